@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::files;
 use crate::outbound::Allowed;
 
 mod backup;
@@ -24,6 +25,8 @@ pub use span::Span;
 
 /// Where `slipway.toml` is looked for.
 pub const DEFAULT_PATH: &str = "/etc/slipway/slipway.toml";
+/// Most bytes of the file: thousands of networks and reservations.
+const FILE_MAX: u64 = 1 << 20;
 
 /// The whole file.
 #[derive(Deserialize, Clone, Debug, Default)]
@@ -429,7 +432,8 @@ impl Config {
     ///
     /// When it cannot be read, or is no TOML of the right shape.
     pub fn load_unchecked(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let text =
+            files::read_text(path, FILE_MAX).map_err(|source| ConfigError::Read { path: path.into(), source })?;
         Self::parse_unchecked(&text, path)
     }
 

@@ -34,6 +34,7 @@
 //! |  | [`outbound`] | where the appliance may connect to when somebody else chose the address |
 //! |  | [`live`] | settings that a reload changes under those who hold them |
 //! |  | [`ration`] | who goes first when not everybody can be served |
+//! |  | [`files`] | files that somebody names: regular ones, of bounded size |
 //! |  | [`descriptors`] | how many files and connections may be open, and whose they are |
 //! |  | [`netlink`] | single questions to the kernel about its networks |
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
@@ -54,6 +55,7 @@ pub mod config;
 pub mod descriptors;
 pub mod dhcp;
 pub mod engine;
+pub mod files;
 pub mod glob;
 pub mod host;
 pub mod image;

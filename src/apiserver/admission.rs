@@ -65,6 +65,8 @@ pub struct UploadRequest {
     pub query: String,
     /// The piece; none when it is asked what has come.
     pub piece: Option<Body>,
+    /// As whom the caller counts where something is shared among callers.
+    pub caller: String,
 }
 
 /// Takes what is sent to an object. The object is there, and the caller may do so.

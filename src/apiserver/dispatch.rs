@@ -280,7 +280,7 @@ async fn serve_resource(
     }
     if let Some(upload) = target.subresource.as_deref().and_then(|name| api.upload(resource, name)) {
         drop(permit);
-        return upload::serve(api, resource, target, parts, (verb, body), upload).await;
+        return upload::serve(api, resource, target, (identity, parts, &params), (verb, body), upload).await;
     }
     // Neither a body nor a revision that is still to come holds a permit while it is waited for.
     let refused = |kind| move |_: &ApiError| api.inner.metrics.refused(kind);

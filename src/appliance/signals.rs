@@ -65,10 +65,14 @@ impl Signals {
                         tracing::warn!("SIGHUP: the appliance is about to start and has nothing to reload yet");
                         continue;
                     };
-                    // A disk may keep it waiting. It goes on when nobody waits for it any more.
+                    // A disk may keep it waiting, and the end does not wait for it. It goes on when nobody waits for it any more.
                     let (done, runtime) = (async move { reload.run().await }, Handle::current());
-                    spawn_blocking(move || runtime.block_on(done)).await.ok();
-                    continue;
+                    let reloaded = spawn_blocking(move || runtime.block_on(done));
+                    tokio::select! {
+                        _ = self.terminate.recv() => return End("SIGTERM"),
+                        _ = self.interrupt.recv() => return End("SIGINT"),
+                        _ = reloaded => continue,
+                    }
                 }
                 _ = self.user1.recv() => "SIGUSR1",
                 _ = self.user2.recv() => "SIGUSR2",

@@ -10,6 +10,8 @@ use age::x25519::{Identity, Recipient};
 use secrecy::{ExposeSecret, SecretString};
 use zeroize::Zeroizing;
 
+use crate::files;
+
 /// Work factor of scrypt for passphrases: N is 2 to this, which takes 128 MiB of memory and under a second.
 const WORK: u8 = 17;
 /// Largest one that is read: 1 GiB of memory.
@@ -94,7 +96,7 @@ fn read_small(path: &Path) -> Result<Zeroizing<String>, KeyError> {
     let read = || -> io::Result<Zeroizing<String>> {
         let mut text = Zeroizing::new(String::new());
         let input: Box<dyn Read> =
-            if path == Path::new("-") { Box::new(io::stdin().lock()) } else { Box::new(std::fs::File::open(path)?) };
+            if path == Path::new("-") { Box::new(io::stdin().lock()) } else { Box::new(files::open(path)?) };
         input.take(KEY_FILE_MAX).read_to_string(&mut text)?;
         Ok(text)
     };

@@ -3,15 +3,14 @@
 //! `config/bmc-quirks.toml` is part of the binary; the file that `bmc.quirks` names comes after it. Later profiles are applied last
 //! and win. Each profile says where its facts come from.
 
-use std::fs::File as OpenFile;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::glob;
+use crate::{files, glob};
 
 /// The file in the binary.
 const BUILTIN: &str = include_str!("../../config/bmc-quirks.toml");
@@ -283,11 +282,7 @@ impl Quirks {
     pub fn load(site: Option<&Path>) -> Result<Arc<Self>, QuirksError> {
         let Some(path) = site else { return Ok(Self::builtin()) };
         let fail = |source| QuirksError::Read { path: path.to_owned(), source };
-        let mut text = String::new();
-        OpenFile::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text)).map_err(fail)?;
-        if text.len() as u64 > FILE_MAX {
-            return Err(fail(io::Error::other("longer than 1 MiB")));
-        }
+        let text = files::read_text(path, FILE_MAX).map_err(fail)?;
         let all = Self::with_site(&text, &path.display().to_string());
         all.map(Arc::new).map_err(|source| QuirksError::Site { path: path.to_owned(), source: Box::new(source) })
     }

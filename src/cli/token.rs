@@ -16,6 +16,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
+use super::client::relative::from_now;
 use super::client::{Server, Session};
 use super::common::ConfigFile;
 use super::listing::Output;
@@ -368,8 +369,8 @@ async fn list(client: &Client, output: Output) -> anyhow::Result<()> {
         let shown = |list: &[String]| if list.is_empty() { "<none>".to_owned() } else { escaped(&list.join(", ")) };
         for token in &tokens {
             let expires = match token.expires {
-                Some(end) if end <= now => "expired".to_owned(),
-                Some(end) => end.strftime("%Y-%m-%d %H:%M UTC").to_string(),
+                Some(end) if end <= now => format!("expired {}", from_now(end, now)),
+                Some(end) => from_now(end, now),
                 None => "<unknown>".to_owned(),
             };
             println!("{:<24} {:<32} {:<20} {expires}", escaped(&token.name), shown(&token.roles), shown(&token.groups));

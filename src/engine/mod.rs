@@ -14,6 +14,7 @@ pub mod leader;
 mod scrape;
 
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
@@ -31,8 +32,11 @@ use scrape::MetricsEndpoint;
 
 use crate::api::Kind;
 use crate::config::EngineConfig;
+use crate::files;
 use crate::metrics::Meters;
 
+/// Most bytes of a kubeconfig, and of a file that it names.
+const KUBECONFIG_MAX: u64 = 1 << 20;
 /// How often the API server is asked whether the kinds are there.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Who asks.
@@ -78,8 +82,26 @@ pub struct External {
 pub fn kubeconfig(settings: &EngineConfig) -> Option<Result<(Kubeconfig, KubeConfigOptions), EngineError>> {
     let path = settings.kubeconfig.as_ref()?;
     let options = KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
-    let read = Kubeconfig::read_from(path).map(|kubeconfig| (kubeconfig, options));
+    let read = read(path).map(|kubeconfig| (kubeconfig, options));
     Some(read.map_err(|source| EngineError::Kubeconfig { file: path.display().to_string(), source }))
+}
+
+/// A kubeconfig. The files that it names beside it are looked at: they are read when a client is made of it.
+fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    let fail = |path: &Path| {
+        let path = path.to_owned();
+        move |error| KubeconfigError::ReadConfig(error, path)
+    };
+    // The client opens it and them by itself, and would wait for a pipe.
+    files::read(path, KUBECONFIG_MAX).map_err(fail(path))?;
+    let kubeconfig = Kubeconfig::read_from(path)?;
+    let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref()?.certificate_authority.clone());
+    let users = kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref());
+    let users = users.flat_map(|user| [&user.client_certificate, &user.client_key, &user.token_file]);
+    for file in clusters.chain(users.flatten().cloned()).map(PathBuf::from) {
+        files::read(&file, KUBECONFIG_MAX).map_err(fail(&file))?;
+    }
+    Ok(kubeconfig)
 }
 
 impl External {

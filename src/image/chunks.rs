@@ -30,6 +30,8 @@ pub(super) struct Stored {
 
 struct Held {
     inner: Arc<Inner>,
+    /// Bytes that were sent, of what is stored.
+    upload: u64,
     names: Mutex<HashSet<[u8; 32]>>,
 }
 
@@ -39,10 +41,10 @@ impl Drop for Held {
     }
 }
 
-/// Fails when there is no room for `need` more bytes.
-pub(super) fn check_room(inner: &Inner, need: u64) -> Result<(), ImportError> {
+/// Fails when there is no room for `need` more bytes. `upload` bytes that were sent are what becomes of them, and count once.
+pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), ImportError> {
     let folder = inner.folder().display();
-    let space = inner.space().map_err(|e| ImportError::passing(format!("{folder}: {e}")))?;
+    let space = inner.space_beside(upload).map_err(|e| ImportError::passing(format!("{folder}: {e}")))?;
     if space.chunks == 0 {
         let message = format!(
             "no room in the image library: its images have {} parts of a MiB already, however little is in them, which \
@@ -60,9 +62,10 @@ pub(super) fn check_room(inner: &Inner, need: u64) -> Result<(), ImportError> {
     let message = if space.below_limit < space.above_reserve {
         format!(
             "no room in the image library: about {needed} MiB are needed, and it has {} MiB of the {} MiB of \
-             image.max_library_gib; remove images or raise the limit",
-            space.stored >> 20,
-            space.stored.saturating_add(space.below_limit) >> 20
+             image.max_library_gib, with {} MiB that were sent and are not imported; remove images or raise the limit",
+            space.stored.saturating_add(space.uploads) >> 20,
+            inner.sources.max_library >> 20,
+            space.uploads >> 20
         )
     } else {
         format!(
@@ -76,14 +79,15 @@ pub(super) fn check_room(inner: &Inner, need: u64) -> Result<(), ImportError> {
     Err(ImportError { lack, ..ImportError::passing(message) })
 }
 
-/// Stores a disk. `next` fills the buffer, which comes empty, with at most [`CHUNK_SIZE`] bytes and gives their
+/// Stores a disk, of which `upload` bytes were sent to the appliance. `next` fills the buffer, which comes empty, with at most [`CHUNK_SIZE`] bytes and gives their
 /// offset; `None` is the end. Offsets rise.
 pub(super) fn store(
     inner: &Arc<Inner>,
+    upload: u64,
     mut next: impl FnMut(&mut Vec<u8>) -> Result<Option<u64>, ImportError>,
 ) -> Result<Stored, ImportError> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
-    let held = Arc::new(Held { inner: inner.clone(), names: Mutex::default() });
+    let held = Arc::new(Held { inner: inner.clone(), upload, names: Mutex::default() });
     let (give, empty) = mpsc::channel::<Vec<u8>>();
     let (send, full) = mpsc::channel::<(u64, Vec<u8>)>();
     let full = Mutex::new(full);
@@ -160,7 +164,7 @@ fn one(
         return Err(ImportError::lasting(format!("the image holds more than {limit} GiB of data")));
     }
     if number.is_multiple_of(ROOM_EVERY) {
-        check_room(&held.inner, ROOM_EVERY as u64 * CHUNK_SIZE)?;
+        check_room(&held.inner, ROOM_EVERY as u64 * CHUNK_SIZE, held.upload)?;
     }
     let packed = packer.compress(data).map_err(|e| ImportError::passing(format!("zstd: {e}")))?;
     let name: [u8; 32] = Sha256::digest(&packed).into();

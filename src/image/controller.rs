@@ -127,6 +127,7 @@ async fn run_with(
         controller,
         supervisor.run(shutdown),
         context.collect_when_needed(tasks.task("image-collection")),
+        context.collect_uploads_when_needed(tasks.task("upload-collection")),
         context.look_after_users(tasks.task("image-users")),
     );
 }

@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 
 use super::ImportError;
 use super::source::{Sources, URL_MAX};
+use crate::files;
 use crate::outbound::client::{self, Client, ClientSettings, Response};
 use crate::outbound::{Guard, refusal};
 
@@ -34,6 +35,8 @@ pub const USER_AGENT_NAME: &str = "slipway-images/";
 const REDIRECTS: usize = 5;
 /// Bytes that a server may send before its answer's body, with TLS.
 const BEFORE_BODY: usize = 1 << 20;
+/// Most bytes of `image.ca_file`: some hundred certificates.
+const CA_FILE_MAX: u64 = 1 << 20;
 /// Bytes read from a file at once.
 const FILE_PIECE: usize = 256 << 10;
 /// A connection that brought this much counts as progress, so that the count of failures starts again.
@@ -132,7 +135,7 @@ fn add_authorities(roots: &mut rustls::RootCertStore, path: &Path) -> io::Result
     use rustls_pki_types::pem::PemObject;
     let fail =
         |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("image.ca_file {}: {why}", path.display()));
-    let text = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+    let text = files::read(path, CA_FILE_MAX).map_err(|e| fail(e.to_string()))?;
     let found: Result<Vec<_>, _> = rustls_pki_types::CertificateDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|e| fail(e.to_string()))?;
     if found.is_empty() {

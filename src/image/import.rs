@@ -71,6 +71,7 @@ impl Library {
         let layout = Layout::wanted(spec.format.as_deref()).map_err(|e| ImportError::lasting(format!("{at}: {e}")))?;
         let fetcher = &self.inner.fetcher;
         let expected = Expected::of(fetcher, spec, &url).await?;
+        let upload_bytes = upload.as_ref().map_or(0, |upload| upload.bytes);
         let (mut source, sent) = match upload {
             Some(Whole { file, bytes, sha256 }) => (Fetcher::of_upload(file, bytes, &url), Some(sha256)),
             None => (fetcher.open(&url).await?, None),
@@ -82,7 +83,8 @@ impl Library {
         let inner = self.inner.clone();
         let work = tokio::task::spawn_blocking(move || {
             let reader = SourceReader { pieces, current: Bytes::new(), ended: false, hasher };
-            Job { inner, at, layout, total, expected, sent, brake, unpacking_failed: Cell::new(false) }.run(reader)
+            let (upload, unpacking_failed) = (upload_bytes, Cell::new(false));
+            Job { inner, at, layout, total, expected, sent, upload, brake, unpacking_failed }.run(reader)
         });
         let feed = async {
             let mut said = None::<Instant>;
@@ -142,6 +144,8 @@ struct Job {
     expected: Option<Expected>,
     /// SHA-256 of what was sent to the appliance.
     sent: Option<String>,
+    /// Bytes that were sent to it: they are in the library already.
+    upload: u64,
     brake: Brake,
     unpacking_failed: Cell<bool>,
 }
@@ -221,6 +225,7 @@ impl Job {
                 (Layout::Raw | Layout::Iso, Outer::None) => 0,
                 (Layout::Raw | Layout::Iso, _) => total,
             },
+            self.upload,
         )
     }
 
@@ -241,7 +246,7 @@ impl Job {
     fn raw(&self, disk: &mut impl Read, outer: Outer, iso: bool) -> Result<(u64, Stored), ImportError> {
         let mut size = 0;
         let most = self.inner.sources.max_unpacked;
-        let stored = chunks::store(&self.inner, |buffer| {
+        let stored = chunks::store(&self.inner, self.upload, |buffer| {
             self.brake.pass()?;
             let offset = size;
             let read = disk.by_ref().take(CHUNK_SIZE).read_to_end(buffer);
@@ -310,7 +315,7 @@ impl Job {
                 return Err(self.over_limit(outer, self.inner.sources.max_unpacked));
             }
             if written % ROOM_EVERY == 0 {
-                check_room(&self.inner, ROOM_EVERY)?;
+                check_room(&self.inner, ROOM_EVERY, self.upload)?;
             }
             file.write_all(&buffer[..count]).map_err(fail)?;
             written += count as u64;
@@ -322,7 +327,7 @@ impl Job {
         let mut image = Qcow2::open(file).map_err(fail)?;
         let size = image.virtual_size();
         let mut at = 0;
-        let stored = chunks::store(&self.inner, |buffer| {
+        let stored = chunks::store(&self.inner, self.upload, |buffer| {
             loop {
                 self.brake.pass()?;
                 let data = image.next_data(at).map_err(fail)?;

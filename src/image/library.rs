@@ -5,7 +5,7 @@
 //! | `chunks/ab/ab…` | one zstd frame; the name is the SHA-256 of the file |
 //! | `manifests/<digest>.json` | a [`Manifest`]; the name is the SHA-256 of the file |
 //! | `tmp/` | files that are being written |
-//! | `uploads/` | what is sent to the appliance, see [`super::upload`] |
+//! | `uploads/` | what is sent to the appliance, see [`super::upload`]; it counts as content until it is imported |
 //!
 //! **Order.** Chunks are written under a temporary name and renamed. Before a manifest is put in place the
 //! whole file system is synchronised (`syncfs`, one call instead of thousands of `fsync`), then the manifest
@@ -82,6 +82,8 @@ pub(super) struct Space {
     pub(super) below_limit: u64,
     /// What is in the library, imports under way included.
     pub(super) stored: u64,
+    /// What was sent to the appliance beside it, and is not imported.
+    pub(super) uploads: u64,
     /// Chunks that may be added.
     pub(super) chunks: usize,
 }
@@ -211,7 +213,12 @@ impl Library {
 
     /// How full it is.
     pub(super) fn space(&self) -> io::Result<Space> {
-        self.inner.space()
+        self.inner.space_beside(0)
+    }
+
+    /// How full it is beside an upload of so many bytes.
+    pub(super) fn space_beside(&self, upload: u64) -> io::Result<Space> {
+        self.inner.space_beside(upload)
     }
 
     /// Whether there is such an image. Looks at no file.
@@ -291,15 +298,16 @@ impl Inner {
         self.folder.join("tmp").join(self.temporary.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// How full the library and its file system are.
-    pub(super) fn space(&self) -> io::Result<Space> {
+    /// How full the library and its file system are beside an upload of so many bytes, which becomes content.
+    pub(super) fn space_beside(&self, upload: u64) -> io::Result<Space> {
+        let uploads = self.uploads.bytes().saturating_sub(upload);
         let stat = nix::sys::statvfs::statvfs(&self.folder)?;
         let free = stat.blocks_available().saturating_mul(stat.fragment_size());
         let state = self.lock();
         let (stored, chunks) = (state.stored, self.sources.max_chunks.saturating_sub(state.chunks.len()));
         drop(state);
-        let below_limit = self.sources.max_library.saturating_sub(stored);
-        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored, chunks })
+        let below_limit = self.sources.max_library.saturating_sub(stored).saturating_sub(uploads);
+        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored, uploads, chunks })
     }
 
     fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {

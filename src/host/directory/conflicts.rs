@@ -142,6 +142,12 @@ fn controller(host: &BmcHost) -> String {
     }
 }
 
+/// Whether two addresses are of one machine.
+pub(in crate::host) fn is_same_bmc(a: &BmcAddress, b: &BmcAddress) -> bool {
+    let ((a, of_a), (b, of_b)) = (place(a), place(b));
+    a == b && (of_a.is_none() || of_b.is_none() || of_a == of_b)
+}
+
 pub(in crate::host) fn age(host: &impl ResourceExt) -> Age {
     (host.creation_timestamp().map(|time| time.0), host.uid())
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kube::{Api, Client, Resource};
 
+use super::recording::Recording;
 use super::resets::Resets;
 use crate::bmc::Registry;
 use crate::boot::HostIndex;
@@ -32,6 +33,7 @@ pub(in crate::host) struct Context {
     pub equal: EqualImages,
     pub logins: Arc<LoginLimits>,
     pub resets: Resets,
+    pub recording: Recording,
     /// Held by who lets go of Secrets.
     pub releasing: tokio::sync::Mutex<()>,
 }

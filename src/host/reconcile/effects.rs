@@ -1,6 +1,6 @@
 //! Effects: what the state machine asks for, done. Every effect may be done twice without harm.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -10,6 +10,7 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::context::Context;
+use super::recording::{Claimed, Shown};
 use super::{boot_effect, credentials, registration, resets};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
 use crate::api::slipway::{
@@ -19,6 +20,7 @@ use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 use crate::host::bmc_access::fenced::Fenced;
 use crate::host::bmc_access::login_limited::LoginLimited;
 use crate::host::bmc_access::login_limits::{self, Attempt};
+use crate::host::directory::conflicts::is_same_bmc;
 use crate::host::label;
 use crate::host::lifecycle::{Effect, Next};
 use crate::host::media::data_image::{self, DriveError};
@@ -61,7 +63,7 @@ pub(in crate::host) fn perform<'a>(
 ) -> BoxFuture<'a, Result<Option<BootIntent>, EffectError>> {
     match effect {
         Effect::Intent(spec) => store_intent(context, host, intent, spec).map_ok(Some).boxed(),
-        Effect::Register(registration) => record(context, intent, registration).boxed(),
+        Effect::Register(registration) => record(context, host, intent, registration).boxed(),
         effect => act(context, host, intent, effect).map_ok(|()| None).boxed(),
     }
 }
@@ -121,7 +123,7 @@ fn act<'a>(
         }
         Effect::ReadPower => read_power(context, host).boxed(),
         Effect::Intent(spec) => store_intent(context, host, intent, spec).map_ok(drop).boxed(),
-        Effect::Register(registration) => record(context, intent, registration).map_ok(drop).boxed(),
+        Effect::Register(registration) => record(context, host, intent, registration).map_ok(drop).boxed(),
         Effect::HandOver(spec) => hand_over(context, host, intent, spec).boxed(),
         Effect::Boot(device) => boot_effect::boot(context, host, intent, *device).boxed(),
         Effect::PowerOn => power_on(context, host).boxed(),
@@ -252,18 +254,52 @@ async fn drop_annotations(context: &Context, host: &BareMetalHost, keys: &[Strin
     patch_metadata(context, host, json!({ "annotations": gone })).await
 }
 
-/// Only in the intent that was decided with: another host of this name would have another one.
+/// Only in the intent that was decided with: another host of this name would have another one. And not while another host is
+/// recorded with this machine, or was since the decision: that is decided anew.
 async fn record(
     context: &Context,
+    host: &BareMetalHost,
     intent: Option<&BootIntent>,
     registration: &Registration,
 ) -> Result<Option<BootIntent>, EffectError> {
     let Some(intent) = intent else { return Ok(None) };
+    let claimed = Claimed::of(&host.uid().unwrap_or_default(), registration);
+    if !context.recording.begin(&claimed, &Others { context, host }, Instant::now()) {
+        return Err(EffectError::NotYet);
+    }
     let patch = json!({ "metadata": {
         "resourceVersion": intent.resource_version(),
         "annotations": { ANNOTATION_REGISTRATION: registration::text(registration) },
     }});
-    Ok(Some(patch_intent(context, intent, patch).await?))
+    let patched = patch_intent(context, intent, patch).await;
+    // Without an answer it may have been written.
+    if matches!(patched, Err(kube::Error::Api(_))) {
+        context.recording.give_up(&claimed);
+    }
+    Ok(Some(patched?))
+}
+
+/// What is known of others than this host.
+struct Others<'a> {
+    context: &'a Context,
+    host: &'a BareMetalHost,
+}
+
+impl Shown for Others<'_> {
+    fn shows(&self, claimed: &Claimed) -> bool {
+        let Some(host) = self.context.index.by_uid(&claimed.uid) else { return true };
+        host.ownership.record.as_ref().is_some_and(|record| Claimed::of(&claimed.uid, record) == *claimed)
+    }
+
+    fn is_anothers(&self, claimed: &Claimed) -> bool {
+        let conflicts = &self.context.conflicts;
+        let mac = claimed.mac.and_then(|mac| conflicts.mac_owner(self.host, &mac.to_string()));
+        mac.or_else(|| conflicts.bmc_owner(self.host, claimed.bmc.as_ref()?)).is_some()
+    }
+
+    fn is_same_bmc(&self, a: &BmcAddress, b: &BmcAddress) -> bool {
+        is_same_bmc(a, b)
+    }
 }
 
 async fn patch_intent(

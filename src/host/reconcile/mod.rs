@@ -6,6 +6,7 @@ pub mod credentials;
 mod deadlines;
 pub(in crate::host) mod effects;
 pub mod reconciler;
+mod recording;
 mod registration;
 pub(in crate::host) mod resets;
 mod up_since;

@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::context::Context;
 use super::deadlines::{Deadlines, within};
+use super::recording::Recording;
 use super::resets::Resets;
 use super::up_since::UpSince;
 use super::{credentials, effects, registration};
@@ -152,6 +153,7 @@ pub async fn run(
         equal,
         logins: Arc::default(),
         resets: Resets::default(),
+        recording: Recording::default(),
         releasing: tokio::sync::Mutex::default(),
     };
     let reconciler = Arc::new(Reconciler {

@@ -60,6 +60,8 @@ pub(super) struct Shared {
     pub checked: Mutex<HashMap<String, (String, Instant)>>,
     /// Told when something may be named by nobody any more.
     pub collect: Notify,
+    /// Told when an Image went of which something may have been sent.
+    pub uploads: Notify,
     /// Told when an Image's status does not say who wants it.
     pub look: Notify,
 }
@@ -152,9 +154,13 @@ impl Shared {
                 let (_, name) = key;
                 lock(&self.failed).remove(name);
                 lock(&self.checked).remove(name);
+                self.uploads.notify_one();
                 self.collect.notify_one();
             }
-            Change::Listed => self.collect.notify_one(),
+            Change::Listed => {
+                self.uploads.notify_one();
+                self.collect.notify_one();
+            }
         }
     }
 }

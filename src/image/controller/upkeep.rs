@@ -55,16 +55,15 @@ impl Context {
             return Ok(Err(error));
         }
         let takers = self.takers(image).await?;
-        let Ok(space) = self.library.space() else { return Ok(Err(error)) };
-        let own = space.room().saturating_sub(lack.room);
+        let upload = self.upload_bytes(image).await;
+        let space = || self.library.space_beside(upload);
+        let Ok(now) = space() else { return Ok(Err(error)) };
+        let own = now.room().saturating_sub(lack.room);
         let bytes = own.saturating_add(lack.needed.max(rest(own, progress)));
-        let asker = Asker {
-            parties: self.demands.of(image).parties,
-            bytes,
-            lacking: bytes.saturating_sub(space.room()).max(1),
-        };
+        let asker =
+            Asker { parties: self.demands.of(image).parties, bytes, lacking: bytes.saturating_sub(now.room()).max(1) };
         let held: Vec<Held> = takers.iter().map(|taker| taker.held.clone()).collect();
-        let total = space.stored.saturating_add(space.room());
+        let total = now.stored.saturating_add(now.room());
         let chosen = match give_way(&held, &asker, total) {
             Ok(chosen) => chosen,
             Err(Refusal::Full) => return Ok(Err(error)),
@@ -87,7 +86,7 @@ impl Context {
                 deadline = Instant::now() + GIVEN_BACK;
             }
         }
-        while self.library.space().is_ok_and(|space| space.room() < bytes) && Instant::now() < deadline {
+        while space().is_ok_and(|space| space.room() < bytes) && Instant::now() < deadline {
             sleep(Duration::from_millis(20)).await;
         }
         Ok(Ok(()))
@@ -207,25 +206,12 @@ impl Context {
     async fn collect(&self) -> anyhow::Result<()> {
         let alone = self.gate.try_write();
         let settled = if alone.is_ok() { Duration::ZERO } else { SETTLED };
-        self.collect_uploads().await?;
         let keep = self.wanted().await;
         let keep = keep.map_err(|error| anyhow!("images and boot intents cannot be listed: {error}"))?;
         let library = self.library.clone();
         let gone = tokio::task::spawn_blocking(move || library.collect(&keep, settled)).await??;
         if gone.images > 0 {
             tracing::info!(images = gone.images, bytes = gone.bytes, "removed images that nothing names");
-        }
-        Ok(())
-    }
-
-    async fn collect_uploads(&self) -> anyhow::Result<()> {
-        let mut uids = HashSet::new();
-        objects::each(&self.images, |image| uids.extend(image.metadata.uid)).await?;
-        let library = self.library.clone();
-        let now = SystemTime::now();
-        let gone = tokio::task::spawn_blocking(move || library.inner.uploads.collect(&uids, now)).await??;
-        if gone > 0 {
-            tracing::info!(uploads = gone, "removed what was sent for images that are gone, or not sent on");
         }
         Ok(())
     }

@@ -235,8 +235,8 @@ async fn https_is_trusted_by_the_ca_file_alone() {
 #[test]
 fn no_room_is_said_with_numbers() {
     let (folder, library) = library();
-    assert_eq!(super::super::chunks::check_room(&library.inner, 0), Ok(()));
-    let error = super::super::chunks::check_room(&library.inner, 1 << 60).expect_err("too much");
+    assert_eq!(super::super::chunks::check_room(&library.inner, 0, 0), Ok(()));
+    let error = super::super::chunks::check_room(&library.inner, 1 << 60, 0).expect_err("too much");
     assert!(error.retry && error.message.contains("MiB are needed"), "{error}");
     assert!(error.message.contains(text(folder.path())), "{error}");
 }

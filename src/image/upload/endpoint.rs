@@ -1,14 +1,15 @@
 //! `…/images/NAME/upload`: an image that is sent to the appliance, piece by piece.
 //!
-//! `POST ?offset=N` sends a piece that goes on at byte N; with the last one, `whole=SHA256`. `GET` says how much has come. Both
-//! answer with a [`Received`]. A piece that does not fit is refused with 409: ask where to go on.
+//! `POST ?offset=N` sends a piece that goes on at byte N; with the last one, `whole=SHA256`; `size=N` says how much it will be in
+//! all. `GET` says how much has come. Both answer with a [`Received`]. A piece that does not fit is refused with 409: ask where to
+//! go on.
 
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 
-use super::{Received, Refused};
+use super::{Piece, Received, Refused};
 use crate::api::slipway::Image;
 use crate::apiserver::{ApiError, Upload, UploadRequest};
 use crate::image::Library;
@@ -24,21 +25,23 @@ pub(in crate::image) fn upload(library: Library, images: Images) -> Upload {
     })
 }
 
-/// What is asked for: where a piece begins, and the checksum that comes with the last one.
-fn parse(query: &str) -> Result<(u64, Option<String>), String> {
-    let (mut offset, mut whole) = (None, None);
+/// What is said of a piece.
+fn parse(query: &str) -> Result<Piece, String> {
+    let (mut offset, mut size, mut whole) = (None, None, None);
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        let number = || value.parse().map_err(|_| format!("{key}: {value:?} is not a number"));
         match key.as_ref() {
-            "offset" => offset = Some(value.parse().map_err(|_| format!("offset: {value:?} is not a number"))?),
+            "offset" => offset = Some(number()?),
+            "size" => size = Some(number()?),
             "whole" => whole = Some(value.into_owned()),
             _ => {}
         }
     }
-    Ok((offset.ok_or("offset: say where the piece begins")?, whole))
+    Ok(Piece { offset: offset.ok_or("offset: say where the piece begins")?, size, whole })
 }
 
 async fn answer(library: &Library, images: &Images, request: UploadRequest) -> Result<Response, ApiError> {
-    let UploadRequest { object, query, piece } = request;
+    let UploadRequest { object, query, piece, caller } = request;
     let image: Image = serde_json::from_value(object).map_err(|error| ApiError::internal(error.to_string()))?;
     let uid = image.metadata.uid.clone().unwrap_or_default();
     if uploaded_file(&image.spec.url).is_none() {
@@ -52,9 +55,9 @@ async fn answer(library: &Library, images: &Images, request: UploadRequest) -> R
             let message = "the image is in the library already: remove it first";
             return Err(ApiError::new(StatusCode::CONFLICT, "Conflict", message));
         }
-        Some(piece) => {
-            let (offset, whole) = parse(&query).map_err(ApiError::bad_request)?;
-            library.receive(&uid, offset, whole, piece).await
+        Some(body) => {
+            let piece = parse(&query).map_err(ApiError::bad_request)?;
+            library.receive(&uid, &caller, piece, body).await
         }
     };
     let received = received.map_err(|refused| told(&refused))?;
@@ -70,6 +73,9 @@ fn told(refused: &Refused) -> ApiError {
         Refused::Offset(_) => ApiError::new(StatusCode::CONFLICT, "Conflict", message),
         Refused::Invalid(_) => ApiError::bad_request(message),
         Refused::Busy(_) => ApiError::unavailable(message),
+        Refused::TooMany(_) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message),
+        Refused::OverShare(_) => ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message),
+        Refused::Gone => ApiError::new(StatusCode::NOT_FOUND, "NotFound", message),
         Refused::TooLarge(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
         Refused::CutOff => ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message),
         Refused::Failed(error) => {
@@ -85,9 +91,11 @@ mod tests {
 
     #[test]
     fn a_piece_says_where_it_begins() {
+        let piece = |offset, size, whole: Option<&str>| Ok(Piece { offset, size, whole: whole.map(str::to_owned) });
         for (query, wanted) in [
-            ("offset=0", Ok((0, None))),
-            ("offset=7&whole=ab", Ok((7, Some("ab".to_owned())))),
+            ("offset=0", piece(0, None, None)),
+            ("offset=7&size=9&whole=ab", piece(7, Some(9), Some("ab"))),
+            ("offset=7&size=x", Err("size")),
             ("", Err("offset")),
             ("offset=-1", Err("offset")),
             ("offset=99999999999999999999", Err("offset")),

@@ -1,51 +1,45 @@
 //! Uploads: images that are sent to the appliance in pieces, from whichever desk.
 //!
-//! | path in `uploads/` | what |
-//! |---|---|
-//! | `UID.part` | what has come so far for the Image with this UID |
-//! | `UID.SHA256.whole` | all of it, with the checksum that the sender says |
-//!
 //! **Order.** A piece is appended and synchronised before it is acknowledged; who sends asks where to go on. The last one renames
 //! the file, and the folder is synchronised. What was sent and what came are compared when it is imported: by SHA-256.
 //!
-//! **Bounds.** So many files, as large as the library has room for and an image may be; one writer for each; a piece is bounded in
-//! bytes, and between two parts of it in time. What no Image is there for goes, and what nobody sent on for a day.
+//! **Bounds.** Begun uploads, and pieces that come at once, are shared among callers ([`shares`]); there is one writer for each; a
+//! piece is bounded in bytes, and its sender in how slow he may be ([`pace`]). What has come counts as the library's content, which
+//! has a limit. What no Image is there for goes at once, and what nobody sent on for a day ([`begun`]).
 
+mod begun;
 pub(super) mod endpoint;
+mod pace;
+mod shares;
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use bytes::Bytes;
+use http_body::Body as _;
 use http_body_util::BodyExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::Library;
 use super::chunks::check_room;
 use super::library::Inner;
+pub(super) use begun::Uploads;
+use begun::{Place, is_uid};
+use pace::Pace;
 
-/// Most uploads that have begun and are not imported yet.
-const UPLOADS: usize = 16;
-/// Pieces that come at once.
-const AT_ONCE: usize = 4;
 /// Most bytes of a piece: a request has a minute.
 pub const PIECE_MAX: u64 = 64 << 20;
-/// Longest time without anything of a piece.
-const STALL: Duration = Duration::from_secs(20);
 /// Parts of a piece between the connection and the disk, each of some 16 KiB.
 const QUEUE: usize = 32;
-/// Bytes written between two looks at the free room.
+/// Bytes that are counted before they are written, and between two looks at the free room.
 const ROOM_EVERY: u64 = 8 << 20;
 /// So long after the last piece an upload is given up.
 const GIVEN_UP: Duration = Duration::from_secs(24 * 3600);
-/// An upload is younger than the listing of Images that does not have its Image.
-const SETTLED: Duration = Duration::from_secs(300);
 
 /// How much has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -54,6 +48,17 @@ pub struct Received {
     pub bytes: u64,
     /// Whether that is all.
     pub whole: bool,
+}
+
+/// What is said of a piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it goes on.
+    pub offset: u64,
+    /// Bytes of all that is sent, where its sender knows: what is too large is refused before it comes.
+    pub size: Option<u64>,
+    /// With the last one: the SHA-256 of all, 64 lower-case hex digits.
+    pub whole: Option<String>,
 }
 
 /// Why a piece was not taken.
@@ -65,6 +70,12 @@ pub enum Refused {
     /// Others are being sent.
     #[error("{0}")]
     Busy(&'static str),
+    /// The caller sends as many pieces at once as one may.
+    #[error("{0}")]
+    TooMany(String),
+    /// The caller has begun as many uploads as one may.
+    #[error("{0}")]
+    OverShare(String),
     /// It makes no sense.
     #[error("{0}")]
     Invalid(&'static str),
@@ -72,8 +83,11 @@ pub enum Refused {
     #[error("{0}")]
     TooLarge(String),
     /// The connection stalled or broke. What came of the piece is kept.
-    #[error("the piece did not come to its end")]
+    #[error("the piece did not come to its end, or too slowly")]
     CutOff,
+    /// The Image went meanwhile, or was sent again from the start.
+    #[error("the image was removed while it was sent")]
+    Gone,
     /// The disk.
     #[error("{0}")]
     Failed(#[from] io::Error),
@@ -87,185 +101,111 @@ pub(super) struct Whole {
     pub(super) bytes: u64,
 }
 
-/// The uploads of a library. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct Uploads {
-    folder: PathBuf,
-    busy: Arc<Mutex<HashSet<String>>>,
-    places: Arc<Semaphore>,
-}
-
-/// A writer's place. Given back when its last byte is on the disk, not when its caller has gone.
-struct Place {
-    uid: String,
-    busy: Arc<Mutex<HashSet<String>>>,
-    _one: OwnedSemaphorePermit,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.uid);
-    }
-}
-
 enum Part {
     Data(Bytes),
     /// The piece came to its end; without it the caller has gone.
     End,
 }
 
-fn is_uid(uid: &str) -> bool {
-    !uid.is_empty() && uid.len() <= 64 && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+/// Fails when there is no room for so many more bytes.
+fn room_for(library: &Inner, need: u64) -> Result<(), Refused> {
+    check_room(library, need, 0).map_err(|error| Refused::TooLarge(error.message))
 }
 
-impl Uploads {
-    pub(super) fn open(folder: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&folder)?;
-        Ok(Self { folder, busy: Arc::default(), places: Arc::new(Semaphore::new(AT_ONCE)) })
+/// Appends what comes of a piece of so many bytes to what is there, which must end where it begins.
+fn write(
+    library: &Inner,
+    place: &Place,
+    piece: &Piece,
+    length: Option<u64>,
+    mut parts: mpsc::Receiver<Part>,
+) -> Result<Received, Refused> {
+    let uploads = &library.uploads;
+    let there = uploads.received(place.uid())?;
+    if there.whole || there.bytes != piece.offset {
+        return Err(Refused::Offset(there));
     }
-
-    fn part(&self, uid: &str) -> PathBuf {
-        self.folder.join(format!("{uid}.part"))
+    let most = library.sources.max_unpacked;
+    let too_large = || {
+        let most = most >> 30;
+        Refused::TooLarge(format!("it has more than the {most} GiB of image.max_unpacked_gib in slipway.toml"))
+    };
+    let end = piece.size.or_else(|| Some(piece.offset.saturating_add(length?)));
+    if end.is_some_and(|end| end > most) {
+        return Err(too_large());
     }
-
-    /// The file of an upload that is whole, and its checksum.
-    fn find_whole(&self, uid: &str) -> io::Result<Option<(PathBuf, String)>> {
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let sha256 = name.strip_prefix(uid).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".whole"));
-            if let Some(sha256) = sha256.map(str::to_owned) {
-                return Ok(Some((path, sha256)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// What has come for an Image. Blocks on the disk.
-    pub(super) fn received(&self, uid: &str) -> io::Result<Received> {
-        if let Some((path, _)) = self.find_whole(uid)? {
-            return Ok(Received { bytes: fs::metadata(path)?.len(), whole: true });
-        }
-        match File::open(self.part(uid)) {
-            Ok(file) => {
-                // What an earlier process wrote may not be there yet.
-                file.sync_all()?;
-                Ok(Received { bytes: file.metadata()?.len(), whole: false })
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Received { bytes: 0, whole: false }),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// An upload that is whole. Blocks on the disk.
-    pub(super) fn whole(&self, uid: &str) -> io::Result<Option<Whole>> {
-        let Some((path, sha256)) = self.find_whole(uid)? else { return Ok(None) };
-        let file = File::open(path)?;
-        let bytes = file.metadata()?.len();
-        Ok(Some(Whole { file, sha256, bytes }))
-    }
-
-    /// Removes what has come for an Image. Blocks on the disk.
-    pub(super) fn remove(&self, uid: &str) -> io::Result<()> {
-        let whole = self.find_whole(uid)?.map(|(path, _)| path);
-        for path in whole.into_iter().chain([self.part(uid)]) {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes what is for none of these Images, and what nobody sent on for long; how many. Blocks on the disk.
-    pub(super) fn collect(&self, uids: &HashSet<String>, now: SystemTime) -> io::Result<usize> {
-        let mut gone = 0;
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let uid = name.to_str().and_then(|name| name.split('.').next()).unwrap_or_default();
-            // It may have been imported meanwhile.
-            let Ok(about) = entry.metadata() else { continue };
-            let age = about.modified().ok().and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
-            let is_part = name.to_str().is_some_and(|name| name.ends_with(".part"));
-            if (!uids.contains(uid) && age >= SETTLED) || (is_part && age >= GIVEN_UP) {
-                match fs::remove_file(entry.path()) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    removed => {
-                        removed?;
-                        gone += 1;
-                    }
-                }
-            }
-        }
-        Ok(gone)
-    }
-
-    /// A place to write for an Image.
-    fn begin(&self, uid: &str) -> Result<Place, Refused> {
-        let one = self.places.clone().try_acquire_owned();
-        let one = one.map_err(|_| Refused::Busy("other uploads are under way: try again in some seconds"))?;
-        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned()) {
-            return Err(Refused::Busy("a piece for this image is being written: try again in some seconds"));
-        }
-        Ok(Place { uid: uid.to_owned(), busy: self.busy.clone(), _one: one })
-    }
-
-    /// Appends what comes to what is there, which must be `offset` bytes.
-    fn write(
-        &self,
-        library: &Inner,
-        uid: &str,
-        offset: u64,
-        whole: Option<&str>,
-        mut parts: mpsc::Receiver<Part>,
-    ) -> Result<Received, Refused> {
-        let there = self.received(uid)?;
-        if there.whole || there.bytes != offset {
-            return Err(Refused::Offset(there));
-        }
-        let path = self.part(uid);
-        let is_new = !path.exists();
-        if is_new && fs::read_dir(&self.folder)?.count() >= UPLOADS {
-            return Err(Refused::Busy("too many uploads have begun and are not imported: finish or remove them first"));
-        }
-        let mut file = File::options().append(true).create(true).open(&path)?;
-        if is_new {
-            self.sync()?;
-        }
-        let (mut bytes, mut looked) = (offset, None::<u64>);
-        let ended = loop {
+    room_for(library, end.map_or(0, |end| end.saturating_sub(piece.offset)))?;
+    let mut file = uploads.append(place)?;
+    let mut bytes = piece.offset;
+    let mut take = || {
+        let mut counted = bytes;
+        loop {
             let data = match parts.blocking_recv() {
                 Some(Part::Data(data)) => data,
-                Some(Part::End) => break true,
-                None => break false,
+                Some(Part::End) => return Ok(()),
+                None => return Err(Refused::CutOff),
             };
-            if looked.is_none_or(|at| bytes >= at + ROOM_EVERY) {
-                check_room(library, ROOM_EVERY).map_err(|error| Refused::TooLarge(error.message))?;
-                looked = Some(bytes);
+            let after = bytes + data.len() as u64;
+            if after > most {
+                return Err(too_large());
             }
-            if bytes + data.len() as u64 > library.sources.max_unpacked {
-                let most = library.sources.max_unpacked >> 30;
-                let message = format!("it has more than the {most} GiB of image.max_unpacked_gib in slipway.toml");
-                return Err(Refused::TooLarge(message));
+            if after > counted {
+                let rest = length.map_or(u64::MAX, |length| (piece.offset + length).saturating_sub(bytes));
+                let step = ROOM_EVERY.min(rest).max(data.len() as u64);
+                room_for(library, step)?;
+                counted = bytes + step;
+                uploads.count(place, counted)?;
             }
             file.write_all(&data)?;
-            bytes += data.len() as u64;
-        };
-        file.sync_all()?;
-        match whole {
-            _ if !ended => return Err(Refused::CutOff),
-            None => {}
-            Some(sha256) => {
-                fs::rename(&path, self.folder.join(format!("{uid}.{sha256}.whole")))?;
-                self.sync()?;
-            }
+            bytes = after;
         }
-        Ok(Received { bytes, whole: whole.is_some() })
+    };
+    let taken = take();
+    let synced = file.sync_all();
+    uploads.count(place, file.metadata()?.len())?;
+    taken?;
+    synced?;
+    if let Some(sha256) = &piece.whole {
+        uploads.complete(place, sha256)?;
     }
+    Ok(Received { bytes, whole: piece.whole.is_some() })
+}
 
-    fn sync(&self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+/// Hands the parts of a piece on as they come, while the sender keeps up and the Image is there.
+async fn feed(
+    mut body: Body,
+    send: mpsc::Sender<Part>,
+    mut pace: Pace,
+    gone: &CancellationToken,
+) -> Result<(), Refused> {
+    let mut bytes = 0;
+    loop {
+        let asked = Instant::now();
+        let frame = tokio::select! {
+            () = gone.cancelled() => return Err(Refused::Gone),
+            // The other side has its own reason.
+            () = send.closed() => return Ok(()),
+            frame = timeout(pace.left(), body.frame()) => frame,
+        };
+        let data = match frame {
+            Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+            Ok(None) => {
+                _ = send.send(Part::End).await;
+                return Ok(());
+            }
+            Ok(Some(Err(_))) => return Err(Refused::CutOff),
+            Err(_) => Bytes::new(),
+        };
+        bytes += data.len() as u64;
+        if bytes > PIECE_MAX {
+            return Err(Refused::TooLarge(format!("a piece has at most {PIECE_MAX} bytes")));
+        }
+        if !pace.keeps_up(asked.elapsed(), data.len() as u64) {
+            return Err(Refused::CutOff);
+        }
+        if !data.is_empty() && send.send(Part::Data(data)).await.is_err() {
+            return Ok(());
+        }
     }
 }
 
@@ -276,160 +216,59 @@ impl Library {
     ///
     /// When the disk cannot be read.
     pub async fn received(&self, uid: &str) -> io::Result<Received> {
-        let (uploads, uid) = (self.inner.uploads.clone(), uid.to_owned());
-        tokio::task::spawn_blocking(move || uploads.received(&uid)).await.map_err(io::Error::other)?
+        let (inner, uid) = (self.inner.clone(), uid.to_owned());
+        tokio::task::spawn_blocking(move || inner.uploads.received(&uid)).await.map_err(io::Error::other)?
     }
 
-    /// Takes a piece for the Image with this UID, which goes on at `offset`; with the last one comes the SHA-256 of all, 64
-    /// lower-case hex digits. Returns when it is on the disk.
+    /// Takes a piece for the Image with this UID from a caller. Returns when it is on the disk.
     ///
     /// What came of a piece that was cut off is kept.
     ///
     /// # Errors
     ///
     /// Why it was not taken.
-    pub async fn receive(
-        &self,
-        uid: &str,
-        offset: u64,
-        whole: Option<String>,
-        mut piece: Body,
-    ) -> Result<Received, Refused> {
+    pub async fn receive(&self, uid: &str, caller: &str, piece: Piece, body: Body) -> Result<Received, Refused> {
         let is_hash = |hash: &str| super::unhex(hash).is_some();
-        if !is_uid(uid) || whole.as_deref().is_some_and(|hash| !is_hash(hash)) {
+        if !is_uid(uid) || piece.whole.as_deref().is_some_and(|hash| !is_hash(hash)) {
             return Err(Refused::Invalid("whole: the SHA-256 of all that was sent has 64 lower-case hex digits"));
         }
         let inner = self.inner.clone();
-        let place = inner.uploads.begin(uid)?;
+        let place = inner.uploads.begin(uid, caller)?;
+        let gone = place.gone();
         let (send, parts) = mpsc::channel(QUEUE);
+        let length = body.size_hint().exact();
         // Not ended with the request: the next one finds the file as it is then.
         let write = tokio::task::spawn_blocking(move || {
-            let done = inner.uploads.write(&inner, &place.uid, offset, whole.as_deref(), parts);
+            let done = write(&inner, &place, &piece, length, parts);
             drop(place);
             done
         });
-        let mut bytes = 0;
-        let fed = loop {
-            match timeout(STALL, piece.frame()).await {
-                Ok(Some(Ok(frame))) => {
-                    let Ok(data) = frame.into_data() else { continue };
-                    bytes += data.len() as u64;
-                    if bytes > PIECE_MAX {
-                        break Err(Refused::TooLarge(format!("a piece has at most {PIECE_MAX} bytes")));
-                    }
-                    // The other side has its own reason.
-                    if send.send(Part::Data(data)).await.is_err() {
-                        break Ok(());
-                    }
-                }
-                Ok(None) => {
-                    _ = send.send(Part::End).await;
-                    break Ok(());
-                }
-                Ok(Some(Err(_))) | Err(_) => break Err(Refused::CutOff),
-            }
-        };
-        drop(send);
+        let fed = feed(body, send, Pace::default(), &gone).await;
         let written = write.await.map_err(io::Error::other)?;
         fed.and(written)
+    }
+
+    /// Whether anything was sent that is not imported.
+    pub(super) fn has_uploads(&self) -> bool {
+        !self.inner.uploads.is_empty()
+    }
+
+    /// Waits until an upload begins.
+    pub(super) async fn upload_begins(&self) {
+        self.inner.uploads.began().notified().await;
+    }
+
+    /// Removes what was sent for none of these Images, which were listed at this time, and what nobody sent on for long; how
+    /// many. Blocks on the disk.
+    pub(super) fn collect_uploads(
+        &self,
+        uids: &HashSet<String>,
+        listed: std::time::Instant,
+        now: SystemTime,
+    ) -> io::Result<usize> {
+        self.inner.uploads.collect(uids, listed, now)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use futures::stream;
-
-    use super::*;
-    use crate::image::Sources;
-
-    fn body(parts: &[&'static [u8]]) -> Body {
-        Body::from_stream(stream::iter(
-            parts.iter().map(|part| Ok::<_, io::Error>(Bytes::from_static(part))).collect::<Vec<_>>(),
-        ))
-    }
-
-    fn library(folder: &std::path::Path, max_unpacked: u64) -> Library {
-        Library::open(folder.join("images"), Sources { max_unpacked, ..Sources::of_tests() }).unwrap()
-    }
-
-    const SUM: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-
-    #[tokio::test]
-    async fn pieces_are_appended_where_the_last_one_ended_and_nowhere_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let library = library(folder.path(), 1 << 20);
-        let received = async || library.received("u1").await.unwrap();
-        assert_eq!(received().await, Received { bytes: 0, whole: false });
-        let took = library.receive("u1", 0, None, body(&[b"ab", b"c"])).await.unwrap();
-        assert_eq!((took, received().await), (Received { bytes: 3, whole: false }, took));
-        for offset in [0, 2, 4] {
-            let refused = library.receive("u1", offset, None, body(&[b"x"])).await.unwrap_err();
-            assert!(matches!(refused, Refused::Offset(Received { bytes: 3, whole: false })), "{refused}");
-        }
-        // It breaks off in the middle: what came is there, and the sender is told where to go on.
-        let cut = Body::from_stream(stream::iter([Ok(Bytes::from_static(b"de")), Err(io::Error::other("cut"))]));
-        assert!(matches!(library.receive("u1", 3, None, cut).await, Err(Refused::CutOff)));
-        assert_eq!(received().await.bytes, 5);
-        assert!(library.inner.uploads.whole("u1").unwrap().is_none());
-        let took = library.receive("u1", 5, Some(SUM.into()), body(&[])).await.unwrap();
-        assert_eq!((took, received().await), (Received { bytes: 5, whole: true }, took));
-        assert!(matches!(library.receive("u1", 5, None, body(&[b"f"])).await, Err(Refused::Offset(_))));
-        let whole = library.inner.uploads.whole("u1").unwrap().unwrap();
-        assert_eq!(
-            (io::read_to_string(whole.file).unwrap().as_str(), whole.bytes, whole.sha256.as_str()),
-            ("abcde", 5, SUM)
-        );
-        library.inner.uploads.remove("u1").unwrap();
-        assert_eq!(received().await, Received { bytes: 0, whole: false });
-    }
-
-    #[tokio::test]
-    async fn what_is_too_much_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let library = library(folder.path(), 4);
-        let refused = library.receive("u1", 0, None, body(&[b"abc", b"de"])).await.unwrap_err();
-        assert!(matches!(&refused, Refused::TooLarge(why) if why.contains("image.max_unpacked_gib")), "{refused}");
-        for (uid, whole) in [("../u", None), ("", None), ("u2", Some("short")), ("u2", Some("../../x"))] {
-            assert!(library.receive(uid, 0, whole.map(str::to_owned), body(&[b"a"])).await.is_err(), "{uid}");
-        }
-        for number in 1..UPLOADS {
-            library.receive(&format!("n{number}"), 0, None, body(&[b"a"])).await.unwrap();
-        }
-        let refused = library.receive("more", 0, None, body(&[b"a"])).await.unwrap_err();
-        assert!(refused.to_string().contains("too many uploads"), "{refused}");
-        library.receive("n1", 1, None, body(&[b"b"])).await.unwrap();
-        // One at a time for each, and few at once.
-        let place = library.inner.uploads.begin("n1").unwrap();
-        let refused = library.receive("n1", 2, None, body(&[b"c"])).await.unwrap_err();
-        assert!(matches!(refused, Refused::Busy(_)));
-        drop(place);
-        let places: Vec<_> = (0..AT_ONCE).map(|n| library.inner.uploads.begin(&n.to_string()).unwrap()).collect();
-        assert!(library.receive("n1", 2, None, body(&[b"c"])).await.is_err());
-        drop(places);
-        library.receive("n1", 2, None, body(&[b"c"])).await.unwrap();
-    }
-
-    #[test]
-    fn what_has_no_image_goes_and_what_nobody_sends_on() {
-        let folder = tempfile::tempdir().unwrap();
-        let uploads = Uploads::open(folder.path().join("uploads")).unwrap();
-        let names = || {
-            let mut names: Vec<_> = fs::read_dir(&uploads.folder)
-                .unwrap()
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .collect();
-            names.sort();
-            names
-        };
-        for name in ["a.part".to_owned(), "b.part".into(), format!("c.{SUM}.whole"), format!("d.{SUM}.whole")] {
-            fs::write(uploads.folder.join(name), "x").unwrap();
-        }
-        let known: HashSet<String> = ["a", "c"].map(str::to_owned).into();
-        let now = SystemTime::now();
-        assert_eq!(uploads.collect(&known, now).unwrap(), 0, "they may be younger than the listing");
-        assert_eq!(uploads.collect(&known, now + SETTLED).unwrap(), 2);
-        assert_eq!(names(), ["a.part".to_owned(), format!("c.{SUM}.whole")]);
-        assert_eq!(uploads.collect(&known, now + GIVEN_UP).unwrap(), 1);
-        assert_eq!(names(), [format!("c.{SUM}.whole")]);
-    }
-}
+mod tests;

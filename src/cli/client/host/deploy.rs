@@ -60,6 +60,8 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     if options.image.trim().is_empty() {
         return Err(usage("--image needs the URL of an image"));
     }
+    let Selected { names, by_label } = &options.selected;
+    selected::check(names, by_label.selector.as_deref(), false)?;
     let given = [&options.user_data, &options.meta_data, &options.network_data];
     if given.iter().filter(|file| file.as_deref().is_some_and(|file| file.as_os_str() == "-")).count() > 1 {
         return Err(usage("standard input can be read once only"));
@@ -73,7 +75,6 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     let secrets = files.fields();
     let verb = Verb::Deploy(Deployment { image: image(&options), secrets });
     let session = options.server.connect().await?;
-    let Selected { names, by_label } = &options.selected;
     let names = selected::names(&session, names, by_label.selector.as_deref(), false).await?;
     let work = Work { session: &session, verb, files, pace: options.pace, output: options.form.output };
     work.run(names, out).await

@@ -282,6 +282,7 @@ pub(super) async fn run(
     output: Option<Printed>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    selected::check(selected.0, selected.1, selected.2)?;
     let session = server.connect().await?;
     let names = selected::names(&session, selected.0, selected.1, selected.2).await?;
     let work = Work { session: &session, verb, files: Files::default(), pace, output };

@@ -255,7 +255,10 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
             let verb = Verb::Label { set, remove, overwrite };
             many::run(&server, selected, verb, one_by_one(), form.output, out).await
         }
-        Command::Delete(options) => delete::run(options.into(), out).await,
+        Command::Delete(options) => {
+            options.check()?;
+            delete::run(options.into(), out).await
+        }
         Command::Accept(accept) => accept::run(accept, out).await,
         Command::Move(options) => migration::run(options, out).await,
         Command::Log(log) => log::run(log, out).await,

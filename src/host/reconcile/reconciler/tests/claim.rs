@@ -79,6 +79,39 @@ async fn namespace(site: &Site, name: &str) {
     secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
 }
 
+#[tokio::test]
+async fn of_many_that_name_one_machine_at_once_one_is_recorded() {
+    const MANY: usize = 8;
+    let mut site = Site::idle().await;
+    let mut hosts = Vec::new();
+    for number in 0..MANY {
+        let name = format!("tenant-{number}");
+        namespace(&site, &name).await;
+        site.machine = Arc::new(Machine::new(Profile::default()));
+        site.redfish(RedfishOptions::default()).await;
+        let mut host = site.host();
+        host.spec.externally_provisioned = true;
+        let hosts_of = Api::<BareMetalHost>::namespaced(site.client.clone(), &name);
+        hosts_of.create(&PostParams::default(), &host).await.unwrap();
+        hosts.push(hosts_of);
+    }
+    // All are there when it starts.
+    site.reconcile().await;
+    site.until("all are decided upon", async || {
+        let mut decided = 0;
+        for hosts in &hosts {
+            let status = hosts.get("h").await.unwrap().status.unwrap_or_default();
+            decided += usize::from(!status.provisioning.id.is_empty() || status.error_message.contains("already that"));
+        }
+        decided == MANY
+    })
+    .await;
+    let intents = Api::<BootIntent>::all(site.client.clone()).list(&Default::default()).await.unwrap().items;
+    let is_recorded = |intent: &&BootIntent| intent.registration().is_some_and(|record| record.since > 0);
+    let recorded: Vec<String> = intents.iter().filter(is_recorded).map(label).collect();
+    assert_eq!((intents.len(), recorded.len()), (MANY, 1), "{recorded:?}");
+}
+
 /// Who has an address and a BMC for a process that starts now, to which hosts are listed in this order: by DHCP's index,
 /// and by the reconciler, asked for each of them.
 async fn after_a_start(site: &Site, mac: MacAddress, reversed: bool) -> (String, Vec<String>) {

@@ -148,6 +148,7 @@ impl Site {
             equal: Default::default(),
             logins: Arc::default(),
             resets: Resets::default(),
+            recording: Default::default(),
             releasing: tokio::sync::Mutex::default(),
         };
         Reconciler {
