@@ -497,9 +497,6 @@ impl Config {
             if let Some(other) = before.iter().find(|o| o.subnet.overlaps(network.subnet)) {
                 faults.push(format!("{at}: subnet {} overlaps that of network {:?}", network.subnet, other.name));
             }
-            if network.interface.is_empty() || network.interface.len() > 15 {
-                faults.push(format!("{at}: interface {:?} must have 1 to 15 characters", network.interface));
-            }
             network.faults(&at, &mut faults);
         }
         faults

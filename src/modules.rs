@@ -71,8 +71,8 @@ pub struct House<'a> {
     pub library: &'a Library,
     /// Where images may come from.
     pub sources: &'a Sources,
-    /// Addresses that were given; `None` when no network is configured.
-    pub leases: Option<&'a Leases>,
+    /// Addresses that were given.
+    pub leases: &'a Leases,
     /// Whose an address always is.
     pub reservations: &'a Reservations,
     /// Which network card answers at an address.
@@ -134,7 +134,7 @@ fn importing(house: &mut House<'_>) -> Importing {
 fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
     let config = house.config;
     dhcp::DhcpService {
-        leases: house.leases.cloned(),
+        leases: house.leases.clone(),
         reservations: house.reservations.clone(),
         service_ports: ServicePorts {
             http_port: config.boot.listen.port(),

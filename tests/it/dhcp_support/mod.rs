@@ -669,7 +669,7 @@ fn boot_http(
     for name in ["vmlinuz", "initrd", "ramdisk.json"] {
         fs::write(files.join(name), "a file").expect("a file");
     }
-    let networks = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
+    let networks: Vec<_> = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
     let (all, leases) = (config.networks.clone(), leases.clone());
     let boot_networks = boot::BootNetworks {
         lease_owner: Some(Arc::new(move |address| slipway::dhcp::lease_owner(&all, Some(&leases), address))),
