@@ -1,6 +1,7 @@
 //! The list of modules. A new one is a line here; everything else about it stands in its own room.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
@@ -141,6 +142,7 @@ fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
             tftp_port: config.boot.tftp.port(),
             dhcp_port: config.dhcp.port,
         },
+        server_probe: Some(Duration::from_secs(config.dhcp.server_probe_minutes * 60)).filter(|pause| !pause.is_zero()),
         hosts: house.directory.index.clone(),
         cards: house.cards.clone(),
     }

@@ -26,6 +26,7 @@ use super::packet::Request;
 use super::probes::{Held, Probes, TRIES, Verdict};
 use super::recent_messages::RecentMessage;
 use super::respond::{NetworkContext, PacketInfo, Port, respond};
+use super::server_probe::own_card;
 use super::socket::Outgoing;
 use super::write_batch::{CommitResult, WriteBatch};
 
@@ -115,6 +116,10 @@ impl Handler {
             Ok(request) => request,
             Err(error) => return self.log.malformed(&error, source),
         };
+        if request.mac == own_card() {
+            // This appliance looks for other servers.
+            return;
+        }
         let Some(Served { network, leases, .. }) = select_served(&self.networks, &request) else {
             return self.log.unknown_relay(&request);
         };
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_asks_is_answered_by_the_networks_there_are_now() {
+    async fn whoever_asks_is_answered_by_the_networks_there_are_now_but_this_appliance_itself() {
         let folder = tempfile::tempdir().unwrap();
         let (path, key_file) = (folder.path().join("db"), folder.path().join("key"));
         let store = Store::open(StoreOptions { path, key_file, history: 10 }).unwrap();
@@ -344,7 +349,7 @@ mod tests {
         let ports = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
         let network = leases.networks()[0].clone();
         assigned.set(vec![AssignedNetwork::new(&network, [10, 0, 0, 1].into(), ports)]);
-        assert_eq!(offers(machine), 1);
+        assert_eq!((offers(machine), offers(own_card())), (1, 0));
         // It went, and its worker does not know it yet.
         leases.set().put_in_force(unix_now(), Vec::new());
         assert_eq!(offers(machine), 0);

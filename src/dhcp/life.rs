@@ -1,12 +1,13 @@
 //! The DHCP module: its kinds DHCPLease, Network and Reservation, its metrics, and the server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use prometheus_client::registry::Registry;
 
 use super::publish::MANAGER;
-use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, reservations};
+use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, reservations, server_probe};
 use crate::api::slipway::{DHCPLease, Network, Reservation};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
@@ -48,6 +49,8 @@ pub struct DhcpService {
     pub reservations: Reservations,
     /// Where boot files are.
     pub service_ports: ServicePorts,
+    /// Time between two searches for other DHCP servers; `None`: never.
+    pub server_probe: Option<Duration>,
     /// Whose machines are known.
     pub hosts: HostIndex,
     /// Which network card answers at an address.
@@ -80,6 +83,12 @@ impl Life for DhcpService {
             server.run(stop).await
         };
         let dhcp: Service = ("DHCP", run.map(|ended| ended.map_err(Into::into)).boxed());
-        Ok(vec![service("reservations", keep), service("networks", networks), dhcp])
+        let mut services = vec![service("reservations", keep), service("networks", networks), dhcp];
+        if let Some(pause) = self.server_probe {
+            let task = acting.tasks.task("dhcp-server-probe");
+            let probe = server_probe::run(self.leases.clone(), pause, task, acting.stop.clone());
+            services.push(service("search for DHCP servers", probe));
+        }
+        Ok(services)
     }
 }

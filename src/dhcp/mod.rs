@@ -43,6 +43,7 @@ mod reservations;
 mod reserved;
 mod respond;
 mod server;
+mod server_probe;
 mod shares;
 mod socket;
 mod table;
@@ -57,6 +58,7 @@ pub use networks::{Networks, Site};
 pub use publish::LeaseViews;
 pub use reservations::Reservations;
 pub use server::{ServeError, Server};
+pub use server_probe::find_servers;
 
 /// Where boot files are to be had on this appliance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
