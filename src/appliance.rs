@@ -27,6 +27,7 @@ use crate::host::media::{HostNetworkData, Media, ToMachines};
 use crate::host::status::boot_refusals::BootRefusals;
 use crate::host::status::metrics::Metrics;
 use crate::image::{self, Library};
+use crate::live::Live;
 use crate::log::{LevelHandle, Ration};
 use crate::metrics::Meters;
 use crate::module::{Acting, Life};
@@ -55,6 +56,8 @@ use signals::Signals;
 const HISTORY: usize = 10_000;
 /// How often it is looked whether client certificates were revoked.
 const SERIES_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether the server's certificate names the addresses on all networks.
+const NAMES_EVERY: Duration = Duration::from_secs(2);
 /// How long services may take to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -259,11 +262,15 @@ async fn begin(
     let log_upkeep = retention::keep(&mut watches, index.clone(), logs.clone(), tasks.task("log-retention"));
     let metrics = Metrics::default();
     let refusals = BootRefusals::default();
-    let media = media(config, &tokens, &files);
+    // Until the networks of the API are known.
+    let own: Live<Option<IpAddr>> = first_own_address(config).into();
+    let media = media(config, &tokens, &files, own.clone());
     let leases = leases(config, store)?;
-    let reservations = dhcp::Reservations::new(&config.networks, leases.clone(), &mut watches);
+    let networks = dhcp::Networks::new(&config.networks, leases.clone(), &mut watches);
+    let place = networks.site().clone();
+    let reservations = dhcp::Reservations::new(networks, &mut watches);
     let sources = image_sources(config, &live);
-    let cards = checked(config);
+    let cards = place.checked.clone();
     let lives: Arc<[Box<dyn Life>]> = modules::begin(&mut House {
         watches: &mut watches,
         tasks: &tasks,
@@ -276,7 +283,7 @@ async fn begin(
         refusals: &refusals,
         library: &library,
         sources: &sources,
-        leases: leases.as_ref(),
+        leases: &leases,
         reservations: &reservations,
         cards: Arc::new(move || boot::neighbour::cached(cards.clone())),
     })
@@ -341,6 +348,18 @@ async fn begin(
     spawn(services, "watches", watches.run(client.clone(), token()));
     spawn(services, "reservations in force", reservations.clone().run(token()));
 
+    let (certificate, look) = (pki.server_certificate().clone(), tasks.task("server-certificate"));
+    let (stop, site, first) = (token(), place.clone(), own.clone());
+    let follow = async move {
+        look.every(NAMES_EVERY, &stop, || {
+            let (certificate, addresses) = (certificate.clone(), site.own_addresses());
+            first.set(addresses.first().copied());
+            async move { certificate.also_name(addresses).map(drop) }
+        })
+        .await;
+    };
+    spawn(services, "server certificate", follow);
+
     spawn(services, "log", log.clone().report(token()));
     let sessions = Sessions::new(
         client.clone(),
@@ -353,8 +372,8 @@ async fn begin(
     )
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
     .with_metrics(metrics.clone())
-    .with_neighbours(neighbours(config))
-    .with_networks(reservations.site_networks());
+    .with_neighbours(boot::neighbour::kernel(place.checked.clone()))
+    .with_networks(place.homes.clone());
     // An agent must not hear that its host is gone, only because the hosts are not listed yet.
     let router = api_router.merge(early::once(listed.clone(), sessions.router()));
     spawn(services, "logs", log_upkeep);
@@ -366,7 +385,7 @@ async fn begin(
         spawn(services, "backup", run);
     }
 
-    let ranks = ranks::ranks(config, leases.as_ref(), &index, listed.clone());
+    let ranks = ranks::ranks(config, &place, &leases, &index, listed.clone());
     log.ranked_by(ranks.clone());
 
     let limits = apiserver::tls::Limits {
@@ -381,10 +400,10 @@ async fn begin(
     services.spawn(named("API", api));
 
     let site = boot::BootServerConfig::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)?
-        .with_networks(boot_networks(config, leases.as_ref(), &reservations, &index))
+        .with_networks(boot_networks(config, &place, &leases, &index))
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
         .telling(Arc::new(move |host, reason| refusals.take(host, reason)))
-        .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
+        .with_addresses(config.boot.advertise.or(specific(config.api.listen)), own);
     let router = boot::router(site, index.clone(), tokens, files, downloads).merge(boot::live::router(
         index.clone(),
         library.clone(),
@@ -411,28 +430,24 @@ async fn begin(
 }
 
 /// What machines boot without the network.
-fn media(config: &Config, tokens: &Arc<Tokens>, files: &boot::BootFiles) -> Media {
+fn media(config: &Config, tokens: &Arc<Tokens>, files: &boot::BootFiles, own: Live<Option<IpAddr>>) -> Media {
     Media {
         tokens: tokens.clone(),
         files: files.clone(),
         port: config.boot.listen.port(),
         advertise: config.boot.advertise_to_bmcs.or(specific(config.boot.listen)),
-        machines: ToMachines {
-            advertise: config.boot.advertise.or(specific(config.boot.listen)),
-            own: first_own_address(config),
-        },
+        machines: ToMachines { advertise: config.boot.advertise.or(specific(config.boot.listen)), own },
     }
 }
 
 /// The addresses that were given.
-fn leases(config: &Config, store: &Store) -> anyhow::Result<Option<dhcp::Leases>> {
+fn leases(config: &Config, store: &Store) -> anyhow::Result<dhcp::Leases> {
     if config.networks.is_empty() {
-        warn!("no [[network]] is configured: DHCP answers nobody");
-        return Ok(None);
+        warn!("no [[network]] is configured: DHCP answers nobody where no Network object says otherwise");
     }
     let leases = dhcp::Leases::load(store, &config.networks)?;
     // On another API server another appliance may have given addresses before.
-    Ok(Some(if config.engine.kubeconfig.is_none() { leases.alone() } else { leases }))
+    Ok(if config.engine.kubeconfig.is_none() { leases.alone() } else { leases })
 }
 
 /// What a backup is taken of; `views` are the resources that are in memory only.
@@ -441,25 +456,19 @@ fn backup_source(config: &Config, store: &Store, views: &HashSet<String>) -> bac
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
-fn boot_networks(
-    config: &Config,
-    leases: Option<&dhcp::Leases>,
-    reservations: &dhcp::Reservations,
-    hosts: &HostIndex,
-) -> boot::BootNetworks {
-    let explained = leases.cloned().map(|leases| {
-        let hosts = hosts.clone();
-        let explain: Arc<dyn Fn(MacAddress) -> String + Send + Sync> = Arc::new(move |mac| leases.explain(mac, &hosts));
-        explain
-    });
-    let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
-    let networks = config.networks.clone();
+fn boot_networks(config: &Config, site: &dhcp::Site, leases: &dhcp::Leases, hosts: &HostIndex) -> boot::BootNetworks {
+    let explain: Arc<dyn Fn(MacAddress) -> String + Send + Sync> = {
+        let (hosts, leases) = (hosts.clone(), leases.clone());
+        Arc::new(move |mac| leases.explain(mac, &hosts))
+    };
+    let leases = Some(leases).filter(|_| config.engine.kubeconfig.is_none()).cloned();
+    let networks = site.networks.clone();
     boot::BootNetworks {
-        discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
-        lease_owner: Some(Arc::new(move |address| dhcp::lease_owner(&networks, leases.as_ref(), address))),
-        neighbours: Some(neighbours(config)),
-        site: reservations.site_networks(),
-        dhcp: explained,
+        discovery: site.discovery.clone(),
+        lease_owner: Some(Arc::new(move |address| dhcp::lease_owner(&networks.get(), leases.as_ref(), address))),
+        neighbours: Some(boot::neighbour::kernel(site.checked.clone())),
+        site: site.homes.clone(),
+        dhcp: Some(explain),
     }
 }
 
@@ -475,17 +484,6 @@ fn image_sources(config: &Config, live: &LiveSettings) -> image::Sources {
         max_library: image.max_library_gib.map_or(u64::MAX, |most| most << 30),
         max_chunks: image::MAX_LIBRARY_CHUNKS,
     }
-}
-
-/// Which network card answers at an address of a network of the configuration.
-fn neighbours(config: &Config) -> boot::neighbour::Neighbours {
-    boot::neighbour::kernel(checked(config))
-}
-
-/// The networks where the card that answers must be the machine's, with their interfaces.
-fn checked(config: &Config) -> Vec<(ipnetwork::Ipv4Network, String)> {
-    let checked = config.networks.iter().filter(|network| network.check_cards);
-    checked.map(|network| (network.subnet, network.interface.clone())).collect()
 }
 
 /// The embedded API server.

@@ -179,13 +179,18 @@ impl Default for BootConfig {
 pub struct DhcpConfig {
     /// UDP port that relays and machines send to. Machines know no other than 67.
     pub port: u16,
+    /// Minutes between two searches for other DHCP servers; 0: never.
+    pub server_probe_minutes: u64,
 }
 
 impl Default for DhcpConfig {
     fn default() -> Self {
-        Self { port: 67 }
+        Self { port: 67, server_probe_minutes: 15 }
     }
 }
+
+/// Largest `dhcp.server_probe_minutes`: a day.
+const SERVER_PROBE_MINUTES: u64 = 1440;
 
 /// Largest `image.imports`: each unpacks, which takes a processor and some of the memory.
 const IMPORTS_MAX: usize = 64;
@@ -465,6 +470,9 @@ impl Config {
         if self.dhcp.port == 0 {
             faults.push("dhcp.port must be 1 to 65535".into());
         }
+        if self.dhcp.server_probe_minutes > SERVER_PROBE_MINUTES {
+            faults.push(format!("dhcp.server_probe_minutes must be 0 (never) to {SERVER_PROBE_MINUTES}"));
+        }
         if !self.networks.is_empty() && self.boot.tftp.port() == self.dhcp.port {
             faults.push(format!("boot.tftp and dhcp.port are the same UDP port, {}", self.dhcp.port));
         }
@@ -500,9 +508,6 @@ impl Config {
             }
             if let Some(other) = before.iter().find(|o| o.subnet.overlaps(network.subnet)) {
                 faults.push(format!("{at}: subnet {} overlaps that of network {:?}", network.subnet, other.name));
-            }
-            if network.interface.is_empty() || network.interface.len() > 15 {
-                faults.push(format!("{at}: interface {:?} must have 1 to 15 characters", network.interface));
             }
             network.faults(&at, &mut faults);
         }

@@ -36,6 +36,12 @@ impl<T> From<Arc<T>> for Live<T> {
     }
 }
 
+impl<T: Default> Default for Live<T> {
+    fn default() -> Self {
+        T::default().into()
+    }
+}
+
 impl<T: fmt::Debug> fmt::Debug for Live<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(f)

@@ -1,6 +1,7 @@
 //! The list of modules. A new one is a line here; everything else about it stands in its own room.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
@@ -71,8 +72,8 @@ pub struct House<'a> {
     pub library: &'a Library,
     /// Where images may come from.
     pub sources: &'a Sources,
-    /// Addresses that were given; `None` when no network is configured.
-    pub leases: Option<&'a Leases>,
+    /// Addresses that were given.
+    pub leases: &'a Leases,
     /// Whose an address always is.
     pub reservations: &'a Reservations,
     /// Which network card answers at an address.
@@ -134,13 +135,14 @@ fn importing(house: &mut House<'_>) -> Importing {
 fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
     let config = house.config;
     dhcp::DhcpService {
-        leases: house.leases.cloned(),
+        leases: house.leases.clone(),
         reservations: house.reservations.clone(),
         service_ports: ServicePorts {
             http_port: config.boot.listen.port(),
             tftp_port: config.boot.tftp.port(),
             dhcp_port: config.dhcp.port,
         },
+        server_probe: Some(Duration::from_secs(config.dhcp.server_probe_minutes * 60)).filter(|pause| !pause.is_zero()),
         hosts: house.directory.index.clone(),
         cards: house.cards.clone(),
     }

@@ -16,8 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType};
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
@@ -26,6 +26,7 @@ mod files;
 mod kept;
 mod kubeconfig;
 mod series;
+mod server_certificate;
 pub mod users;
 mod verifier;
 
@@ -33,6 +34,7 @@ pub use authority::Authority;
 pub use kept::{KEPT_FILES, Kept, read_kept};
 pub use kubeconfig::{kubeconfig, token_kubeconfig};
 pub use series::Series;
+pub use server_certificate::ServerCertificate;
 
 use authority::Subject;
 use files::Folder;
@@ -114,8 +116,10 @@ impl std::fmt::Debug for Credential {
 
 /// The certificates of one appliance.
 pub struct Pki {
-    authority: Authority,
+    authority: Arc<Authority>,
+    #[cfg(test)]
     server: Credential,
+    certificate: ServerCertificate,
     token_key: Vec<u8>,
 }
 
@@ -164,7 +168,15 @@ impl Pki {
             );
         }
         let token_key = read_token_key(&folder)?;
-        Ok(Self { authority, server, token_key })
+        let authority = Arc::new(authority);
+        let certificate = ServerCertificate::new(authority.clone(), &server)?;
+        Ok(Self {
+            authority,
+            #[cfg(test)]
+            server,
+            certificate,
+            token_key,
+        })
     }
 
     /// Who signs client certificates.
@@ -192,6 +204,11 @@ impl Pki {
         &self.token_key
     }
 
+    /// The server's certificate.
+    pub fn server_certificate(&self) -> &ServerCertificate {
+        &self.certificate
+    }
+
     /// What the HTTPS listener needs: the server's certificate, client certificates of our CA wanted but not needed. When
     /// a client certificate ends, and whether it was revoked, is for whoever serves the request to judge.
     ///
@@ -209,14 +226,11 @@ impl Pki {
             .map_err(|error| tls(&error))?;
         let ca_begins = verifier::begins(self.ca_der()).unwrap_or_default();
         let verifier = Arc::new(verifier::Timeless { inner, ca_begins });
-        let leaf = CertificateDer::from_pem_slice(self.server.certificate.as_bytes()).map_err(|error| tls(&error))?;
-        let key = PrivateKeyDer::from_pem_slice(self.server.key.as_bytes()).map_err(|error| tls(&error))?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| tls(&error))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![leaf, self.ca_der().clone()], key)
-            .map_err(|error| tls(&error))?;
+            .with_cert_resolver(Arc::new(self.certificate.clone()));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::checked;
 use crate::boot::{HostIndex, neighbour};
 use crate::config::Config;
 use crate::dhcp;
@@ -20,16 +19,17 @@ const LOCAL_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 /// nobody can be told from a stranger.
 pub(super) fn ranks(
     config: &Config,
-    leases: Option<&dhcp::Leases>,
+    site: &dhcp::Site,
+    leases: &dhcp::Leases,
     hosts: &HostIndex,
     listed: watch::Receiver<bool>,
 ) -> Ranks {
-    let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
-    let (networks, hosts) = (config.networks.clone(), hosts.clone());
+    let leases = Some(leases).filter(|_| config.engine.kubeconfig.is_none()).cloned();
+    let (networks, hosts) = (site.networks.clone(), hosts.clone());
     let interfaces = dhcp::interfaces().unwrap_or_default();
     let own: HashSet<IpAddr> =
         interfaces.values().flat_map(|interface| &interface.addresses).map(|address| (*address).into()).collect();
-    let cards = neighbour::cached(checked(config));
+    let cards = neighbour::cached(site.checked.clone());
     Arc::new(move |address| {
         if own.contains(&address) || [LOCAL, LOCAL_V6].contains(&address) {
             return Rank::Own;
@@ -37,7 +37,7 @@ pub(super) fn ranks(
         if !*listed.borrow() {
             return Rank::Untold;
         }
-        dhcp::rank(&networks, leases.as_ref(), &hosts, &*cards, address)
+        dhcp::rank(&networks.get(), leases.as_ref(), &hosts, &*cards, address)
     })
 }
 

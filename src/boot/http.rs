@@ -244,7 +244,7 @@ impl ServerState {
         }
         let host = self.hosts.by_mac(mac);
         let recorded = host.as_deref().map_or("", |host| &host.ownership.home);
-        match home(&self.config.networks.site, mac, recorded, address) {
+        match home(&self.config.networks.site.get(), mac, recorded, address) {
             _ if conn.same() => {}
             Home::Here => {}
             Home::Elsewhere(name) => {
@@ -326,7 +326,7 @@ async fn explanation(
     let client = query.client()?;
     let host = state.hosts.by_mac(client.mac);
     // Where the machine is, is not known here: discovery counts when it is on anywhere.
-    let unknown = state.hosts.unknown_machine(client.mac, !state.config.networks.discovery.is_empty());
+    let unknown = state.hosts.unknown_machine(client.mac, !state.config.networks.discovery.get().is_empty());
     let mut text = explain(&client, host.as_deref(), &unknown);
     let files = state.files.clone();
     if !tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false) {

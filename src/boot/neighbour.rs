@@ -20,6 +20,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
 use crate::api::MacAddress;
+use crate::live::Live;
 use crate::netlink::{self, Remembered};
 
 /// How long is waited for an answer to ARP: machines answer within milliseconds, and the kernel asks once a second.
@@ -57,6 +58,9 @@ pub type Neighbours = Arc<dyn Fn(Ipv4Addr) -> BoxFuture<'static, Answers> + Send
 /// itself, and the kernel answers from its own memory.
 pub type Cards = Arc<dyn Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync>;
 
+/// The networks on whose interfaces the kernel is asked, as they are now.
+pub type CheckedNetworks = Live<Vec<(Ipv4Network, String)>>;
+
 /// Why the machine at an address is not the one that has these network cards. Where nothing can be seen, nobody is refused.
 pub fn another_card(address: Ipv4Addr, answers: Answers, own: &[MacAddress]) -> Option<String> {
     match answers {
@@ -71,9 +75,11 @@ pub fn another_card(address: Ipv4Addr, answers: Answers, own: &[MacAddress]) -> 
 }
 
 /// The kernel's neighbour table on these networks' interfaces. Which card answers is remembered for a second.
-pub fn kernel(networks: Vec<(Ipv4Network, String)>) -> Neighbours {
+pub fn kernel(networks: impl Into<CheckedNetworks>) -> Neighbours {
+    let networks = networks.into();
     let remembered = Arc::new(Mutex::new(Remembered::default()));
     Arc::new(move |address| {
+        let networks = networks.get();
         let interface = networks.iter().find(|(subnet, _)| subnet.contains(address)).map(|(_, name)| name.clone());
         let remembered = Arc::clone(&remembered);
         async move {
@@ -154,8 +160,8 @@ pub fn provoke(address: Ipv4Addr) -> io::Result<()> {
 }
 
 /// As [`kernel`], remembered for a second.
-pub fn cached(networks: Vec<(Ipv4Network, String)>) -> Cards {
-    let (look, remembered) = (kernel_lookup(networks), Mutex::new(Remembered::default()));
+pub fn cached(networks: impl Into<CheckedNetworks>) -> Cards {
+    let (look, remembered) = (kernel_lookup(networks.into()), Mutex::new(Remembered::default()));
     Arc::new(move |address| {
         let lock = || remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lock().get(&address, Instant::now());
@@ -167,8 +173,9 @@ pub fn cached(networks: Vec<(Ipv4Network, String)>) -> Cards {
     })
 }
 
-fn kernel_lookup(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync {
+fn kernel_lookup(networks: CheckedNetworks) -> impl Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync {
     move |address| {
+        let networks = networks.get();
         let (_, interface) = networks.iter().find(|(subnet, _)| subnet.contains(address))?;
         ask(interface, address).unwrap_or_else(|error| {
             debug!(%address, %error, "cannot read the neighbour table");

@@ -11,7 +11,7 @@ use super::Span;
 use crate::api::MacAddress;
 
 /// `[[network]]`
-#[derive(Deserialize, Clone, Debug)]
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkConfig {
     /// Name, as leases show it.
@@ -73,7 +73,7 @@ fn default_unknown_lease() -> Span {
 }
 
 /// `[[network.reservation]]`
-#[derive(Deserialize, Clone, Debug)]
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ReservationConfig {
     /// Hardware address.
@@ -135,55 +135,63 @@ impl TryFrom<String> for AddressRange {
 
 impl NetworkConfig {
     pub(super) fn faults(&self, at: &str, faults: &mut Vec<String>) {
-        if self.subnet.prefix() < 8 || self.subnet.prefix() > 30 {
-            faults.push(format!("{at}: subnet {} must have a prefix of 8 to 30", self.subnet));
+        faults.extend(self.contradictions().into_iter().map(|(_, fault)| format!("{at}: {fault}")));
+    }
+
+    /// In what it contradicts itself: the key, and what is wrong.
+    pub fn contradictions(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        if self.interface.is_empty() || self.interface.len() > 15 {
+            faults.push(("interface", format!("interface {:?} must have 1 to 15 characters", self.interface)));
         }
-        let mut inside = |what: &str, address: Ipv4Addr| {
+        if self.subnet.prefix() < 8 || self.subnet.prefix() > 30 {
+            faults.push(("subnet", format!("subnet {} must have a prefix of 8 to 30", self.subnet)));
+        }
+        let mut inside = |key: &'static str, what: &str, address: Ipv4Addr| {
             let host = address != self.subnet.network() && address != self.subnet.broadcast();
             if !self.subnet.contains(address) || !host {
-                faults.push(format!("{at}: {what} {address} is not a host address of {}", self.subnet));
+                faults.push((key, format!("{what} {address} is not a host address of {}", self.subnet)));
             }
         };
         for range in &self.pool {
-            inside("pool address", range.first);
-            inside("pool address", range.last);
+            inside("pool", "pool address", range.first);
+            inside("pool", "pool address", range.last);
         }
         for reservation in &self.reservations {
-            inside("reservation", reservation.address);
+            inside("reservation", "reservation", reservation.address);
         }
         if let Some(server) = self.server {
-            inside("server", server);
+            inside("server", "server", server);
         }
         if let Some(router) = self.router {
-            inside("router", router);
+            inside("router", "router", router);
         }
         for relay in self.relays.iter().filter(|it| it.is_unspecified() || it.is_multicast() || it.is_broadcast()) {
-            faults.push(format!("{at}: relay {relay} is no address of a machine"));
+            faults.push(("relays", format!("relay {relay} is no address of a machine")));
         }
         for (index, one) in self.pool.iter().enumerate() {
             let overlaps = |other: &&AddressRange| other.first <= one.last && one.first <= other.last;
             if let Some(other) = self.pool[..index].iter().find(overlaps) {
-                faults.push(format!(
-                    "{at}: the pools {}-{} and {}-{} overlap",
-                    other.first, other.last, one.first, one.last
-                ));
+                let text = format!("the pools {}-{} and {}-{} overlap", other.first, other.last, one.first, one.last);
+                faults.push(("pool", text));
             }
         }
         for (index, one) in self.reservations.iter().enumerate() {
             for other in &self.reservations[..index] {
                 if other.mac == one.mac || other.address == one.address {
-                    faults.push(format!("{at}: two reservations for {} or {}", one.mac, one.address));
+                    faults.push(("reservation", format!("two reservations for {} or {}", one.mac, one.address)));
                 }
             }
         }
         if self.discovery && self.mode == NetworkMode::Off {
-            faults.push(format!("{at}: discovery needs a mode other than off"));
+            faults.push(("discovery", "discovery needs a mode other than off".into()));
         }
         if self.lease.0 < Duration::from_secs(60) {
-            faults.push(format!("{at}: a lease must hold at least 60s"));
+            faults.push(("lease", "a lease must hold at least 60s".into()));
         }
         if self.unknown_lease.0 < Duration::from_secs(60) {
-            faults.push(format!("{at}: unknown_lease must be at least 60s"));
+            faults.push(("unknown_lease", "unknown_lease must be at least 60s".into()));
         }
+        faults
     }
 }

@@ -49,13 +49,13 @@ impl Leases {
         let (others, now) = (others.as_ref()?, Timestamp::now());
         let mut found: Vec<HostAddress> = Vec::new();
         for mac in macs {
-            for network in self.networks() {
+            for network in self.networks().iter() {
                 let table = network.table();
                 if let Some(lease) = table.of_mac(*mac).filter(|lease| lease.state == LeaseState::Bound) {
                     found.push(HostAddress {
                         address: lease.address.to_string(),
                         mac_address: mac.to_string(),
-                        network: network.config.name.clone(),
+                        network: network.name.to_string(),
                     });
                 }
             }

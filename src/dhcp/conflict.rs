@@ -24,7 +24,7 @@ pub struct ConflictCheck {
     pub address: Ipv4Addr,
     /// The known machine that has it.
     pub mac: MacAddress,
-    /// Which network, as in the configuration.
+    /// Number of the network.
     pub network: usize,
     since: u64,
 }

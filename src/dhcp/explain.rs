@@ -19,6 +19,7 @@ pub(super) fn network(
     table: &LeaseTable,
     host: Option<&BootHost>,
     unknown: &UnknownMachine,
+    fault: Option<&str>,
 ) -> String {
     let is_host = host.is_some();
     let mut text = format!("network {} ({} on {}):\n", config.name, config.subnet, config.interface);
@@ -26,6 +27,9 @@ pub(super) fn network(
         // Writing to a String does not fail.
         writeln!(text, "  - {sentence}").ok();
     };
+    if let Some(fault) = fault {
+        line(format_args!("it is not served: {fault}"));
+    }
     match config.mode {
         NetworkMode::Authoritative => line(format_args!("mode authoritative: every machine is answered")),
         NetworkMode::Reservations if reservation.is_some() || is_host => {
@@ -78,14 +82,14 @@ fn boot(
 }
 
 /// The last messages and what came of them.
-pub(super) fn messages<'n>(recent: &[RecentMessage], network: impl Fn(usize) -> &'n str) -> String {
+pub(super) fn messages(recent: &[RecentMessage]) -> String {
     if recent.is_empty() {
         return "no message of it has arrived since Slipway started: look at cabling, VLAN and relay\n".into();
     }
     let mut text = "its last messages:\n".to_owned();
-    for RecentMessage { at, network: index, kind, disposition } in recent {
+    for RecentMessage { at, network, kind, disposition } in recent {
         let at = expiry(*at).map_or_else(String::new, |time| time.to_string());
-        writeln!(text, "  - {at} {}: {kind:?}: {disposition}", network(*index)).ok();
+        writeln!(text, "  - {at} {network}: {kind:?}: {disposition}").ok();
     }
     text
 }
@@ -97,7 +101,9 @@ pub(super) fn machine(mac: MacAddress, host: Option<&BootHost>, networks: Vec<St
         None => format!("no BareMetalHost has the MAC address {mac}\n"),
     };
     if networks.is_empty() {
-        return format!("{who}no network is configured\n");
+        return format!(
+            "{who}there is no network: neither a [[network]] in slipway.toml nor a Network object in force\n"
+        );
     }
     who + &networks.concat()
 }

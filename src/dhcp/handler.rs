@@ -13,17 +13,20 @@ use crate::boot::neighbour::{self, Cards};
 use crate::config::NetworkMode;
 
 use super::arp::ArpSocket;
+use super::assigned::{Assigned, AssignedNetwork};
 use super::clock::JumpDetector;
 use super::conflict::{ConflictChecks, answered_by_another, quarantine};
 use super::interface::interfaces;
 use super::leases::{Leases, unix_now};
 use super::log::Log;
 use super::network::{Network, select};
+use super::network_leases::NetworkLeases;
 use super::outcome::{Disposition, DropReason, LeaseWrite, Outcome};
 use super::packet::Request;
 use super::probes::{Held, Probes, TRIES, Verdict};
 use super::recent_messages::RecentMessage;
 use super::respond::{NetworkContext, PacketInfo, Port, respond};
+use super::server_probe::own_card;
 use super::socket::Outgoing;
 use super::write_batch::{CommitResult, WriteBatch};
 
@@ -33,10 +36,11 @@ const REVIEW: u64 = 15;
 /// Answers messages: all that a worker knows beside its sockets.
 pub(super) struct Handler {
     port: Port,
-    /// The networks, with their number in the leases.
-    pub networks: Vec<(usize, Network)>,
-    /// For each network, which state of its reservations it goes by.
-    reserved: Vec<u64>,
+    /// The networks that this worker is to serve.
+    assigned: Arc<Assigned>,
+    /// Which state of them it goes by.
+    seen: u64,
+    networks: Vec<Served>,
     pub leases: Leases,
     hosts: HostIndex,
     pub log: Log,
@@ -55,13 +59,22 @@ pub(super) struct Handler {
     tries: u8,
 }
 
+/// A network that is served.
+struct Served {
+    network: Network,
+    leases: Arc<NetworkLeases>,
+    /// Which state of its reservations it goes by.
+    reserved: u64,
+}
+
 impl Handler {
-    /// Without networks.
-    pub fn new(port: Port, leases: Leases, hosts: HostIndex, log: Log) -> Self {
+    /// For the networks that are assigned.
+    pub fn new(port: Port, assigned: Arc<Assigned>, leases: Leases, hosts: HostIndex, log: Log) -> Self {
         Self {
             port,
+            assigned,
+            seen: 0,
             networks: Vec::new(),
-            reserved: Vec::new(),
             leases,
             hosts,
             log,
@@ -75,22 +88,23 @@ impl Handler {
         }
     }
 
-    /// Adds a network, with its number in the leases.
-    pub fn add(&mut self, index: usize, network: Network) {
-        self.networks.push((index, network));
-        self.reserved.push(0);
-    }
-
     /// When an offer that waits leaves; none when none does.
     pub fn waits_until(&self) -> Option<Instant> {
         self.probes.next()
     }
 
-    /// Goes by the reservations as they are now.
-    pub fn follow_reservations(&mut self) {
-        for ((index, network), seen) in self.networks.iter_mut().zip(&mut self.reserved) {
-            let live = self.leases.networks().get(*index).map(|leases| &leases.reserved);
-            if let Some(reserved) = live.and_then(|live| live.newer_than(seen)) {
+    /// Goes by networks and reservations as they are now.
+    pub fn follow(&mut self) {
+        if let Some(assigned) = self.assigned.newer_than(&mut self.seen) {
+            let served = |one: &AssignedNetwork| Served {
+                network: one.network.clone(),
+                leases: one.leases.clone(),
+                reserved: u64::MAX,
+            };
+            self.networks = assigned.iter().map(served).collect();
+        }
+        for Served { network, leases, reserved: seen } in &mut self.networks {
+            if let Some(reserved) = leases.reserved.newer_than(seen) {
                 network.set_reserved(reserved);
             }
         }
@@ -102,21 +116,29 @@ impl Handler {
             Ok(request) => request,
             Err(error) => return self.log.malformed(&error, source),
         };
-        let Some(&(index, ref network)) = select_indexed(&self.networks, &request) else {
+        if request.mac == own_card() {
+            // This appliance looks for other servers.
+            return;
+        }
+        let Some(Served { network, leases, .. }) = select_served(&self.networks, &request) else {
             return self.log.unknown_relay(&request);
         };
+        let number = leases.number;
         if !network.takes(&request) {
             return self.log.unnamed_relay(network, &request, source);
         }
-        let Some(leases) = self.leases.networks().get(index) else { return };
         let hosts = &self.hosts;
         let is_network = |name: &str| self.leases.has_network(name);
         let known = |mac: MacAddress| network.knows(mac, hosts, is_network);
         let host = hosts.by_mac(request.mac);
         let unknown = hosts.unknown_machine(request.mac, network.discovery);
-        let context = NetworkContext { network, host: host.as_deref(), hosts, unknown: &unknown, known: &known };
         let packet_info = PacketInfo { source, port: self.port };
-        let outcome = respond(now, &request, packet_info, context, &mut leases.table());
+        let outcome = {
+            let mut table = leases.table();
+            let (host, ending) = (host.as_deref(), leases.is_ending());
+            let context = NetworkContext { network, host, hosts, unknown: &unknown, known: &known, ending };
+            respond(now, &request, packet_info, context, &mut table)
+        };
         if self.tries == 0 {
             leases.counts.count(&outcome.disposition);
         }
@@ -130,7 +152,7 @@ impl Handler {
             self.log.other_server(network, request.mac, server);
         }
         if let Disposition::ConflictReported(address) = disposition
-            && self.conflict_checks.start(now, index, request.mac, address)
+            && self.conflict_checks.start(now, number, request.mac, address)
             && let Err(error) = neighbour::provoke(address)
         {
             tracing::debug!(mac = %request.mac, %address, %error, "cannot ask by ARP who has an address");
@@ -139,15 +161,15 @@ impl Handler {
             Disposition::Offered { address, new, .. } => Some((*address, *new)),
             _ => None,
         };
-        self.leases
-            .record_message(request.mac, RecentMessage { at: now, network: index, kind: request.kind, disposition });
+        let (network_name, kind) = (leases.name.clone(), request.kind);
+        self.leases.record_message(request.mac, RecentMessage { at: now, network: network_name, kind, disposition });
         let mut answer = reply.map(|reply| Outgoing { server: network.server, peer: source, reply });
         if let Some((address, new)) = offered
             && let Some(offer) = answer.take()
         {
             answer = if new && self.tries < TRIES && writes.is_empty() && network.can_probe(&request) {
                 let (mac, guest, tries) = (request.mac, !known(request.mac), self.tries + 1);
-                let held = Held { network: index, mac, guest, message: message.to_vec(), source, offer, tries };
+                let held = Held { network: number, mac, guest, message: message.to_vec(), source, offer, tries };
                 let at_once = self.probes.hold(Instant::now(), address, held);
                 if at_once.is_none() {
                     self.to_ask.push(address);
@@ -207,11 +229,10 @@ impl Handler {
     /// A card uses the address that was about to be offered: it is given to nobody for a while, and the machine gets another.
     fn try_another(&mut self, address: Ipv4Addr, held: Held, card: MacAddress, batch: &mut WriteBatch) {
         let now = unix_now();
-        let Some((_, network)) = self.networks.iter().find(|(index, _)| *index == held.network) else { return };
-        let Some(leases) = self.leases.networks().get(held.network) else { return };
-        let write = quarantine(now, address, held.mac, &mut leases.table());
+        let Some(served) = self.networks.iter().find(|one| one.leases.number == held.network) else { return };
+        let write = quarantine(now, address, held.mac, &mut served.leases.table());
         if write.is_some() {
-            self.log.in_use(network, held.mac, address, card);
+            self.log.in_use(&served.network, held.mac, address, card);
         }
         batch.writes.extend(write);
         self.tries = held.tries;
@@ -224,8 +245,8 @@ impl Handler {
         let now = unix_now();
         let (mut writes, mut own_addresses) = (Vec::new(), None);
         for check in self.conflict_checks.due(now) {
-            let Some((_, network)) = self.networks.iter().find(|(index, _)| *index == check.network) else { continue };
-            let Some(leases) = self.leases.networks().get(check.network) else { continue };
+            let Some(served) = self.networks.iter().find(|one| one.leases.number == check.network) else { continue };
+            let Served { network, leases, .. } = served;
             let host = self.hosts.by_mac(check.mac);
             let own = [&[check.mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
             // Once for all of them.
@@ -254,7 +275,7 @@ impl Handler {
         let jump = self.clock.observe(now, Instant::now());
         if let Some(by) = jump.filter(|_| self.port == Port::Server) {
             tracing::warn!(seconds = by, "the clock jumped: DHCP leases were moved with it");
-            writes.extend(self.networks.iter().flat_map(|(index, _)| self.leases.shift(*index, by)));
+            writes.extend(self.networks.iter().flat_map(|one| self.leases.shift(&one.leases, by)));
         }
         now
     }
@@ -267,8 +288,8 @@ impl Handler {
         if reviews {
             self.reviewed = now;
         }
-        for (index, network) in self.networks.iter().filter(|_| self.port == Port::Server) {
-            let Some(leases) = self.leases.networks().get(*index) else { continue };
+        let own = |one: &&Served| self.port == Port::Server && !one.leases.is_ending();
+        for Served { network, leases, .. } in self.networks.iter().filter(own) {
             let is_network = |name: &str| self.leases.has_network(name);
             let known = |mac: MacAddress| network.knows(mac, &self.hosts, is_network);
             let gone = leases.table().advance(now, &known);
@@ -277,14 +298,61 @@ impl Handler {
             }
             all.extend(gone.into_iter().map(|address| LeaseWrite { address, record: None }));
             if reviews {
-                all.extend(self.leases.review(now, *index, u64::from(network.guest_lease), &known));
+                all.extend(self.leases.review(now, leases, u64::from(network.guest_lease), &known));
             }
         }
         all
     }
 }
 
-fn select_indexed<'n>(networks: &'n [(usize, Network)], request: &Request<'_>) -> Option<&'n (usize, Network)> {
-    let chosen = select(networks.iter().map(|(_, network)| network), request)?;
-    networks.iter().find(|(_, network)| std::ptr::eq(network, chosen))
+fn select_served<'n>(networks: &'n [Served], request: &Request<'_>) -> Option<&'n Served> {
+    let chosen = select(networks.iter().map(|one| &one.network), request)?;
+    networks.iter().find(|one| std::ptr::eq(&one.network, chosen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ServicePorts;
+    use super::super::network_set::InForce;
+    use super::*;
+    use crate::store::{Store, StoreOptions};
+
+    fn discover(mac: MacAddress) -> Vec<u8> {
+        let mut message = vec![0; 240];
+        message[..3].copy_from_slice(&[1, 1, 6]);
+        message[28..34].copy_from_slice(&mac.0);
+        message[236..].copy_from_slice(&[99, 130, 83, 99]);
+        message.extend([53, 1, 1, 255]);
+        message
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_is_answered_by_the_networks_there_are_now_but_this_appliance_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, key_file) = (folder.path().join("db"), folder.path().join("key"));
+        let store = Store::open(StoreOptions { path, key_file, history: 10 }).unwrap();
+        let leases = Leases::load(&store, &[]).unwrap();
+        let (assigned, hosts) = (Arc::<Assigned>::default(), HostIndex::default());
+        let log = Log::new("lo".into());
+        let mut handler = Handler::new(Port::Server, assigned.clone(), leases.clone(), hosts, log);
+        let mut offers = |mac| {
+            let mut batch = WriteBatch::default();
+            handler.follow();
+            let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
+            handler.answer(unix_now(), &discover(mac), from, &mut batch);
+            batch.ready.len()
+        };
+        let machine = MacAddress([2, 0, 0, 0, 0, 1]);
+        assert_eq!(offers(machine), 0, "there is no network yet");
+        let text = "name = 'a'\ninterface = 'lo'\nsubnet = '10.0.0.0/24'\npool = ['10.0.0.100-10.0.0.109']\ncheck_cards = false";
+        leases.set().put_in_force(unix_now(), vec![InForce::of_file(&toml::from_str(text).unwrap())]);
+        let ports = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
+        let network = leases.networks()[0].clone();
+        assigned.set(vec![AssignedNetwork::new(&network, [10, 0, 0, 1].into(), ports)]);
+        assert_eq!((offers(machine), offers(own_card())), (1, 0));
+        // It went, and its worker does not know it yet.
+        leases.set().put_in_force(unix_now(), Vec::new());
+        assert_eq!(offers(machine), 0);
+        store.close().await;
+    }
 }

@@ -1,7 +1,7 @@
 //! The leases of all networks: in memory, written through to the store.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api::MacAddress;
@@ -12,14 +12,12 @@ use crate::store::{Store, Table, WriteError};
 
 use super::addresses;
 use super::interface::interface_address;
-use super::metrics::Counts;
-use super::network::empty_table;
-use super::other_servers::OtherServers;
+use super::network_leases::NetworkLeases;
+use super::network_set::{InForce, NetworkSet};
 use super::outcome::LeaseWrite;
 use super::recent_messages::{RecentMessage, RecentMessages};
 use super::record::{self, RecordError};
-use super::reserved::{LiveReserved, Reserved};
-use super::table::{IsKnown, Lease, LeaseState, LeaseTable, QUARANTINE};
+use super::table::{IsKnown, Lease, LeaseState};
 
 /// Name of the store's table.
 const TABLE: &str = "leases";
@@ -56,49 +54,11 @@ pub enum CommitError {
 /// The leases of all networks. Cheap to clone; all clones see the same leases.
 #[derive(Clone)]
 pub struct Leases {
-    networks: Arc<[NetworkLeases]>,
+    networks: Arc<NetworkSet>,
     table: Table,
     // std's lock: held for one message, never across an await.
     recent: Arc<Mutex<RecentMessages>>,
     addresses: addresses::Shared,
-}
-
-/// The leases of one network.
-pub(super) struct NetworkLeases {
-    pub config: NetworkConfig,
-    // std's lock: held for one message, never across an await.
-    table: Mutex<LeaseTable>,
-    pub counts: Counts,
-    pub reserved: LiveReserved,
-    pub others: OtherServers,
-    /// This appliance's address there, once it is served.
-    server: OnceLock<Ipv4Addr>,
-}
-
-impl NetworkLeases {
-    /// This appliance's address there, once it is served.
-    pub fn server(&self) -> Option<Ipv4Addr> {
-        self.server.get().copied()
-    }
-
-    /// The network is served from this address, which is nobody else's.
-    pub fn serve_from(&self, server: Ipv4Addr) {
-        // The one of the first time is shown.
-        self.server.set(server).ok();
-        self.table().exclude(server);
-    }
-
-    /// Goes by these reservations from now on.
-    pub fn reserve(&self, reserved: Reserved) {
-        let addresses: Vec<_> = reserved.addresses().collect();
-        if self.reserved.set(reserved) {
-            self.table().set_reserved(addresses);
-        }
-    }
-
-    pub fn table(&self) -> MutexGuard<'_, LeaseTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Seconds since 1970.
@@ -107,7 +67,8 @@ pub(super) fn unix_now() -> u64 {
 }
 
 impl Leases {
-    /// Reads the leases of the configured networks. Those of other networks stay on disk, for when the network returns.
+    /// Reads the leases, and puts these networks in force, those of the configuration. Leases of other networks are kept, for when
+    /// the network comes.
     ///
     /// # Errors
     ///
@@ -121,18 +82,6 @@ impl Leases {
     /// longer than one that is given now, and the one that ended last counts as one that ends now, so that those of machines that
     /// are there are not forgotten all at once.
     fn load_at(store: &Store, networks: &[NetworkConfig], now: u64) -> Result<Self, LoadError> {
-        let networks: Arc<[_]> = networks
-            .iter()
-            .filter(|config| config.mode != NetworkMode::Off)
-            .map(|config| NetworkLeases {
-                config: config.clone(),
-                table: Mutex::new(empty_table(config)),
-                counts: Counts::default(),
-                reserved: LiveReserved::of(config),
-                others: OtherServers::default(),
-                server: OnceLock::new(),
-            })
-            .collect();
         let table = store.table(TABLE)?;
         let mut leases = Vec::new();
         for (key, value) in table.scan() {
@@ -149,41 +98,25 @@ impl Leases {
         }
         // A machine's last address is the one it had longest.
         leases.sort_by_key(|lease| lease.ends);
-        let mut elsewhere = 0_usize;
         let later = now.saturating_sub(leases.last().map_or(now, |lease| lease.ends));
-        for lease in leases {
-            match networks.iter().find(|network| network.config.subnet.contains(lease.address)) {
-                Some(network) => {
-                    let longest = match lease.state {
-                        LeaseState::Declined => QUARANTINE,
-                        _ => network.config.lease.0.as_secs(),
-                    };
-                    let ends = lease.ends.saturating_add(later).min(now.saturating_add(longest));
-                    network.table().put(Lease { ends, ..lease });
-                }
-                None => elsewhere += 1,
-            }
-        }
-        if elsewhere > 0 {
-            tracing::info!(
-                leases = elsewhere,
-                "the database has DHCP leases of networks that are not configured: they are kept"
-            );
-        }
-        Ok(Self { networks, table, recent: Arc::default(), addresses: Arc::default() })
+        let leases = leases.into_iter().map(|lease| Lease { ends: lease.ends.saturating_add(later), ..lease });
+        let set = NetworkSet::new(leases);
+        set.put_in_force(now, networks.iter().map(InForce::of_file).collect());
+        Ok(Self { networks: Arc::new(set), table, recent: Arc::default(), addresses: Arc::default() })
     }
 
     /// The address of a machine: what it leases now, else its reservation, else what it leased last.
     pub fn address_of(&self, mac: MacAddress) -> Option<Ipv4Addr> {
+        let networks = self.networks();
         let leased = |only_bound: bool| {
-            self.networks.iter().find_map(|network| {
+            networks.iter().find_map(|network| {
                 let table = network.table();
                 let lease = table.of_mac(mac).filter(|it| it.state == LeaseState::Bound || (!only_bound && it.stored));
                 lease.map(|lease| lease.address)
             })
         };
         let reserved = || {
-            let mut all = self.networks.iter().map(|network| network.reserved.get());
+            let mut all = networks.iter().map(|network| network.reserved.get());
             all.find_map(|reserved| reserved.of_machine(mac).map(|one| one.address))
         };
         leased(true).or_else(reserved).or_else(|| leased(false))
@@ -191,22 +124,24 @@ impl Leases {
 
     /// Whether a machine has a reservation on a network that is served.
     pub(super) fn reserves(&self, mac: MacAddress) -> bool {
-        self.networks.iter().any(|network| network.reserved.get().of_machine(mac).is_some())
+        self.networks().iter().any(|network| network.reserved.get().of_machine(mac).is_some())
     }
 
     /// What DHCP does for a machine and why, for people.
     pub fn explain(&self, mac: MacAddress, hosts: &HostIndex) -> String {
         let host = hosts.by_mac(mac);
-        let networks = self.networks.iter().map(|network| {
-            let unknown = hosts.unknown_machine(mac, network.config.discovery);
-            let table = network.table();
+        let told = |network: &Arc<NetworkLeases>| {
+            let config = network.config();
+            let unknown = hosts.unknown_machine(mac, config.discovery);
             let reserved = network.reserved.get();
-            super::explain::network(mac, &network.config, reserved.of_machine(mac), &table, host.as_deref(), &unknown)
-        });
-        let networks = networks.collect();
+            let fault = network.fault().map(|fault| fault.message);
+            let table = network.table();
+            let reservation = reserved.of_machine(mac);
+            super::explain::network(mac, &config, reservation, &table, host.as_deref(), &unknown, fault.as_deref())
+        };
+        let networks = self.networks().iter().map(told).collect();
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner).of_machine(mac);
-        let name = |index: usize| self.networks.get(index).map_or("", |network| network.config.name.as_str());
-        super::explain::machine(mac, host.as_deref(), networks) + &super::explain::messages(&recent, name)
+        super::explain::machine(mac, host.as_deref(), networks) + &super::explain::messages(&recent)
     }
 
     /// Remembers what came of a machine's message, for [`Leases::explain`].
@@ -218,34 +153,50 @@ impl Leases {
         &self.addresses
     }
 
-    pub(super) fn networks(&self) -> &[NetworkLeases] {
+    /// The networks that are in force and not `off`, those of the configuration first.
+    pub(super) fn networks(&self) -> Arc<Vec<Arc<NetworkLeases>>> {
+        self.networks.in_force()
+    }
+
+    /// Networks that are in force no more, as long as machines have addresses of them.
+    pub(super) fn ending(&self) -> Vec<Arc<NetworkLeases>> {
+        self.networks.ending()
+    }
+
+    pub(super) fn set(&self) -> &NetworkSet {
         &self.networks
     }
 
-    /// Whether the configuration has a network of this name.
+    /// Whether there is a network of this name.
     pub(super) fn has_network(&self, name: &str) -> bool {
-        self.networks.iter().any(|network| network.config.name == name)
+        self.networks().iter().any(|network| &*network.name == name)
     }
 
     /// Looks at all leases of a network whose pool is short. Those of machines that are known no more end as early as a
     /// stranger's, `guest_lease` seconds from now at the latest. A known machine's claim of an address that it left ends when it has a
     /// lease on another network: of two relays anybody can make up one, so the claim of each network would stay for ever.
     /// Returns the records to remove.
-    pub(super) fn review(&self, now: u64, index: usize, guest_lease: u64, known: IsKnown<'_>) -> Vec<LeaseWrite> {
-        let Some(network) = self.networks.get(index) else { return Vec::new() };
+    pub(super) fn review(
+        &self,
+        now: u64,
+        network: &NetworkLeases,
+        guest_lease: u64,
+        known: IsKnown<'_>,
+    ) -> Vec<LeaseWrite> {
+        let networks = self.networks();
         let claims = {
             let mut table = network.table();
             let cut = table.cut_short(now, guest_lease, known);
             if cut > 0 {
                 tracing::info!(
-                    network = %network.config.name, leases = cut,
+                    network = %network.name, leases = cut,
                     "the pool is nearly used up: leases of hosts that are gone ended early"
                 );
             }
-            if self.networks.len() > 1 && table.is_short(known) { table.claims(known) } else { Vec::new() }
+            if networks.len() > 1 && table.is_short(known) { table.claims(known) } else { Vec::new() }
         };
         // One table at a time: each line looks at the others' tables.
-        let others = || self.networks.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
+        let others = || networks.iter().filter(|other| other.number != network.number);
         let mut twice = claims;
         twice.retain(|(_, mac)| others().any(|other| other.table().of_mac(*mac).is_some()));
         let mut table = network.table();
@@ -254,8 +205,7 @@ impl Leases {
     }
 
     /// The time of day jumped by so many seconds: the leases of a network move with it. Returns the records to write.
-    pub(super) fn shift(&self, index: usize, by: i64) -> Vec<LeaseWrite> {
-        let Some(network) = self.networks.get(index) else { return Vec::new() };
+    pub(super) fn shift(&self, network: &NetworkLeases, by: i64) -> Vec<LeaseWrite> {
         let shifted = network.table().shift(by);
         shifted.iter().map(|lease| LeaseWrite { address: lease.address, record: Some(record::encode(lease)) }).collect()
     }
@@ -276,20 +226,22 @@ impl Leases {
         now: u64,
         is_attached: &dyn Fn(&NetworkConfig) -> bool,
     ) -> Option<Ipv4Addr> {
-        let others = self.networks.iter().filter(|network| network.config.subnet != relayed.subnet);
+        let networks = self.networks();
+        let others = networks.iter().filter(|network| network.subnet != relayed.subnet);
         let runs = |lease: &Lease| lease.state == LeaseState::Bound && lease.ends > now;
         // Nearly always there is none, and then nobody looks at interfaces.
         let mut held = others.filter_map(|network| {
             let address = network.table().of_mac(mac).filter(|lease| runs(lease)).map(|lease| lease.address)?;
             Some((network, address))
         });
-        let (_, address) = held.find(|(network, _)| is_attached(&network.config))?;
+        let (_, address) = held.find(|(network, _)| is_attached(&network.config()))?;
         (!is_attached(relayed)).then_some(address)
     }
 
-    /// The lease of an address with its network's configuration.
-    pub(super) fn with_lease<T>(&self, address: Ipv4Addr, read: impl Fn(&NetworkConfig, &Lease) -> T) -> Option<T> {
-        self.networks.iter().find_map(|network| network.table().get(address).map(|lease| read(&network.config, lease)))
+    /// The lease of an address with its network, also of one that is in force no more.
+    pub(super) fn with_lease<T>(&self, address: Ipv4Addr, read: impl Fn(&NetworkLeases, &Lease) -> T) -> Option<T> {
+        let look = |network: &Arc<NetworkLeases>| network.table().get(address).map(|lease| read(network, lease));
+        self.networks().iter().find_map(look).or_else(|| self.ending().iter().find_map(look))
     }
 }
 

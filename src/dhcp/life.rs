@@ -1,56 +1,56 @@
 //! The DHCP module: its kinds DHCPLease, Network and Reservation, its metrics, and the server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use prometheus_client::registry::Registry;
 
 use super::publish::MANAGER;
-use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, networks, reservations};
+use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, reservations, server_probe};
 use crate::api::slipway::{DHCPLease, Network, Reservation};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
-use crate::runtime::Views;
 
 /// What is kept of a Reservation beside its object, in bytes, roughly: a copy, what came of it, and its places in maps.
 const RESERVATION_MEMORY: usize = 2 << 10;
+
+/// What is kept of a Network beside its object, in bytes, roughly: copies, what came of it, and an empty table of leases.
+const NETWORK_MEMORY: usize = 16 << 10;
 
 /// DHCPLease, Network and Reservation.
 pub fn module() -> Module {
     Module {
         kinds: vec![
             Declared::one::<DHCPLease>(StoragePolicy::View),
-            Declared::one::<Network>(StoragePolicy::View),
+            Declared::one::<Network>(StoragePolicy::Administrative).costing(NETWORK_MEMORY),
             Declared::one::<Reservation>(StoragePolicy::Administrative).costing(RESERVATION_MEMORY),
         ],
         rights: &[
+            Right { group: "slipway.dev", resources: &["dhcpleases"], verbs: KEEPS, why: "" },
             Right {
                 group: "slipway.dev",
-                resources: &["dhcpleases", "networks", "networks/status"],
+                resources: &["networks", "networks/status", "reservations", "reservations/status"],
                 verbs: KEEPS,
-                why: "",
-            },
-            Right {
-                group: "slipway.dev",
-                resources: &["reservations", "reservations/status"],
-                verbs: KEEPS,
-                why: "Reservations of slipway.toml are shown beside those of the API.",
+                why: "Networks and reservations of slipway.toml are shown beside those of the API.",
             },
         ],
     }
 }
 
-/// Gives addresses on the networks of the configuration.
+/// Gives addresses on the networks.
 pub struct DhcpService {
-    /// Those that are given; `None` when no network is configured.
-    pub leases: Option<Leases>,
+    /// Those that are given.
+    pub leases: Leases,
     /// Whose an address always is.
     pub reservations: Reservations,
     /// Where boot files are.
     pub service_ports: ServicePorts,
+    /// Time between two searches for other DHCP servers; `None`: never.
+    pub server_probe: Option<Duration>,
     /// Whose machines are known.
     pub hosts: HostIndex,
     /// Which network card answers at an address.
@@ -59,32 +59,35 @@ pub struct DhcpService {
 
 impl Life for DhcpService {
     fn register(&self, registry: &mut Registry) {
-        if let Some(leases) = &self.leases {
-            metrics::register(leases, registry);
-        }
+        metrics::register(&self.leases, registry);
     }
 
     fn admission(&self) -> Vec<(&'static str, Admission)> {
-        vec![("slipway.dev/reservations", Arc::new(reservations::admit))]
+        vec![
+            ("slipway.dev/reservations", Arc::new(reservations::admit)),
+            ("slipway.dev/networks", self.reservations.networks().admission()),
+        ]
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let keep = self.reservations.clone().keep(acting.client.clone(), acting.stop.clone());
-        let mut services = vec![service("reservations", keep)];
-        if let Some(leases) = &self.leases {
-            let networks = Views::<Network>::new(acting.store.as_ref(), &acting.client, MANAGER);
-            let shown =
-                networks::publish(self.reservations.networks().to_vec(), leases.clone(), networks, acting.stop.clone());
-            services.push(service("views of networks", shown));
-            let views = LeaseViews::new(acting.store.as_ref(), &acting.client, MANAGER);
-            let server = Server::bind(self.service_ports, leases.clone(), self.hosts.clone(), views)?;
-            let (reservations, stop) = (self.reservations.clone(), acting.stop.clone());
-            let run = server.with_cards((self.cards)());
-            let run = async move {
-                reservations.ready(&stop).await;
-                run.run(stop).await
-            };
-            services.push(("DHCP", run.map(|ended| ended.map_err(Into::into)).boxed()));
+        let judged = self.reservations.judged();
+        let networks = self.reservations.networks().clone().keep(judged, acting.client.clone(), acting.stop.clone());
+        let views = LeaseViews::new(acting.store.as_ref(), &acting.client, MANAGER);
+        let server = Server::bind(self.service_ports, self.leases.clone(), self.hosts.clone(), views)?;
+        let server = server.with_cards((self.cards)());
+        let (reservations, stop) = (self.reservations.clone(), acting.stop.clone());
+        let run = async move {
+            // Nobody is answered before it is known what is whose, and which networks there are.
+            reservations.ready(&stop).await;
+            server.run(stop).await
+        };
+        let dhcp: Service = ("DHCP", run.map(|ended| ended.map_err(Into::into)).boxed());
+        let mut services = vec![service("reservations", keep), service("networks", networks), dhcp];
+        if let Some(pause) = self.server_probe {
+            let task = acting.tasks.task("dhcp-server-probe");
+            let probe = server_probe::run(self.leases.clone(), pause, task, acting.stop.clone());
+            services.push(service("search for DHCP servers", probe));
         }
         Ok(services)
     }

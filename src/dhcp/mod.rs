@@ -8,10 +8,13 @@
 
 mod addresses;
 mod arp;
+mod assigned;
 mod batching;
+mod bind;
 mod client;
 mod clock;
 mod conflict;
+mod counts;
 mod explain;
 mod frame;
 mod handler;
@@ -23,6 +26,8 @@ mod log_rate_limit;
 mod metrics;
 mod netboot;
 mod network;
+mod network_leases;
+mod network_set;
 mod networks;
 mod other_servers;
 mod outcome;
@@ -38,18 +43,22 @@ mod reservations;
 mod reserved;
 mod respond;
 mod server;
+mod server_probe;
 mod shares;
 mod socket;
 mod table;
 mod worker;
 mod write_batch;
 
+pub use bind::{BindError, unserved};
 pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, lease_owner, rank};
 pub use life::{DhcpService, module};
+pub use networks::{Networks, Site};
 pub use publish::LeaseViews;
 pub use reservations::Reservations;
-pub use server::{BindError, ServeError, Server, unserved};
+pub use server::{ServeError, Server};
+pub use server_probe::find_servers;
 
 /// Where boot files are to be had on this appliance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::reserved::{Reserved, ReservedAddress};
 use super::table::LeaseTable;
 
 /// A network that is served.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Network {
     /// Name, as leases show it.
     pub name: String,
@@ -142,14 +142,15 @@ fn seconds(span: std::time::Duration) -> u32 {
 
 /// An empty lease table for a network, which keeps a tenth of it free of guests: its pool without reservations, router, server, and the subnet's own addresses.
 pub fn empty_table(config: &NetworkConfig) -> LeaseTable {
-    let mut table = LeaseTable::new(config.pool.clone());
-    let own = [config.subnet.network(), config.subnet.broadcast()];
-    for address in own.into_iter().chain(config.router).chain(config.server).chain(config.dns.iter().copied()) {
-        table.exclude(address);
-    }
-    table.set_reserved(config.reservations.iter().map(|it| it.address));
-    table.keep_from_guests();
+    let mut table = LeaseTable::default();
+    table.draw_from(config.pool.clone(), never_given(config), config.reservations.iter().map(|it| it.address));
     table
+}
+
+/// Addresses of a network that are never given from its pool, whatever is reserved.
+pub fn never_given(config: &NetworkConfig) -> Vec<Ipv4Addr> {
+    let own = [config.subnet.network(), config.subnet.broadcast()];
+    own.into_iter().chain(config.router).chain(config.server).chain(config.dns.iter().copied()).collect()
 }
 
 /// An option as bytes: code, length, data, and again for each further 255 bytes.

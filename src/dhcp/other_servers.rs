@@ -1,26 +1,47 @@
-//! Other DHCP servers on a network, by what machines say that they chose (RFC 2131 section 4.3.2).
+//! Other DHCP servers on a network, by what machines say that they chose (RFC 2131 section 4.3.2), and by who answers this
+//! appliance's own question.
 //!
 //! Where this appliance is the only server, another one gives machines addresses that are taken here, and boots them otherwise or
-//! not at all. Anybody on the wire can say that he chose one, so what is remembered is bounded, and told as what it is.
+//! not at all. Anybody on the wire can say that he chose one, or answer, so what is remembered is bounded, and told as what it is.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Seconds for which a server is remembered, and between two lines of the log about it.
+use crate::api::MacAddress;
+use crate::config::NetworkMode;
+
+/// Seconds for which a server is remembered that a machine chose, and between two lines of the log about it.
 const REMEMBER: u64 = 3600;
 /// Servers of a network that are remembered.
-const MOST: usize = 16;
+pub const MOST: usize = 16;
 
 /// The other servers of one network.
 #[derive(Debug, Default)]
 pub struct OtherServers(Mutex<BTreeMap<Ipv4Addr, Seen>>);
 
-#[derive(Debug)]
+/// When a server was seen, in seconds since 1970.
+#[derive(Debug, Default)]
 struct Seen {
-    /// Seconds since 1970.
-    last: u64,
-    told: u64,
+    /// A machine said that it chose it.
+    chosen: Option<u64>,
+    /// It answered: its card, when, and for how long that counts.
+    answered: Option<(MacAddress, u64, u64)>,
+    told: Option<u64>,
+}
+
+impl Seen {
+    fn was_chosen(&self, now: u64) -> bool {
+        self.chosen.is_some_and(|when| now.abs_diff(when) < REMEMBER)
+    }
+
+    fn card(&self, now: u64) -> Option<MacAddress> {
+        self.answered.filter(|(_, when, keep)| now.abs_diff(*when) < *keep).map(|(card, ..)| card)
+    }
+
+    fn counts(&self, now: u64) -> bool {
+        self.was_chosen(now) || self.card(now).is_some()
+    }
 }
 
 impl OtherServers {
@@ -30,25 +51,55 @@ impl OtherServers {
 
     /// A machine chose this server. Whether that is to be told: once an hour.
     pub fn chosen(&self, now: u64, server: Ipv4Addr) -> bool {
-        let mut all = self.lock();
-        if let Some(seen) = all.get_mut(&server) {
-            seen.last = now;
-            let again = now.abs_diff(seen.told) >= REMEMBER;
-            if again {
-                seen.told = now;
-            }
-            return again;
-        }
-        if all.len() >= MOST {
-            all.retain(|_, seen| now.abs_diff(seen.last) < REMEMBER);
-        }
-        all.len() < MOST && all.insert(server, Seen { last: now, told: now }).is_none()
+        self.note(now, server, |seen| seen.chosen = Some(now))
     }
 
-    /// Those that were chosen within the last hour.
+    /// This server answered from a network card, which counts for so many seconds. Whether that is to be told: once an hour.
+    pub fn offered(&self, now: u64, server: Ipv4Addr, card: MacAddress, keep: u64) -> bool {
+        self.note(now, server, |seen| seen.answered = Some((card, now, keep)))
+    }
+
+    fn note(&self, now: u64, server: Ipv4Addr, note: impl FnOnce(&mut Seen)) -> bool {
+        let mut all = self.lock();
+        if all.len() >= MOST && !all.contains_key(&server) {
+            all.retain(|_, seen| seen.counts(now));
+            if all.len() >= MOST {
+                return false;
+            }
+        }
+        let seen = all.entry(server).or_default();
+        note(seen);
+        let tells = seen.told.is_none_or(|told| now.abs_diff(told) >= REMEMBER);
+        if tells {
+            seen.told = Some(now);
+        }
+        tells
+    }
+
+    /// What the condition `OnlyServer` says, where this appliance should be the only server: status, reason, message.
+    pub fn condition(&self, now: u64, mode: NetworkMode) -> Option<(&'static str, &'static str, String)> {
+        if mode != NetworkMode::Authoritative {
+            return None;
+        }
+        let all = self.lock();
+        let named = all.iter().filter(|(_, seen)| seen.counts(now)).map(|(server, seen)| match seen.card(now) {
+            Some(card) => format!("{server} (answers this appliance's own DHCPDISCOVER, from {card})"),
+            None => format!("{server} (a machine said within the last hour that it chose it)"),
+        });
+        let named: Vec<_> = named.collect();
+        if named.is_empty() {
+            return Some(("True", "NoOtherServer", String::new()));
+        }
+        let answers = all.values().any(|seen| seen.card(now).is_some());
+        let reason = if answers { "OtherServerAnswers" } else { "OtherServerChosen" };
+        let message = format!("another DHCP server is here: {}: stop it, or set mode = \"proxy\"", named.join(", "));
+        Some(("False", reason, message))
+    }
+
+    /// Those that count now.
     pub fn seen(&self, now: u64) -> Vec<Ipv4Addr> {
         let all = self.lock();
-        all.iter().filter(|(_, seen)| now.abs_diff(seen.last) < REMEMBER).map(|(server, _)| *server).collect()
+        all.iter().filter(|(_, seen)| seen.counts(now)).map(|(server, _)| *server).collect()
     }
 }
 
@@ -74,5 +125,22 @@ mod tests {
         assert_eq!((told, others.seen(100).len()), (MOST, MOST));
         assert!(others.chosen(100 + REMEMBER, Ipv4Addr::LOCALHOST), "the old ones make room");
         assert_eq!(others.seen(100 + REMEMBER), [Ipv4Addr::LOCALHOST]);
+    }
+
+    #[test]
+    fn one_that_answers_counts_until_the_search_after_next_and_is_named_with_its_card() {
+        let (others, card) = (OtherServers::default(), MacAddress([2, 0, 0, 0, 0, 9]));
+        let told = |now| others.condition(now, NetworkMode::Authoritative).unwrap();
+        assert_eq!((told(0).0, others.condition(0, NetworkMode::Proxy)), ("True", None));
+        let server = Ipv4Addr::new(10, 0, 0, 9);
+        assert!(others.offered(0, server, card, 100) && !others.offered(1, server, card, 100));
+        assert!(!others.chosen(2, server), "it was told of");
+        let (status, reason, message) = told(2);
+        assert_eq!((status, reason), ("False", "OtherServerAnswers"));
+        assert!(message.contains("10.0.0.9") && message.contains("02:00:00:00:00:09"), "{message}");
+        assert_eq!((told(101).1, others.seen(101).len()), ("OtherServerChosen", 1));
+        assert_eq!(told(2 + REMEMBER).0, "True");
+        // The fourth hour it is told of again.
+        assert!(others.offered(4 * REMEMBER, server, card, 100));
     }
 }

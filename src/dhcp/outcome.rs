@@ -144,6 +144,9 @@ pub enum NakReason {
     /// What is left of the pool is for others.
     #[error("the addresses that are left are kept for known machines, or for hosts of other namespaces")]
     Kept,
+    /// The network is in force no more.
+    #[error("the network is served no more")]
+    Ended,
     /// Neither in the pool nor reserved.
     #[error("the address is not given out here")]
     NotInPool,
@@ -155,6 +158,9 @@ pub enum DropReason {
     /// The network is not served.
     #[error("the network is not served")]
     Off,
+    /// The network is in force no more, and the client has no address of it.
+    #[error("the network is served no more")]
+    Ended,
     /// The client asked another server.
     #[error("the client chose server {0}")]
     OtherServer(Ipv4Addr),

@@ -254,7 +254,7 @@ impl<'a> Request<'a> {
 }
 
 /// Collects type-length-value options up to the end marker or the first one that is cut off.
-fn walk<'a>(mut rest: &'a [u8], options: &mut Vec<(u8, &'a [u8])>) {
+pub(super) fn walk<'a>(mut rest: &'a [u8], options: &mut Vec<(u8, &'a [u8])>) {
     loop {
         match rest {
             [0, tail @ ..] => rest = tail,

@@ -22,7 +22,7 @@ pub const TRIES: u8 = 3;
 
 /// An offer that waits.
 pub struct Held {
-    /// Which network, as in the configuration.
+    /// Number of the network.
     pub network: usize,
     /// The machine that asks.
     pub mac: MacAddress,

@@ -14,10 +14,10 @@ use crate::api::MacAddress;
 use crate::api::slipway::{DHCPLease, DHCPLeaseSpec, LABEL_HOST, LABEL_HOST_NAMESPACE, LABEL_NETWORK};
 use crate::apiserver::is_label_value;
 use crate::boot::HostIndex;
-use crate::config::NetworkConfig;
 use crate::runtime::{ViewError, Views};
 
 use super::leases::Leases;
+use super::network_leases::NetworkLeases;
 use super::table::{Lease, LeaseState};
 
 /// Time between batches.
@@ -38,7 +38,7 @@ pub type LeaseViews = Views<DHCPLease>;
 
 /// Removes views that nobody keeps current any more: of our networks, expired, and not among our leases.
 async fn tidy(views: &LeaseViews, leases: &Leases) -> Result<(), ViewError> {
-    let networks = leases.networks().iter().map(|network| network.config.name.as_str()).collect::<Vec<_>>();
+    let networks = leases.networks().iter().map(|network| network.name.to_string()).collect::<Vec<_>>();
     let left = views.left().await?;
     leases.learn_of_others(&left);
     for view in left.iter().filter(|view| abandoned(&view.spec, &networks, Timestamp::now())) {
@@ -52,9 +52,9 @@ async fn tidy(views: &LeaseViews, leases: &Leases) -> Result<(), ViewError> {
 }
 
 /// Whether a view is of a lease that ended long enough ago that no appliance can still know it as held.
-fn abandoned(view: &DHCPLeaseSpec, networks: &[&str], now: Timestamp) -> bool {
+fn abandoned(view: &DHCPLeaseSpec, networks: &[String], now: Timestamp) -> bool {
     let ended = view.expires.as_ref().is_none_or(|expires| expires.0 < now);
-    ended && networks.contains(&view.network.as_str())
+    ended && networks.contains(&view.network)
 }
 
 /// State as the view names it.
@@ -74,7 +74,7 @@ pub(super) fn expiry(ends: u64) -> Option<Timestamp> {
 }
 
 /// The view of a lease; offers have none.
-fn spec(config: &NetworkConfig, lease: &Lease) -> Option<DHCPLeaseSpec> {
+fn spec(network: &NetworkLeases, lease: &Lease) -> Option<DHCPLeaseSpec> {
     if !lease.stored {
         return None;
     }
@@ -85,7 +85,7 @@ fn spec(config: &NetworkConfig, lease: &Lease) -> Option<DHCPLeaseSpec> {
         address: lease.address.to_string(),
         mac_address: lease.client.mac.to_string(),
         client_id: lease.client.id.as_deref().map(hex),
-        network: config.name.clone(),
+        network: network.name.to_string(),
         state: state.to_owned(),
         host: None,
         hostname: lease.hostname.as_deref().map(str::to_owned),
@@ -131,15 +131,22 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shu
         if round == 0 {
             note_other_hosts(&leases, &hosts, &shown);
         }
-        for index in 0..leases.networks().len() {
-            let changed = leases.networks()[index].table().take_changed(BATCH);
+        for address in leases.set().take_changed() {
+            // Of a network that went: what nobody has is shown no longer.
+            if publish(&leases, &hosts, &views, address).await.is_ok() {
+                tell(&leases, &mut shown, address, None);
+            }
+        }
+        let networks = leases.networks();
+        for network in networks.iter().chain(&leases.ending()) {
+            let changed = network.table().take_changed(BATCH);
             for group in changed.chunks(AT_ONCE) {
                 let results = join_all(group.iter().map(|address| publish(&leases, &hosts, &views, *address))).await;
                 for (address, result) in group.iter().zip(results) {
                     match result {
                         Ok(now) => tell(&leases, &mut shown, *address, now),
                         Err(error) => {
-                            leases.networks()[index].table().mark_changed(*address);
+                            network.table().mark_changed(*address);
                             if !failing {
                                 tracing::warn!(%address, %error, "cannot publish DHCPLease objects: trying again");
                             }
@@ -159,8 +166,8 @@ fn note_other_hosts(leases: &Leases, hosts: &HostIndex, shown: &HashMap<Ipv4Addr
         (host, shown) => host.is_some() != shown.is_some(),
     };
     for (address, _) in shown.iter().filter(|(_, one)| is_other(one)) {
-        let of = leases.networks().iter().find(|network| network.config.subnet.contains(*address));
-        if let Some(network) = of {
+        let networks = leases.networks();
+        if let Some(network) = networks.iter().find(|network| network.subnet.contains(*address)) {
             network.table().mark_changed(*address);
         }
     }
@@ -186,8 +193,8 @@ async fn publish(
     views: &LeaseViews,
     address: Ipv4Addr,
 ) -> Result<Option<Shown>, ViewError> {
-    let read = |config: &NetworkConfig, lease: &Lease| {
-        spec(config, lease).map(|spec| (spec, lease.client.mac, lease.state == LeaseState::Bound))
+    let read = |network: &NetworkLeases, lease: &Lease| {
+        spec(network, lease).map(|spec| (spec, lease.client.mac, lease.state == LeaseState::Bound))
     };
     let Some((mut spec, mac, bound)) = leases.with_lease(address, read).flatten() else {
         views.remove(&address.to_string()).await?;
@@ -220,7 +227,7 @@ mod tests {
             (view("a", Some("2026-01-01T00:00:01Z")), false),
             (view("b", Some("2025-12-31T23:59:59Z")), false),
         ] {
-            assert_eq!(abandoned(&view, &["a"], now), wanted, "{view:?}");
+            assert_eq!(abandoned(&view, &["a".into()], now), wanted, "{view:?}");
         }
     }
 

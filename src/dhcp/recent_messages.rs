@@ -1,6 +1,7 @@
 //! Message history: the last messages of each machine and what came of them, in memory, for `slipway debug dhcp`.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use dhcproto::v4::MessageType;
 
@@ -18,8 +19,8 @@ const MACHINES: usize = 2048;
 pub struct RecentMessage {
     /// Seconds since 1970.
     pub at: u64,
-    /// Which network, as in the configuration.
-    pub network: usize,
+    /// Name of the network.
+    pub network: Arc<str>,
     /// What kind.
     pub kind: MessageType,
     /// What came of it.
@@ -69,7 +70,7 @@ mod tests {
         let mac = |number: usize| MacAddress([2, 0, 0, 0, (number >> 8) as u8, number as u8]);
         let message = |at| RecentMessage {
             at,
-            network: 0,
+            network: "a".into(),
             kind: MessageType::Discover,
             disposition: Disposition::Dropped(DropReason::Off),
         };

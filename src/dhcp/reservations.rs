@@ -13,15 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::ResourceExt;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::judge::{Judged, Verdict, Wanted, judge};
 use super::interface::interfaces;
-use super::leases::Leases;
-use super::reserved::Reserved;
+use super::leases::unix_now;
+use super::network_set::InForce;
+use super::networks::{Judgement, Networks};
 use crate::api::slipway::{RESERVATION_OF_FILE, Reservation};
-use crate::boot::home::{ReservedMachines, SiteNetwork};
+use crate::boot::neighbour_table;
 use crate::config::NetworkConfig;
 use crate::runtime::{Change, Watches};
 
@@ -32,18 +33,14 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// How long DHCP waits for the first list of reservations before it serves with those of the file alone.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The reservations of all networks of the configuration. Cheap to clone.
+/// The reservations of all networks. Cheap to clone.
 #[derive(Clone)]
 pub struct Reservations(Arc<Inner>);
 
 struct Inner {
-    networks: Vec<NetworkConfig>,
-    /// For each network, who has a reservation there, as boot asks.
-    machines: Vec<ReservedMachines>,
-    leases: Option<Leases>,
+    networks: Networks,
     // std's lock: held for map operations, never across an await.
     known: Mutex<Known>,
-    changed: Notify,
     /// How often they were judged; 0: never.
     judged: watch::Sender<u64>,
 }
@@ -56,12 +53,9 @@ struct Known {
 }
 
 impl Reservations {
-    /// Those of the configuration; those of the API as the watches tell, once [`Reservations::run`] does. `leases` are those
-    /// that go by them.
-    pub fn new(networks: &[NetworkConfig], leases: Option<Leases>, watches: &mut Watches) -> Self {
-        let machines = networks.iter().map(|network| Reserved::of(network).machines().collect()).collect();
-        let (networks, known) = (networks.to_vec(), Mutex::default());
-        let inner = Inner { networks, machines, leases, known, changed: Notify::new(), judged: watch::Sender::new(0) };
+    /// Those of the configuration; those of the API as the watches tell, once [`Reservations::run`] does.
+    pub fn new(networks: Networks, watches: &mut Watches) -> Self {
+        let inner = Inner { networks, known: Mutex::default(), judged: watch::Sender::new(0) };
         let reservations = Self(Arc::new(inner));
         let told = reservations.clone();
         watches.observe(move |change: &Change<'_, Reservation>| told.take(change));
@@ -87,33 +81,29 @@ impl Reservations {
             Change::Listed => known.listed = true,
         }
         drop(known);
-        self.0.changed.notify_one();
+        self.0.networks.changed().notify_one();
     }
 
-    /// The networks of the configuration.
-    pub(super) fn networks(&self) -> &[NetworkConfig] {
+    /// The networks.
+    pub(super) fn networks(&self) -> &Networks {
         &self.0.networks
     }
 
-    /// The networks of the configuration, and who has a reservation there, also from now on.
-    pub fn site_networks(&self) -> Vec<SiteNetwork> {
-        let site = |(network, reserved): (&NetworkConfig, &ReservedMachines)| SiteNetwork {
-            name: network.name.clone(),
-            subnet: network.subnet,
-            reserved: reserved.clone(),
-        };
-        self.0.networks.iter().zip(&self.0.machines).map(site).collect()
-    }
-
-    /// Puts into force what is there, after each change, until the shutdown.
+    /// Puts networks and reservations into force as they are, after each change, until the shutdown.
     pub async fn run(self, shutdown: CancellationToken) {
+        let mut room = self.0.networks.site().addresses();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = self.0.changed.notified() => {}
+                () = self.0.networks.changed().notified() => {}
             }
-            if self.known().listed {
+            if self.0.networks.are_listed() && self.known().listed {
                 self.judge();
+                let addresses = self.0.networks.site().addresses();
+                if addresses > room {
+                    neighbour_table::make_room(addresses).await;
+                    room = addresses;
+                }
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -125,19 +115,36 @@ impl Reservations {
     fn judge(&self) {
         let own: Vec<Ipv4Addr> =
             interfaces().unwrap_or_default().into_values().flat_map(|interface| interface.addresses).collect();
+        let judgements = self.0.networks.judge();
+        let networks: Vec<NetworkConfig> = judgements.iter().map(|one| one.config.clone()).collect();
         let mut known = self.known();
         let wanted = known.objects.values().filter(|object| !is_of_file(&object.name_any())).map(wanted);
-        let Judged { reserved, verdicts } = judge(&self.0.networks, &own, wanted);
+        let Judged { reserved, verdicts } = judge(&networks, &own, wanted);
         known.verdicts = verdicts;
         drop(known);
-        let served = self.0.leases.as_ref().map_or(&[][..], Leases::networks);
-        for ((config, machines), reserved) in self.0.networks.iter().zip(&self.0.machines).zip(reserved) {
-            machines.set(reserved.machines());
-            if let Some(network) = served.iter().find(|served| served.config.name == config.name) {
-                network.reserve(reserved);
-            }
+        // A machine that has an address finds its network known by those that it asks for a script.
+        let site: Vec<_> = networks.into_iter().zip(reserved.iter().cloned()).collect();
+        self.0.networks.site().set(&site);
+        let in_force = judgements.into_iter().zip(reserved).map(|(Judgement { config, of_file }, reserved)| InForce {
+            config,
+            reserved,
+            of_file,
+        });
+        let set = self.0.networks.leases().set();
+        set.put_in_force(unix_now(), in_force.collect());
+        let first = *self.0.judged.borrow() == 0;
+        if first && set.waiting() > 0 {
+            tracing::info!(
+                leases = set.waiting(),
+                "the database has DHCP leases of networks that there are not: they are kept"
+            );
         }
         self.0.judged.send_modify(|judged| *judged += 1);
+    }
+
+    /// How often they were judged.
+    pub(super) fn judged(&self) -> watch::Receiver<u64> {
+        self.0.judged.subscribe()
     }
 
     /// Waits until those of the API are in force.
@@ -148,7 +155,7 @@ impl Reservations {
             () = shutdown.cancelled() => {}
             listed = listed => if listed.is_err() {
                 tracing::error!(
-                    "the Reservations cannot be listed: DHCP goes by those of slipway.toml alone until they are"
+                    "Networks and Reservations cannot be listed: DHCP goes by those of slipway.toml alone until they are"
                 );
             }
         }

@@ -70,9 +70,9 @@ pub struct LiveReserved {
 }
 
 impl LiveReserved {
-    /// Those of the configuration.
-    pub fn of(config: &NetworkConfig) -> Self {
-        Self { now: Mutex::new(Arc::new(Reserved::of(config))), version: AtomicU64::new(0) }
+    /// These.
+    pub fn new(reserved: Reserved) -> Self {
+        Self { now: Mutex::new(Arc::new(reserved)), version: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Reserved>> {

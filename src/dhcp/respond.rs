@@ -55,6 +55,8 @@ pub struct NetworkContext<'a> {
     pub unknown: &'a UnknownMachine,
     /// Who is known on this network.
     pub known: IsKnown<'a>,
+    /// Whether the network is in force no more: it gives nothing, and leases end.
+    pub ending: bool,
 }
 
 impl<'a> NetworkContext<'a> {
@@ -89,6 +91,10 @@ pub fn respond(
     leases: &mut LeaseTable,
 ) -> Outcome {
     match (context.network.mode, packet_info.port) {
+        (_, Port::Server) if context.ending => {
+            let client = LeaseClient::of(request, context.is_named(request.mac));
+            return Transaction { now, request, packet_info, context, client, leases }.end();
+        }
         (NetworkMode::Off, _) => return Outcome::dropped(DropReason::Off),
         (NetworkMode::Proxy, _) => return super::proxy::respond(request, packet_info, context),
         (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Proxy) => {
@@ -319,6 +325,28 @@ impl Transaction<'_> {
         match self.may_have(address) {
             Ok(()) => Outcome { duplicate_mac, ..self.bind(address) },
             Err(reason) => Outcome { duplicate_mac, ..self.refuse(address, reason) },
+        }
+    }
+
+    /// Who has an address is told when it asks for it again that it has it no longer. Nobody else is told anything: the client may be
+    /// another network's.
+    fn end(&mut self) -> Outcome {
+        if self.request.kind == MessageType::Release {
+            return self.release();
+        }
+        let chosen = self.request.address(code::SERVER_ID);
+        if let Some(server) = chosen.filter(|server| !self.is_our_id(*server)) {
+            return Outcome::dropped(DropReason::OtherServer(server));
+        }
+        let current = Some(self.request.ciaddr).filter(|address| !address.is_unspecified());
+        let wanted = current.or_else(|| self.request.address(code::REQUESTED_ADDRESS));
+        let has = |address: &Ipv4Addr| {
+            let lease = self.leases.get(*address).filter(|lease| LeaseTable::is_of(lease, &self.client));
+            lease.is_some_and(|lease| lease.state == LeaseState::Bound)
+        };
+        match wanted.filter(has) {
+            Some(address) if self.request.kind == MessageType::Request => self.refuse(address, NakReason::Ended),
+            _ => Outcome::dropped(DropReason::Ended),
         }
     }
 

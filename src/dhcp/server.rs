@@ -1,86 +1,33 @@
-//! The server: a worker for each interface and port that the networks name, and the views of what they lease.
+//! The server: a worker for each interface and port that the networks name, while these come, change and go; and the views of what
+//! they lease.
 
-use std::collections::BTreeMap;
-use std::io;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
-use crate::config::{NetworkConfig, NetworkMode};
+use crate::config::NetworkMode;
 
 use super::ServicePorts;
-use super::interface::{Interface, interfaces};
-use super::leases::Leases;
-use super::network::Network;
+use super::assigned::{Assigned, AssignedNetwork};
+use super::bind::{BindError, open, servers};
+use super::interface::interfaces;
+use super::leases::{Leases, unix_now};
+use super::network_leases::NetworkLeases;
 use super::packet::SERVER_PORT;
 use super::publish::{self, LeaseViews};
 use super::respond::Port;
-use super::socket::BoundSockets;
 use super::worker::{InterfaceWorker, ListenAddress};
 
 /// UDP port of proxyDHCP.
 const PROXY_PORT: u16 = 4011;
-
-/// DHCP cannot serve a network.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// The kernel does not tell its interfaces.
-    #[error("cannot list the network interfaces: {0}")]
-    Interfaces(#[source] io::Error),
-    /// There is no such interface.
-    #[error("network {network:?}: there is no interface {interface:?}; there are {}", .present.join(", "))]
-    NoInterface {
-        /// The network.
-        network: String,
-        /// Its interface.
-        interface: String,
-        /// Interfaces that exist.
-        present: Vec<String>,
-    },
-    /// The interface has no address in the subnet.
-    #[error(
-        "network {network:?}: interface {interface:?} has no address in {subnet} (it has {}): give it one, or set \
-         `server`", list(.present)
-    )]
-    NoAddress {
-        /// The network.
-        network: String,
-        /// Its interface.
-        interface: String,
-        /// Its subnet.
-        subnet: ipnetwork::Ipv4Network,
-        /// Addresses that the interface has.
-        present: Vec<Ipv4Addr>,
-    },
-    /// The port cannot be had.
-    #[error("cannot serve DHCP on {interface:?}, UDP port {port}: {source}{}", hint(.source))]
-    Socket {
-        /// The interface.
-        interface: String,
-        /// The port.
-        port: u16,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-fn list(addresses: &[Ipv4Addr]) -> String {
-    if addresses.is_empty() {
-        return "none".into();
-    }
-    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => " (another DHCP server runs on this machine: `ss -ulpn` shows which)",
-        io::ErrorKind::PermissionDenied => " (it takes the capabilities CAP_NET_BIND_SERVICE and CAP_NET_RAW, or root)",
-        _ => "",
-    }
-}
+/// How often it is looked whether a network can be served that could not, and what ended of one that went.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// The server ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -89,10 +36,27 @@ pub struct ServeError(String);
 
 /// A DHCP server with its sockets open.
 pub struct Server {
-    workers: Vec<InterfaceWorker>,
+    listeners: Listeners,
+    views: LeaseViews,
+    /// Those that do not run yet.
+    workers: Vec<(InterfaceWorker, CancellationToken)>,
+}
+
+/// Who listens where, and for which networks.
+struct Listeners {
+    service_ports: ServicePorts,
     leases: Leases,
     hosts: HostIndex,
-    views: LeaseViews,
+    cards: Option<Cards>,
+    all: Vec<Listener>,
+}
+
+/// One interface and port.
+struct Listener {
+    interface: String,
+    port: Port,
+    assigned: Arc<Assigned>,
+    stop: CancellationToken,
 }
 
 impl Server {
@@ -100,42 +64,15 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The first network that cannot be served, and why.
+    /// The first network of the configuration that cannot be served, and why.
     pub fn bind(
         service_ports: ServicePorts,
         leases: Leases,
         hosts: HostIndex,
         views: LeaseViews,
     ) -> Result<Self, BindError> {
-        let present = interfaces().map_err(BindError::Interfaces)?;
-        let mut workers: Vec<InterfaceWorker> = Vec::new();
-        for (index, served) in leases.networks().iter().enumerate() {
-            let config = &served.config;
-            let neighbour = workers.iter().find_map(|worker| worker.server_at(&config.interface));
-            let (interface, server) = server_of(config, &present, neighbour)?;
-            served.serve_from(server);
-            let ports: &[Port] = match config.mode {
-                NetworkMode::Proxy => &[Port::Server, Port::Proxy],
-                _ => &[Port::Server],
-            };
-            tracing::info!(
-                network = %config.name, interface = %config.interface, subnet = %config.subnet, %server,
-                mode = ?config.mode, "DHCP serves the network"
-            );
-            for port in ports {
-                let network = Network::new(config, server, service_ports);
-                if let Some(worker) = workers.iter_mut().find(|worker| worker.is_at(&config.interface, *port)) {
-                    worker.add(index, network);
-                    continue;
-                }
-                let number = service_ports.number(*port);
-                let sockets = open(&config.interface, interface, number)?;
-                let listen = ListenAddress { interface: config.interface.clone(), port: *port, number };
-                let mut worker = InterfaceWorker::new(listen, sockets, leases.clone(), hosts.clone());
-                worker.add(index, network);
-                workers.push(worker);
-            }
-        }
+        let mut listeners = Listeners { service_ports, leases, hosts, cards: None, all: Vec::new() };
+        let workers = listeners.follow(true)?;
         if service_ports.dhcp_port != SERVER_PORT && !workers.is_empty() {
             tracing::warn!(
                 port = service_ports.dhcp_port,
@@ -148,90 +85,204 @@ impl Server {
                 "TFTP does not listen on port 69, the only one that PXE firmware asks: it finds no boot program"
             );
         }
-        Ok(Self { workers, leases, hosts, views })
+        Ok(Self { listeners, views, workers })
     }
 
     /// Looks up with these which machine answers at an address that a known machine declines. Without, nobody is seen there.
     #[must_use]
     pub fn with_cards(mut self, cards: Cards) -> Self {
-        for worker in &mut self.workers {
+        for (worker, _) in &mut self.workers {
             worker.set_cards(cards.clone());
         }
+        self.listeners.cards = Some(cards);
         self
     }
 
-    /// Serves until told to stop; then finishes the writes under way.
+    /// Serves until told to stop; then finishes the writes under way. Networks that come are served, those that go no longer.
     ///
     /// # Errors
     ///
     /// When a part of it ends before that. The process should end, too.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
+        let Self { mut listeners, views, workers } = self;
+        let leases = listeners.leases.clone();
         let mut tasks = JoinSet::new();
-        let views = publish::run(self.leases, self.hosts, self.views, shutdown.clone());
-        tasks.spawn(async {
+        let views = publish::run(leases.clone(), listeners.hosts.clone(), views, shutdown.clone());
+        let stop = shutdown.clone();
+        tasks.spawn(async move {
             views.await;
-            Ok(())
+            Ok(stop.is_cancelled())
         });
-        for worker in self.workers {
-            tasks.spawn(worker.run(shutdown.clone()));
+        let start = |tasks: &mut JoinSet<std::io::Result<bool>>,
+                     (worker, stop): (InterfaceWorker, CancellationToken)| {
+            let (end, shutdown) = (stop.clone(), shutdown.clone());
+            tasks.spawn(async move {
+                // One ends with the server, or with the networks that it is for.
+                let forward = async {
+                    tokio::select! {
+                        () = shutdown.cancelled() => end.cancel(),
+                        () = end.cancelled() => {}
+                    }
+                };
+                let (ended, ()) = tokio::join!(
+                    async {
+                        let ended = worker.run(stop.clone()).await;
+                        let told = stop.is_cancelled();
+                        stop.cancel();
+                        ended.map(|()| told)
+                    },
+                    forward
+                );
+                ended
+            });
+        };
+        workers.into_iter().for_each(|worker| start(&mut tasks, worker));
+        let mut changes = leases.set().changes();
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !shutdown.is_cancelled() {
+            // Those of the configuration are served already, and then only say what is wrong.
+            if let Ok(new) = listeners.follow(false) {
+                new.into_iter().for_each(|worker| start(&mut tasks, worker));
+            }
+            let gone = leases.set().advance(unix_now());
+            if !gone.is_empty()
+                && let Err(error) = leases.commit(gone).await
+            {
+                tracing::error!(%error, "the records of DHCP leases that are over could not be removed");
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                _ = changes.changed() => {}
+                _ = look.tick() => {}
+                Some(ended) = tasks.join_next() => judge(ended)?,
+            }
         }
         while let Some(ended) = tasks.join_next().await {
-            match ended {
-                Err(error) => return Err(ServeError(error.to_string())),
-                Ok(Err(error)) => return Err(ServeError(error.to_string())),
-                Ok(Ok(())) if !shutdown.is_cancelled() => return Err(ServeError("a part of it stopped".into())),
-                Ok(Ok(())) => {}
-            }
+            judge(ended)?;
         }
         Ok(())
     }
 }
 
-/// The interface of a network, and this machine's address there. A network behind a relay has no address here: there this
-/// machine goes by the one that the relay reaches, its `neighbour` of the same interface.
-fn server_of<'i>(
-    config: &NetworkConfig,
-    present: &'i BTreeMap<String, Interface>,
-    neighbour: Option<Ipv4Addr>,
-) -> Result<(&'i Interface, Ipv4Addr), BindError> {
-    let Some(interface) = present.get(&config.interface) else {
-        return Err(BindError::NoInterface {
-            network: config.name.clone(),
-            interface: config.interface.clone(),
-            present: present.keys().cloned().collect(),
-        });
-    };
-    let found = config.server.or_else(|| interface.address_in(config.subnet)).or(neighbour);
-    found.map(|server| (interface, server)).ok_or_else(|| BindError::NoAddress {
-        network: config.name.clone(),
-        interface: config.interface.clone(),
-        subnet: config.subnet,
-        present: interface.addresses.clone(),
-    })
-}
-
-/// What of these networks DHCP cannot serve with these interfaces.
-pub fn unserved(networks: &[NetworkConfig], present: &BTreeMap<String, Interface>) -> Vec<BindError> {
-    let mut first: BTreeMap<&str, Ipv4Addr> = BTreeMap::new();
-    let mut faults = Vec::new();
-    for config in networks.iter().filter(|config| config.mode != NetworkMode::Off) {
-        match server_of(config, present, first.get(config.interface.as_str()).copied()) {
-            Ok((_, server)) => {
-                first.entry(&config.interface).or_insert(server);
-            }
-            Err(error) => faults.push(error),
-        }
+/// Whether a part ended because it was told to.
+fn judge(ended: Result<std::io::Result<bool>, tokio::task::JoinError>) -> Result<(), ServeError> {
+    match ended {
+        Err(error) => Err(ServeError(error.to_string())),
+        Ok(Err(error)) => Err(ServeError(error.to_string())),
+        Ok(Ok(false)) => Err(ServeError("a part of it stopped".into())),
+        Ok(Ok(true)) => Ok(()),
     }
-    faults
 }
 
-/// Opens the sockets of an interface.
-pub(super) fn open(name: &str, interface: &Interface, port: u16) -> Result<BoundSockets, BindError> {
-    BoundSockets::open(name, interface, port).map_err(|source| BindError::Socket {
-        interface: name.to_owned(),
-        port,
-        source,
-    })
+impl Listeners {
+    /// Goes by the networks as they are now. Returns the workers that are to be run. `strict`: a network of the configuration that cannot be served is an error.
+    fn follow(&mut self, strict: bool) -> Result<Vec<(InterfaceWorker, CancellationToken)>, BindError> {
+        let present = match interfaces() {
+            Ok(present) => present,
+            Err(error) if strict => return Err(BindError::Interfaces(error)),
+            Err(error) => {
+                tracing::debug!(%error, "cannot list the network interfaces");
+                return Ok(Vec::new());
+            }
+        };
+        let networks = self.leases.networks();
+        let configs: Vec<_> = networks.iter().map(|network| network.config()).collect();
+        let found = servers(&configs.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &present);
+        let mut workers = Vec::new();
+        let mut places: Vec<(String, Port, AssignedNetwork)> = Vec::new();
+        for ((network, config), found) in networks.iter().zip(&configs).zip(found) {
+            let opened = found.and_then(|server| {
+                for port in ports(config.mode) {
+                    if !self.listens(&config.interface, *port) {
+                        let number = self.service_ports.number(*port);
+                        let interface = present.get(&config.interface).cloned().unwrap_or_default();
+                        let sockets = open(&config.interface, &interface, number)?;
+                        let listen = ListenAddress { interface: config.interface.clone(), port: *port, number };
+                        let (assigned, stop) = (Arc::<Assigned>::default(), CancellationToken::new());
+                        let (leases, hosts) = (self.leases.clone(), self.hosts.clone());
+                        let mut worker = InterfaceWorker::new(listen, sockets, assigned.clone(), leases, hosts);
+                        if let Some(cards) = &self.cards {
+                            worker.set_cards(cards.clone());
+                        }
+                        workers.push((worker, stop.clone()));
+                        self.all.push(Listener { interface: config.interface.clone(), port: *port, assigned, stop });
+                    }
+                }
+                Ok(server)
+            });
+            let before = network.server();
+            let server = match opened {
+                // The one of the first time stays as long as it is there.
+                Ok(server) => {
+                    let there = |address: &Ipv4Addr| {
+                        let addresses = present.get(&config.interface).map(|interface| &interface.addresses);
+                        addresses.is_some_and(|addresses| addresses.contains(address)) && config.server.is_none()
+                    };
+                    let server = before.filter(there).unwrap_or(server);
+                    if before != Some(server) || network.fault().is_some() {
+                        serves(network, config.mode, server);
+                        self.leases.set().tell_served();
+                    }
+                    server
+                }
+                Err(error) if strict && network.of_file => return Err(error),
+                Err(error) => {
+                    if network.not_served(error.fault()) {
+                        tracing::warn!(network = %network.name, %error, "DHCP cannot serve the network");
+                        self.leases.set().tell_served();
+                    }
+                    // Its interface may come back: whoever listens there waits for it.
+                    let Some(before) = before else { continue };
+                    before
+                }
+            };
+            for port in ports(config.mode) {
+                let assigned = AssignedNetwork::new(network, server, self.service_ports);
+                places.push((config.interface.clone(), *port, assigned));
+            }
+        }
+        for network in self.leases.ending() {
+            if let Some(server) = network.server() {
+                let assigned = AssignedNetwork::new(&network, server, self.service_ports);
+                places.push((network.config().interface.clone(), Port::Server, assigned));
+            }
+        }
+        self.all.retain(|listener| {
+            let is_here =
+                |(interface, port, _): &&(String, Port, _)| *interface == listener.interface && *port == listener.port;
+            let assigned: Vec<_> = places.iter().filter(is_here).map(|(.., network)| network.clone()).collect();
+            let stays = !assigned.is_empty();
+            listener.assigned.set(assigned);
+            if !stays {
+                tracing::info!(interface = %listener.interface, "DHCP listens no longer: the interface has no network");
+                listener.stop.cancel();
+            }
+            stays
+        });
+        Ok(workers)
+    }
+
+    fn listens(&self, interface: &str, port: Port) -> bool {
+        self.all.iter().any(|one| one.interface == interface && one.port == port && !one.stop.is_cancelled())
+    }
+}
+
+fn serves(network: &NetworkLeases, mode: NetworkMode, server: Ipv4Addr) {
+    network.serve_from(server);
+    let config = network.config();
+    tracing::info!(
+        network = %network.name, interface = %config.interface, subnet = %network.subnet, %server, ?mode,
+        "DHCP serves the network"
+    );
+}
+
+/// Where a network is asked.
+fn ports(mode: NetworkMode) -> &'static [Port] {
+    match mode {
+        NetworkMode::Proxy => &[Port::Server, Port::Proxy],
+        _ => &[Port::Server],
+    }
 }
 
 impl ServicePorts {

@@ -16,6 +16,8 @@
 //! A known machine's address is never given to another one, also when its lease is over. Addresses that nobody had go
 //! first, then those whose lease ended longest ago, so that a client that returns mostly finds its own.
 
+mod pool;
+
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::Ipv4Addr;
 
@@ -147,34 +149,9 @@ pub struct LeaseTable {
 
 impl LeaseTable {
     /// An empty table that draws from these ranges.
+    #[cfg(test)]
     pub fn new(pool: Vec<AddressRange>) -> Self {
         Self { pool, ..Self::default() }
-    }
-
-    /// Keeps a tenth of the pool, at least one address of at least two, free of guests: whatever those take, a known
-    /// machine that comes for the first time gets an address.
-    pub fn keep_from_guests(&mut self) {
-        let size = self.count().min(MOST_COUNTED);
-        self.keeps = true;
-        self.size = size;
-        self.kept = if size > 1 { (size / 10).max(1) } else { 0 };
-    }
-
-    /// Addresses of the pool.
-    fn count(&self) -> usize {
-        let mut ranges: Vec<_> =
-            self.pool.iter().map(|range| (u64::from(range.first.to_bits()), u64::from(range.last.to_bits()))).collect();
-        ranges.sort_unstable();
-        let (mut size, mut next) = (0, 0);
-        for (first, last) in ranges {
-            // What two ranges share counts once.
-            let first = first.max(next);
-            size += (last + 1).saturating_sub(first);
-            next = next.max(last + 1);
-        }
-        let in_range = |number: &&u32| self.pool.iter().any(|range| range.contains(Ipv4Addr::from_bits(**number)));
-        let excluded = self.excluded.iter().filter(in_range).count();
-        usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(excluded)
     }
 
     /// Whether there are free addresses beside those that are kept for known machines.
@@ -288,35 +265,28 @@ impl LeaseTable {
         number
     }
 
-    /// Keeps an address out of the pool.
-    pub fn exclude(&mut self, address: Ipv4Addr) {
-        self.fixed.insert(address.to_bits());
-        if self.excluded.insert(address.to_bits()) && self.kept > 0 {
-            self.keep_from_guests();
-        }
+    /// The leases, in an order in which putting them elsewhere leaves each machine the address that it had last.
+    pub fn leases(&self) -> Vec<Lease> {
+        let mut leases: Vec<_> = self.leases.values().map(|entry| entry.lease.clone()).collect();
+        leases.sort_by_key(|lease| self.by_mac.get(&lease.client.mac) == Some(&lease.address.to_bits()));
+        leases
     }
 
-    /// Keeps these addresses out of the pool, too, and no longer others that were kept out so before. A lease that somebody has
-    /// of one stays until it is over or its machine asks again. Looks at all leases.
-    pub fn set_reserved(&mut self, reserved: impl IntoIterator<Item = Ipv4Addr>) {
-        let mut excluded = self.fixed.clone();
-        excluded.extend(reserved.into_iter().map(Ipv4Addr::to_bits));
-        let before = std::mem::replace(&mut self.excluded, excluded);
-        if before == self.excluded {
-            return;
-        }
-        for number in before.difference(&self.excluded) {
-            // The cursor may have passed it.
-            let free = self.in_pool(Ipv4Addr::from_bits(*number)) && !self.leases.contains_key(number);
-            if free && self.in_freed.insert(*number) {
-                self.freed.push_back(*number);
-            }
-        }
-        self.with_lease = self.leases.values().filter(|entry| self.in_pool(entry.lease.address)).count();
-        (self.left, self.shares) = (None, PoolShares::default());
-        if self.keeps {
-            self.keep_from_guests();
-        }
+    /// How many addresses machines have now.
+    pub fn bound(&self) -> usize {
+        self.leases.values().filter(|entry| entry.lease.state == LeaseState::Bound).count()
+    }
+
+    /// How many leases that machines have will not be renewed: those outside of the pool that are not reserved for them either.
+    pub fn not_renewed(&self, reserved_for: impl Fn(Ipv4Addr) -> Option<MacAddress>) -> usize {
+        let ends = |lease: &&Lease| {
+            lease.state == LeaseState::Bound
+                && match reserved_for(lease.address) {
+                    Some(owner) => owner != lease.client.mac,
+                    None => !self.in_pool(lease.address),
+                }
+        };
+        self.leases.values().map(|entry| &entry.lease).filter(ends).count()
     }
 
     /// Whether there is no pool: known machines only, each with a reservation.
@@ -560,10 +530,9 @@ impl LeaseTable {
 
     /// The time of day jumped by so many seconds: all leases last as long as before. Returns those that have a record on disk.
     pub fn shift(&mut self, by: i64) -> Vec<Lease> {
-        let mut leases: Vec<_> = self.leases.values().map(|entry| entry.lease.clone()).collect();
         // In this order the address that a machine had last stays that one.
-        leases.sort_by_key(|lease| self.by_mac.get(&lease.client.mac) == Some(&lease.address.to_bits()));
-        let shifted = leases.into_iter().map(|lease| Lease { ends: lease.ends.saturating_add_signed(by), ..lease });
+        let shifted =
+            self.leases().into_iter().map(|lease| Lease { ends: lease.ends.saturating_add_signed(by), ..lease });
         let stored: Vec<_> = shifted.inspect(|lease| self.put(lease.clone())).filter(|lease| lease.stored).collect();
         self.now = self.now.saturating_add_signed(by);
         (self.left, self.shares) = (None, PoolShares::default());

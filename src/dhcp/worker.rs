@@ -6,7 +6,7 @@
 //! reading, and the kernel's queue drops what does not fit, as any full queue on the way does; clients ask again.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,14 +21,14 @@ use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 
 use super::arp::ArpSocket;
+use super::assigned::Assigned;
 use super::batching::Batching;
+use super::bind::open;
 use super::handler::Handler;
 use super::interface::interfaces;
 use super::leases::Leases;
 use super::log::Log;
-use super::network::Network;
 use super::respond::Port;
-use super::server::open;
 use super::socket::{BoundSockets, ReceiveBatch, Sockets};
 use super::write_batch::{CommitResult, WriteBatch};
 
@@ -56,32 +56,22 @@ pub(super) struct InterfaceWorker {
 }
 
 impl InterfaceWorker {
-    /// A worker without networks.
-    pub fn new(listen: ListenAddress, sockets: BoundSockets, leases: Leases, hosts: HostIndex) -> Self {
+    /// A worker for the networks that are assigned.
+    pub fn new(
+        listen: ListenAddress,
+        sockets: BoundSockets,
+        assigned: Arc<Assigned>,
+        leases: Leases,
+        hosts: HostIndex,
+    ) -> Self {
         let log = Log::new(listen.interface.clone());
-        let handler = Handler::new(listen.port, leases, hosts, log);
+        let handler = Handler::new(listen.port, assigned, leases, hosts, log);
         Self { listen, sockets, handler }
-    }
-
-    /// Whether it is this one.
-    pub fn is_at(&self, interface: &str, port: Port) -> bool {
-        self.listen.interface == interface && self.listen.port == port
-    }
-
-    /// What this machine goes by on an interface, if this worker is there.
-    pub fn server_at(&self, interface: &str) -> Option<Ipv4Addr> {
-        let first = self.handler.networks.first().filter(|_| self.listen.interface == interface)?;
-        Some(first.1.server)
     }
 
     /// Looks up with these which machine answers at an address.
     pub fn set_cards(&mut self, cards: Cards) {
         self.handler.cards = cards;
-    }
-
-    /// Adds a network, with its number in the leases.
-    pub fn add(&mut self, index: usize, network: Network) {
-        self.handler.add(index, network);
     }
 
     /// Serves until told to stop; then finishes the writes under way. When this future is dropped before that, nothing
@@ -123,7 +113,7 @@ impl InterfaceWorker {
                 () = stop.graceful.cancelled() => break,
                 written = &mut under_way => handler.finish(written, &mut batch.ready),
                 _ = housekeeping.tick() => {
-                    handler.follow_reservations();
+                    handler.follow();
                     let now = handler.now(&mut batch.writes);
                     batch.writes.extend(handler.expire_leases(now));
                     batch.writes.extend(handler.finish_conflict_checks());
@@ -218,7 +208,7 @@ fn receive(
         transport.receive_failed(&error, &mut handler.log);
         0
     });
-    handler.follow_reservations();
+    handler.follow();
     let now = handler.now(&mut batch.writes);
     for (message, source) in received.messages() {
         handler.answer(now, message, source, batch);

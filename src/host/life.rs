@@ -100,7 +100,7 @@ pub struct Machines {
     pub metrics: Metrics,
     /// Boots that were refused to their machines.
     pub refusals: BootRefusals,
-    /// Addresses that were given to machines; `None` when no network is configured.
+    /// Addresses that were given to machines; `None` before [`Machines::with_leases`].
     pub leases: Option<Leases>,
     /// What is asked of their BMCs.
     bmc_metrics: bmc::Metrics,
@@ -151,11 +151,9 @@ impl Machines {
 
     /// Shows at each host what is leased to its machine.
     #[must_use]
-    pub fn with_leases(self, leases: Option<&Leases>) -> Self {
-        if let Some(leases) = leases {
-            leases.tell_of_changes(self.directory.waking_by_mac());
-        }
-        Self { leases: leases.cloned(), ..self }
+    pub fn with_leases(self, leases: &Leases) -> Self {
+        leases.tell_of_changes(self.directory.waking_by_mac());
+        Self { leases: Some(leases.clone()), ..self }
     }
 }
 

@@ -110,6 +110,36 @@ fn an_address_that_another_card_answers_for_is_taken_from_its_machine() {
     assert!(lab.log().contains("10.77.0.100 is in use by a machine that did not get it here"), "{}", lab.log());
 }
 
+/// The appliance looks for it as a machine would, and is not heard by its own server, which is on the wire by a second card.
+#[test]
+fn another_server_is_found_by_a_search_that_takes_nothing() {
+    if !needs::program("dnsmasq") {
+        return;
+    }
+    let network = format!(
+        "{POOL}\n[[network]]\nname = 'beside'\ninterface = 'b0'\nsubnet = '10.78.0.0/24'\npool = ['10.78.0.100-10.78.0.110']"
+    );
+    let options = Options { network: &network, macs: &[MAC], start: false, ..Options::default() };
+    let Some(mut lab) = lab(options) else { return };
+    lab.ip_server(&["link", "add", "b0", "type", "veth", "peer", "name", "b1"]);
+    lab.ip_server(&["link", "set", "b1", "master", "br0", "up"]);
+    lab.ip_server(&["link", "set", "b0", "up"]);
+    lab.ip_server(&["addr", "add", "10.78.0.1/24", "dev", "b0"]);
+    lab.start_server();
+    let line = "it answered this appliance's own DHCPDISCOVER";
+    assert_eq!(lab.ask("probe 60"), "done");
+    assert!(!lab.log().contains(line), "it found itself: {}", lab.log());
+    let (_other, leases) = lab.dnsmasq(0);
+    assert_eq!(lab.ask("probe 60"), "done");
+    let log = lab.log();
+    for network in ["lab", "beside"] {
+        let found = log.lines().find(|one| one.contains(line) && one.contains(&format!("network={network}")));
+        let found = found.unwrap_or_else(|| panic!("not on {network}: {log}"));
+        assert!(found.contains("server=10.77.0.250") && found.contains(&format!("card={MAC}")), "{found}");
+    }
+    assert_eq!(std::fs::read_to_string(leases).unwrap_or_default(), "", "nothing was leased");
+}
+
 /// It is asked for on the wire before a machine is offered it for the first time.
 #[test]
 fn an_address_that_somebody_uses_already_is_not_offered() {

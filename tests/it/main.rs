@@ -55,6 +55,7 @@ mod library_hosts;
 mod log_flood;
 mod monitoring;
 mod needs;
+mod networks;
 mod process;
 mod reload;
 mod rights;

@@ -113,7 +113,7 @@ impl Appliance {
             std::fs::write(files.join(name), "no secret").unwrap();
         }
         let networks = BootNetworks {
-            discovery: if discovery { vec!["127.0.0.0/8".parse().unwrap()] } else { Vec::new() },
+            discovery: if discovery { vec!["127.0.0.0/8".parse().unwrap()] } else { Vec::new() }.into(),
             lease_owner: Some(Arc::new(|address| match address {
                 NODE => LeaseOwner::Machine(MAC),
                 OTHER => LeaseOwner::Machine(OTHER_MAC),

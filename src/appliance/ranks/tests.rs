@@ -79,7 +79,7 @@ async fn site() -> Appliance {
     let leases = dhcp::Leases::load(&store, &config.networks).expect("loads");
     let hosts = HostIndex::default();
     hosts.insert(host(KNOWN_MAC));
-    let ranks = ranks(&config, Some(&leases), &hosts, watch::channel(true).1);
+    let ranks = ranks(&config, &dhcp::Site::of(&config.networks), &leases, &hosts, watch::channel(true).1);
 
     let files = path.join("boot");
     std::fs::create_dir(&files).expect("a folder");

@@ -9,6 +9,7 @@ use rustls_pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::live::Live;
 
 /// What every script needs of this site.
 #[derive(Clone, Debug)]
@@ -19,7 +20,7 @@ pub struct BootServerConfig {
     pub(super) ca_sha256: String,
     pub(super) networks: BootNetworks,
     advertise: Option<IpAddr>,
-    own: Option<IpAddr>,
+    own: Live<Option<IpAddr>>,
     network_data: Option<Arc<dyn NetworkData>>,
     pub(super) refused: Refused,
 }
@@ -40,13 +41,13 @@ impl std::fmt::Debug for Refused {
 #[derive(Clone, Default)]
 pub struct BootNetworks {
     /// Networks where unknown machines report themselves.
-    pub discovery: Vec<Ipv4Network>,
+    pub discovery: Live<Vec<Ipv4Network>>,
     /// Who holds an address. None: that is nowhere known, and scripts go to everybody.
     pub lease_owner: Option<Arc<dyn Fn(Ipv4Addr) -> LeaseOwner + Send + Sync>>,
     /// Which network card answers at an address. None: nobody looks.
     pub neighbours: Option<Neighbours>,
     /// Where machines are at home.
-    pub site: Vec<SiteNetwork>,
+    pub site: Live<Vec<SiteNetwork>>,
     /// What DHCP does for a machine, in sentences.
     pub dhcp: Option<Arc<dyn Fn(MacAddress) -> String + Send + Sync>>,
 }
@@ -60,9 +61,9 @@ impl std::fmt::Debug for BootNetworks {
 /// Who holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseOwner {
-    /// It is in none of the networks of the configuration.
+    /// It is in none of the networks.
     Outside,
-    /// The configuration has its network, and says that somebody else gives the addresses there.
+    /// Its network is known, and it is said that somebody else gives the addresses there.
     Elsewhere,
     /// This appliance gives the addresses there, and this one is nobody's.
     Nobody,
@@ -95,7 +96,7 @@ impl BootServerConfig {
         let networks = BootNetworks::default();
         let (kernel_args, ca_pem) = (kernel_args.into(), ca_pem.into());
         let refused = Refused(Arc::new(|_, _| {}));
-        let (advertise, own, network_data) = (None, None, None);
+        let (advertise, own, network_data) = (None, None.into(), None);
         Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, networks, advertise, own, network_data, refused })
     }
 
@@ -117,15 +118,15 @@ impl BootServerConfig {
     }
 
     /// The address that machines are told when they did not reach this appliance by themselves: `advertise` in any case,
-    /// `own` when their network data does not lead to one.
-    pub fn with_addresses(self, advertise: Option<IpAddr>, own: Option<IpAddr>) -> Self {
-        Self { advertise, own, ..self }
+    /// `own`, as it is then, when their network data does not lead to one.
+    pub fn with_addresses(self, advertise: Option<IpAddr>, own: impl Into<Live<Option<IpAddr>>>) -> Self {
+        Self { advertise, own: own.into(), ..self }
     }
 
     /// This appliance's address as a machine with this network reaches it. `local` is the one that its BMC reached.
     pub(in crate::boot) fn address_for(&self, plan: Option<&NetworkPlan>, local: IpAddr) -> IpAddr {
         let planned = || plan.and_then(|plan| plan.addresses().find_map(|one| local_address_to(one.ip())));
-        self.advertise.or_else(planned).or(self.own).unwrap_or(local)
+        self.advertise.or_else(planned).or(*self.own.get()).unwrap_or(local)
     }
 
     pub(in crate::boot) fn kernel_args(&self) -> &str {
@@ -149,7 +150,7 @@ impl BootServerConfig {
     }
 
     pub(in crate::boot) fn discovers(&self, peer: IpAddr) -> bool {
-        let networks = &self.networks.discovery;
+        let networks = self.networks.discovery.get();
         matches!(peer.to_canonical(), IpAddr::V4(peer) if networks.iter().any(|network| network.contains(peer)))
     }
 
@@ -187,7 +188,7 @@ impl BootServerConfig {
                 Err(format!("{peer} asks for the script of {mac}, which did not get that address here"))
             }
             (LeaseOwner::Outside, _) => Err(format!(
-                "{peer} asks for the script of {mac} and is in no network of slipway.toml: where another server gives the addresses, a network with mode proxy or off says so"
+                "{peer} asks for the script of {mac} and is in no network of slipway.toml or the API: where another server gives the addresses, a network with mode proxy or off says so"
             )),
         }
     }

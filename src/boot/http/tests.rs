@@ -193,7 +193,7 @@ async fn a_script_goes_where_its_machine_is_at_home() {
         let networks = BootNetworks {
             lease_owner: Some(Arc::new(move |_| owner)),
             neighbours: Some(neighbours),
-            site: vec![network("asks", 22, if reserved { &[MAC] } else { &[] }), network("wire", 30, &[])],
+            site: vec![network("asks", 22, if reserved { &[MAC] } else { &[] }), network("wire", 30, &[])].into(),
             ..BootNetworks::default()
         };
         let setup = setup_on(networks);
@@ -236,8 +236,10 @@ async fn a_script_goes_to_this_box_itself_and_not_over_ipv6() {
 async fn unknown_machines_get_a_visitors_token_where_discovery_is_on() {
     const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
     for (network, told) in [("172.22.0.0/24", true), ("172.23.0.0/24", false)] {
-        let setup =
-            setup_on(BootNetworks { discovery: vec![network.parse().expect("a network")], ..BootNetworks::default() });
+        let setup = setup_on(BootNetworks {
+            discovery: vec![network.parse().expect("a network")].into(),
+            ..BootNetworks::default()
+        });
         setup.ramdisk();
         let (_, body) = setup.get(URI).await;
         let token = body.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next());

@@ -5,6 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::super::client::LeaseClient;
+use super::super::table::{LeaseTable, QUARANTINE};
 use super::*;
 use crate::config::Config;
 use crate::store::StoreOptions;
@@ -97,7 +98,8 @@ async fn a_clock_that_is_wrong_at_the_start_ends_no_lease_and_keeps_none_for_eve
     let rows = [(now, [3_000, 1_000, 500]), (now - YEARS, [lasts, lasts, QUARANTINE]), (now + YEARS, [0, 0, 0])];
     for (start, lefts) in rows {
         let leases = Leases::load_at(&store, &networks, start).expect("loads");
-        let table = leases.networks()[0].table();
+        let loaded = leases.networks();
+        let table = loaded[0].table();
         for (last, left) in (100..).zip(lefts) {
             let ends = table.get(address(last)).expect("there").ends;
             assert!(ends <= start + left && (left > 0 || ends + 3_000 >= start), "{start} {last} {ends}");
@@ -110,7 +112,7 @@ async fn a_clock_that_is_wrong_at_the_start_ends_no_lease_and_keeps_none_for_eve
     // And it is set right while it runs.
     let leases = Leases::load_at(&store, &networks, now - YEARS).expect("loads");
     let before = leases.networks()[0].table().get(address(100)).expect("there").ends;
-    let writes = leases.shift(0, YEARS as i64);
+    let writes = leases.shift(&leases.networks()[0], YEARS as i64);
     assert_eq!(writes.len(), 3);
     leases.commit(writes).await.expect("writes");
     let leases = Leases::load_at(&store, &networks, now).expect("loads");
@@ -151,11 +153,14 @@ async fn a_claim_of_a_machine_that_is_on_another_network_ends_when_the_pool_is_s
         for last in 0..present {
             put(1, [10, 1, 0, 100 + last], last, LeaseState::Bound, 9_000);
         }
-        let writes = leases.review(2_000, 0, 300, &|_| true);
+        let writes = leases.review(2_000, &leases.networks()[0], 300, &|_| true);
         assert_eq!(writes.len(), freed, "{used} {present}");
         assert!(writes.iter().all(|write| write.record.is_none()));
         assert_eq!(leases.networks()[0].table().get([10, 0, 0, 100].into()).is_none(), freed > 0);
-        assert!(leases.review(2_000, 1, 300, &|_| true).is_empty(), "where they are they are bound");
+        assert!(
+            leases.review(2_000, &leases.networks()[1], 300, &|_| true).is_empty(),
+            "where they are they are bound"
+        );
     }
     // Hosts that are gone.
     for (used, cut) in [(5_u8, false), (10, true)] {
@@ -167,8 +172,9 @@ async fn a_claim_of_a_machine_that_is_on_another_network_ends_when_the_pool_is_s
             leases.networks()[0].table().put(lease);
         }
         let known = |one: MacAddress| one == mac(0);
-        assert!(leases.review(2_000, 0, 300, &known).is_empty());
-        let mut table = leases.networks()[0].table();
+        assert!(leases.review(2_000, &leases.networks()[0], 300, &known).is_empty());
+        let loaded = leases.networks();
+        let mut table = loaded[0].table();
         let ends = |table: &LeaseTable, last: u8| table.get([10, 0, 0, 100 + last].into()).map(|lease| lease.ends);
         assert_eq!((ends(&table, 0), ends(&table, 1)), (Some(5_600), Some(if cut { 2_300 } else { 5_600 })));
         table.advance(2_300, &known);
@@ -279,7 +285,7 @@ async fn what_was_committed_is_there_after_a_restart_and_damage_costs_one_record
     let disposition = super::super::outcome::Disposition::Released(at(101));
     leases.record_message(
         mac(1),
-        RecentMessage { at: 60, network: 0, kind: dhcproto::v4::MessageType::Release, disposition },
+        RecentMessage { at: 60, network: "a".into(), kind: dhcproto::v4::MessageType::Release, disposition },
     );
     let text = leases.explain(mac(1), &HostIndex::default());
     assert!(text.contains("  - 1970-01-01T00:01:00Z a: Release: released 10.0.0.101\n"), "{text}");

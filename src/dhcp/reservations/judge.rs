@@ -55,7 +55,7 @@ pub enum Verdict {
 /// What is in force.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// For each network of the configuration.
+    /// For each network.
     pub reserved: Vec<Reserved>,
     /// What comes of each object.
     pub verdicts: HashMap<String, Verdict>,
@@ -143,7 +143,7 @@ fn no_network(networks: &[NetworkConfig], address: Ipv4Addr) -> String {
     let named = networks.iter().take(MOST_NAMED).map(|network| format!("{} ({})", network.name, network.subnet));
     let named: Vec<_> = named.collect();
     let there = if named.is_empty() { "there is none".to_owned() } else { format!("there are {}", named.join(", ")) };
-    format!("no [[network]] of slipway.toml has {address}: {there}")
+    format!("no network has {address}: {there}")
 }
 
 fn is_host_name(name: &str) -> bool {
@@ -189,11 +189,7 @@ mod tests {
             ("02:00:00:00:00:01", "10.0.1.20", "b"),
             ("02:00", "10.0.0.20", "InvalidMACAddress: spec.macAddress"),
             ("02:00:00:00:00:02", "10.0.0.400", "InvalidAddress: spec.address"),
-            (
-                "02:00:00:00:00:02",
-                "10.0.9.20",
-                "NoNetwork: no [[network]] of slipway.toml has 10.0.9.20: there are a (10.0.0.0/24), b",
-            ),
+            ("02:00:00:00:00:02", "10.0.9.20", "NoNetwork: no network has 10.0.9.20: there are a (10.0.0.0/24), b"),
             ("02:00:00:00:00:02", "10.0.0.0", "AddressTaken: 10.0.0.0 is no host address of network a"),
             ("02:00:00:00:00:02", "10.0.0.255", "AddressTaken"),
             ("02:00:00:00:00:02", "10.0.0.1", "AddressTaken: 10.0.0.1 is the router of network a"),

@@ -92,7 +92,12 @@ fn with_condition(
 impl Reservations {
     /// The reservations of the configuration, by the names of their objects.
     fn of_file(&self) -> BTreeMap<String, (ReservationSpec, Verdict)> {
-        let all = self.0.networks.iter().flat_map(|network| network.reservations.iter().map(move |one| (network, one)));
+        let all = self
+            .0
+            .networks
+            .file()
+            .iter()
+            .flat_map(|network| network.reservations.iter().map(move |one| (network, one)));
         let named = all.map(|(network, one)| {
             let spec = ReservationSpec {
                 mac_address: one.mac.to_string(),
@@ -108,8 +113,7 @@ impl Reservations {
 
     /// Whether another machine has an address.
     fn in_use(&self, mac: MacAddress, address: Ipv4Addr) -> InUse {
-        let leases = self.0.leases.as_ref()?;
-        let holder = leases.with_lease(address, |_, lease| {
+        let holder = self.0.networks.leases().with_lease(address, |_, lease| {
             let anothers = lease.state == LeaseState::Bound && lease.client.mac != mac;
             anothers.then(|| (lease.client.mac, expiry(lease.ends)))
         });

@@ -48,6 +48,8 @@ struct World {
     table: LeaseTable,
     hosts: HostIndex,
     now: u64,
+    /// Whether the network is in force no more.
+    ending: bool,
 }
 
 /// What came back, read by dhcproto.
@@ -90,6 +92,7 @@ impl World {
             table,
             hosts: HostIndex::default(),
             now: 1_000_000,
+            ending: false,
         }
     }
 
@@ -120,7 +123,8 @@ impl World {
         let known = |mac: MacAddress| network.knows(mac, hosts, |name| name == "elsewhere");
         let host = hosts.by_mac(request.mac);
         let unknown = hosts.unknown_machine(request.mac, network.discovery);
-        let context = NetworkContext { network, host: host.as_deref(), hosts, unknown: &unknown, known: &known };
+        let (host, ending) = (host.as_deref(), self.ending);
+        let context = NetworkContext { network, host, hosts, unknown: &unknown, known: &known, ending };
         self.table.advance(self.now, &known);
         let outcome = respond(self.now, &request, PacketInfo { source, port }, context, &mut self.table);
         let message = outcome.reply.as_ref().map(|reply| {
@@ -609,5 +613,39 @@ fn a_client_that_wants_a_shorter_lease_gets_it() {
         assert_eq!(back.option(OptionCode::AddressLeaseTime), Some(&DhcpOption::AddressLeaseTime(given)));
         let lease = world.table.get(at(100)).expect("leased");
         assert_eq!((lease.ends, lease.state), (world.now + u64::from(given), LeaseState::Bound));
+    }
+}
+
+/// Its leases are their machines' until they are over, and nobody renews them.
+#[test]
+fn a_network_in_force_no_more_refuses_who_has_an_address_and_hears_nobody_else() {
+    for mode in ["authoritative", "reservations"] {
+        let mut world = World::new(&format!("{POOL}mode = '{mode}'\n")).host(1, None);
+        assert_eq!(world.lease(1, vec![]), Some(at(100)));
+        world.ending = true;
+        let mut renewal = message_of(mac(1), MessageType::Request, vec![]);
+        renewal.set_ciaddr(at(100));
+        let refused = Disposition::Refused { address: at(100), reason: NakReason::Ended };
+        for (message, wanted) in [
+            (renewal.clone(), Some(&refused)),
+            (message_of(mac(1), MessageType::Request, vec![DhcpOption::RequestedIpAddress(at(100))]), Some(&refused)),
+            (message_of(mac(1), MessageType::Request, vec![DhcpOption::RequestedIpAddress(at(101))]), None),
+            (message_of(mac(2), MessageType::Request, vec![DhcpOption::RequestedIpAddress(at(100))]), None),
+            (message_of(mac(1), MessageType::Discover, vec![]), None),
+            (message_of(mac(2), MessageType::Discover, vec![]), None),
+        ] {
+            let back = world.send(&message);
+            assert_eq!(back.kind(), wanted.map(|_| MessageType::Nak), "{message}");
+            let wanted = wanted.unwrap_or(&Disposition::Dropped(DropReason::Ended));
+            assert_eq!(back.outcome.disposition, *wanted, "{message}");
+            assert!(back.outcome.writes.is_empty(), "the lease stays as it is");
+        }
+        assert_eq!(world.table.get(at(100)).map(|lease| lease.state), Some(LeaseState::Bound));
+        // It is told of another server's offer that it took, and gives back what it has, as ever.
+        let chosen = vec![DhcpOption::ServerIdentifier(at(9)), DhcpOption::RequestedIpAddress(at(100))];
+        let back = world.send(&message_of(mac(1), MessageType::Request, chosen));
+        assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::OtherServer(at(9))));
+        world.ending = false;
+        assert_eq!(world.send(&renewal).kind(), Some(MessageType::Ack), "it is back");
     }
 }

@@ -29,6 +29,7 @@ use crate::host::discovery::Discovery;
 use crate::host::logs::Logs;
 use crate::host::status::metrics::Metrics;
 use crate::image::Library;
+use crate::live::Live;
 
 /// What the sessions work with. Cheap to clone.
 #[derive(Clone)]
@@ -47,7 +48,7 @@ struct Inner {
     limits: RequestLimits,
     metrics: OnceLock<Metrics>,
     neighbours: OnceLock<Neighbours>,
-    networks: OnceLock<Vec<SiteNetwork>>,
+    networks: OnceLock<Live<Vec<SiteNetwork>>>,
     drives: step_payload::Drives,
 }
 
@@ -102,8 +103,8 @@ impl Sessions {
 
     /// Notes which of these networks a machine calls from.
     #[must_use]
-    pub fn with_networks(self, networks: Vec<SiteNetwork>) -> Self {
-        self.0.networks.set(networks).ok();
+    pub fn with_networks(self, networks: impl Into<Live<Vec<SiteNetwork>>>) -> Self {
+        self.0.networks.set(networks.into()).ok();
         self
     }
 

@@ -154,7 +154,7 @@ impl Sessions {
     /// The network that the machine booted from: its script's, for its ramdisk may have its address from another.
     fn network_of(&self, claims: &Claims, peer: IpAddr) -> String {
         let from = claims.address.map_or(peer, IpAddr::V4);
-        network_of(self.0.networks.get().map_or(&[], Vec::as_slice), from).to_owned()
+        self.0.networks.get().map_or_else(String::new, |networks| network_of(&networks.get(), from).to_owned())
     }
 
     /// What answers at an address.

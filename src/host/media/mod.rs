@@ -19,6 +19,7 @@ use crate::bmc::locate::locate;
 use crate::bmc::{BmcAddress, BmcError};
 use crate::boot::media::{iso_path, local_address_to};
 use crate::boot::{BootFiles, NetworkData, Tokens, live, script};
+use crate::live::Live;
 use crate::network_data::NetworkPlan;
 
 /// How long the API may take to answer.
@@ -40,12 +41,12 @@ pub struct Media {
 }
 
 /// This appliance's addresses as machines reach it, whose network is often another than their BMCs'.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ToMachines {
     /// In any case this one.
     pub advertise: Option<IpAddr>,
-    /// This one where nothing leads to a better one.
-    pub own: Option<IpAddr>,
+    /// This one, as it is then, where nothing leads to a better one.
+    pub own: Live<Option<IpAddr>>,
 }
 
 /// Who fetches a medium.
@@ -105,7 +106,7 @@ impl Media {
             Fetcher::Bmc => None,
             Fetcher::Firmware(plan) => {
                 let planned = || plan.and_then(|plan| plan.addresses().find_map(|one| local_address_to(one.ip())));
-                self.machines.advertise.or_else(planned).or(self.machines.own)
+                self.machines.advertise.or_else(planned).or(*self.machines.own.get())
             }
         };
         let own = match to_machine.or(self.advertise) {

@@ -349,6 +349,21 @@ impl Lab {
     }
 
     /// udhcpc that stays.
+    /// Another DHCP server on the wire, where a client would be; and the file of its leases.
+    pub fn dnsmasq(&self, index: usize) -> (Daemon, PathBuf) {
+        self.ip_client(index, &["addr", "add", &format!("{CLIENT}/24"), "dev", "c0"]);
+        let (leases, log) = (self.path("dnsmasq.leases"), self.path("dnsmasq.log"));
+        let mut command = self.in_client(index, "dnsmasq");
+        command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--interface=c0", "--user=root"]);
+        command.args(["--bind-interfaces", "--dhcp-range=10.77.0.200,10.77.0.210,255.255.255.0,120", "--pid-file="]);
+        command.args(["--log-dhcp", &format!("--log-facility={}", log.display())]);
+        command.arg(format!("--dhcp-leasefile={}", leases.display()));
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("dnsmasq starts");
+        let daemon = Daemon { child, events: log };
+        wait_for(|| fs::read_to_string(&daemon.events).is_ok_and(|log| log.contains("DHCP, IP range")));
+        (daemon, leases)
+    }
+
     pub fn udhcpc_daemon(&self, index: usize) -> Daemon {
         let (script, events) = self.udhcpc_script(index);
         let mut command = self.in_client(index, "udhcpc");
@@ -645,6 +660,10 @@ fn serve() {
                     other => format!("{other:?}"),
                 }
             }
+            Some(("probe", keep)) => {
+                let done = runtime.block_on(slipway::dhcp::find_servers(&leases, keep.parse().expect("seconds")));
+                done.err().unwrap_or_else(|| "done".to_owned())
+            }
             Some(("rank", address)) => format!("{:?}", ranks(address.parse().expect("an address"))),
             Some(("explain", mac)) => leases.explain(mac.parse().expect("a MAC address"), &hosts),
             _ => panic!("{line}"),
@@ -669,7 +688,7 @@ fn boot_http(
     for name in ["vmlinuz", "initrd", "ramdisk.json"] {
         fs::write(files.join(name), "a file").expect("a file");
     }
-    let networks = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
+    let networks: Vec<_> = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
     let (all, leases) = (config.networks.clone(), leases.clone());
     let boot_networks = boot::BootNetworks {
         lease_owner: Some(Arc::new(move |address| slipway::dhcp::lease_owner(&all, Some(&leases), address))),

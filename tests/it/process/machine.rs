@@ -101,37 +101,77 @@ impl Machine {
 
 /// DISCOVER, OFFER, REQUEST, ACK (RFC 2131, 3.1), by the DHCP server on this port of loopback.
 pub async fn lease(dhcp: u16, mac: MacAddress) -> Option<Ipv4Addr> {
-    let socket = UdpSocket::bind((RELAY, 0)).await.unwrap();
-    socket.connect(SocketAddrV4::new(SERVER, dhcp)).await.unwrap();
-    let offer = ask(&socket, mac, MessageType::Discover, None).await?;
-    let answer = ask(&socket, mac, MessageType::Request, Some((offer.yiaddr(), SERVER))).await?;
+    lease_in(Wire { dhcp, server: SERVER, relay: RELAY }, mac).await
+}
+
+/// A network of the appliance on loopback, where machines are asked for through a relay.
+#[derive(Clone, Copy)]
+pub struct Wire {
+    /// UDP port of DHCP.
+    pub dhcp: u16,
+    /// The appliance's address there.
+    pub server: Ipv4Addr,
+    /// The relay's.
+    pub relay: Ipv4Addr,
+}
+
+impl Wire {
+    async fn socket(self) -> UdpSocket {
+        let socket = UdpSocket::bind((self.relay, 0)).await.unwrap();
+        socket.connect(SocketAddrV4::new(self.server, self.dhcp)).await.unwrap();
+        socket
+    }
+}
+
+/// As [`lease`], on any network.
+pub async fn lease_in(wire: Wire, mac: MacAddress) -> Option<Ipv4Addr> {
+    let socket = wire.socket().await;
+    let offer = ask(&socket, wire.relay, mac, MessageType::Discover, vec![]).await?;
+    let chosen = vec![DhcpOption::RequestedIpAddress(offer.yiaddr()), DhcpOption::ServerIdentifier(wire.server)];
+    let answer = ask(&socket, wire.relay, mac, MessageType::Request, chosen).await?;
     (answer.opts().msg_type() == Some(MessageType::Ack)).then(|| answer.yiaddr())
+}
+
+/// What a machine is offered that is iPXE.
+pub async fn offer_to_ipxe(wire: Wire, mac: MacAddress) -> Option<Message> {
+    let ipxe = vec![
+        DhcpOption::ClassIdentifier(b"PXEClient:Arch:00007:UNDI:003010".to_vec()),
+        DhcpOption::UserClass(b"iPXE".to_vec()),
+    ];
+    ask(&wire.socket().await, wire.relay, mac, MessageType::Discover, ipxe).await
+}
+
+/// What a machine is answered that asks for an address that it has (INIT-REBOOT, RFC 2131, 3.2).
+pub async fn asks_again(wire: Wire, mac: MacAddress, address: Ipv4Addr) -> Option<MessageType> {
+    let asks = vec![DhcpOption::RequestedIpAddress(address)];
+    ask(&wire.socket().await, wire.relay, mac, MessageType::Request, asks).await?.opts().msg_type()
 }
 
 /// A machine tells everybody that it takes the offer of another server, which nobody answers here.
 pub async fn choose(dhcp: u16, mac: MacAddress, server: Ipv4Addr) {
     let socket = UdpSocket::bind((RELAY, 0)).await.unwrap();
     socket.connect(SocketAddrV4::new(SERVER, dhcp)).await.unwrap();
-    let answer = ask(&socket, mac, MessageType::Request, Some((Ipv4Addr::new(127, 0, 0, 99), server))).await;
+    let chosen =
+        vec![DhcpOption::RequestedIpAddress(Ipv4Addr::new(127, 0, 0, 99)), DhcpOption::ServerIdentifier(server)];
+    let answer = ask(&socket, RELAY, mac, MessageType::Request, chosen).await;
     assert!(answer.is_none(), "{answer:?}");
 }
 
-/// `wanted` is an address, and the server that offered it.
 async fn ask(
     socket: &UdpSocket,
+    relay: Ipv4Addr,
     mac: MacAddress,
     kind: MessageType,
-    wanted: Option<(Ipv4Addr, Ipv4Addr)>,
+    more: Vec<DhcpOption>,
 ) -> Option<Message> {
     let none = Ipv4Addr::UNSPECIFIED;
     let xid = rand::random();
-    let mut message = Message::new_with_id(xid, none, none, none, RELAY, &mac.0);
+    let mut message = Message::new_with_id(xid, none, none, none, relay, &mac.0);
     message.set_opcode(Opcode::BootRequest).set_hops(1);
     let options = message.opts_mut();
     options.insert(DhcpOption::MessageType(kind));
-    if let Some((address, server)) = wanted {
-        options.insert(DhcpOption::RequestedIpAddress(address));
-        options.insert(DhcpOption::ServerIdentifier(server));
+    for option in more {
+        options.insert(option);
     }
     // "Answer the port that this came from" (RFC 8357), since no other program's port 67 is wanted here.
     let data = UnknownOption::new(OptionCode::from(82), vec![19, 0]);

@@ -191,15 +191,15 @@ async fn a_url_is_handed_to_the_firmware() {
 async fn the_firmware_is_told_the_address_for_machines_and_the_bmc_the_one_for_bmcs() {
     let network = json!({ "networkData": r#"{"links": [{"id": "a", "type": "phy", "ethernet_mac_address": "02:00:00:00:00:01"}],
         "networks": [{"id": "n", "type": "ipv4", "link": "a", "ip_address": "127.0.0.5/8"}]}"# });
-    let (advertise, own) = (Some([192, 0, 2, 1].into()), Some([192, 0, 2, 2].into()));
+    let (advertise, own) = (Some([192, 0, 2, 1].into()), || Some(std::net::IpAddr::from([192, 0, 2, 2])).into());
     for (scheme, machines, planned, told) in [
-        ("redfish-virtualmedia", ToMachines { advertise, own }, false, "127.0.0.1"),
-        ("redfish-uefihttp", ToMachines { advertise, own }, true, "192.0.2.1"),
-        ("redfish-uefihttp", ToMachines { advertise: None, own }, false, "192.0.2.2"),
-        ("redfish-uefihttp", ToMachines { advertise: None, own }, true, "127.0.0.1"),
+        ("redfish-virtualmedia", ToMachines { advertise, own: own() }, false, "127.0.0.1"),
+        ("redfish-uefihttp", ToMachines { advertise, own: own() }, true, "192.0.2.1"),
+        ("redfish-uefihttp", ToMachines { advertise: None, own: own() }, false, "192.0.2.2"),
+        ("redfish-uefihttp", ToMachines { advertise: None, own: own() }, true, "127.0.0.1"),
         ("redfish-uefihttp", ToMachines::default(), false, "127.0.0.1"),
     ] {
-        let site = Site::start_with(RedfishOptions::default(), machines).await;
+        let site = Site::start_with(RedfishOptions::default(), machines.clone()).await;
         site.iso();
         site.secret("net", network.clone()).await;
         let more = if planned { json!({ "preprovisioningNetworkDataName": "net" }) } else { json!({}) };

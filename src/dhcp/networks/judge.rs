@@ -1,0 +1,161 @@
+//! Which networks are in force: those of the configuration, then those of the API, the oldest first. Pure.
+//!
+//! One that cannot be is left out with its reason, and changes nothing of the others.
+
+use std::collections::HashMap;
+
+use crate::config::NetworkConfig;
+
+/// A network as somebody wants it.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Name of its object, and its own.
+    pub name: String,
+    /// When that was created, Unix time in seconds.
+    pub created: i64,
+    /// What it says, or in what it contradicts itself.
+    pub config: Result<NetworkConfig, String>,
+}
+
+/// What comes of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is in force.
+    InForce,
+    /// It cannot be, for this reason.
+    Fault {
+        /// In one word, as conditions have it.
+        reason: &'static str,
+        /// For people.
+        message: String,
+    },
+}
+
+/// A network that is in force.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    /// The network.
+    pub config: NetworkConfig,
+    /// Whether it is of the configuration.
+    pub of_file: bool,
+}
+
+/// What is in force.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// The networks.
+    pub in_force: Vec<Judgement>,
+    /// What comes of each object.
+    pub verdicts: HashMap<String, Verdict>,
+}
+
+/// Judges what is wanted beside the networks of the configuration.
+pub fn judge(file: &[NetworkConfig], wanted: impl IntoIterator<Item = Wanted>) -> Judged {
+    let in_force = file.iter().map(|config| Judgement { config: config.clone(), of_file: true }).collect();
+    let mut judged = Judged { in_force, verdicts: HashMap::new() };
+    let mut wanted: Vec<_> = wanted.into_iter().collect();
+    wanted.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    for Wanted { name, config, .. } in wanted {
+        let placed = config.map_err(|message| ("InvalidSpec", message)).and_then(|config| {
+            fits(&judged.in_force, &config)?;
+            Ok(config)
+        });
+        let verdict = match placed {
+            Ok(config) => {
+                judged.in_force.push(Judgement { config, of_file: false });
+                Verdict::InForce
+            }
+            Err((reason, message)) => Verdict::Fault { reason, message },
+        };
+        judged.verdicts.insert(name, verdict);
+    }
+    judged
+}
+
+/// Why a network cannot be beside these.
+fn fits(others: &[Judgement], config: &NetworkConfig) -> Result<(), (&'static str, String)> {
+    if others.iter().any(|other| other.config.name == config.name) {
+        let message = format!(
+            "slipway.toml has a [[network]] {:?}, and that one is in force: give this one another name",
+            config.name
+        );
+        return Err(("NameTaken", message));
+    }
+    let Some(other) = others.iter().find(|other| other.config.subnet.overlaps(config.subnet)) else { return Ok(()) };
+    let (whose, subnet) = (&other.config.name, other.config.subnet);
+    let message = if other.of_file {
+        format!("{} overlaps {subnet} of the [[network]] {whose:?} of slipway.toml, which is in force", config.subnet)
+    } else {
+        format!("{} overlaps {subnet} of the Network {whose}, which is older and in force", config.subnet)
+    };
+    Err(("SubnetOverlap", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &str, subnet: &str) -> NetworkConfig {
+        toml::from_str(&format!("name = '{name}'\ninterface = 'e0'\nsubnet = '{subnet}'")).unwrap()
+    }
+
+    fn wanted(name: &str, created: i64, subnet: &str) -> Wanted {
+        Wanted { name: name.into(), created, config: Ok(config(name, subnet)) }
+    }
+
+    /// The reason, or nothing.
+    fn verdict(judged: &Judged, name: &str) -> String {
+        match &judged.verdicts[name] {
+            Verdict::InForce => String::new(),
+            Verdict::Fault { reason, message } => format!("{reason}: {message}"),
+        }
+    }
+
+    fn in_force(judged: &Judged) -> Vec<&str> {
+        judged.in_force.iter().map(|one| one.config.name.as_str()).collect()
+    }
+
+    #[test]
+    fn what_cannot_be_is_left_out_with_its_reason() {
+        let file = [config("a", "10.0.0.0/24"), config("b", "10.1.0.0/16")];
+        for (name, subnet, wanted_verdict) in [
+            ("x", "10.0.1.0/24", ""),
+            ("a", "10.0.1.0/24", "NameTaken: slipway.toml has a [[network]] \"a\""),
+            (
+                "x",
+                "10.0.0.128/25",
+                "SubnetOverlap: 10.0.0.128/25 overlaps 10.0.0.0/24 of the [[network]] \"a\" of slipway.toml",
+            ),
+            ("x", "10.0.0.0/8", "SubnetOverlap: 10.0.0.0/8 overlaps 10.0.0.0/24"),
+        ] {
+            let judged = judge(&file, [wanted(name, 0, subnet)]);
+            let found = verdict(&judged, name);
+            assert!(found.starts_with(wanted_verdict) && found.is_empty() == wanted_verdict.is_empty(), "{found}");
+            assert_eq!(judged.in_force.len(), if wanted_verdict.is_empty() { 3 } else { 2 });
+        }
+        let broken = Wanted { config: Err("spec.subnet: no".into()), ..wanted("x", 0, "10.0.9.0/24") };
+        let judged = judge(&file, [broken, wanted("y", 1, "10.0.9.0/24")]);
+        assert_eq!(verdict(&judged, "x"), "InvalidSpec: spec.subnet: no");
+        assert_eq!(in_force(&judged), ["a", "b", "y"], "it is in nobody's way");
+    }
+
+    #[test]
+    fn of_two_that_overlap_the_older_is_in_force() {
+        let all = [
+            wanted("young", 20, "10.0.0.0/25"),
+            wanted("old", 10, "10.0.0.0/24"),
+            // Of the same second: by name.
+            wanted("d", 30, "10.2.0.0/24"),
+            wanted("c", 30, "10.2.0.0/24"),
+            wanted("beside", 40, "10.0.1.0/24"),
+        ];
+        let judged = judge(&[], all.clone());
+        assert_eq!(in_force(&judged), ["old", "c", "beside"]);
+        let told = "SubnetOverlap: 10.0.0.0/25 overlaps 10.0.0.0/24 of the Network old, which is older and in force";
+        assert_eq!(verdict(&judged, "young"), told);
+        assert!(verdict(&judged, "d").contains("of the Network c"));
+        // When it goes, the next one comes alive.
+        let left = judge(&[], all.into_iter().filter(|one| one.name != "old"));
+        assert_eq!(in_force(&left), ["young", "c", "beside"]);
+    }
+}
