@@ -55,6 +55,14 @@ pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), Im
         let lack = Some(Lack { room: 0, needed: need });
         return Err(ImportError { lack, ..ImportError::passing(message) });
     }
+    if space.inodes == Some(0) {
+        let message = format!(
+            "no room in {folder}: each MiB of an image is a file, and what inodes its file system has left must stay free; \
+             remove images, or use a file system with more inodes"
+        );
+        let lack = Some(Lack { room: 0, needed: need });
+        return Err(ImportError { lack, ..ImportError::passing(message) });
+    }
     if space.room() >= need {
         return Ok(());
     }

@@ -46,6 +46,8 @@ use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
 /// Room that must stay free beside the library, in bytes: the database lives there too.
 pub(super) const RESERVE: u64 = 128 << 20;
+/// Inodes that must stay free beside it, each chunk being a file; of a small file system an eighth.
+const INODES_RESERVE: u64 = 8192;
 /// Chunks that are looked up in one go.
 const LOOKED_UP: usize = 4096;
 
@@ -86,6 +88,13 @@ pub(super) struct Space {
     pub(super) uploads: u64,
     /// Chunks that may be added.
     pub(super) chunks: usize,
+    /// Inodes that may be taken; `None` where the file system makes them as it needs them.
+    pub(super) inodes: Option<u64>,
+}
+
+/// What may be taken of a file system with so many inodes, of which so many are free.
+fn above_reserve(all: u64, free: u64) -> Option<u64> {
+    (all > 0).then(|| free.saturating_sub(INODES_RESERVE.min(all / 8)))
 }
 
 impl Space {
@@ -307,7 +316,8 @@ impl Inner {
         let (stored, chunks) = (state.stored, self.sources.max_chunks.saturating_sub(state.chunks.len()));
         drop(state);
         let below_limit = self.sources.max_library.saturating_sub(stored).saturating_sub(uploads);
-        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored, uploads, chunks })
+        let inodes = above_reserve(stat.files(), stat.files_available());
+        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored, uploads, chunks, inodes })
     }
 
     fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {

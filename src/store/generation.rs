@@ -5,7 +5,7 @@
 //! db/witness               what was last acknowledged, and in which generation
 //! db/generation-7/base     everything that was there when the generation began
 //! db/generation-7/journal  what changed since: sled's files
-//! db/ballast*              room that is given back when the disk is full
+//! db/ballast*              room and inodes that are given back when the disk is full
 //! ```
 //!
 //! In format 1 there was only sled, and its files lay in the folder itself. Such a database is taken over when it is opened.

@@ -5,10 +5,13 @@
 //! next to nothing is left, or it cannot be opened: whoever else writes to the disk may have taken what the first one gave.
 //! Of what the other gave, what the next start needs is kept again at once, for it may come before there is room. Both are
 //! made again when there is plenty. And some room is the journal's own, which nobody else can take (`journal.rs`).
+//!
+//! A file system can also have no inodes left while it has bytes: then no file can be made, and the store makes some when it is
+//! opened. So empty files keep inodes for that, as the ballast keeps bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,6 +40,18 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Names of the files, in the folder of the database: given back while it runs, and when it is opened.
 const NAMES: [&str; 2] = ["ballast", "ballast-start"];
+
+/// With fewer inodes free, the disk counts as full: each part of the store that is written anew is a file.
+const INODES_LOW: u64 = 16;
+
+/// With so many free, there are plenty again.
+const INODES_PLENTY: u64 = 4 * INODES_LOW;
+
+/// Inodes that are kept for a start: it makes a handful of files, and the other rooms of the appliance some.
+const INODES_KEPT: u64 = 32;
+
+/// Folder of the empty files that keep them, in the folder of the database.
+const KEEPERS: &str = "ballast-inodes";
 
 /// What is to be done with the ballast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +100,8 @@ pub(super) struct Space {
     bounds: Bounds,
     low: bool,
     free: u64,
+    /// Inodes that are free; the largest number where the file system makes them as it needs them.
+    inodes: u64,
     looked: Option<Instant>,
 }
 
@@ -98,6 +115,7 @@ impl Space {
             bounds: Bounds::of(u64::MAX),
             low: false,
             free: u64::MAX,
+            inodes: u64::MAX,
             looked: None,
         };
         space.look();
@@ -113,6 +131,7 @@ impl Space {
     pub fn give_all(&mut self) -> bool {
         if self.low {
             self.release(NAMES[1]);
+            self.release_inodes();
             self.ask();
         }
         self.low
@@ -122,7 +141,12 @@ impl Space {
     pub fn keep_for_next_start(&mut self) {
         let path = self.path.join(NAMES[1]);
         self.ask();
-        if !self.low || path.exists() {
+        if !self.low {
+            return;
+        }
+        // The other half is for what else a start makes.
+        self.keep_inodes(self.inodes / 2);
+        if path.exists() {
             return;
         }
         let mut size = START.min(self.bounds.ballast / 8);
@@ -180,7 +204,11 @@ impl Space {
         self.looked = Some(Instant::now());
         match fstatvfs(&self.folder) {
             Ok(found) => {
+                self.inodes = if found.files() == 0 { u64::MAX } else { found.files_available() };
                 self.free = bytes(&found, found.blocks_available());
+                if lacks_inodes(self.inodes, self.low) {
+                    self.free = 0;
+                }
                 self.bounds = Bounds::of(bytes(&found, found.blocks()));
             }
             Err(error) => {
@@ -193,11 +221,17 @@ impl Space {
         match step {
             Step::Stay => {}
             Step::Release => {
-                tracing::error!(
-                    free_bytes = self.free,
-                    "the disk of the database is full: nothing can be made or grow until something is deleted, or {} MiB are free",
-                    self.bounds.plenty() >> 20
-                );
+                match lacks_inodes(self.inodes, true) {
+                    true => tracing::error!(
+                        free_inodes = self.inodes,
+                        "the file system of the database has no inodes left: nothing can be made or grow until files are deleted (image list shows images), and {INODES_PLENTY} inodes are free"
+                    ),
+                    false => tracing::error!(
+                        free_bytes = self.free,
+                        "the disk of the database is full: nothing can be made or grow until something is deleted, or {} MiB are free",
+                        self.bounds.plenty() >> 20
+                    ),
+                }
                 self.release(NAMES[0]);
             }
             Step::Take => {
@@ -217,8 +251,38 @@ impl Space {
         }
     }
 
+    /// Gives back the inodes that are kept.
+    fn release_inodes(&self) {
+        for number in 0..INODES_KEPT {
+            self.release(&keeper(number));
+        }
+    }
+
+    /// Keeps so many inodes, no more than are to be kept.
+    fn keep_inodes(&self, count: u64) {
+        if self.inodes == u64::MAX {
+            return;
+        }
+        let made = fs::DirBuilder::new().mode(0o700).create(self.path.join(KEEPERS));
+        let kept = made.or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        });
+        let kept = kept.and_then(|()| {
+            (0..count.min(INODES_KEPT)).map(|number| self.path.join(keeper(number))).try_for_each(|path| {
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map(drop)
+            })
+        });
+        if let Err(error) = kept {
+            tracing::warn!(%error, "cannot reserve inodes for the next start");
+        }
+    }
+
     /// Makes the ballast, where there is plenty. Without it the store works as well, until the disk is full.
     fn take(&self) {
+        if self.inodes >= INODES_PLENTY && !self.path.join(keeper(INODES_KEPT - 1)).exists() {
+            self.keep_inodes(INODES_KEPT);
+        }
         let size = self.bounds.ballast / 2;
         let lacks = |name: &&str| fs::metadata(self.path.join(name)).map_or(0, |found| found.len()) < size;
         for name in NAMES.into_iter().filter(lacks) {
@@ -231,6 +295,16 @@ impl Space {
             }
         }
     }
+}
+
+/// Whether the file system counts as full for want of inodes.
+fn lacks_inodes(free: u64, was_low: bool) -> bool {
+    free < if was_low { INODES_PLENTY } else { INODES_LOW }
+}
+
+/// Name of an empty file that keeps an inode.
+fn keeper(number: u64) -> String {
+    format!("{KEEPERS}/{number}")
 }
 
 /// What a group of so many bytes may take of the disk, in bytes, beside two segments: sled writes some of its pages more than

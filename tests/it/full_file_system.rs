@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,6 +22,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams, ResourceExt};
 use serde_json::json;
 use slipway::api::MacAddress;
 use slipway::api::metal3::BareMetalHost;
+use slipway::api::slipway::{Image, ImageSpec};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
 use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
@@ -305,6 +306,86 @@ async fn a_full_file_system_is_lived_with_and_left() {
         return meet_a_full_disk(Path::new(&folder)).await;
     }
     on_a_small_disk("full_file_system::a_full_file_system_is_lived_with_and_left", "96m").await;
+}
+
+/// Takes every inode that is free; gives back how many those were.
+fn take_inodes(folder: &Path) -> usize {
+    std::fs::create_dir_all(folder).ok();
+    (0..).take_while(|_| File::create(folder.join(rand::random::<u64>().to_string())).is_ok()).count()
+}
+
+/// Inodes that are free, and all.
+fn inodes(folder: &Path) -> (u64, u64) {
+    let found = nix::sys::statvfs::statvfs(folder).unwrap();
+    (found.files_available(), found.files())
+}
+
+async fn meet_a_disk_without_inodes(folder: &Path) {
+    let images = folder.join("files");
+    std::fs::create_dir(&images).unwrap();
+    // Each MiB another one, and hardly anything on the disk: the file, and what the library makes of it.
+    let mut image = File::create(images.join("many.raw")).unwrap();
+    for number in 0..1200_u64 {
+        image.seek(SeekFrom::Start(number << 20)).unwrap();
+        image.write_all(&(number + 1).to_le_bytes()).unwrap();
+    }
+    image.set_len(1200 << 20).unwrap();
+    let more = format!("[image]\nfile_folder = {images:?}\n");
+    let mut appliance = Appliance::with_data(folder.join("data"), &more).await;
+    let _tell = Tell(appliance.folder().join("log"));
+    let client = appliance.client().await;
+    let library = Api::<Image>::all(client.clone());
+    let url = format!("file://{}", images.join("many.raw").display());
+    let spec = ImageSpec { url, format: Some("raw".into()), ..ImageSpec::default() };
+    library.create(&PostParams::default(), &Image::new("many", spec)).await.unwrap();
+    let refused = until("the import is refused", async || {
+        let message = library.get("many").await.unwrap().status?.message?;
+        message.contains("inodes").then_some(message)
+    })
+    .await;
+    let (free, all) = inodes(folder);
+    assert!(free >= all / 16, "{free} of {all} are left: {refused}");
+    library.delete("many", &DeleteParams::default()).await.unwrap();
+
+    let all = Api::<ConfigMap>::default_namespaced(client.clone());
+    let mut left = 12;
+    for number in 0..left {
+        all.create(&PostParams::default(), &map(&format!("m{number}"))).await.unwrap();
+    }
+    let others = folder.join("others");
+    assert!(take_inodes(&others) > 0);
+    for start in 0..4 {
+        appliance.restart(start % 2 == 1).await;
+        let client = appliance.client().await;
+        let all = Api::<ConfigMap>::default_namespaced(client.clone());
+        assert_eq!(all.list(&ListParams::default()).await.unwrap().items.len(), left, "start {start}");
+        left -= 1;
+        delete(&client, &format!("m{left}")).await;
+        take_inodes(&others);
+    }
+    let client = appliance.client().await;
+    let all = Api::<ConfigMap>::default_namespaced(client.clone());
+    let refused = until("what grows is refused", async || {
+        match all.create(&PostParams::default(), &map(&format!("n{}", rand::random::<u64>()))).await {
+            Err(kube::Error::Api(status)) => Some(status),
+            Err(error) => panic!("{error}"),
+            Ok(_) => None,
+        }
+    })
+    .await;
+    assert!(refused.code == 507 && refused.message.contains("is full"), "{} {}", refused.code, refused.message);
+    std::fs::remove_dir_all(&others).unwrap();
+    until("there is room again", async || all.create(&PostParams::default(), &map("after")).await.ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_system_without_inodes_is_lived_with_and_left() {
+    if let Ok(folder) = std::env::var(FOLDER) {
+        slipway::appliance::install_tls_provider();
+        return meet_a_disk_without_inodes(Path::new(&folder)).await;
+    }
+    on_a_small_disk("full_file_system::a_file_system_without_inodes_is_lived_with_and_left", "400m,nr_inodes=1000")
+        .await;
 }
 
 /// A large object, and the mark that is on it.

@@ -31,6 +31,8 @@ const ALL_BYTES: u64 = 512 << 20;
 const PART_OF_THE_DISK: u64 = 16;
 /// Bytes that stay free in the file system: others need them more than logs do.
 const LEFT_FREE: u64 = 64 << 20;
+/// Inodes that the logs leave, each being a file; of a small file system a sixteenth.
+const INODES_RESERVE: u64 = 8192;
 /// Stands where earlier lines were.
 const LEFT_OUT: &str = "[earlier lines are left out]\n";
 
@@ -234,7 +236,9 @@ fn space(folder: &Path) -> Option<(u64, u64)> {
     let there = folder.ancestors().find(|folder| folder.exists())?;
     let stat = nix::sys::statvfs::statvfs(there).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
-    Some((bytes(stat.blocks_available()), bytes(stat.blocks())))
+    // Each log is a file: without inodes there is no room either.
+    let few = stat.files() > 0 && stat.files_available() < INODES_RESERVE.min(stat.files() / 16);
+    Some((if few { 0 } else { bytes(stat.blocks_available()) }, bytes(stat.blocks())))
 }
 
 /// The room with what is there. What cannot be read is left out.
