@@ -56,6 +56,8 @@ struct Listener {
     interface: String,
     port: Port,
     assigned: Arc<Assigned>,
+    /// Whether it had a network.
+    served: bool,
     stop: CancellationToken,
 }
 
@@ -206,7 +208,13 @@ impl Listeners {
                             worker.set_cards(cards.clone());
                         }
                         workers.push((worker, stop.clone()));
-                        self.all.push(Listener { interface: config.interface.clone(), port: *port, assigned, stop });
+                        self.all.push(Listener {
+                            interface: config.interface.clone(),
+                            port: *port,
+                            assigned,
+                            served: false,
+                            stop,
+                        });
                     }
                 }
                 Ok(server)
@@ -248,16 +256,19 @@ impl Listeners {
                 places.push((network.config().interface.clone(), Port::Server, assigned));
             }
         }
-        self.all.retain(|listener| {
+        self.all.retain_mut(|listener| {
             let is_here =
                 |(interface, port, _): &&(String, Port, _)| *interface == listener.interface && *port == listener.port;
             let assigned: Vec<_> = places.iter().filter(is_here).map(|(.., network)| network.clone()).collect();
             let stays = !assigned.is_empty();
             listener.assigned.set(assigned);
             if !stays {
-                tracing::info!(interface = %listener.interface, "DHCP listens no longer: the interface has no network");
+                if listener.served {
+                    tracing::info!(interface = %listener.interface, "DHCP listens no longer: the interface has no network");
+                }
                 listener.stop.cancel();
             }
+            listener.served |= stays;
             stays
         });
         Ok(workers)
