@@ -320,6 +320,7 @@ async fn begin(
             }
             api.add_metrics(counted);
             api.set_tasks(tasks.clone());
+            api.set_webhooks(live.webhooks.clone());
             let log = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
                 path: config.data_dir.logs().join("audit.log"),
                 max_bytes: config.audit.max_size_mb * 1_000_000,

@@ -17,11 +17,13 @@ mod backup;
 mod discovery;
 mod network;
 mod span;
+mod webhooks;
 
 pub use backup::BackupConfig;
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
 pub use network::{AddressRange, NetworkConfig, NetworkMode, ReservationConfig};
 pub use span::Span;
+pub use webhooks::{WebhookAddress, WebhooksConfig};
 
 /// Where `slipway.toml` is looked for.
 pub const DEFAULT_PATH: &str = "/etc/slipway/slipway.toml";
@@ -123,6 +125,8 @@ pub struct ApiConfig {
     pub connections_per_address: NonZeroUsize,
     /// How long an administrator's certificate lasts; ten minutes to a year.
     pub admin_certificate: Span,
+    /// What the API asks before it writes, and in whose name objects are converted.
+    pub webhooks: WebhooksConfig,
 }
 
 impl Default for ApiConfig {
@@ -137,6 +141,7 @@ impl Default for ApiConfig {
             event_lifetime,
             connections_per_address,
             admin_certificate: Span(crate::pki::CLIENT_LIFETIME),
+            webhooks: WebhooksConfig::default(),
         }
     }
 }
@@ -458,6 +463,7 @@ impl Config {
         if !ADMIN_CERTIFICATE.contains(&self.api.admin_certificate.0) {
             faults.push("api.admin_certificate must be 10m to 8760h".into());
         }
+        faults.extend(self.api.webhooks.faults());
         for name in self.api.names.iter().filter(|name| !crate::pki::is_name(name)) {
             faults.push(format!("api.names: {name:?} is neither an IP address nor a DNS name"));
         }

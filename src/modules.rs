@@ -9,7 +9,7 @@ use crate::api::{self, Declared, Kind, StoragePolicy};
 use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot::neighbour::Cards;
 use crate::cluster_api;
-use crate::config::{Config, HostConfig};
+use crate::config::{Config, HostConfig, WebhooksConfig};
 use crate::dhcp::{self, Leases, Reservations, ServicePorts};
 use crate::host::directory::Directory;
 use crate::host::logs::Logs;
@@ -91,6 +91,8 @@ pub struct LiveSettings {
     pub quirks: Live<Quirks>,
     /// `image.allow`
     pub image_allow: Live<Vec<Allowed>>,
+    /// `[api.webhooks]`
+    pub webhooks: Live<WebhooksConfig>,
 }
 
 impl LiveSettings {
@@ -105,6 +107,7 @@ impl LiveSettings {
             bmc_allow: config.bmc.allow.clone().into(),
             quirks: Quirks::load(config.bmc.quirks.as_deref())?.into(),
             image_allow: config.image.allow.clone().into(),
+            webhooks: config.api.webhooks.clone().into(),
         })
     }
 }

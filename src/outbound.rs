@@ -42,6 +42,12 @@ impl Allowed {
     fn covers(&self, address: IpAddr, port: u16) -> bool {
         self.network.contains(address) && self.port.is_none_or(|only| only == port)
     }
+
+    /// Whether it is one address, and no network.
+    fn is_single(&self) -> bool {
+        let bits = if self.network.is_ipv4() { 32 } else { 128 };
+        self.network.prefix() == bits
+    }
 }
 
 impl FromStr for Allowed {
@@ -93,6 +99,8 @@ pub enum Special {
     Own,
     /// The kernel does not tell which addresses are the appliance's own.
     Unknown,
+    /// Any other, where only what the list names is connected to.
+    Unlisted,
 }
 
 impl fmt::Display for Special {
@@ -107,6 +115,7 @@ impl fmt::Display for Special {
             Self::Translated => "an address that a translator leads to an IPv4 address",
             Self::Own => "an address of the appliance itself",
             Self::Unknown => "possibly an address of the appliance itself (its own cannot be read)",
+            Self::Unlisted => "an address that is not listed",
         })
     }
 }
@@ -258,12 +267,20 @@ pub fn masked(text: &str) -> String {
 pub struct Guard {
     key: &'static str,
     allow: Live<Vec<Allowed>>,
+    /// Whether nothing is connected to but what the list names.
+    only: bool,
 }
 
 impl Guard {
     /// `key` is the list's name in the configuration, for messages: `image.allow`.
     pub fn new(key: &'static str, allow: impl Into<Live<Vec<Allowed>>>) -> Self {
-        Self { key, allow: allow.into() }
+        Self { key, allow: allow.into(), only: false }
+    }
+
+    /// One that connects to what the list names and to nothing else. What is special to this box is to be named by its own
+    /// address: a network that it happens to be in does not name it.
+    pub fn only(key: &'static str, allow: impl Into<Live<Vec<Allowed>>>) -> Self {
+        Self { only: true, ..Self::new(key, allow) }
     }
 
     /// Judges one address and port.
@@ -276,8 +293,14 @@ impl Guard {
     }
 
     fn judge_as(&self, name: Option<&str>, address: SocketAddr) -> Result<(), Refused> {
-        let allow = self.allow.get();
+        let mut allow = self.allow.get();
+        let mut listed = true;
+        if self.only {
+            listed = allow.iter().any(|entry| entry.covers(address.ip().to_canonical(), address.port()));
+            allow = Arc::new(allow.iter().filter(|entry| entry.is_single()).cloned().collect());
+        }
         let judged = match own_addresses() {
+            _ if !listed => Err(Special::Unlisted),
             Ok(own) => judge(address, &own, &allow).and_then(|()| match route::is_local(plain(address.ip())) {
                 Ok(false) => Ok(()),
                 Ok(true) => judge(address, &[address.ip(), plain(address.ip())], &allow),
@@ -335,6 +358,30 @@ mod tests {
 
     fn allowed(entries: &[&str]) -> Vec<Allowed> {
         entries.iter().map(|entry| entry.parse().expect("an entry")).collect()
+    }
+
+    #[test]
+    fn a_guard_of_a_list_alone_connects_to_nothing_else() {
+        let networks = ["10.0.0.0/8", "127.0.0.0/8", "127.0.0.7:8443", "2001:db8::/32"];
+        let guard = Guard::only("api.webhooks.allow", allowed(&networks));
+        for (address, wanted) in [
+            ("10.1.2.3:443", Ok(())),
+            ("[::ffff:10.1.2.3]:443", Ok(())),
+            ("[2001:db8::7]:443", Ok(())),
+            ("192.0.2.7:443", Err(Special::Unlisted)),
+            ("[64:ff9b::a01:203]:443", Err(Special::Unlisted)),
+            ("169.254.169.254:443", Err(Special::Unlisted)),
+            // A network names no address of this box.
+            ("127.0.0.1:8443", Err(Special::Loopback)),
+            ("127.0.0.7:443", Err(Special::Loopback)),
+            ("127.0.0.7:8443", Ok(())),
+        ] {
+            let judged = guard.judge(address.parse().expect("an address")).map_err(|refused| refused.special);
+            assert_eq!(judged, wanted, "{address}");
+        }
+        let none = Guard::only("api.webhooks.allow", Vec::new());
+        let refused = none.judge("192.0.2.7:443".parse().expect("an address")).unwrap_err().to_string();
+        assert!(refused.contains("not listed") && refused.contains("api.webhooks.allow"), "{refused}");
     }
 
     #[test]

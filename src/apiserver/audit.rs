@@ -22,6 +22,7 @@
 //!
 //! Backups, which hold every key, are in it. Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -49,6 +50,7 @@ mod room;
 mod volume;
 
 use attempt_limit::{AttemptLimit, OF_LOGINS, OF_REFUSALS, origin};
+pub(super) use event::OfWebhooks;
 use event::{
     Annotations, Empty, Event, ObjectRef, Status, TEXT_MAX, URI_MAX, caller_info, has_line, is_refusal, line, micros,
     parameter, user_agent, verb,
@@ -322,6 +324,7 @@ fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
             left_out: &left_out,
             outcome: "",
             proof: &attempt.proof,
+            of_webhooks: BTreeMap::new(),
         },
     };
     line(&event).is_some_and(|line| queue.try_send(Message::Line(Line::of_nobody(line))).is_ok())
@@ -440,10 +443,11 @@ impl Pending {
         let status = if code < 400 { "Success" } else { "Failure" };
         // A watch has only begun.
         let stage = if self.verb == "watch" && code < 400 { "ResponseStarted" } else { "ResponseComplete" };
-        self.write(stage, Some(Status { metadata: Empty {}, status, message: "", code, reason }), "");
+        let said = answer.as_ref().map(OfWebhooks::of).unwrap_or_default();
+        self.write(stage, Some(Status { metadata: Empty {}, status, message: "", code, reason }), "", said);
     }
 
-    fn write(&mut self, stage: &str, status: Option<Status<'_>>, outcome: &str) {
+    fn write(&mut self, stage: &str, status: Option<Status<'_>>, outcome: &str, of_webhooks: BTreeMap<&str, &str>) {
         let Some(place) = self.place.take() else { return };
         let event = Event {
             kind: "Event",
@@ -467,6 +471,7 @@ impl Pending {
                 left_out: "",
                 outcome,
                 proof: &self.proof,
+                of_webhooks,
             },
         };
         if let Some(line) = line(&event) {
@@ -488,7 +493,8 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.write("Panic", None, "unknown: the client went away or the server failed before the answer");
+        let outcome = "unknown: the client went away or the server failed before the answer";
+        self.write("Panic", None, outcome, BTreeMap::new());
     }
 }
 

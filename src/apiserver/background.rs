@@ -227,7 +227,7 @@ impl ApiServer {
             return Ok(Outcome::NoRoom);
         }
         let identity = Identity::in_process();
-        match self.delete_object(resource, &object.namespace, &object.name, options, &identity).await {
+        match self.delete_object(resource, &object.namespace, &object.name, options, &identity, None).await {
             Ok(super::delete::Deleted::Gone(_)) => {
                 tracing::debug!(resource = resource.plural, object = %crate::log::named(&object.namespace, &object.name), "deleted an object by itself");
                 Ok(Outcome::Done)

@@ -12,6 +12,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::inflight::{InflightPermit, too_many};
+pub(super) use super::json_values::count_values;
 use super::protobuf;
 use super::status::{ApiError, shorten};
 
@@ -55,30 +56,6 @@ async fn gather(body: Body, room: &mut InflightPermit) -> Result<Bytes, ApiError
 
 /// Most JSON values of an object: a megabyte of them takes a hundred in memory.
 pub(super) const VALUES_MAX: usize = 100_000;
-
-/// How many values a text has, if it is JSON: each but the first follows a comma, or is the first of what holds it.
-pub(super) fn count_values(text: &[u8]) -> usize {
-    let (mut values, mut in_text, mut escaped, mut begins) = (1, false, false, false);
-    for byte in text {
-        if in_text {
-            (in_text, escaped) = (escaped || *byte != b'"', !escaped && *byte == b'\\');
-            continue;
-        }
-        if byte.is_ascii_whitespace() {
-            continue;
-        }
-        if std::mem::take(&mut begins) && !matches!(byte, b'}' | b']') {
-            values += 1;
-        }
-        match byte {
-            b',' => values += 1,
-            b'{' | b'[' => begins = true,
-            b'"' => in_text = true,
-            _ => {}
-        }
-    }
-    values
-}
 
 /// Refuses JSON of more values than are taken, before they are made.
 pub(super) fn check_count(json: &[u8]) -> Result<(), ApiError> {

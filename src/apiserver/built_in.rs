@@ -8,7 +8,7 @@ use super::from_definition::{RegistryError, resources};
 use super::registry::Registry;
 use super::resource::{APIEXTENSIONS, Conversion, CoreKind, Document, Resource, core_schema_name};
 use super::schema::Schema;
-use super::{auth, core_kinds, crd, events};
+use super::{auth, core_kinds, crd, events, webhooks};
 use crate::api::{Kind, StoragePolicy};
 
 /// The core kinds and these.
@@ -116,7 +116,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
     let shared: BTreeMap<String, Document> =
         shared.into_iter().map(|(name, schema)| (name, Document::new(&schema))).collect();
     let mut resources = Vec::new();
-    for core in kinds.into_iter().chain(auth::kinds::all()) {
+    for core in kinds.into_iter().chain(auth::kinds::all()).chain(webhooks::kinds::all()) {
         let fail = |reason: String| RegistryError { kind: core.kind.into(), reason };
         let name = core_schema_name(core.group, "v1", core.kind);
         let unnamed = || fail(format!("no schema named {name}"));
@@ -130,7 +130,11 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
             plural: core.plural.into(),
             singular: core.kind.to_lowercase(),
             short_names: core.short_names.iter().map(|name| (*name).to_owned()).collect(),
-            categories: if core.group == APIEXTENSIONS { vec!["api-extensions".into()] } else { Vec::new() },
+            categories: if [APIEXTENSIONS, webhooks::kinds::GROUP].contains(&core.group) {
+                vec!["api-extensions".into()]
+            } else {
+                Vec::new()
+            },
             namespaced: core.namespaced,
             // There are no services. Clients list them all the same (`kubectl cluster-info`).
             policy: if core.kind == "Service" { StoragePolicy::View } else { auth::kinds::storage_policy(core.group) },

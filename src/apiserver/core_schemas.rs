@@ -66,6 +66,7 @@ fn referred(map: &Map<String, Value>) -> Option<(&str, impl Iterator<Item = (&St
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
     use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview};
     use k8s_openapi::api::authorization::v1::{
         LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
@@ -137,6 +138,7 @@ mod tests {
         }
         add!(Namespace, Secret, ConfigMap, Event, NewEvent, Lease, Service, ServiceAccount);
         add!(ClusterRole, ClusterRoleBinding, Role, RoleBinding);
+        add!(MutatingWebhookConfiguration, ValidatingWebhookConfiguration);
         add!(SelfSubjectReview, TokenRequest, TokenReview, LocalSubjectAccessReview, SelfSubjectAccessReview);
         add!(SelfSubjectRulesReview, SubjectAccessReview);
         add!(ListMeta, DeleteOptions, Status, Scale);

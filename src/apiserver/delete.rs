@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use super::status::{ApiError, FieldError, FieldFault};
 
 use super::request_context::RequestContext;
 use super::{AdmissionRequest, ApiServer, Identity, Operation, meta};
-use crate::api::StoragePolicy;
 use crate::store::{Expect, Mutation, Object, WriteError};
 
 /// Namespaces that stay.
@@ -38,6 +38,9 @@ struct Preconditions {
     uid: Option<String>,
     resource_version: Option<String>,
 }
+
+/// Asks others whether an object may go. Nothing is locked meanwhile, and it may be asked again of what the object became.
+pub(super) type Question<'q> = &'q (dyn Fn(Arc<Object>) -> BoxFuture<'q, Result<(), ApiError>> + Send + Sync);
 
 /// What deleting ended with.
 #[derive(Debug)]
@@ -128,7 +131,27 @@ impl DeleteOptions {
         }
     }
 
-    fn is_dry_run(&self) -> bool {
+    /// As an object of `meta.k8s.io/v1`.
+    pub(super) fn as_object(&self) -> Value {
+        let mut options = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
+        if let Some(wanted) = &self.preconditions {
+            let fields = [("uid", &wanted.uid), ("resourceVersion", &wanted.resource_version)];
+            let given = fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value.clone()?.into())));
+            options["preconditions"] = Value::Object(given.collect());
+        }
+        if let Some(policy) = &self.propagation_policy {
+            options["propagationPolicy"] = policy.as_str().into();
+        }
+        if let Some(orphan) = self.orphan_dependents {
+            options["orphanDependents"] = orphan.into();
+        }
+        if let Some(dry_run) = self.dry_run.as_ref().filter(|values| !values.is_empty()) {
+            options["dryRun"] = json!(dry_run);
+        }
+        options
+    }
+
+    pub(super) fn is_dry_run(&self) -> bool {
         self.dry_run.as_ref().is_some_and(|values| !values.is_empty())
     }
 }
@@ -156,7 +179,8 @@ pub(super) fn success_of_many(resource: &Resource) -> Value {
 }
 
 impl ApiServer {
-    /// Deletes one object, or marks it for deletion when finalizers hold it.
+    /// Deletes one object, or marks it for deletion when finalizers hold it. Asks the question of it as it is then, if there is
+    /// one.
     pub(super) async fn delete_object(
         &self,
         resource: &Resource,
@@ -164,6 +188,7 @@ impl ApiServer {
         name: &str,
         options: &DeleteOptions,
         identity: &Identity,
+        question: Option<Question<'_>>,
     ) -> Result<Deleted, ApiError> {
         let is_namespace = &*resource.storage == "/namespaces";
         if is_namespace && PERMANENT_NAMESPACES.contains(&name) {
@@ -192,6 +217,9 @@ impl ApiServer {
                 if !errors.is_empty() {
                     return Err(ApiError::invalid(resource, name, &errors));
                 }
+            }
+            if let Some(ask) = question {
+                ask(Arc::clone(&current)).await?;
             }
             let before = object_meta.clone();
             let mut finalizers = object_meta.finalizers.take().unwrap_or_default();
@@ -328,58 +356,6 @@ fn check_preconditions(
         && *version != revision.to_string()
     {
         return fail("ResourceVersion", version, &revision.to_string(), "modified");
-    }
-    Ok(())
-}
-
-/// Deletes the object of the path.
-pub(super) async fn delete(context: &RequestContext<'_>, body: Bytes) -> Result<Deleted, ApiError> {
-    require_deletable(context)?;
-    if context.target.subresource.is_some() {
-        return Err(ApiError::method_not_allowed("a subresource cannot be deleted"));
-    }
-    let options = DeleteOptions::parse(context, &body)?;
-    let namespace = context.target.namespace.as_deref().unwrap_or_default();
-    context.api.delete_object(context.resource, namespace, context.name()?, &options, context.identity).await
-}
-
-/// Text of what a deletion of many shows, in bytes. What it shows is in memory for it alone.
-const SHOWN_MAX: usize = 16 << 20;
-
-/// Deletes everything that is selected: `names` says what that is, by namespace and name, when all else is well. Returns what it
-/// was, unless that is too much to be shown.
-pub(super) async fn delete_collection(
-    context: &RequestContext<'_>,
-    body: Bytes,
-    names: impl Future<Output = Result<Vec<(String, String)>, ApiError>>,
-) -> Result<Option<Vec<Arc<Object>>>, ApiError> {
-    require_deletable(context)?;
-    if context.resource.namespaced && context.target.namespace.is_none() {
-        return Err(ApiError::method_not_allowed("deleting in all namespaces at once is not allowed"));
-    }
-    let options = DeleteOptions::parse(context, &body)?;
-    let mut deleted = Some(Vec::new());
-    let mut shown = 0;
-    for (namespace, name) in names.await? {
-        let done = context.api.delete_object(context.resource, &namespace, &name, &options, context.identity).await;
-        match done {
-            Ok(done) => {
-                shown += done.object().json_len();
-                deleted = deleted.filter(|_| shown <= SHOWN_MAX);
-                if let Some(deleted) = &mut deleted {
-                    deleted.push(Arc::clone(done.object()));
-                }
-            }
-            Err(error) if error.code == http::StatusCode::NOT_FOUND => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(deleted)
-}
-
-fn require_deletable(context: &RequestContext<'_>) -> Result<(), ApiError> {
-    if context.resource.policy == StoragePolicy::View && !context.identity.is_in_process() {
-        return Err(context.read_only());
     }
     Ok(())
 }

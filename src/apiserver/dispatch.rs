@@ -1,5 +1,6 @@
 //! Request dispatch: authentication, authorisation, a place among the requests, and the handler.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
@@ -23,9 +24,10 @@ use super::request_context::{NOT_ALLOWED, REQUEST_MAX, RequestContext, within};
 use super::resource::Resource;
 use super::server::{ApiServer, ServedApis};
 use super::status::{self, ApiError};
+use super::webhooks::converting;
 use super::{
-    audit, backup, blocking, body, delete, discovery, exchange_memory, guarded, inflight, list, list_body, metrics,
-    read, response_memory, scale, tls, upload, watch, write,
+    audit, backup, blocking, body, delete, delete_request, discovery, exchange_memory, guarded, inflight, list,
+    list_body, metrics, read, response_memory, scale, tls, upload, watch, write,
 };
 use crate::api::StoragePolicy;
 
@@ -346,7 +348,7 @@ async fn serve_resource(
     };
     let answer = answer(&context, verb, body).await;
     match resource.deprecation.as_deref() {
-        Some(warning) => answer.map(|response| read::with_warning(response, warning)),
+        Some(warning) => answer.map(|response| status::with_warning(response, warning)),
         None => answer,
     }
 }
@@ -398,7 +400,7 @@ async fn answer(context: &RequestContext<'_>, verb: &str, body: Bytes) -> Result
                 _ => auth::reviews::make_token(context, &body).await,
             }
         }
-        "get" if scale => scale::get(context),
+        "get" if scale => scale::get(context).await,
         "update" | "patch" if scale => scale::write(context, body, verb == "patch").await,
         _ if scale => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
         "watch" => watch::watch(context).await,
@@ -406,36 +408,49 @@ async fn answer(context: &RequestContext<'_>, verb: &str, body: Bytes) -> Result
         "list" => list::list(context).await,
         "create" => {
             let written = write::create(context, body).await?;
-            let mut response = read::send_written(context, &written);
-            response.extensions_mut().insert(audit::Made(written.object.name.clone()));
+            let made = audit::Made(written.object.name.clone());
+            let mut response = read::send_written(context, written).await?;
+            response.extensions_mut().insert(made);
             Ok(response)
         }
         "update" => {
             let written = write::update(context, body).await?;
-            Ok(read::send_written(context, &written))
+            read::send_written(context, written).await
         }
         "patch" => {
             let written = write::patch(context, body).await?;
-            Ok(read::send_written(context, &written))
+            read::send_written(context, written).await
         }
         "delete" => {
-            let deleted = delete::delete(context, body).await?;
-            Ok(match &deleted {
-                delete::Deleted::Held(object) => read::send(context, StatusCode::OK, object),
-                delete::Deleted::Gone(object) => {
-                    status::json_response(StatusCode::OK, delete::success(context.resource, object).to_string())
+            let (deleted, remarks) = delete_request::delete(context, body).await?;
+            let held = match &deleted {
+                delete::Deleted::Held(object) => {
+                    converting::served_one(context.api, context.resource, Arc::clone(object)).await.ok()
                 }
-            })
+                delete::Deleted::Gone(_) => None,
+            };
+            let success = || delete::success(context.resource, deleted.object()).to_string();
+            // It is done, even where it cannot be shown.
+            let response = held.map_or_else(
+                || status::json_response(StatusCode::OK, success()),
+                |object| read::send(context, StatusCode::OK, &object),
+            );
+            Ok(remarks.put_on(response))
         }
         // All namespaces at once is what nobody means.
         "deletecollection" if &*context.resource.storage != "/namespaces" => {
-            let deleted = delete::delete_collection(context, body, list::names(context)).await?;
-            Ok(match deleted {
+            let (deleted, remarks) = delete_request::delete_collection(context, body, list::names(context)).await?;
+            let shown = match deleted {
+                Some(deleted) => converting::served(context.api, context.resource, deleted).await.ok(),
+                None => None,
+            };
+            let response = match shown {
                 Some(deleted) => {
                     read::send_list(context, deleted, &list_body::ListHead::at(context.api.store().revision()))
                 }
                 None => status::json_response(StatusCode::OK, delete::success_of_many(context.resource).to_string()),
-            })
+            };
+            Ok(remarks.put_on(response))
         }
         _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
     }

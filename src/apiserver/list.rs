@@ -19,6 +19,7 @@ use super::request::{Params, parse_revision};
 use super::request_context::RequestContext;
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, shorten};
+use super::webhooks::converting;
 use crate::store::{Listing, Object};
 
 /// Longest continue token that is read.
@@ -220,6 +221,7 @@ pub(super) async fn list(context: &RequestContext<'_>) -> Result<Response, ApiEr
     drop(turn);
     // With a selector nobody knows how many would be left without looking at them all.
     let (objects, head) = part.end(revision, selector.is_everything().then_some(total));
+    let objects = converting::served(context.api, context.resource, objects).await?;
     Ok(send_list(context, objects, &head))
 }
 
@@ -238,7 +240,7 @@ async fn read(context: &RequestContext<'_>, wanted: &Wanted) -> Result<Listing, 
         Wanted::Rest(None, _) => Ok(store.list(storage, namespace)),
         Wanted::Rest(Some(revision), after) => store.list_at(storage, namespace, *revision).map_err(|_| {
             let mut error = ApiError::expired(CONTINUE_EXPIRED);
-            error.continue_token = encode(NEWEST, after);
+            error.continue_token = encode(NEWEST, after).into();
             error
         }),
     }

@@ -11,7 +11,7 @@ use super::apply::update::{self, Applied, ApplyFault, Conflict, Types};
 use super::apply::{markers, typed};
 use super::meta;
 use super::request_context::RequestContext;
-use super::resource::Resource;
+use super::resource::{Conversion, Resource};
 use super::schema::MergeType;
 use super::status::{ApiError, shorten};
 
@@ -112,7 +112,11 @@ fn with_types<R>(context: &RequestContext<'_>, rules: impl FnOnce(&Types<'_>) ->
         if other.storage != resource.storage {
             return None;
         }
-        let value = other.served(resource.to_stored(value.clone()));
+        let mut value = other.served(resource.to_stored(value.clone()));
+        if matches!(other.conversion, Some(Conversion::Webhook { .. })) {
+            // A webhook is not asked for the sake of managers: what they own is looked for by the same names.
+            value["apiVersion"] = other.api_version().into();
+        }
         Some((value, Arc::clone(other)))
     };
     let api_version = resource.api_version();

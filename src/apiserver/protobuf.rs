@@ -12,6 +12,7 @@ use super::status::ApiError;
 
 mod access;
 mod definition;
+mod hooks;
 mod objects;
 
 /// Media type.
@@ -35,6 +36,8 @@ enum Type {
     /// JSON as text, in the first field of a message.
     Json,
     Message(&'static [Field]),
+    /// A message whose fields JSON has among those of the one that it is in.
+    Inline(&'static [Field]),
     /// A message with a schema, which may hold others.
     Schema,
     /// A message of which JSON shows one field: the first of these that is there.
@@ -121,6 +124,7 @@ fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
         ("coordination.k8s.io/v1", "Lease") => objects::LEASE,
         ("autoscaling/v1", "Scale") => objects::SCALE,
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => definition::DEFINITION,
+        ("admissionregistration.k8s.io/v1", kind) => return hooks::configuration(kind),
         ("rbac.authorization.k8s.io/v1", kind) => return access::role_kind(kind),
         ("authorization.k8s.io/v1" | "authentication.k8s.io/v1", kind) => return access::review(kind),
         _ => return None,
@@ -199,6 +203,10 @@ fn message(bytes: &[u8], fields: &'static [Field], left: &mut Left) -> Result<Ma
             let (key, value) = entry(bytes, *kind, left)?;
             let entries = map.entry(field.name).or_insert_with(|| Value::Object(Map::new()));
             entries[key] = value;
+            continue;
+        }
+        if let (Type::Inline(fields), Wire::Bytes(bytes)) = (field.kind, &wire) {
+            map.extend(message(bytes, fields, left)?);
             continue;
         }
         let value = scalar(field.kind, &wire, left)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 use serde_json::json;
 
 use super::blocking;
@@ -21,6 +21,7 @@ use super::request::{Params, Representation, parse_revision};
 use super::request_context::RequestContext;
 use super::response_memory::{self, ConnectionHandle, FullBody, ResponseReservation};
 use super::status::ApiError;
+use super::webhooks::converting;
 use super::write::Written;
 use crate::store::{Object, Store};
 
@@ -39,6 +40,7 @@ pub(super) async fn get(context: &RequestContext<'_>) -> Result<Response, ApiErr
         .store()
         .get(&context.resource.storage, namespace, name)
         .ok_or_else(|| context.api.missing(context.resource, namespace, name))?;
+    let object = converting::served_one(context.api, context.resource, object).await?;
     Ok(send(context, StatusCode::OK, &object))
 }
 
@@ -143,22 +145,11 @@ fn respond(
 }
 
 /// Sends a written object with its warnings.
-pub(super) fn send_written(context: &RequestContext<'_>, written: &Written) -> Response {
+pub(super) async fn send_written(context: &RequestContext<'_>, written: Written) -> Result<Response, ApiError> {
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    let response = send(context, code, &written.object);
-    written.warnings.iter().fold(response, |response, warning| with_warning(response, warning))
+    let object = converting::served_one(context.api, context.resource, written.object).await?;
+    Ok(written.remarks.put_on(send(context, code, &object)))
 }
-
-/// The answer with one more warning for the person at the client.
-pub(super) fn with_warning(mut response: Response, warning: &str) -> Response {
-    // RFC 9110 quoted-string; the texts quote field names, so backslashes are needed.
-    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-        response.headers_mut().append(header::WARNING, value);
-    }
-    response
-}
-
 /// Sends a list in the form that was negotiated.
 pub(super) fn send_list(context: &RequestContext<'_>, objects: Vec<Arc<Object>>, head: &ListHead) -> Response {
     let resource = context.resource;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::auth::Identity;
 use super::encoding::Encoding;
 use super::request::{Params, Representation, Target};
 use super::resource::Resource;
 use super::server::ApiServer;
-use super::status::ApiError;
+use super::status::{ApiError, shorten};
 use super::{blocking, crd, scan_scheduler};
 
 /// The message of a 405.
@@ -31,7 +32,7 @@ pub(super) struct RequestContext<'c> {
     pub encoding: Encoding,
 }
 
-impl RequestContext<'_> {
+impl<'c> RequestContext<'c> {
     pub fn name(&self) -> Result<&str, ApiError> {
         self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed(NOT_ALLOWED))
     }
@@ -49,8 +50,35 @@ impl RequestContext<'_> {
         given.max(live) >= blocking::LONG_FROM || self.resource.schema.takes_long() || crd::is_definition(self.resource)
     }
 
+    /// Name and namespace of the body must be those of the path; where the body is silent, the path speaks.
+    pub fn own_place(&self, mut meta: ObjectMeta) -> Result<ObjectMeta, ApiError> {
+        let given = meta.namespace.take().filter(|namespace| !namespace.is_empty());
+        let wanted = self.target.namespace.as_ref().filter(|_| self.resource.namespaced);
+        if let (Some(given), Some(wanted)) = (&given, wanted)
+            && given != wanted
+        {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        meta.namespace = wanted.cloned();
+        meta.name = meta.name.filter(|name| !name.is_empty());
+        if let Some(name) = &self.target.name {
+            match &meta.name {
+                Some(given) if given != name => {
+                    return Err(ApiError::bad_request(format!(
+                        "the name of the object ({}) does not match the name on the URL ({name})",
+                        shorten(given, 253)
+                    )));
+                }
+                _ => meta.name = Some(name.clone()),
+            }
+        }
+        Ok(meta)
+    }
+
     /// Waits for a turn of the caller when what is to be done now is long. What is done then is to await nothing.
-    pub async fn turn(&self, long: bool) -> Option<scan_scheduler::ExclusiveTurn<'_>> {
+    pub async fn turn(&self, long: bool) -> Option<scan_scheduler::ExclusiveTurn<'c>> {
         if long { Some(self.api.inner.long.whole(self.identity).await) } else { None }
     }
 

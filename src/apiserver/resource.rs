@@ -9,6 +9,7 @@ use super::columns::Column;
 use super::schema::Schema;
 use super::status::{FieldError, Named};
 use super::versions;
+use super::webhooks::conversion::Converter;
 use crate::api::{Complete, ServedVersion, StoragePolicy};
 
 /// Group of CustomResourceDefinitions.
@@ -27,6 +28,7 @@ const VERBS_VIEW: [&str; 3] = ["get", "list", "watch"];
 
 /// Between a served version and the stored form of the same object.
 #[derive(Debug)]
+#[allow(private_interfaces, reason = "only this room makes one that asks a webhook")]
 pub enum Conversion {
     /// The forms differ in shape.
     Convert {
@@ -42,6 +44,14 @@ pub enum Conversion {
     Version {
         /// `apiVersion` to store with.
         stored: String,
+    },
+    /// A webhook says what becomes of an object (strategy `Webhook`). It is asked beforehand, see
+    /// [`converting`](super::webhooks::converting): what is asked for here has its version already.
+    Webhook {
+        /// `apiVersion` to store with.
+        stored: String,
+        /// Who is asked.
+        converter: Arc<Converter>,
     },
 }
 
@@ -143,7 +153,7 @@ pub struct Custom {
 impl Resource {
     /// Whether the server counts changes of the spec in `metadata.generation`.
     pub fn counts_generation(&self) -> bool {
-        !self.core || self.group == APIEXTENSIONS
+        !self.core || [APIEXTENSIONS, "admissionregistration.k8s.io"].contains(&self.group.as_str())
     }
 
     /// `group/version`, or `v1` for core.
@@ -188,6 +198,12 @@ impl Resource {
                 self.schema.apply_defaults(&mut stored);
                 stored
             }
+            Some(Conversion::Webhook { .. }) => {
+                if stored["apiVersion"] == self.api_version() {
+                    self.schema.apply_defaults(&mut stored);
+                }
+                stored
+            }
             None => stored,
         }
     }
@@ -201,7 +217,7 @@ impl Resource {
                 value["apiVersion"] = stored.as_str().into();
                 value
             }
-            None => value,
+            Some(Conversion::Webhook { .. }) | None => value,
         }
     }
 }

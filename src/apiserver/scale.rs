@@ -3,11 +3,15 @@
 //! The scale subresource (autoscaling/v1 `Scale`) of kinds that have one: a small view of the wished and the actual
 //! number, so that `kubectl scale` and autoscalers need not know the kind.
 
+pub(super) mod form;
+
+use std::sync::Arc;
+
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::body::{self, parse_body};
 use super::columns;
@@ -19,12 +23,15 @@ use super::request::Include;
 use super::request::Representation;
 use super::request_context::RequestContext;
 use super::resource::{Resource, Scale};
-use super::status::{ApiError, FieldError};
+use super::status::ApiError;
+use super::webhooks::converting;
 use super::write::{self, Live};
 use super::write_strategy::{Draft, Managers, RejectionStyle, Warnings};
+use crate::store::Object;
+use form::{merge, view};
 
 /// `Scale` as the path's object has it.
-pub(super) fn get(context: &RequestContext<'_>) -> Result<Response, ApiError> {
+pub(super) async fn get(context: &RequestContext<'_>) -> Result<Response, ApiError> {
     let name = context.name()?;
     let namespace = context.target.namespace.as_deref().unwrap_or_default();
     let object = context
@@ -32,7 +39,7 @@ pub(super) fn get(context: &RequestContext<'_>) -> Result<Response, ApiError> {
         .store()
         .get(&context.resource.storage, namespace, name)
         .ok_or_else(|| ApiError::not_found(context.resource, name))?;
-    send(context, &context.resource.served(object.value()))
+    send_of(context, object).await
 }
 
 /// Takes the wished number from a `Scale` or from a patch of one.
@@ -67,7 +74,7 @@ pub(super) async fn write(context: &RequestContext<'_>, body: Bytes, is_patch: b
         let wished = |_: &Value| Ok(given.clone());
         write::change(context, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
     };
-    send(context, &context.resource.served(written.object.value()))
+    Ok(written.remarks.put_on(send_of(context, written.object).await?))
 }
 
 /// Applies a `Scale`: the manager owns the wished number of the object, or leaves it when the configuration does not
@@ -86,7 +93,7 @@ async fn apply(context: &RequestContext<'_>, scale: &Scale, body: &[u8]) -> Resu
         Ok(Draft { value, managers: Managers::Applied(applied.managers) })
     });
     let written = written.await?;
-    send(context, &context.resource.served(written.object.value()))
+    Ok(written.remarks.put_on(send_of(context, written.object).await?))
 }
 
 /// The configuration of the object that a configuration of its `Scale` stands for.
@@ -118,6 +125,12 @@ fn check_type(given: &Value) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// Sends the `Scale` of an object of the store.
+async fn send_of(context: &RequestContext<'_>, object: Arc<Object>) -> Result<Response, ApiError> {
+    let object = converting::served_one(context.api, context.resource, object).await?;
+    send(context, &context.resource.served(object.value()))
 }
 
 fn send(context: &RequestContext<'_>, object: &Value) -> Result<Response, ApiError> {
@@ -153,72 +166,6 @@ fn send(context: &RequestContext<'_>, object: &Value) -> Result<Response, ApiErr
 
 fn partial(view: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": view["metadata"]})
-}
-
-fn at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
-    path.iter().try_fold(object, |value, field| value.get(field)).filter(|value| !value.is_null())
-}
-
-/// The `Scale` of an object.
-fn view(scale: &Scale, object: &Value) -> Result<Value, ApiError> {
-    let metadata = &object["metadata"];
-    let mut own = Map::new();
-    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
-        if let Some(value) = metadata.get(field) {
-            own.insert(field.into(), value.clone());
-        }
-    }
-    let wished = at(object, &scale.spec_replicas).ok_or_else(|| {
-        let path = scale.spec_replicas.join(".");
-        ApiError::internal(format!("the spec replicas field \".{path}\" cannot be empty"))
-    })?;
-    let mut status = json!({"replicas": at(object, &scale.status_replicas).and_then(Value::as_i64).unwrap_or(0)});
-    if let Some(selector) = scale.selector.as_deref().and_then(|path| at(object, path)).and_then(Value::as_str) {
-        status["selector"] = selector.into();
-    }
-    Ok(json!({
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": own,
-        "spec": {"replicas": wished},
-        "status": status,
-    }))
-}
-
-/// The object with the number that a `Scale` wishes.
-fn merge(resource: &Resource, scale: &Scale, old: &Value, wished: &Value) -> Result<Value, ApiError> {
-    let name = old["metadata"]["name"].as_str().unwrap_or_default();
-    let given = &wished["spec"]["replicas"];
-    let invalid = |detail: &str| {
-        let errors = [FieldError::invalid("spec.replicas", given, detail)];
-        let mut error = ApiError::invalid(resource, name, &errors);
-        error.message = format!("Scale.autoscaling \"{name}\" is invalid: spec.replicas: {}", errors[0].message);
-        error
-    };
-    // Go reads a missing number as none.
-    let replicas = if given.is_null() { Some(0) } else { given.as_i64() };
-    let replicas = replicas.ok_or_else(|| ApiError::bad_request("spec.replicas must be a whole number"))?;
-    if replicas < 0 {
-        return Err(invalid("should be a non-negative integer"));
-    }
-    if replicas > i64::from(i32::MAX) {
-        return Err(invalid("must be an int32"));
-    }
-    let mut new = old.clone();
-    let mut place = &mut new;
-    for field in &scale.spec_replicas {
-        if !place.is_object() {
-            *place = json!({});
-        }
-        place = &mut place[field.as_str()];
-    }
-    *place = replicas.into();
-    for field in ["name", "namespace", "uid", "resourceVersion"] {
-        if let Some(value) = wished["metadata"][field].as_str().filter(|text| !text.is_empty()) {
-            new["metadata"][field] = value.into();
-        }
-    }
-    Ok(new)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod labels;
 mod shared;
 
+use serde_json::Value;
 use shared::Found;
 
 use super::events;
@@ -110,6 +111,24 @@ impl Selector {
         let inside = self.fields.iter().filter(|requirement| matches!(requirement.field, Field::At(_)));
         inside.zip(look(self.pointers())).all(|(requirement, found)| found.is(&requirement.value) == requirement.equal)
     }
+}
+
+/// Whether a `metav1.LabelSelector` chooses these labels; an empty one chooses everything.
+pub(super) fn selects(selector: &Value, labels: &Value) -> bool {
+    let exact =
+        selector["matchLabels"].as_object().into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    let expressions = selector["matchExpressions"].as_array().into_iter().flatten().all(|one| {
+        let found = one["key"].as_str().and_then(|key| labels.get(key));
+        let listed = one["values"].as_array().is_some_and(|values| found.is_some_and(|found| values.contains(found)));
+        match one["operator"].as_str().unwrap_or_default() {
+            "In" => listed,
+            "NotIn" => !listed,
+            "Exists" => found.is_some(),
+            "DoesNotExist" => found.is_none(),
+            _ => false,
+        }
+    });
+    exact && expressions
 }
 
 /// Parts between commas that no backslash precedes; empty parts are left out.

@@ -12,7 +12,11 @@ use super::auth::{Auth, AuthOptions, KeyError};
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::FieldError;
-use super::{audit, crd, discovery, health, inflight, metrics, openapi, owner_graph, response_memory, scan_scheduler};
+use super::{
+    audit, crd, discovery, health, inflight, metrics, openapi, owner_graph, response_memory, scan_scheduler, webhooks,
+};
+use crate::config::WebhooksConfig;
+use crate::live::Live;
 use crate::metrics::Meters;
 use crate::runtime::Tasks;
 use crate::store::Store;
@@ -63,6 +67,7 @@ pub(super) struct Inner {
     /// For those whose definitions are compiled.
     pub(super) compilers: scan_scheduler::ScanScheduler,
     pub(super) response_memory: response_memory::ResponseMemory,
+    pub(super) webhooks: webhooks::Webhooks,
 }
 
 /// What is served now, and its documentation.
@@ -107,6 +112,7 @@ impl ApiServer {
                 long: scan_scheduler::ScanScheduler::default(),
                 documenting: tokio::sync::Mutex::default(),
                 compilers: scan_scheduler::ScanScheduler::new(1),
+                webhooks: webhooks::Webhooks::default(),
             }),
         })
     }
@@ -119,6 +125,11 @@ impl ApiServer {
 
     pub(super) fn event_lifetime(&self) -> jiff::SignedDuration {
         jiff::SignedDuration::from_secs(self.inner.event_seconds.load(Ordering::Relaxed))
+    }
+
+    /// Says which webhooks may be called, and where those of services are; none otherwise. Other settings are not taken later.
+    pub fn set_webhooks(&self, settings: Live<WebhooksConfig>) {
+        self.inner.webhooks.set(settings);
     }
 
     /// Adds a check to `/healthz`, `/livez` and `/readyz`, or to the last of them only.

@@ -23,7 +23,9 @@ pub struct ApiError {
     /// `metav1.StatusDetails`; null when there are none.
     pub details: Value,
     /// Where a list that expired may go on (`metadata.continue`); empty for every other error.
-    pub continue_token: String,
+    pub continue_token: Box<str>,
+    /// For the person at the client.
+    pub warnings: Box<[String]>,
 }
 
 /// What an error may be about: a resource by its names.
@@ -97,7 +99,7 @@ impl FieldFault {
         }
     }
 
-    fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         match self {
             Self::Required => "Required value",
             Self::Invalid | Self::Type | Self::Unchecked => "Invalid value",
@@ -180,7 +182,14 @@ fn causes(errors: &[FieldError]) -> Vec<Value> {
 impl ApiError {
     /// An error without details.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null, continue_token: String::new() }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: Value::Null,
+            continue_token: Box::default(),
+            warnings: Box::default(),
+        }
     }
 
     /// 400.
@@ -377,7 +386,7 @@ impl ApiError {
             status["reason"] = self.reason.into();
         }
         if !self.continue_token.is_empty() {
-            status["metadata"]["continue"] = self.continue_token.clone().into();
+            status["metadata"]["continue"] = (*self.continue_token).into();
         }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
@@ -398,8 +407,18 @@ impl IntoResponse for ApiError {
         if self.code == StatusCode::SERVICE_UNAVAILABLE || self.code == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
         }
-        response
+        self.warnings.iter().fold(response, |response, warning| with_warning(response, warning))
     }
+}
+
+/// The answer with one more warning for the person at the client.
+pub(super) fn with_warning(mut response: Response, warning: &str) -> Response {
+    // RFC 9110 quoted-string; the texts quote field names, so backslashes are needed.
+    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = http::HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        response.headers_mut().append(header::WARNING, value);
+    }
+    response
 }
 
 /// An answer with a JSON body.

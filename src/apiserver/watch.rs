@@ -35,6 +35,7 @@ use super::response_memory::{self, BodySource, ResponseReservation};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
 use super::table::Rows;
+use super::webhooks::converting;
 use super::{ApiServer, Identity, Resource, auth, blocking};
 use crate::store::{Object, StoreEvent, Watch};
 
@@ -106,6 +107,9 @@ pub(super) async fn watch(context: &RequestContext<'_>) -> Result<Response, ApiE
             let refused = |_: &ApiError| context.api.inner.metrics.refused("readOnly");
             let _read = places.for_request(&Method::GET, context.identity).inspect_err(refused)?;
             let (objects, revision) = within(length(params).min(REQUEST_MAX), first(context, &state.selector)).await?;
+            let objects =
+                within(REQUEST_MAX, converting::served(context.api, context.resource, objects.into())).await?;
+            let objects = VecDeque::from(objects);
             text = objects.iter().map(|object| object.json_len()).sum();
             *state.first.lock() = objects;
             state.end_of_initial = initial == Some(true) && params.bookmarks;
@@ -352,6 +356,17 @@ impl State {
             (state, chunk) = state.judged(chunk).await?;
             match woken {
                 Woken::Recheck => state.recheck = Instant::now() + RECHECK,
+                Woken::Event(event) if converting::converts(&state.resource) => {
+                    let converted = tokio::select! {
+                        biased;
+                        () = state.shutdown.cancelled() => return None,
+                        converted = state.converted(event) => converted,
+                    };
+                    match converted {
+                        Ok(event) => state.put_event(&mut chunk, &event),
+                        Err(error) => state.put_gone(&mut chunk, &error),
+                    }
+                }
                 Woken::Event(event) => {
                     // It comes to all watches at once: what is long is done for one after the other.
                     let long = state.is_here(of_event(&event)) && state.is_long(of_event(&event));
@@ -372,6 +387,7 @@ impl State {
                     state.over = true;
                 }
                 // What happened to the objects before is still told.
+                Woken::Replaced if converting::converts(&state.resource) => state.over = true,
                 Woken::Replaced => {
                     state.drain(&mut chunk, Duration::MAX);
                     state.over = true;
@@ -472,6 +488,10 @@ impl State {
             if began.elapsed() >= most {
                 return false;
             }
+            // What a webhook converts is waited for, one event after the other.
+            if converting::converts(&self.resource) {
+                return false;
+            }
             let Some(source) = &mut self.source else { return true };
             match source.next().now_or_never() {
                 Some(Ok(event)) => self.put_event(chunk, &event),
@@ -502,6 +522,21 @@ impl State {
         if !self.shutdown.is_cancelled() {
             put_line(chunk, "ERROR", error.status().to_string().as_bytes());
         }
+    }
+
+    /// An event with its object in the version that the client wants.
+    async fn converted(&self, event: StoreEvent) -> Result<StoreEvent, ApiError> {
+        if !self.is_here(of_event(&event)) {
+            return Ok(event);
+        }
+        let convert = |object| converting::watched(&self.api, &self.resource, object);
+        Ok(match event {
+            StoreEvent::Added(object) => StoreEvent::Added(convert(object).await?),
+            StoreEvent::Deleted(object) => StoreEvent::Deleted(convert(object).await?),
+            StoreEvent::Modified { object, previous } => {
+                StoreEvent::Modified { object: convert(object).await?, previous }
+            }
+        })
     }
 
     fn put_event(&mut self, chunk: &mut BytesMut, event: &StoreEvent) {

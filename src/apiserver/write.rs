@@ -18,13 +18,16 @@ use super::patch::Patch;
 use super::request_context::RequestContext;
 use super::resource::{Conversion, Resource};
 use super::status::{ApiError, FieldError};
-use super::write_strategy::{Draft, Managers, Old, RejectionStyle, Warnings, prepare};
+use super::webhooks::{self, Manner, Prepared, Remarks, converting};
+use super::write_strategy::{self, Draft, Managers, Old, RejectionStyle, Warnings};
 use super::{ApiServer, auth, blocking, crd, meta};
 use crate::api::StoragePolicy;
 use crate::store::{Expect, Mutation, Object, WriteError};
 
 /// How long a change that names no revision is tried when others write at the same time.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Tries of a change that webhooks are asked about each time.
+const QUESTIONS_MAX: usize = 5;
 /// Tries of a generated name.
 const NAME_ATTEMPTS: usize = 8;
 
@@ -35,8 +38,8 @@ pub(super) struct Written {
     pub object: Arc<Object>,
     /// Whether it is new.
     pub created: bool,
-    /// For `Warning` headers.
-    pub warnings: Vec<String>,
+    /// For `Warning` headers and the audit log.
+    pub remarks: Remarks,
 }
 
 impl ApiServer {
@@ -206,13 +209,13 @@ async fn insert(
     dry_run: bool,
 ) -> Result<Written, ApiError> {
     let resource = context.resource;
-    let given = own_place(context, meta::read(&draft.value)?)?;
+    let given = context.own_place(meta::read(&draft.value)?)?;
     let generated = match (&given.name, &given.generate_name) {
         (None, Some(prefix)) if !prefix.is_empty() => Some(prefix.clone()),
         _ => None,
     };
     // Before anybody waits for this one.
-    let _ready = crd::ready(context, &draft.value, None).await?;
+    let mut ready = crd::ready(context, &draft.value, None).await?;
     let (into, named) = (given.namespace.clone().unwrap_or_default(), given.name.clone().unwrap_or_default());
     let may_come = || {
         check_kind(context)?;
@@ -222,57 +225,63 @@ async fn insert(
     may_come()?;
     let namespace = context.target.namespace.clone().unwrap_or_default();
     let mut draft = draft;
-    if resource.status
-        && !resource.core
-        && let Some(map) = draft.value.as_object_mut()
-    {
-        map.remove("status");
-    }
+    write_strategy::drop_new_status(resource, &mut draft.value);
+    let mut once = Some(draft);
     let mut meta = given;
     meta::set_new(&mut meta, resource);
-    if let Some(prefix) = &generated {
-        meta.name = Some(meta::generate_name(prefix));
-    }
-    let again = generated.is_some().then(|| draft.clone());
     let long = context.is_long(0);
-    let turn = context.turn(long).await;
-    let (mut value, mut managers) =
-        blocking::in_place_if(long, || prepare(context, draft, meta.clone(), None, &mut warnings))?;
-    drop(turn);
-    // Held until the write is done, so that a namespace cannot end in between. Nobody waits for a turn meanwhile: the end of a
-    // namespace waits for this, and everybody else's creations for that.
-    let _gate = context.api.namespace_gate().read().await;
-    may_come()?;
+    let manner = Manner { write: Write::Create, dry_run, long, generated: generated.is_some() };
     let mut attempt = 1;
     loop {
-        let name = meta.name.clone().unwrap_or_default();
-        let stored = blocking::in_place_if(long, || {
-            let mut stored = resource.to_stored(value.clone());
-            managed_fields::insert(&mut stored, &mut managers);
-            stored
-        });
-        let outcome = if dry_run {
-            match context.api.store().get(&resource.storage, &namespace, &name) {
-                Some(_) => Err(WriteError::Exists),
-                None => unwritten(context, &namespace, &name, &stored),
-            }
-        } else {
-            let change = Mutation {
-                resource: Arc::clone(&resource.storage),
-                namespace: namespace.clone(),
-                name: name.clone(),
-                expect: Expect::Absent,
-                value: Some(stored),
+        if let Some(prefix) = &generated {
+            meta.name = Some(meta::generate_name(prefix));
+        }
+        // It is needed again where another name may have to be made.
+        let draft = if generated.is_some() { once.clone() } else { once.take() };
+        let draft = draft.ok_or_else(|| ApiError::internal("an object is made once"))?;
+        let prepared =
+            webhooks::prepare(context, draft, meta.clone(), None, &mut warnings, manner, ready.take()).await?;
+        let Prepared { value, mut managers, turn, _ready, .. } = prepared;
+        drop(turn);
+        let value = converting::stored(context.api, resource, value).await?;
+        // Held until the write is done, so that a namespace cannot end in between. Nobody waits for a turn meanwhile: the end of
+        // a namespace waits for this, and everybody else's creations for that.
+        let _gate = context.api.namespace_gate().read().await;
+        may_come()?;
+        let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let outcome = loop {
+            let stored = blocking::in_place_if(long, || {
+                let mut stored = resource.to_stored(value.clone());
+                managed_fields::insert(&mut stored, &mut managers);
+                stored
+            });
+            let outcome = if dry_run {
+                match context.api.store().get(&resource.storage, &namespace, &name) {
+                    Some(_) => Err(WriteError::Exists),
+                    None => unwritten(context, &namespace, &name, &stored),
+                }
+            } else {
+                let change = Mutation {
+                    resource: Arc::clone(&resource.storage),
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    expect: Expect::Absent,
+                    value: Some(stored),
+                };
+                context.api.commit(resource, change).await
             };
-            context.api.commit(resource, change).await
+            // Rather an object without its managers than none.
+            match outcome {
+                Err(WriteError::TooLarge { .. }) if !managers.is_empty() => managers.clear(),
+                outcome => break outcome,
+            }
         };
         match outcome {
-            Ok(object) => return Ok(Written { object, created: true, warnings: warnings.list() }),
-            Err(WriteError::TooLarge { .. }) if !managers.is_empty() => managers.clear(),
+            Ok(object) => return Ok(Written { object, created: true, remarks: warnings.told() }),
             Err(WriteError::Exists) => {
-                let (Some(prefix), Some(draft)) = (&generated, &again) else {
+                if generated.is_none() {
                     return Err(ApiError::exists(resource, &name));
-                };
+                }
                 attempt += 1;
                 if attempt > NAME_ATTEMPTS {
                     let mut error = ApiError::exists(resource, &name);
@@ -280,9 +289,7 @@ async fn insert(
                     error.details["retryAfterSeconds"] = 1.into();
                     return Err(error);
                 }
-                meta.name = Some(meta::generate_name(prefix));
-                (value, managers) =
-                    blocking::in_place_if(long, || prepare(context, draft.clone(), meta.clone(), None, &mut warnings))?;
+                ready = _ready;
             }
             Err(error) => return Err(ApiError::from_write(&error, resource, &name)),
         }
@@ -328,7 +335,8 @@ pub(super) async fn change(
     let namespace = context.target.namespace.clone().unwrap_or_default();
     let started = Instant::now();
     let mut with_managers = true;
-    while started.elapsed() < PATIENCE {
+    let mut questions = 0;
+    while questions < QUESTIONS_MAX && started.elapsed() < PATIENCE {
         let Some(current) = context.api.store().get(&resource.storage, &namespace, name) else {
             if !creates(context, write) {
                 return Err(ApiError::not_found(resource, name));
@@ -340,6 +348,8 @@ pub(super) async fn change(
             return insert(context, make(None)?, warnings, dry_run).await;
         };
         let long = context.is_long(current.json_len());
+        let migrates = stored_in_old_version(resource, &current);
+        let current = converting::served_one(context.api, resource, current).await?;
         let turn = context.turn(long).await;
         let (live, old_meta, draft) = blocking::in_place_if(long, || {
             let live = Live::new(resource, current);
@@ -348,22 +358,21 @@ pub(super) async fn change(
             Ok::<_, ApiError>((live, old_meta, draft))
         })?;
         drop(turn);
-        let mut new_meta = own_place(context, meta::read(&draft.value)?)?;
+        let mut new_meta = context.own_place(meta::read(&draft.value)?)?;
         let named_revision = check_revision(context, &new_meta, &live.object, write)?;
         check_uid(resource, &new_meta, &old_meta, write)?;
         meta::set_kept(&mut new_meta, &old_meta);
         let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
-        let _ready = crd::ready(context, &draft.value, Some(&live.value)).await?;
-        let turn = context.turn(long).await;
+        let ready = crd::ready(context, &draft.value, Some(&live.value)).await?;
+        let manner = Manner { write, dry_run, long, generated: false };
+        let prepared = webhooks::prepare(context, draft, new_meta, Some(&old), &mut warnings, manner, ready).await?;
+        let Prepared { mut value, mut managers, asked, turn, _ready } = prepared;
+        questions += usize::from(asked);
         let shaped = blocking::in_place_if(long, || {
-            let (mut value, mut managers) = prepare(context, draft, new_meta, Some(&old), &mut warnings)?;
             value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
             // A manager's time alone is no change.
-            if value == live.value
-                && manager::same(&managers, &live.managers)
-                && !stored_in_old_version(resource, &live.object)
-            {
-                return Ok::<_, ApiError>(None);
+            if value == live.value && manager::same(&managers, &live.managers) && !migrates {
+                return None;
             }
             let ends = ends_now(&value);
             let managed = !managers.is_empty();
@@ -372,14 +381,15 @@ pub(super) async fn change(
             }
             let mut stored = resource.to_stored(value);
             managed_fields::insert(&mut stored, &mut managers);
-            Ok(Some((stored, ends, managed && with_managers)))
-        })?;
+            Some((stored, ends, managed && with_managers))
+        });
         drop(turn);
         let Some((stored, ends, managed)) = shaped else {
-            return Ok(Written { object: live.object, created: false, warnings: warnings.list() });
+            return Ok(Written { object: live.object, created: false, remarks: warnings.told() });
         };
+        let stored = converting::stored(context.api, resource, stored).await?;
         match commit_change(context, &live.object, stored, ends, dry_run).await {
-            Ok(object) => return Ok(Written { object, created: false, warnings: warnings.list() }),
+            Ok(object) => return Ok(Written { object, created: false, remarks: warnings.told() }),
             Err(WriteError::Conflict { .. }) if !named_revision => {}
             Err(WriteError::NotFound) if creates(context, write) => {}
             // Rather an object without its managers than none.
@@ -448,7 +458,12 @@ fn unwritten(
 /// Whether the object is stored in another version than it would be now: then a write that changes nothing else is
 /// made all the same, which is how objects are migrated.
 fn stored_in_old_version(resource: &Resource, object: &Object) -> bool {
-    matches!(&resource.conversion, Some(Conversion::Version { stored }) if object.value()["apiVersion"] != **stored)
+    match &resource.conversion {
+        Some(Conversion::Version { stored } | Conversion::Webhook { stored, .. }) => {
+            object.value()["apiVersion"] != **stored
+        }
+        _ => false,
+    }
 }
 
 /// The body must be an object of the kind that the path names. Core kinds may leave it out.
@@ -473,33 +488,6 @@ pub(super) fn check_type(resource: &Resource, value: &mut Value) -> Result<(), A
     Ok(())
 }
 
-/// Name and namespace of the body must be those of the path; where the body is silent, the path speaks.
-fn own_place(context: &RequestContext<'_>, mut meta: ObjectMeta) -> Result<ObjectMeta, ApiError> {
-    let given = meta.namespace.take().filter(|namespace| !namespace.is_empty());
-    let wanted = context.target.namespace.as_ref().filter(|_| context.resource.namespaced);
-    if let (Some(given), Some(wanted)) = (&given, wanted)
-        && given != wanted
-    {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
-    meta.namespace = wanted.cloned();
-    meta.name = meta.name.filter(|name| !name.is_empty());
-    if let Some(name) = &context.target.name {
-        match &meta.name {
-            Some(given) if given != name => {
-                return Err(ApiError::bad_request(format!(
-                    "the name of the object ({}) does not match the name on the URL ({name})",
-                    super::status::shorten(given, 253)
-                )));
-            }
-            _ => meta.name = Some(name.clone()),
-        }
-    }
-    Ok(meta)
-}
-
 /// The revision that an object names.
 fn revision_of(object: &Value) -> Option<&str> {
     object["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty() && *version != "0")
@@ -514,8 +502,9 @@ fn check_revision(
 ) -> Result<bool, ApiError> {
     let resource = context.resource;
     let given = meta.resource_version.as_deref().filter(|version| !version.is_empty() && *version != "0");
-    let must_name =
-        !resource.core || ["Lease", "ServiceAccount", "CustomResourceDefinition"].contains(&resource.kind.as_str());
+    let must_name = !resource.core
+        || resource.group == webhooks::kinds::GROUP
+        || ["Lease", "ServiceAccount", "CustomResourceDefinition"].contains(&resource.kind.as_str());
     match given {
         Some(given) if given == current.revision.to_string() => Ok(write == Write::Update),
         Some(_) => Err(ApiError::stale(resource, &current.name)),

@@ -14,6 +14,7 @@ use super::request_context::RequestContext;
 use super::resource::Resource;
 use super::schema::defaults;
 use super::status::{ApiError, FieldError, FieldFault};
+use super::webhooks::Remarks;
 use super::{AdmissionRequest, Operation, body, crd, meta};
 
 /// Warnings sent with one answer.
@@ -35,6 +36,8 @@ pub(super) enum Managers {
     Track(SentManagedFields),
     /// From what was applied.
     Applied(Vec<Entry>),
+    /// They were found before webhooks changed the object.
+    Kept(Vec<Entry>),
 }
 
 /// The object that is there.
@@ -48,14 +51,63 @@ pub(super) struct Old<'o> {
     pub managers: &'o [Entry],
 }
 
+/// An object in the form in which it would be written, which is not checked yet.
+pub(super) struct Shaped {
+    /// The object without `managedFields`.
+    pub value: Value,
+    /// Its metadata.
+    pub meta: ObjectMeta,
+    managers: Managers,
+    errors: Vec<FieldError>,
+}
+
+impl Shaped {
+    /// Finds who manages the object as it is now.
+    pub fn settle_managers(&mut self, context: &RequestContext<'_>, old: Option<&Old<'_>>) {
+        if let Managers::Track(sent) = &self.managers {
+            let old = old.map(|old| (old.value, old.managers));
+            self.managers = Managers::Kept(managed_fields::tracked(context, old, &self.value, sent));
+        }
+    }
+
+    /// Who manages it, when that was found.
+    pub fn managers(&self) -> &[Entry] {
+        match &self.managers {
+            Managers::Track(_) => &[],
+            Managers::Applied(entries) | Managers::Kept(entries) => entries,
+        }
+    }
+}
+
 /// Prunes, completes and checks an object, and finds who manages it.
 pub(super) fn prepare(
+    context: &RequestContext<'_>,
+    draft: Draft,
+    meta: ObjectMeta,
+    old: Option<&Old<'_>>,
+    warnings: &mut Warnings,
+) -> Result<(Value, Vec<Entry>), ApiError> {
+    finish(context, shape(context, draft, meta, old, warnings)?, old)
+}
+
+/// A new object has no status but what its subresource is given later.
+pub(super) fn drop_new_status(resource: &Resource, object: &mut Value) {
+    if resource.status
+        && !resource.core
+        && let Some(map) = object.as_object_mut()
+    {
+        map.remove("status");
+    }
+}
+
+/// Prunes and completes an object.
+pub(super) fn shape(
     context: &RequestContext<'_>,
     draft: Draft,
     mut meta: ObjectMeta,
     old: Option<&Old<'_>>,
     warnings: &mut Warnings,
-) -> Result<(Value, Vec<Entry>), ApiError> {
+) -> Result<Shaped, ApiError> {
     let Draft { value: mut new, managers } = draft;
     let resource = context.resource;
     let name = meta.name.clone().unwrap_or_default();
@@ -109,6 +161,18 @@ pub(super) fn prepare(
     if let Some(prepare) = resource.prepare {
         prepare(&mut new, old.map(|old| old.value), &mut errors);
     }
+    Ok(Shaped { value: new, meta, managers, errors })
+}
+
+/// Checks an object that has its form, and finds who manages it.
+pub(super) fn finish(
+    context: &RequestContext<'_>,
+    shaped: Shaped,
+    old: Option<&Old<'_>>,
+) -> Result<(Value, Vec<Entry>), ApiError> {
+    let Shaped { value: new, meta, managers, mut errors } = shaped;
+    let resource = context.resource;
+    let is_status = context.target.subresource.as_deref() == Some("status");
     // What this request does not write was checked when it was written.
     let mine = |error: &FieldError| {
         let on_status =
@@ -131,11 +195,11 @@ pub(super) fn prepare(
         errors = context.api.admit(&request);
     }
     if !errors.is_empty() {
-        return Err(ApiError::invalid(resource, &name, &errors));
+        return Err(ApiError::invalid(resource, meta.name.as_deref().unwrap_or_default(), &errors));
     }
     context.api.auth().check_escalation(context.identity, resource, &new, old.map(|old| old.value))?;
     let managers = match managers {
-        Managers::Applied(entries) => entries,
+        Managers::Applied(entries) | Managers::Kept(entries) => entries,
         Managers::Track(sent) => {
             managed_fields::tracked(context, old.map(|old| (old.value, old.managers)), &new, &sent)
         }
@@ -193,6 +257,8 @@ pub(super) struct Warnings {
     /// What was found in the body itself; it stays when the object is shaped again.
     of_body: Vec<String>,
     list: Vec<String>,
+    /// What webhooks said of the object as it was shaped last.
+    remarks: Remarks,
 }
 
 impl Warnings {
@@ -204,7 +270,31 @@ impl Warnings {
             rejection_style,
             of_body: Vec::new(),
             list: Vec::new(),
+            remarks: Remarks::default(),
         }
+    }
+
+    /// Those of an object that no client sent.
+    pub(super) fn of_nobody(&self) -> Self {
+        Self {
+            validation: FieldValidation::Ignore,
+            version: self.version.clone(),
+            kind: self.kind.clone(),
+            rejection_style: RejectionStyle::Object,
+            of_body: Vec::new(),
+            list: Vec::new(),
+            remarks: Remarks::default(),
+        }
+    }
+
+    /// Takes note of what webhooks said.
+    pub(super) fn said(&mut self, remarks: Remarks) {
+        self.remarks = remarks;
+    }
+
+    /// What the client is to be told, but for what webhooks said.
+    pub(super) fn so_far(&self) -> &[String] {
+        &self.list
     }
 
     /// Fields that a body has twice.
@@ -258,9 +348,11 @@ impl Warnings {
         })
     }
 
-    /// What the client is to be told.
-    pub(super) fn list(self) -> Vec<String> {
-        self.list
+    /// What is to be told, of the client's own doing and by webhooks.
+    pub(super) fn told(self) -> Remarks {
+        let Self { mut list, remarks, .. } = self;
+        list.extend(remarks.warnings);
+        Remarks { warnings: list, annotations: remarks.annotations }
     }
 }
 

@@ -16,8 +16,16 @@ use crate::log::LevelHandle;
 use crate::modules::LiveSettings;
 
 /// Keys, and sections whose every key, a running process takes.
-const LIVE: [&str; 7] =
-    ["log.level", "host.", "bmc.allow", "bmc.quirks", "image.allow", "api.event_lifetime", "api.admin_certificate"];
+const LIVE: [&str; 8] = [
+    "log.level",
+    "host.",
+    "bmc.allow",
+    "bmc.quirks",
+    "image.allow",
+    "api.event_lifetime",
+    "api.admin_certificate",
+    "api.webhooks.",
+];
 
 /// Reads the configuration again for a running appliance.
 pub(super) struct Reload {
@@ -155,6 +163,7 @@ impl Reload {
         live.host.set(new.host.get());
         live.bmc_allow.set(new.bmc_allow.get());
         live.image_allow.set(new.image_allow.get());
+        live.webhooks.set(new.webhooks.get());
         if let Some(api) = &self.api {
             api.keep_events(config.api.event_lifetime.0);
         }

@@ -30,6 +30,12 @@ fn of_kind(kind: &str) -> &'static [(&'static str, Marker)] {
         "RoleBinding" | "ClusterRoleBinding" => &[("roleRef", Whole), ("subjects/*", Whole)],
         "ClusterRole" => &[("aggregationRule/clusterRoleSelectors/*", Whole)],
         "CustomResourceDefinition" => &[("status/conditions", ByKey("type"))],
+        "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => &[
+            ("webhooks", ByKey("name")),
+            ("webhooks/*/matchConditions", ByKey("name")),
+            ("webhooks/*/namespaceSelector", Whole),
+            ("webhooks/*/objectSelector", Whole),
+        ],
         _ => &[],
     }
 }

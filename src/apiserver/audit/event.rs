@@ -1,7 +1,9 @@
 //! A line of the audit log: an `audit.k8s.io/v1` Event, of level `Metadata`.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use axum::response::Response;
 use http::{Method, header};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -56,6 +58,20 @@ pub(super) struct Annotations<'e> {
     pub outcome: &'e str,
     #[serde(rename = "slipway.dev/proof", skip_serializing_if = "str::is_empty")]
     pub proof: &'e str,
+    /// `auditAnnotations` of webhooks, each with the webhook's name before its key.
+    #[serde(flatten)]
+    pub of_webhooks: BTreeMap<&'e str, &'e str>,
+}
+
+/// What webhooks want to be in the line, on its way with the answer.
+#[derive(Clone, Debug)]
+pub(in crate::apiserver) struct OfWebhooks(pub Vec<(String, String)>);
+
+impl OfWebhooks {
+    pub fn of(answer: &Response) -> BTreeMap<&str, &str> {
+        let said = answer.extensions().get::<Self>().into_iter().flat_map(|said| &said.0);
+        said.map(|(key, value)| (key.as_str(), value.as_str())).collect()
+    }
 }
 
 #[derive(Serialize)]

@@ -11,6 +11,7 @@ use super::index::{self, GROUP};
 use super::rules::{self, Rule};
 use crate::api::StoragePolicy;
 use crate::apiserver::registry::Registry;
+use crate::apiserver::selectors::selects;
 
 /// Annotation: whether a start completes the object.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -217,24 +218,6 @@ pub fn aggregate(role: &Value, others: &[&Value]) -> Option<Value> {
     }
     let rules: Value = rules.into_iter().cloned().collect();
     (role["rules"] != rules && !(role["rules"].is_null() && rules == json!([]))).then_some(rules)
-}
-
-/// Whether a `metav1.LabelSelector` chooses these labels; an empty one chooses everything.
-fn selects(selector: &Value, labels: &Value) -> bool {
-    let exact =
-        selector["matchLabels"].as_object().into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    let expressions = selector["matchExpressions"].as_array().into_iter().flatten().all(|one| {
-        let found = one["key"].as_str().and_then(|key| labels.get(key));
-        let listed = one["values"].as_array().is_some_and(|values| found.is_some_and(|found| values.contains(found)));
-        match one["operator"].as_str().unwrap_or_default() {
-            "In" => listed,
-            "NotIn" => !listed,
-            "Exists" => found.is_some(),
-            "DoesNotExist" => found.is_none(),
-            _ => false,
-        }
-    });
-    exact && expressions
 }
 
 #[cfg(test)]

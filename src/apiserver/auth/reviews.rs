@@ -17,8 +17,8 @@ use super::tokens::{NewToken, ObjectRef};
 use super::{Proof, accounts};
 use crate::apiserver::body::parse_body;
 use crate::apiserver::options::{self, Write};
-use crate::apiserver::read::with_warning;
 use crate::apiserver::request_context::RequestContext;
+use crate::apiserver::status::with_warning;
 use crate::apiserver::status::{ApiError, FieldError, FieldFault};
 use crate::apiserver::write;
 

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::super::blocking;
 use super::super::from_definition;
 use super::super::resource::{Conversion, Custom, Resource};
+use super::super::webhooks::conversion::Converter;
 use super::names::{self, BUILT_IN, is_built_in};
 use super::{extension, weight};
 use crate::api::{Complete, Kind, ServedVersion, StoragePolicy};
@@ -366,8 +367,13 @@ fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
     {
         first.stores = true;
     }
+    let webhook = &definition["spec"]["conversion"];
+    let converter = (webhook["strategy"] == "Webhook").then(|| Arc::new(Converter::of(&webhook["webhook"])));
     for resource in &mut resources {
-        if !one_form || resource.schema.has_defaults() {
+        if let Some(converter) = converter.as_ref().filter(|_| !one_form) {
+            resource.conversion =
+                Some(Conversion::Webhook { stored: stored.clone(), converter: Arc::clone(converter) });
+        } else if !one_form || resource.schema.has_defaults() {
             resource.conversion = Some(Conversion::Version { stored: stored.clone() });
         }
         let since = definition["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();

@@ -38,7 +38,7 @@ mod structural;
 mod weight;
 
 pub(super) use compiled::Compiled;
-pub(super) use precompile::ready;
+pub(super) use precompile::{Ready, ready};
 
 /// Group of definitions.
 pub(super) use super::resource::APIEXTENSIONS as GROUP;

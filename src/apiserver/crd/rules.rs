@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::super::from_definition::COLUMNS_MAX;
 use super::super::selectors::{is_dns_label, is_dns_subdomain};
 use super::super::status::{FieldError, FieldFault, shorten};
+use super::super::webhooks::location;
 use super::{names, structural};
 use crate::jsonpath::Path;
 
@@ -298,7 +299,7 @@ fn check_selectable(fields: &Value, schema: &Value, path: &str, errors: &mut Vec
     }
 }
 
-/// Only `apiVersion` is converted. A webhook is accepted where it would never be called.
+/// A webhook is not looked at where it would never be called.
 fn check_conversion(spec: &Value, versions: &[Value], errors: &mut Vec<FieldError>) {
     match text(&spec["conversion"], "strategy") {
         "None" => {
@@ -310,11 +311,7 @@ fn check_conversion(spec: &Value, versions: &[Value], errors: &mut Vec<FieldErro
             }
         }
         "Webhook" if versions.len() < 2 => {}
-        "Webhook" => errors.push(FieldError::invalid(
-            "spec.conversion.strategy",
-            &"Webhook".into(),
-            "conversion webhooks are not called by this server: use None, or define one version",
-        )),
+        "Webhook" => check_webhook(&spec["conversion"]["webhook"], errors),
         "" => errors.push(FieldError::required("spec.conversion.strategy", "")),
         other => errors.push(FieldError::with_value(
             FieldFault::NotSupported,
@@ -322,6 +319,32 @@ fn check_conversion(spec: &Value, versions: &[Value], errors: &mut Vec<FieldErro
             &other.into(),
             "supported values: \"None\", \"Webhook\"",
         )),
+    }
+}
+
+/// What is wrong with the webhook of a definition, in upstream's words and with its paths.
+fn check_webhook(webhook: &Value, errors: &mut Vec<FieldError>) {
+    let at = "spec.conversion.webhookClientConfig";
+    let config = &webhook["clientConfig"];
+    if !config.is_object() {
+        errors.push(FieldError::required(at, "required when strategy is set to Webhook"));
+    } else {
+        for (field, value, detail) in location::faults(config) {
+            let path = format!("{at}{field}");
+            errors.push(match value {
+                Some(value) => FieldError::invalid(path, &value, detail),
+                None => FieldError::required(path, detail),
+            });
+        }
+    }
+    let path = "spec.conversion.conversionReviewVersions";
+    match webhook["conversionReviewVersions"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        [] => errors.push(FieldError::required(path, "")),
+        versions if !versions.iter().any(|version| version == "v1") => {
+            let shown = Value::from(shorten(&Value::from(versions.to_vec()).to_string(), 256));
+            errors.push(FieldError::invalid(path, &shown, "must include at least one of v1"));
+        }
+        _ => {}
     }
 }
 

@@ -17,7 +17,8 @@ const RULE: &[Field] = &[
     list(4, "resourceNames", Type::Text),
     list(5, "nonResourceURLs", Type::Text),
 ];
-const SELECTOR: &[Field] = &[
+/// A selector of labels.
+pub(super) const SELECTOR: &[Field] = &[
     plain(1, "matchLabels", Type::Map(&Type::Text)),
     list(
         2,

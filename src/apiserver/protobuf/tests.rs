@@ -99,6 +99,8 @@ fn encode(object: &Value, fields: &[Field]) -> Vec<u8> {
                     bytes.extend(delimited(field.number, &entry));
                 }
             }
+            // What it holds is among the fields of the one that it is in.
+            (kind @ Type::Inline(_), _) => bytes.extend(encode_one(field.number, object, kind)),
             (kind, Rule::List) => {
                 for value in value.as_array().into_iter().flatten() {
                     bytes.extend(encode_one(field.number, value, kind));
@@ -122,7 +124,7 @@ fn encode_one(number: u64, value: &Value, kind: Type) -> Vec<u8> {
         }
         Type::Double => [number_of(number << 3 | 1), value.as_f64().unwrap().to_le_bytes().to_vec()].concat(),
         Type::Json => delimited(number, &delimited(1, value.to_string().as_bytes())),
-        Type::Message(fields) => delimited(number, &encode(value, fields)),
+        Type::Message(fields) | Type::Inline(fields) => delimited(number, &encode(value, fields)),
         Type::Schema => delimited(number, &encode(value, definition::SCHEMA)),
         Type::Either(fields) => {
             let name = match value {
@@ -201,11 +203,31 @@ fn a_lease_comes_out_as_its_json() {
     assert_eq!(parse(&whole(&wanted)).unwrap(), wanted);
 }
 
+#[test]
+fn a_configuration_of_webhooks_comes_out_as_its_json() {
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let wanted = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+    "metadata": {"name": "m"}, "webhooks": [{
+        "name": "a.example.org", "sideEffects": "None", "timeoutSeconds": 5, "reinvocationPolicy": "IfNeeded",
+        "clientConfig": {"url": "https://a", "caBundle": "/wA="}, "admissionReviewVersions": ["v1"],
+        "objectSelector": selector, "matchConditions": [{"name": "c", "expression": "true"}],
+        "rules": [{"operations": ["CREATE"], "apiGroups": ["*"], "apiVersions": ["v1"], "resources": ["a"],
+            "scope": "*"}],
+    }]});
+    assert_eq!(parse(&whole(&wanted)).unwrap(), wanted);
+}
+
 /// Whatever a schema knows is read: nothing that a Go client sends is lost without a word.
 #[test]
 fn every_field_of_every_kind_is_read() {
     // Who somebody else is beyond groups is asked by no rule, and no client sends what a server answers.
     const LEFT: [&str; 4] = ["selfLink", "extra", "fieldSelector", "labelSelector"];
+    fn flat(field: &'static Field) -> Vec<&'static Field> {
+        match field.kind {
+            Type::Inline(fields) => fields.iter().collect(),
+            _ => vec![field],
+        }
+    }
     let documents = crate::apiserver::core_schemas::documents();
     // Looked at once: it refers to itself.
     let mut schemas = false;
@@ -228,6 +250,7 @@ fn every_field_of_every_kind_is_read() {
                 compare(documents, schema, Type::Message(definition::SCHEMA), path, schemas);
             }
             Type::Message(fields) => {
+                let fields: Vec<&Field> = fields.iter().flat_map(flat).collect();
                 let Some(properties) = schema["properties"].as_object() else { return };
                 for name in properties.keys().filter(|name| !["apiVersion", "kind"].contains(&name.as_str())) {
                     let field = fields.iter().find(|field| field.name == name);

@@ -22,6 +22,7 @@ use super::validate::{NO_PATH, type_of};
 use super::{ERRORS_MAX, Schema, entry_at, join};
 
 mod check;
+pub(in crate::apiserver) mod condition;
 mod grammar;
 mod meter;
 mod patterns;

@@ -143,6 +143,12 @@ impl Rule {
     }
 }
 
+/// Whether an expression asks for no other variables than these, of which nothing else is known.
+pub(super) fn untyped(tree: &IdedExpr, variables: &[&str]) -> Result<(), String> {
+    let mut scope = variables.iter().map(|name| ((*name).to_owned(), Known::Any)).collect();
+    judge(tree, &mut scope).map(drop)
+}
+
 /// What an expression gives, or why it cannot. Expressions are not nested deeply: that was checked when they were read.
 fn judge<'s>(node: &IdedExpr, scope: &mut Scope<'s>) -> Result<Known<'s>, String> {
     match &node.expr {

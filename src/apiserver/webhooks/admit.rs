@@ -1,0 +1,425 @@
+//! Which webhooks are asked about a request, in which order, and what becomes of their answers.
+//!
+//! As upstream: those that mutate one after the other, in order of configurations' names and within them as they are listed;
+//! those that want to, once more when others changed the object after them; then those that validate, all at once. The first
+//! refusal in that order is the answer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout_at};
+
+use super::super::admission::Operation;
+use super::super::auth::Identity;
+use super::super::patch::Patch;
+use super::super::registry::Registry;
+use super::super::resource::Resource;
+use super::super::server::ApiServer;
+use super::super::status::ApiError;
+use super::super::{blocking, inflight};
+use super::configurations::Configuration;
+use super::converting;
+use super::hook::{Asked, Conditions, Hook};
+use super::kinds::GROUP;
+use super::remarks::Remarks;
+use super::review::{self, Verdict};
+
+/// A request that may be another's matter, too.
+pub(in crate::apiserver) struct Subject<'s> {
+    pub api: &'s ApiServer,
+    pub resource: &'s Resource,
+    pub operation: Operation,
+    /// Namespace of the object, empty when it has none.
+    pub namespace: &'s str,
+    /// Its name, empty while it has none.
+    pub name: String,
+    /// Subresource, empty when the object itself is meant.
+    pub subresource: &'s str,
+    pub identity: &'s Identity,
+    pub dry_run: bool,
+    /// `CreateOptions`, `UpdateOptions`, `PatchOptions` or `DeleteOptions`.
+    pub options: Value,
+}
+
+/// Those that are asked about one request.
+pub(in crate::apiserver) struct Round<'s> {
+    subject: &'s Subject<'s>,
+    registry: Arc<Registry>,
+    mutating: Arc<[Arc<Configuration>]>,
+    validating: Arc<[Arc<Configuration>]>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// One webhook and the version of the kind that it is asked in.
+struct Asking<'a> {
+    configuration: &'a Configuration,
+    hook: &'a Hook,
+    version: &'a Resource,
+}
+
+impl<'s> Subject<'s> {
+    /// Those whose rules name this request; nothing when there are none, which is most often.
+    ///
+    /// # Errors
+    ///
+    /// 429 when too many requests wait for webhooks.
+    pub fn round(&'s self) -> Result<Option<Round<'s>>, ApiError> {
+        // Slipway's own rooms: a webhook that is down must not keep machines from booting. And a configuration must always be
+        // to be mended.
+        if self.identity.is_in_process() || self.resource.group == GROUP {
+            return Ok(None);
+        }
+        let webhooks = &self.api.inner.webhooks;
+        let (mutating, validating) =
+            (webhooks.in_force(self.api.store(), true), webhooks.in_force(self.api.store(), false));
+        if mutating.is_empty() && validating.is_empty() {
+            return Ok(None);
+        }
+        let registry = self.api.registry();
+        let forms: Vec<Asked<'_>> = versions(&registry, self.resource).map(|version| self.asked(version)).collect();
+        if !mutating.iter().chain(validating.iter()).any(|one| one.names(&forms)) {
+            return Ok(None);
+        }
+        let _place = webhooks.wait().ok_or_else(inflight::too_many)?;
+        drop(forms);
+        Ok(Some(Round { subject: self, registry, mutating, validating, _place }))
+    }
+
+    fn asked<'a>(&'a self, version: &'a Resource) -> Asked<'a> {
+        Asked {
+            operation: self.operation,
+            group: &version.group,
+            version: &version.version,
+            plural: &version.plural,
+            subresource: self.subresource,
+            namespaced: version.namespaced,
+        }
+    }
+
+    fn is_namespace(&self) -> bool {
+        &*self.resource.storage == "/namespaces"
+    }
+
+    /// Whether a webhook is about objects of this namespace.
+    fn is_in_its_namespace(&self, hook: &Hook, object: Option<&Value>) -> Result<bool, ApiError> {
+        if hook.takes_every_namespace() || (self.namespace.is_empty() && !self.is_namespace()) {
+            return Ok(true);
+        }
+        if let Some(object) = object.filter(|_| self.is_namespace() && self.subresource.is_empty()) {
+            return Ok(hook.selects_namespace(&object["metadata"]["labels"]));
+        }
+        let name = if self.is_namespace() { &self.name } else { self.namespace };
+        let found = self.api.store().get("/namespaces", "", name).ok_or_else(|| {
+            let mut error =
+                ApiError::new(StatusCode::NOT_FOUND, "NotFound", format!("namespaces \"{name}\" not found"));
+            error.details = json!({"name": name, "kind": "namespaces"});
+            error
+        })?;
+        Ok(hook.selects_namespace(&found.metadata()["labels"]))
+    }
+
+    /// `AdmissionRequest`, without its uid.
+    fn request(&self, version: &Resource, object: &Value, old: &Value) -> Map<String, Value> {
+        let kind = |of: &Resource| match self.subresource {
+            "scale" => json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
+            _ => json!({"group": of.group, "version": of.version, "kind": of.kind}),
+        };
+        let resource = |of: &Resource| json!({"group": of.group, "version": of.version, "resource": of.plural});
+        let operation = match self.operation {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+        };
+        let mut request = Map::new();
+        let mut put = |field: &str, value: Value| request.insert(field.to_owned(), value);
+        put("kind", kind(version));
+        put("resource", resource(version));
+        put("requestKind", kind(self.resource));
+        put("requestResource", resource(self.resource));
+        if !self.subresource.is_empty() {
+            put("subResource", self.subresource.into());
+            put("requestSubResource", self.subresource.into());
+        }
+        if !self.name.is_empty() {
+            put("name", self.name.as_str().into());
+        }
+        // As upstream, a namespace is in itself.
+        let namespace = if self.is_namespace() { self.name.as_str() } else { self.namespace };
+        if !namespace.is_empty() {
+            put("namespace", namespace.into());
+        }
+        put("operation", operation.into());
+        put("userInfo", self.identity.user_info());
+        put("object", object.clone());
+        put("oldObject", old.clone());
+        put("dryRun", self.dry_run.into());
+        put("options", self.options.clone());
+        request
+    }
+}
+
+/// The served versions of a kind, this one first.
+fn versions<'r>(registry: &'r Registry, resource: &'r Resource) -> impl Iterator<Item = &'r Resource> {
+    let is_it = |one: &Resource| one.group == resource.group && one.version == resource.version;
+    let others = registry.all().iter().map(|one| &**one);
+    let others = others.filter(move |one| one.storage == resource.storage && !is_it(one));
+    std::iter::once(resource).chain(others)
+}
+
+impl Round<'_> {
+    /// Whether any webhook that mutates may be asked.
+    pub fn mutates(&self) -> bool {
+        !self.mutating.is_empty()
+    }
+
+    /// Lets webhooks change the object, which is nothing when it is to go. Returns it when one did.
+    ///
+    /// # Errors
+    ///
+    /// When one refuses, or cannot be asked and is not to be passed over.
+    pub async fn mutate(
+        &self,
+        object: Option<Value>,
+        old: Option<&Value>,
+        remarks: &mut Remarks,
+    ) -> Result<Option<Value>, ApiError> {
+        let hooks: Vec<(&Configuration, &Hook)> =
+            self.mutating.iter().flat_map(|one| one.hooks.iter().map(|hook| (&**one, hook))).collect();
+        let mut object = object;
+        let mut changed = false;
+        // Those that want to know when others changed the object after them, and those that are to.
+        let (mut asked, mut again) = (BTreeSet::new(), BTreeSet::new());
+        for round in 0..2 {
+            for (index, (configuration, hook)) in hooks.iter().enumerate() {
+                if round == 1 && !again.contains(&index) {
+                    continue;
+                }
+                let Some(asking) = self.asking(configuration, hook, object.as_ref(), old)? else { continue };
+                let patched = asking.patch(self, object.as_ref(), old, remarks).await?;
+                if let Some(patched) = patched {
+                    object = Some(patched);
+                    changed = true;
+                    if round == 0 {
+                        again.append(&mut asked);
+                    }
+                }
+                if hook.reinvoked {
+                    asked.insert(index);
+                }
+            }
+            if again.is_empty() {
+                break;
+            }
+        }
+        Ok(object.filter(|_| changed))
+    }
+
+    /// Lets webhooks judge the object as it is to be written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Round::mutate`].
+    pub async fn validate(
+        &self,
+        object: Option<&Value>,
+        old: Option<&Value>,
+        remarks: &mut Remarks,
+    ) -> Result<(), ApiError> {
+        let mut all = Vec::new();
+        for configuration in self.validating.iter() {
+            for hook in &configuration.hooks {
+                all.extend(self.asking(configuration, hook, object, old)?);
+            }
+        }
+        let asked = all.iter().map(|asking| async move {
+            let mut remarks = Remarks::default();
+            let judged = asking.judge(self, object, old, &mut remarks).await;
+            (judged, remarks)
+        });
+        let mut first = Ok(());
+        for (judged, said) in join_all(asked).await {
+            remarks.add(said);
+            first = first.and(judged);
+        }
+        first
+    }
+
+    /// Whether a webhook is asked about this object, and in which version.
+    fn asking<'a>(
+        &'a self,
+        configuration: &'a Configuration,
+        hook: &'a Hook,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<Option<Asking<'a>>, ApiError> {
+        let subject = self.subject;
+        let few = if hook.takes_equivalents() { usize::MAX } else { 1 };
+        let named = versions(&self.registry, subject.resource).take(few).find(|one| hook.names(&subject.asked(one)));
+        let Some(version) = named else { return Ok(None) };
+        if !subject.is_in_its_namespace(hook, object)? || !hook.selects_object(object, old) {
+            return Ok(None);
+        }
+        Ok(Some(Asking { configuration, hook, version }))
+    }
+}
+
+impl Asking<'_> {
+    /// Whether the webhook sees another version of the kind than the client.
+    fn is_converted(&self, subject: &Subject<'_>) -> bool {
+        subject.subresource != "scale"
+            && (&self.version.group, &self.version.version) != (&subject.resource.group, &subject.resource.version)
+    }
+
+    /// Asks one that mutates; gives the object when it changed it.
+    async fn patch(
+        &self,
+        round: &Round<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+        remarks: &mut Remarks,
+    ) -> Result<Option<Value>, ApiError> {
+        let Some((verdict, shown)) = self.ask(round, object, old, true, remarks).await? else { return Ok(None) };
+        let (subject, name) = (round.subject, &self.hook.name);
+        let Some(patch) = verdict.patch.filter(|_| !shown.is_null()) else { return Ok(None) };
+        let faulty = |reason: &str| internal(format!("admission webhook {name:?}: {reason}"));
+        let patched = blocking::in_place_if(patch.len() + 1 >= blocking::LONG_FROM, || {
+            let mut value = shown.clone();
+            let patch = Patch::parse(self.version, "application/json-patch+json", &patch);
+            patch.and_then(|patch| patch.apply(self.version, &mut value)).map_err(|error| {
+                let cause = error.details["causes"][0]["message"].as_str().unwrap_or(&error.message).to_owned();
+                faulty(&format!("its patch cannot be applied: {cause}"))
+            })?;
+            let is_kept = |field: &str| value[field] == shown[field];
+            if !value["metadata"].is_object() || !is_kept("apiVersion") || !is_kept("kind") {
+                return Err(faulty("its patch changes what kind of object it is"));
+            }
+            if subject.subresource != "scale" {
+                // What the next one sees is an object as any other. The schema does not say what managers own.
+                let managers = value["metadata"].as_object_mut().and_then(|meta| meta.remove("managedFields"));
+                self.version.schema.prune(&mut value);
+                self.version.schema.apply_defaults(&mut value);
+                if let Some(managers) = managers {
+                    value["metadata"]["managedFields"] = managers;
+                }
+            }
+            Ok(value)
+        })?;
+        if patched == shown {
+            return Ok(None);
+        }
+        if !self.is_converted(subject) {
+            return Ok(Some(patched));
+        }
+        converting::between(subject.api, self.version, subject.resource, &patched).await.map(Some)
+    }
+
+    /// Asks one that validates.
+    async fn judge(
+        &self,
+        round: &Round<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+        remarks: &mut Remarks,
+    ) -> Result<(), ApiError> {
+        self.ask(round, object, old, false, remarks).await.map(drop)
+    }
+
+    /// Asks; gives the answer and the object that was shown. Nothing when its conditions do not hold, or when it cannot be
+    /// asked and is passed over then.
+    async fn ask(
+        &self,
+        round: &Round<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+        mutating: bool,
+        remarks: &mut Remarks,
+    ) -> Result<Option<(Verdict, Value)>, ApiError> {
+        let (subject, hook) = (round.subject, self.hook);
+        let is_converted = self.is_converted(subject);
+        let show = async |value: Option<&Value>| match value {
+            Some(value) if is_converted => {
+                converting::between(subject.api, subject.resource, self.version, value).await
+            }
+            value => Ok(value.cloned().unwrap_or_default()),
+        };
+        let (object, old) = (show(object).await?, show(old).await?);
+        let request = subject.request(self.version, &object, &old);
+        if hook.has_conditions() {
+            let request = Value::Object(request.clone());
+            match blocking::in_place_if(true, || hook.conditions(&object, &old, &request)) {
+                Conditions::Hold => {}
+                Conditions::DoNotHold => return Ok(None),
+                Conditions::Unknown(reason) if hook.fails => {
+                    let detail = format!("webhook {:?}: failed evaluating match conditions: {reason}", hook.name);
+                    return Err(ApiError::forbidden(subject.resource, &subject.name, detail));
+                }
+                Conditions::Unknown(reason) => {
+                    tracing::warn!(
+                        configuration = self.configuration.name,
+                        webhook = hook.name,
+                        reason,
+                        "the match conditions of a webhook cannot be evaluated: it is passed over"
+                    );
+                    return Ok(None);
+                }
+            }
+        }
+        if subject.dry_run && !hook.dry_runs {
+            let message = format!("admission webhook {:?} does not support dry run", hook.name);
+            return Err(ApiError::bad_request(message));
+        }
+        let uid = uuid::Uuid::new_v4().to_string();
+        let question = review::question(&uid, request).to_string();
+        let answer =
+            self.call(subject.api, question.into()).await.map_err(|reason| format!("failed to call webhook: {reason}"));
+        let verdict = answer.and_then(|answer| {
+            review::verdict(&hook.name, &uid, &answer, mutating)
+                .map_err(|reason| format!("received invalid webhook response: {reason}"))
+        });
+        match verdict {
+            Ok(mut verdict) => {
+                remarks.warnings.append(&mut verdict.warnings);
+                remarks.annotations.append(&mut verdict.annotations);
+                match verdict.denied.take() {
+                    Some(denied) => Err(denied),
+                    None => Ok(Some((verdict, object))),
+                }
+            }
+            Err(reason) if hook.fails => Err(internal(format!("failed calling webhook {:?}: {reason}", hook.name))),
+            Err(reason) => {
+                tracing::warn!(
+                    configuration = self.configuration.name,
+                    webhook = hook.name,
+                    reason,
+                    "a webhook cannot be asked: it is passed over"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits for a place among the calls of the configuration, and for the answer, both within the webhook's time.
+    async fn call(&self, api: &ApiServer, question: Bytes) -> Result<Bytes, String> {
+        let deadline = Instant::now() + self.hook.timeout;
+        let place = timeout_at(deadline, self.configuration.calls.acquire()).await;
+        let Ok(Ok(_place)) = place else {
+            let name = &self.configuration.name;
+            return Err(format!("too many calls of configuration {name:?} are under way: context deadline exceeded"));
+        };
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.hook.endpoint.ask(&api.inner.webhooks.settings(), question, self.hook.timeout, left).await
+    }
+}
+
+/// 500, as upstream words it.
+fn internal(reason: String) -> ApiError {
+    let mut error = ApiError::internal(format!("Internal error occurred: {reason}"));
+    error.details = json!({"causes": [{ "message": reason }]});
+    error
+}

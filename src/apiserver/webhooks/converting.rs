@@ -1,0 +1,108 @@
+//! Objects in the version that a client wants, where a webhook converts them. For all other kinds nothing is done here: their
+//! objects change their shape when they are written out ([`Resource::served`]).
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::super::resource::{Conversion, Resource};
+use super::super::server::ApiServer;
+use super::super::status::ApiError;
+use super::super::{body, inflight};
+use super::conversion::{Converter, NotConverted};
+use crate::store::Object;
+
+/// The webhook of a kind, and the version that its objects are stored in.
+fn converter(resource: &Resource) -> Option<(&Arc<Converter>, &str)> {
+    match &resource.conversion {
+        Some(Conversion::Webhook { converter, stored }) => Some((converter, stored)),
+        _ => None,
+    }
+}
+
+fn refused(reason: NotConverted) -> ApiError {
+    match reason {
+        NotConverted::TooMany => inflight::too_many(),
+        NotConverted::TooMuch => ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            "a webhook would have to convert too much at once: ask for a list in parts (limit), and watch from the revision \
+             of that list",
+        ),
+        // As upstream, which has no reason for it.
+        NotConverted::Failed(reason) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", reason),
+    }
+}
+
+/// Objects of the store as this version has them.
+pub(in crate::apiserver) async fn served(
+    api: &ApiServer,
+    resource: &Resource,
+    objects: Vec<Arc<Object>>,
+) -> Result<Vec<Arc<Object>>, ApiError> {
+    let Some((converter, _)) = converter(resource) else { return Ok(objects) };
+    let settings = api.inner.webhooks.settings();
+    converter.objects(&settings, objects, &resource.api_version()).await.map_err(refused)
+}
+
+/// One object of the store as this version has it.
+pub(in crate::apiserver) async fn served_one(
+    api: &ApiServer,
+    resource: &Resource,
+    object: Arc<Object>,
+) -> Result<Arc<Object>, ApiError> {
+    if converter(resource).is_none() {
+        return Ok(object);
+    }
+    let before = Arc::clone(&object);
+    Ok(served(api, resource, vec![object]).await?.pop().unwrap_or(before))
+}
+
+/// What a watch shows, which many watches show at the same time.
+pub(in crate::apiserver) async fn watched(
+    api: &ApiServer,
+    resource: &Resource,
+    object: Arc<Object>,
+) -> Result<Arc<Object>, ApiError> {
+    let Some((converter, _)) = converter(resource) else { return Ok(object) };
+    let _first = converter.watches.lock().await;
+    served_one(api, resource, object).await
+}
+
+/// Whether a webhook converts objects of a kind.
+pub(in crate::apiserver) fn converts(resource: &Resource) -> bool {
+    converter(resource).is_some()
+}
+
+/// An object that is to be written, in the version that it is stored in.
+pub(in crate::apiserver) async fn stored(
+    api: &ApiServer,
+    resource: &Resource,
+    value: Value,
+) -> Result<Value, ApiError> {
+    let Some((converter, stored)) = converter(resource) else { return Ok(value) };
+    let settings = api.inner.webhooks.settings();
+    let converted = converter.values(&settings, vec![value], stored).await.map_err(refused)?;
+    let value = converted.into_iter().next().unwrap_or_default();
+    if body::too_deep(&value) {
+        return Err(refused(NotConverted::Failed("the converted object is nested too deeply".into())));
+    }
+    body::check_values(&value)?;
+    Ok(value)
+}
+
+/// Of an object of one version, the same in another.
+pub(in crate::apiserver) async fn between(
+    api: &ApiServer,
+    from: &Resource,
+    to: &Resource,
+    value: &Value,
+) -> Result<Value, ApiError> {
+    let Some((converter, _)) = converter(to) else {
+        return Ok(to.served(from.to_stored(value.clone())));
+    };
+    let settings = api.inner.webhooks.settings();
+    let converted = converter.values(&settings, vec![value.clone()], &to.api_version()).await.map_err(refused)?;
+    Ok(to.served(converted.into_iter().next().unwrap_or_default()))
+}

@@ -1,0 +1,239 @@
+//! `admission.k8s.io/v1` AdmissionReview: the question, and the answer as upstream checks it. Pure.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::super::status::{ApiError, shorten};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+/// Warnings that are taken of one answer, as upstream takes from one.
+const WARNINGS_MAX: usize = 16;
+/// Letters of one warning, of a message, and of an annotation.
+const WARNING_MAX: usize = 256;
+const MESSAGE_MAX: usize = 4096;
+const ANNOTATIONS_MAX: usize = 16;
+/// Bytes of the details of a refusal.
+const DETAILS_MAX: usize = 16 << 10;
+
+/// The question.
+pub(super) fn question(uid: &str, mut request: Map<String, Value>) -> Value {
+    request.insert("uid".into(), uid.into());
+    json!({"kind": KIND, "apiVersion": API_VERSION, "request": request})
+}
+
+/// What a webhook answered.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    /// Why not, when it refuses.
+    pub denied: Option<ApiError>,
+    /// A JSON patch.
+    pub patch: Option<Vec<u8>>,
+    /// For the client.
+    pub warnings: Vec<String>,
+    /// For the audit log.
+    pub annotations: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    response: Option<Response>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Response {
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    allowed: bool,
+    status: Option<Status>,
+    patch: Option<String>,
+    patch_type: Option<String>,
+    #[serde(default)]
+    warnings: Option<Vec<String>>,
+    #[serde(default)]
+    audit_annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    code: Option<i64>,
+    message: Option<String>,
+    reason: Option<String>,
+    details: Option<Box<RawValue>>,
+}
+
+/// Reads an answer, and holds it against the question.
+///
+/// # Errors
+///
+/// Why it is none.
+pub(super) fn verdict(name: &str, uid: &str, text: &[u8], mutating: bool) -> Result<Verdict, String> {
+    let review: Review = serde_json::from_slice(text)
+        .map_err(|error| format!("it is no AdmissionReview in JSON: {}", shorten(&error.to_string(), WARNING_MAX)))?;
+    if review.api_version != API_VERSION || review.kind != KIND {
+        let (version, kind) = (shorten(&review.api_version, 64), shorten(&review.kind, 64));
+        let slash = if version.contains('/') { "" } else { "/" };
+        return Err(format!(
+            "expected webhook response of {API_VERSION}, Kind={KIND}, got {slash}{version}, Kind={kind}"
+        ));
+    }
+    let response = review.response.ok_or("webhook response was absent")?;
+    if response.uid != uid {
+        return Err(format!("expected response.uid={uid:?}, got {:?}", shorten(&response.uid, 64)));
+    }
+    let patch = response.patch.filter(|patch| !patch.is_empty());
+    let kind = response.patch_type;
+    if !mutating {
+        if patch.is_some() {
+            return Err("validating webhook may not return response.patch".into());
+        }
+        if kind.is_some() {
+            return Err("validating webhook may not return response.patchType".into());
+        }
+    }
+    let patch = match (patch, kind.as_deref()) {
+        (None, None) => None,
+        (Some(_), None) => return Err("webhook returned response.patch but not response.patchType".into()),
+        (None, Some(_)) => return Err("webhook returned response.patchType but not response.patch".into()),
+        (Some(patch), Some("JSONPatch")) => {
+            let decoded = base64::engine::general_purpose::STANDARD.decode(patch);
+            Some(decoded.map_err(|error| format!("response.patch is no base64: {error}"))?)
+        }
+        (Some(_), Some(other)) => {
+            return Err(format!("webhook returned invalid response.patchType of {:?}", shorten(other, 64)));
+        }
+    };
+    let warnings = response.warnings.unwrap_or_default();
+    let annotations = response.audit_annotations.unwrap_or_default();
+    Ok(Verdict {
+        denied: (!response.allowed).then(|| denial(name, response.status.unwrap_or_default())),
+        patch,
+        warnings: warnings.iter().take(WARNINGS_MAX).map(|warning| plain(warning)).collect(),
+        annotations: annotations
+            .into_iter()
+            .take(ANNOTATIONS_MAX)
+            .map(|(key, value)| (shorten(&format!("{name}/{key}"), WARNING_MAX), shorten(&value, WARNING_MAX)))
+            .collect(),
+    })
+}
+
+/// What a header can hold.
+fn plain(warning: &str) -> String {
+    let visible = |letter: char| if letter.is_control() { ' ' } else { letter };
+    shorten(&warning.chars().map(visible).collect::<String>(), WARNING_MAX)
+}
+
+/// A refusal, in upstream's words.
+fn denial(name: &str, status: Status) -> ApiError {
+    let by = format!("admission webhook {name:?} denied the request");
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let (message, reason) = (given(status.message), given(status.reason));
+    let message = match (message, &reason) {
+        (Some(message), _) => format!("{by}: {}", shorten(&message, MESSAGE_MAX)),
+        (None, Some(reason)) => format!("{by}: {}", shorten(reason, WARNING_MAX)),
+        (None, None) => format!("{by} without explanation"),
+    };
+    let code = status.code.and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code));
+    let code = code.and_then(|code| StatusCode::from_u16(code).ok()).unwrap_or(StatusCode::BAD_REQUEST);
+    let mut error = ApiError::new(code, known(reason.as_deref().unwrap_or_default()), message);
+    let details = status.details.filter(|details| details.get().len() <= DETAILS_MAX);
+    error.details = details
+        .and_then(|details| serde_json::from_str(details.get()).ok())
+        .filter(Value::is_object)
+        .unwrap_or_default();
+    error
+}
+
+/// Reasons that clients of Kubernetes know; another is left out.
+fn known(reason: &str) -> &'static str {
+    const REASONS: [&str; 18] = [
+        "Unauthorized",
+        "Forbidden",
+        "NotFound",
+        "AlreadyExists",
+        "Conflict",
+        "Gone",
+        "Invalid",
+        "ServerTimeout",
+        "Timeout",
+        "TooManyRequests",
+        "BadRequest",
+        "MethodNotAllowed",
+        "NotAcceptable",
+        "RequestEntityTooLarge",
+        "UnsupportedMediaType",
+        "InternalError",
+        "Expired",
+        "ServiceUnavailable",
+    ];
+    REASONS.into_iter().find(|known| *known == reason).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(response: Value, mutating: bool) -> Result<Verdict, String> {
+        let review = json!({"apiVersion": API_VERSION, "kind": KIND, "response": response});
+        verdict("a.b.c", "1", review.to_string().as_bytes(), mutating)
+    }
+
+    #[test]
+    fn an_answer_is_held_against_its_question() {
+        for (response, mutating, wanted) in [
+            (json!(null), true, "webhook response was absent"),
+            (json!({"allowed": true}), true, "expected response.uid=\"1\", got \"\""),
+            (json!({"uid": "2", "allowed": true}), true, "expected response.uid=\"1\", got \"2\""),
+            (json!({"uid": "1", "patch": "W10="}), true, "response.patch but not response.patchType"),
+            (json!({"uid": "1", "patchType": "JSONPatch"}), true, "response.patchType but not response.patch"),
+            (json!({"uid": "1", "patchType": "X", "patch": "W10="}), true, "invalid response.patchType of \"X\""),
+            (json!({"uid": "1", "patchType": "JSONPatch", "patch": "?"}), true, "no base64"),
+            (json!({"uid": "1", "patchType": "JSONPatch", "patch": "W10="}), false, "may not return response.patch"),
+            (json!({"uid": 1}), true, "it is no AdmissionReview in JSON"),
+        ] {
+            let fault = judged(response.clone(), mutating).unwrap_err();
+            assert!(fault.contains(wanted), "{response}: {fault}");
+        }
+        let other = json!({"apiVersion": "v1", "kind": "Status"}).to_string();
+        let fault = verdict("a.b.c", "1", other.as_bytes(), true).unwrap_err();
+        assert_eq!(
+            fault,
+            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /v1, Kind=Status"
+        );
+        let good = json!({"uid": "1", "allowed": true, "patchType": "JSONPatch", "patch": "W10=",
+            "warnings": ["a\nb"], "auditAnnotations": {"k": "v"}});
+        let good = judged(good, true).unwrap();
+        assert!(good.denied.is_none());
+        assert_eq!(good.patch.as_deref(), Some(&b"[]"[..]));
+        assert_eq!((good.warnings, good.annotations), (vec!["a b".into()], vec![("a.b.c/k".into(), "v".into())]));
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_upstreams_words() {
+        for (status, code, reason, message) in [
+            (json!(null), 400, "", "denied the request without explanation"),
+            (json!({"code": 403, "message": "no"}), 403, "", "denied the request: no"),
+            (json!({"code": 200, "reason": "Forbidden"}), 400, "Forbidden", "denied the request: Forbidden"),
+            (json!({"code": 418, "reason": "Odd", "message": "m"}), 418, "", "denied the request: m"),
+            (json!({"code": 99999, "message": "m"}), 400, "", "denied the request: m"),
+        ] {
+            let denied =
+                judged(json!({"uid": "1", "allowed": false, "status": status}), false).unwrap().denied.unwrap();
+            assert_eq!((denied.code.as_u16(), denied.reason), (code, reason), "{status}");
+            assert_eq!(denied.message, format!("admission webhook \"a.b.c\" {message}"), "{status}");
+        }
+    }
+}
