@@ -67,6 +67,7 @@ install: ## binary, manual pages, completions, systemd unit, config, pages and b
 	$(BINARY) completion fish | install -D -m 644 /dev/stdin $(SHARE)/fish/vendor_completions.d/slipway.fish
 	install -D -m 644 -t $(DOC) README.md CHANGELOG.md LICENSE
 	install -D -m 644 -t $(DOC)/docs docs/*.md
+	install -D -m 644 -t $(DOC)/docs/design docs/design/*.md
 	install -D -m 644 -t $(DOC)/config config/slipway.toml config/bmc-quirks.toml config/engine-rbac.yaml
 	install -D -m 644 -t $(DOC)/monitoring monitoring/*
 	@[ -n "$(DESTDIR)" ] || { \
