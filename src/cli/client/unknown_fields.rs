@@ -106,8 +106,8 @@ mod tests {
                 "BareMetalHost \"web-1\": spec.qqqqqqqqqqqq: there is no such field",
             ),
             (
-                ".spec.taints[key=\"a.b\"].efect: field not declared in schema",
-                "BareMetalHost \"web-1\": spec.taints[key=\"a.b\"].efect: there is no such field; did you mean effect?",
+                ".spec.networkInterfaces[name=\"a.b\"].macAdress: field not declared in schema",
+                "BareMetalHost \"web-1\": spec.networkInterfaces[name=\"a.b\"].macAdress: there is no such field; did you mean macAddress?",
             ),
             (
                 "errors:\n  .spec.online: expected boolean, got string\n  .spec.imege: field not declared in schema",
