@@ -71,6 +71,9 @@ mod needs;
 pub mod netlink;
 pub mod network_data;
 pub mod outbound;
+#[cfg(test)]
+#[path = "../tests/it/pages/mod.rs"]
+mod pages;
 pub mod pki;
 pub mod protocol;
 pub mod ramdisk;

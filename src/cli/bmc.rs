@@ -24,6 +24,10 @@ pub(super) enum Command {
     ///
     /// Logs in and reads; changes nothing. The credentials are a user name with a password file, or a Secret on the
     /// server with username and password.
+    #[command(after_help = "\
+Examples:
+  slipway bmc probe redfish://10.0.0.21 --username admin --password-file pw
+  slipway bmc probe ipmi://10.0.0.22 --secret rack/web-1-bmc")]
     Probe {
         /// As in spec.bmc.address of a host: redfish://10.0.0.21, ipmi://10.0.0.22
         address: String,

@@ -11,6 +11,10 @@ use crate::pki::users;
 /// On the appliance's box it also looks at what the file names: interfaces and their addresses, the kubeconfig, certificates and
 /// profiles. Run by root it does so as the user of the service, who must be able to read them. Exit code 1 when there is a fault.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway check-config
+  slipway check-config --offline --config slipway.toml     of another box")]
 pub(super) struct Options {
     #[command(flatten)]
     config: ConfigFile,

@@ -13,8 +13,10 @@ use crate::api::MacAddress;
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// Explain what the machine with this MAC address would boot now
+    #[command(after_help = "Example:\n  slipway debug boot 52:54:00:12:34:56")]
     Boot(Options),
     /// Explain what DHCP would answer it now, and show what happened to its last messages
+    #[command(after_help = "Example:\n  slipway debug dhcp 52:54:00:12:34:56")]
     Dhcp(Options),
 }
 

@@ -14,6 +14,11 @@ use super::local::in_data_folder;
 use crate::appliance;
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sudo slipway kubeconfig --merge
+  sudo slipway kubeconfig --server https://slipway.example:8443 > slipway.kubeconfig
+  sudo slipway kubeconfig --revoke-all --merge")]
 pub(super) struct Options {
     #[command(flatten)]
     config: ConfigFile,

@@ -11,6 +11,8 @@ mod common;
 mod completion;
 mod crds;
 mod debug;
+#[cfg(test)]
+mod documents;
 mod failure;
 mod image;
 mod kubeconfig;

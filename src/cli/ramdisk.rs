@@ -11,6 +11,9 @@ pub(super) enum Command {
     ///
     /// This executable becomes the ramdisk's /init, so it must be linked statically. Existing files are replaced only after
     /// everything is built.
+    #[command(after_help = "\
+Example:
+  slipway ramdisk build --kernel-package linux-image-6.1.0-*-amd64.deb")]
     Build {
         /// Debian kernel package (linux-image-*.deb), or the folder it was unpacked to
         #[arg(long, value_name = "FILE|DIR")]

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use ipnetwork::Ipv4Network;
+
 /// How long it is believed that a relay is there.
 const FRESH: Duration = Duration::from_secs(1);
 /// A relay that was silent for so long is looked for like a new one.
@@ -22,6 +24,12 @@ const EACH: usize = 4;
 const MOST_HEARD: usize = 1024;
 /// Looks at the kernel's neighbour table in a second for relays that were not there; one takes some ten microseconds.
 const MOST_LOOKS: u32 = 4096;
+
+/// Whether an answer to a relay may wait for ARP: it is on a link of the interface, whose addresses with their networks these
+/// are, and it is not this machine itself, which asks nobody for its own card.
+pub fn may_wait(links: &[Ipv4Network], relay: Ipv4Addr) -> bool {
+    links.iter().any(|link| link.contains(relay)) && links.iter().all(|link| link.ip() != relay)
+}
 
 /// What is known of relays on the link.
 #[derive(Debug, Default)]
@@ -86,6 +94,22 @@ mod tests {
 
     fn at(number: u32) -> Ipv4Addr {
         Ipv4Addr::from_bits(0x0a00_0000 + number)
+    }
+
+    #[test]
+    fn only_other_machines_on_the_link_are_waited_for() {
+        let links: Vec<Ipv4Network> =
+            ["172.22.0.1/24", "172.22.0.9/24", "10.0.0.1/8"].iter().map(|link| link.parse().unwrap()).collect();
+        for (relay, waits) in [
+            ("172.22.0.8", true),
+            ("10.9.9.9", true),
+            ("172.22.0.1", false),
+            ("172.22.0.9", false),
+            ("10.0.0.1", false),
+            ("192.0.2.1", false),
+        ] {
+            assert_eq!(may_wait(&links, relay.parse().unwrap()), waits, "{relay}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use super::frame;
 use super::interface::Interface;
 use super::log::Log;
 use super::outcome::{Destination, Reply};
-use super::relays::Relays;
+use super::relays::{self, Relays};
 
 /// Messages taken with one system call.
 const BATCH: usize = 128;
@@ -65,7 +65,7 @@ pub struct Sockets {
     to_relays: Socket,
     relays: Relays,
     raw: Option<(OwnedFd, MacAddress)>,
-    /// What is on the interface's link.
+    /// The interface's addresses, with the networks that are on its link.
     pub links: Vec<Ipv4Network>,
     /// Number of the interface they are bound to; another one under the same name is not served by them.
     pub index: u32,
@@ -221,7 +221,7 @@ impl Sockets {
     /// Sends answers of one group, as many as need not wait. Never waits itself.
     fn send_to_relay(&mut self, group: SendGroup, answers: &[Outgoing], log: &mut Log) {
         let relay = *group.to.ip();
-        let admitted = if self.raw.is_some() && self.links.iter().any(|link| link.contains(relay)) {
+        let admitted = if self.raw.is_some() && relays::may_wait(&self.links, relay) {
             // Whom the kernel says nothing about is not there.
             let (index, now) = (self.index, Instant::now());
             self.relays.admit(now, relay, answers.len(), |relay| neighbour::is_there(index, relay).unwrap_or(false))

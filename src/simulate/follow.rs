@@ -141,13 +141,16 @@ impl Hosts {
     pub fn tally(&self) -> Tally {
         let table = self.table();
         let mut tally = Tally { hosts: table.hosts.len(), arrived: table.arrived, ..Tally::default() };
-        for host in table.hosts.values() {
+        for (name, host) in &table.hosts {
             let state = host.state.map_or("not there", |state| match state.as_str() {
                 "" => "new",
                 state => state,
             });
             *tally.states.entry(state).or_default() += 1;
             tally.failing += usize::from(host.error.is_some());
+            if tally.error.is_none() {
+                tally.error = host.error.as_ref().map(|error| format!("{name}: {error}"));
+            }
             tally.errors += host.errors;
         }
         tally
@@ -230,6 +233,8 @@ pub struct Tally {
     pub states: BTreeMap<&'static str, usize>,
     /// Hosts that show an error now.
     pub failing: usize,
+    /// The error of the first of them, with its name.
+    pub error: Option<String>,
     /// Errors that hosts had so far.
     pub errors: u64,
 }
@@ -258,6 +263,7 @@ mod tests {
         hosts.see(&seen("a", "registering", 1));
         hosts.see(&seen("a", "registering", 1));
         assert_eq!((hosts.tally().failing, hosts.tally().errors), (1, 1));
+        assert_eq!(hosts.tally().error.as_deref(), Some("a: registration error: no"));
         hosts.see(&seen("a", "provisioned", 0));
         hosts.see(&seen("a", "provisioned", 0));
         let tally = hosts.tally();

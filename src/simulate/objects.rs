@@ -23,6 +23,8 @@ use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, Image};
 use crate::bmc::sim::Account;
 
+use super::plan::Goal;
+
 /// Writes at once.
 const AT_ONCE: usize = 32;
 /// Label of everything that is made; its value is the run.
@@ -151,6 +153,29 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<HostWit
         anyhow::bail!("there is no BareMetalHost in it");
     }
     Ok(all)
+}
+
+/// Whether every host can reach the goal: who can not is named at once, not after the deadline.
+///
+/// # Errors
+/// The first host that can not, and why.
+pub(super) fn can_arrive(goal: Goal, made: &[HostWithSecret]) -> anyhow::Result<()> {
+    for HostWithSecret { host, .. } in made {
+        let spec = &host.spec;
+        let why = if spec.externally_provisioned {
+            "is externallyProvisioned"
+        } else if goal == Goal::Available {
+            continue;
+        } else if spec.image.is_none() && spec.custom_deploy.is_none() {
+            "names no image (--until available needs none)"
+        } else if !spec.online {
+            "is not to be online"
+        } else {
+            continue;
+        };
+        anyhow::bail!("host {} {why}: it never is {}", host.name_any(), goal.as_str());
+    }
+    Ok(())
 }
 
 /// Of a manifest's metadata what a new object may have: what a server has written into it is of another one.
@@ -444,6 +469,27 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_that_never_arrives_is_named_at_once() {
+        let with = |change: fn(&mut BareMetalHostSpec)| {
+            let mut made = host(1, "n", "secret", None);
+            change(&mut made.host.spec);
+            vec![made]
+        };
+        let image: fn(&mut BareMetalHostSpec) = |spec| spec.image = Some(Image::default());
+        for (goal, change, why) in [
+            (Goal::Available, (|_| {}) as fn(&mut BareMetalHostSpec), None),
+            (Goal::Provisioned, |_| {}, Some("names no image")),
+            (Goal::Deleted, image, None),
+            (Goal::Provisioned, |spec| (spec.image, spec.online) = (Some(Image::default()), false), Some("online")),
+            (Goal::Available, |spec| spec.externally_provisioned = true, Some("externallyProvisioned")),
+        ] {
+            let said = can_arrive(goal, &with(change)).err().map(|error| error.to_string());
+            assert_eq!(said.is_some(), why.is_some(), "{said:?}");
+            assert!(said.unwrap_or_default().contains(why.unwrap_or_default()), "{why:?}");
+        }
+    }
 
     #[test]
     fn hosts_of_manifests_keep_what_they_say_and_need_their_credentials() {

@@ -103,12 +103,15 @@ impl SimulationPlan {
     /// Whether a machine's BMC speaks Redfish, and how it comes to its ramdisk. A host that says so itself, by the
     /// scheme of its BMC's address or its boot mode, is taken at its word.
     pub fn ways(&self, number: usize, host: &BareMetalHostSpec) -> (bool, BootMethod) {
+        let said = host.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
         let (redfish, turn) = match self.bmc {
             BmcKind::Redfish => (true, number),
             BmcKind::Ipmi => (false, number),
-            BmcKind::Mixed => (number.is_multiple_of(2), number / 2),
+            BmcKind::Mixed => {
+                let said = said.as_ref().map(|address| address.driver.is_redfish());
+                (said.unwrap_or(number.is_multiple_of(2)), number / 2)
+            }
         };
-        let said = host.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
         let legacy = host.boot_mode == Some(BootMode::Legacy);
         let way = match (self.boot, said.map(|address| address.capabilities().boot)) {
             (Some(way), _) => way,
@@ -132,7 +135,7 @@ pub enum BmcKind {
     Redfish,
     /// IPMI 2.0.
     Ipmi,
-    /// Redfish and IPMI in turn.
+    /// Redfish and IPMI in turn; for hosts from a file what their BMC address says.
     #[default]
     Mixed,
 }
@@ -273,13 +276,15 @@ mod tests {
             boot_mode,
             ..BareMetalHostSpec::default()
         };
-        for (address, mode, way) in [
-            ("idrac-virtualmedia://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::VirtualMedia),
-            ("redfish-uefihttp://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::BootUrl),
-            ("ipmi://10.0.0.1", Some(BootMode::Legacy), BootMethod::BiosPxe),
-            ("redfish://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::UefiPxe),
+        for (address, mode, way, redfish) in [
+            ("idrac-virtualmedia://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::VirtualMedia, true),
+            ("redfish-uefihttp://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::BootUrl, true),
+            ("ipmi://10.0.0.1", Some(BootMode::Legacy), BootMethod::BiosPxe, false),
+            ("redfish://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::UefiPxe, true),
         ] {
-            assert_eq!(mixed.ways(1, &host(address, mode)).1, way, "{address}");
+            for number in 1..=2 {
+                assert_eq!(mixed.ways(number, &host(address, mode)), (redfish, way), "{address}");
+            }
         }
     }
 

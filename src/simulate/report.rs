@@ -13,6 +13,8 @@ use super::plan::Goal;
 
 /// Slowest hosts, and hosts that did not arrive, that are named.
 const NAMED: usize = 5;
+/// Characters of the error that a line about all shows.
+const LONGEST_ERROR: usize = 200;
 
 /// A run.
 #[derive(Clone, Debug, Serialize)]
@@ -123,7 +125,8 @@ pub fn missing(goal: Goal, hosts: &BTreeMap<String, Host>) -> Vec<Missing> {
     late.map(one).take(NAMED).collect()
 }
 
-/// One line about how far all are: `61 of 100 provisioned, 12.2/s; 22 provisioning, 17 preparing; 1 with an error`.
+/// One line about how far all are: `61 of 100 provisioned, 12.2/s; 22 provisioning, 17 preparing; 1 with an error,
+/// sim-00007: …`.
 pub fn line(goal: Goal, tally: &Tally, elapsed: Duration) -> String {
     let rate = tally.arrived as f64 / elapsed.as_secs_f64().max(0.001);
     let mut text = format!("{} of {} {}, {rate:.1}/s", tally.arrived, tally.hosts, goal.as_str());
@@ -138,6 +141,10 @@ pub fn line(goal: Goal, tally: &Tally, elapsed: Duration) -> String {
     }
     if tally.failing > 0 {
         text += &format!("; {} with an error", tally.failing);
+    }
+    if let Some(error) = &tally.error {
+        let cut: String = error.chars().take(LONGEST_ERROR).collect();
+        text += &format!(", {cut}{}", if cut.len() < error.len() { "…" } else { "" });
     }
     text
 }
@@ -224,10 +231,17 @@ mod tests {
             arrived: 61,
             states: [("provisioned", 61), ("provisioning", 22), ("preparing", 17)].into(),
             failing: 1,
+            error: Some("sim-00007: no answer".to_owned()),
             errors: 3,
         };
         let said = line(Goal::Provisioned, &tally, Duration::from_secs(5));
-        assert_eq!(said, "61 of 100 provisioned, 12.2/s; 17 preparing, 22 provisioning; 1 with an error");
+        assert_eq!(
+            said,
+            "61 of 100 provisioned, 12.2/s; 17 preparing, 22 provisioning; 1 with an error, sim-00007: no answer"
+        );
+        let long = Tally { error: Some("ä".repeat(LONGEST_ERROR + 1)), ..tally };
+        let said = line(Goal::Provisioned, &long, Duration::from_secs(5));
+        assert!(said.ends_with(&format!("; 1 with an error, {}…", "ä".repeat(LONGEST_ERROR))), "{said}");
     }
 
     #[test]

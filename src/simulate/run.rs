@@ -55,6 +55,7 @@ pub async fn run(
     if site.own.is_none() {
         site.objects.look(&set.made).await?;
     }
+    objects::can_arrive(plan.until, &set.made)?;
     let fresh = site.objects.make_namespace().await.context("namespace")?;
     let done = set.drive(plan, &mut site, deadline, &stop, &mut tell).await;
     let usage = site.own.as_ref().and_then(ApplianceProcess::usage);

@@ -10,6 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::cli::local;
 use crate::config::{Config, DEFAULT_PATH};
+use crate::engine;
 
 /// Who asks, for the server's log.
 const USER_AGENT: &str = concat!("slipway/", env!("CARGO_PKG_VERSION"));
@@ -174,7 +175,8 @@ fn pem(der: &[u8]) -> String {
 
 fn read(file: &Path) -> anyhow::Result<Found> {
     let source = format!("kubeconfig {}", file.display());
-    let kubeconfig = Kubeconfig::read_from(file).with_context(|| source.clone())?;
+    let kubeconfig =
+        Kubeconfig::read_from(file).map_err(|error| anyhow::anyhow!("{source}: {}", engine::why(&error)))?;
     Ok(Found { kubeconfig, context: None, source })
 }
 

@@ -24,7 +24,7 @@ use crate::cli::failure::{Failure, complain, usage};
 Examples:
   slipway delete host web-1                 and wait until it is gone
   slipway delete host web-1 --wait=false    only ask for it
-  slipway delete host web-1 --force         without its machine: a BMC that does not answer keeps nobody waiting
+  slipway delete host web-1 --force         its machine stays as it is: for a BMC that is gone
   slipway delete -f rack/ -R
   slipway delete secrets -l rack=a
   slipway delete hosts --all -n lab")]

@@ -23,7 +23,7 @@ use crate::cli::failure::{Failure, complain, plain, usage};
 Examples:
   slipway describe host web-1      its spec, its conditions, what it waits for, what happened
   slipway describe hosts -A
-  slipway describe host web-1 --all  with every flag of its processors
+  slipway describe host web-1 --all    with every flag of its processors
   slipway describe image/debian-12")]
 pub(in crate::cli) struct Options {
     /// TYPE NAME…, TYPE/NAME…, or TYPE for all objects of the type

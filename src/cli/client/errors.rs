@@ -3,6 +3,7 @@
 use kube::core::Status;
 
 use super::connect::Session;
+use super::unknown_fields;
 
 /// An answer that is not a success, or no answer.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,9 @@ impl RequestError {
 /// In words: what kubectl says, with what to do about it.
 pub(in crate::cli) fn refusal(status: &Status) -> String {
     let message = status.message.trim();
+    if let Some(text) = unknown_fields::explained(message) {
+        return text;
+    }
     let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
     match (status.code, status.reason.as_str()) {
         (401, _) if message.contains("certificate") => {

@@ -30,7 +30,8 @@ Examples:
   slipway get hosts -A -o wide                    of all namespaces, with every column
   slipway get host web-1 -o yaml                  one, as it is stored
   slipway get host/web-1 secret/web-1-bmc         of several types
-  slipway get hosts,images --watch                (one type only with --watch)
+  slipway get hosts,images                        of two types
+  slipway get hosts --watch                       and every change from now on; of one type
   slipway get hosts -l rack=a --sort-by=.metadata.creationTimestamp
   slipway get hosts -o custom-columns=NAME:.metadata.name,POWER:.status.poweredOn
   slipway get hosts -o jsonpath='{range .items[*]}{.metadata.name}{\"\\n\"}{end}'")]

@@ -27,6 +27,7 @@ mod table;
 mod tabs;
 mod terminal;
 mod types;
+mod unknown_fields;
 mod until;
 mod wait;
 

@@ -19,6 +19,11 @@ use crate::cli::progress::Progress;
 use crate::image::scheme::upload_url;
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway image import debian-12 debian-12.qcow2 --checksum SHA256
+  slipway image import debian-12 https://server/image.qcow2 --checksum https://server/SHA256SUMS
+  zstd -dc disk.raw.zst | slipway image import golden -")]
 pub(in crate::cli) struct Options {
     /// Name in the library
     name: String,

@@ -75,9 +75,11 @@ async fn answer(logs: Logs, intents: Intents, request: ViewRequest) -> Result<Re
     };
     let Some(boot) = chosen.map(|boot| boot.generation) else {
         let known: Vec<String> = boots.iter().map(|boot| boot.generation.to_string()).collect();
-        let known =
-            if known.is_empty() { "there is none yet".into() } else { format!("there are {}", known.join(", ")) };
-        let message = format!("no log of that boot of host {name}: {known}");
+        let message = if known.is_empty() {
+            format!("host {name} has no log yet: its machine did not boot the ramdisk, or reported nothing from it")
+        } else {
+            format!("host {name} has no log of that boot; it has those of the boots {}", known.join(", "))
+        };
         return Err(ApiError::new(StatusCode::NOT_FOUND, "NotFound", message));
     };
     let mut source = Source { logs, intents, namespace, name, boot, at: 0 };
@@ -184,7 +186,7 @@ mod tests {
             other => panic!("{path}: {other:?}"),
         };
         let (code, message) = refused("GET", "h/log").await;
-        assert!(code == 404 && message.contains("there is none yet"), "{message}");
+        assert!(code == 404 && message.contains("has no log yet"), "{message}");
         for (generation, text) in [(3, "old\n"), (4, "one\ntwo\n")] {
             logs.append("default", "h", generation, text.as_bytes()).expect("written");
         }
