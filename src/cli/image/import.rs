@@ -115,6 +115,17 @@ async fn send(client: &Client, images: &Api<Image>, made: &Image, content: &mut 
     let mut progress = Progress::new();
     let sent = endpoint.send(&mut content.source, received.bytes, content.bytes, &mut progress).await;
     progress.end();
+    let is_refused = |error: &anyhow::Error| {
+        let status = match error.downcast_ref() {
+            Some(kube::Error::Api(status)) => status,
+            _ => return false,
+        };
+        matches!(status.code, 403 | 413)
+    };
+    // Of what there is no room for, nothing is left.
+    if sent.as_ref().is_err_and(is_refused) && endpoint.received().await.is_ok_and(|received| received.bytes == 0) {
+        _ = delete(images, made).await;
+    }
     sent.with_context(|| format!("image {name}"))
 }
 
