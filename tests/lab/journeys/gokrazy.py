@@ -6,14 +6,14 @@ import urllib.request
 
 from lab import Disk, LabError, Machine, Slipway, check_output, prepared, say, secret, wait_for
 
-DEADLINE = 600
+DEADLINE = 1300
 # The port of images/gokrazy/about.
 PORT = 8080
 USER_DATA = "what only this machine is told\n"
 
 
 def machines():
-    return [Machine("gokrazy-1", disks=[Disk(size_gib=2, bus="sata")])]
+    return [Machine("gokrazy-1", disks=[Disk(bus="sata")])]
 
 
 def bring_in(slipway):
@@ -39,12 +39,12 @@ def run(rack):
     bring_in(slipway)
     machine = rack.machines[0]
     slipway.apply(*rack.manifests(machine))
-    slipway.wait_state(machine.name, "available", 300)
+    slipway.wait_state(machine.name, "available", 500)
     slipway.apply(secret(f"{machine.name}-user-data", userData=USER_DATA))
     slipway.patch(machine.name, {"spec": {"image": {"url": "slipway://gokrazy"}, "userData": {"name": f"{machine.name}-user-data"}}})
-    slipway.wait_state(machine.name, "provisioned", 200)
+    slipway.wait_state(machine.name, "provisioned", 400)
     where = wait_for(f"a lease of {machine.name}", lambda: slipway.address(machine), 60)
-    told = wait_for(f"{machine.name} ({where}) to answer HTTP", lambda: about(where), 200, every=1)
+    told = wait_for(f"{machine.name} ({where}) to answer HTTP", lambda: about(where), 300, every=1)
     host = slipway.get("bmh", machine.name)
     wanted = {"name": machine.name, "uuid": host["metadata"]["uid"],
               "userDataSHA256": hashlib.sha256(USER_DATA.encode()).hexdigest()}
