@@ -74,3 +74,4 @@ mod tasks;
 mod tftp_async_tftp;
 mod trap;
 mod unit_file;
+mod webhooks;
