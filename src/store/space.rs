@@ -221,7 +221,7 @@ impl Space {
         match step {
             Step::Stay => {}
             Step::Release => {
-                match lacks_inodes(self.inodes, true) {
+                match lacks_inodes(self.inodes, false) {
                     true => tracing::error!(
                         free_inodes = self.inodes,
                         "the file system of the database has no inodes left: nothing can be made or grow until files are deleted (image list shows images), and {INODES_PLENTY} inodes are free"
@@ -263,11 +263,7 @@ impl Space {
         if self.inodes == u64::MAX {
             return;
         }
-        let made = fs::DirBuilder::new().mode(0o700).create(self.path.join(KEEPERS));
-        let kept = made.or_else(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Ok(()),
-            _ => Err(error),
-        });
+        let kept = fs::DirBuilder::new().recursive(true).mode(0o700).create(self.path.join(KEEPERS));
         let kept = kept.and_then(|()| {
             (0..count.min(INODES_KEPT)).map(|number| self.path.join(keeper(number))).try_for_each(|path| {
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map(drop)
