@@ -46,18 +46,15 @@ fn unknown(path: &str, schema: Option<&JSONSchemaProps>) -> String {
 
 /// The fields of a path; which element of a list is meant does not matter.
 fn names(path: &str) -> Vec<String> {
-    let mut names = vec![String::new()];
     let mut within = false;
-    for letter in path.chars() {
-        match letter {
-            '[' => within = true,
-            ']' => within = false,
-            _ if within => {}
-            '.' => names.push(String::new()),
-            letter => names.last_mut().expect("there is one").push(letter),
+    let outside = path.chars().filter(|letter| match letter {
+        '[' | ']' => {
+            within = *letter == '[';
+            false
         }
-    }
-    names
+        _ => !within,
+    });
+    outside.collect::<String>().split('.').map(str::to_owned).collect()
 }
 
 /// The schema of a field. `None`: of that kind nothing is known.
