@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use super::inflight::{InflightPermit, too_many};
 pub(super) use super::json_values::count_values;
 use super::protobuf;
+use super::schema::FieldPath;
 use super::status::{ApiError, shorten};
 
 /// Largest body in bytes, as etcd-backed servers have it.
@@ -159,7 +160,7 @@ fn read_yaml(
 impl<'de> serde::Deserialize<'de> for Parsed {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let duplicates = RefCell::new(Vec::new());
-        let value = Noting { duplicates: &duplicates, path: "" }.deserialize(deserializer)?;
+        let value = Noting { duplicates: &duplicates, path: FieldPath::Top }.deserialize(deserializer)?;
         Ok(Self { value, duplicates: duplicates.into_inner() })
     }
 }
@@ -180,7 +181,7 @@ pub(super) fn too_deep(value: &Value) -> bool {
 #[derive(Clone, Copy)]
 struct Noting<'n> {
     duplicates: &'n RefCell<Vec<String>>,
-    path: &'n str,
+    path: FieldPath<'n>,
 }
 
 impl<'de> DeserializeSeed<'de> for Noting<'_> {
@@ -243,14 +244,15 @@ impl<'de> Visitor<'de> for Noting<'_> {
             if key.len() > 4096 {
                 return Err(A::Error::custom("a field name is too long"));
             }
-            let path = super::schema::join(self.path, &key);
-            let value = access.next_value_seed(Noting { duplicates: self.duplicates, path: &path })?;
-            if map.insert(key, value).is_some() {
+            let path = FieldPath::Field(&self.path, &key);
+            let value = access.next_value_seed(Noting { duplicates: self.duplicates, path })?;
+            if map.contains_key(&key) {
                 let mut duplicates = self.duplicates.borrow_mut();
                 if duplicates.len() < DUPLICATES_MAX {
-                    duplicates.push(shorten(&path, 256));
+                    duplicates.push(shorten(&path.text(), 256));
                 }
             }
+            map.insert(key, value);
         }
         Ok(Value::Object(map))
     }

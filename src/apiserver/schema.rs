@@ -19,6 +19,7 @@ const LONG_PATTERN: usize = 32 << 10;
 
 pub(super) mod cel;
 pub(super) mod defaults;
+mod field_path;
 mod format;
 mod interner;
 mod pattern;
@@ -26,6 +27,7 @@ pub(super) mod precompile;
 mod topology;
 mod validate;
 
+pub(super) use field_path::FieldPath;
 use format::Format;
 pub(super) use pattern::Looking;
 use pattern::Pattern;
@@ -306,12 +308,12 @@ impl Schema {
     /// Removes fields that the schema does not know and returns their paths.
     pub fn prune(&self, value: &mut Value) -> Vec<String> {
         let mut unknown = Vec::new();
-        self.prune_at(value, "", &mut unknown);
+        self.prune_at(value, FieldPath::Top, &mut unknown);
         unknown.sort();
         unknown
     }
 
-    fn prune_at(&self, value: &mut Value, path: &str, unknown: &mut Vec<String>) {
+    fn prune_at(&self, value: &mut Value, path: FieldPath<'_>, unknown: &mut Vec<String>) {
         if self.is_schema {
             return SCHEMAS.prune_at(value, path, unknown);
         }
@@ -323,21 +325,21 @@ impl Schema {
                     map.retain(|name, _| {
                         let known = self.properties.contains_key(name);
                         if !known && unknown.len() < ERRORS_MAX {
-                            unknown.push(join(path, &shorten(name, 64)));
+                            unknown.push(FieldPath::Field(&path, &shorten(name, 64)).text());
                         }
                         known
                     });
                 }
                 for (name, child) in map.iter_mut() {
                     if let Some(schema) = self.member(name) {
-                        schema.prune_at(child, &join(path, name), unknown);
+                        schema.prune_at(child, FieldPath::Field(&path, name), unknown);
                     }
                 }
             }
             Value::Array(entries) => {
                 if let Some(schema) = &self.items {
                     for (index, child) in entries.iter_mut().enumerate() {
-                        schema.prune_at(child, &entry_at(path, index), unknown);
+                        schema.prune_at(child, FieldPath::Entry(&path, index), unknown);
                     }
                 }
             }
@@ -382,7 +384,7 @@ impl Schema {
 const PATH_MAX: usize = 2048;
 
 /// `path.name`
-pub(super) fn join(path: &str, name: &str) -> String {
+fn join(path: &str, name: &str) -> String {
     match path {
         "" => shorten(name, PATH_MAX),
         path if path.len() > PATH_MAX => path.to_owned(),
