@@ -42,6 +42,8 @@ func gadgets() *extensions.CustomResourceDefinition {
 			"status": {Type: "object", Nullable: true, XPreserveUnknownFields: pointer(true)},
 		},
 	}
+	// Of both versions: an API server that finds one schema in all of them wants these to be the same, too.
+	selectable := []extensions.SelectableField{{JSONPath: ".spec.colour"}}
 	return &extensions.CustomResourceDefinition{
 		ObjectMeta: meta.ObjectMeta{Name: "gadgets.controller.example.com"},
 		Spec: extensions.CustomResourceDefinitionSpec{
@@ -51,8 +53,9 @@ func gadgets() *extensions.CustomResourceDefinition {
 				{Name: "v1", Served: true, Storage: true, Schema: &extensions.CustomResourceValidation{OpenAPIV3Schema: &schema},
 					Subresources:             &extensions.CustomResourceSubresources{Status: &extensions.CustomResourceSubresourceStatus{}},
 					AdditionalPrinterColumns: []extensions.CustomResourceColumnDefinition{{Name: "Colour", Type: "string", JSONPath: ".spec.colour"}},
-					SelectableFields:         []extensions.SelectableField{{JSONPath: ".spec.colour"}}},
-				{Name: "v0", Served: false, Storage: false, Schema: &extensions.CustomResourceValidation{OpenAPIV3Schema: &schema}},
+					SelectableFields:         selectable},
+				{Name: "v0", Served: false, Storage: false, Schema: &extensions.CustomResourceValidation{OpenAPIV3Schema: &schema},
+					SelectableFields: selectable},
 			},
 		},
 	}
