@@ -44,6 +44,7 @@ mod early;
 mod ownership;
 mod ranks;
 mod reload;
+mod service_manager;
 mod signals;
 
 pub use administrator::{authority, kubeconfig, local_kubeconfig};
@@ -146,8 +147,10 @@ pub async fn run(config: Config, log: LogControl) -> anyhow::Result<()> {
         }
     };
     let shutdown = CancellationToken::new();
+    tokio::spawn(service_manager::keep_alive(shutdown.clone()));
     let outcome = serve(&config, &pki, &store, Prepared { kinds, shares, log }, &mut signals, &shutdown).await;
     shutdown.cancel();
+    service_manager::stopping();
     store.close().await;
     info!("stopped");
     outcome
@@ -425,6 +428,7 @@ async fn begin(
                 .start(services, &Acting { client, fence: Fence::open(), tasks, store: Some(store), stop: shutdown })?,
         }
         info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
+        service_manager::ready();
         Ok(())
     };
     Ok((audit, Rest { listed, start: Box::new(start), started: tell }, reload))

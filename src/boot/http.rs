@@ -21,7 +21,7 @@ use std::time::Instant;
 use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, body::Body};
 use serde::Deserialize;
@@ -84,6 +84,11 @@ pub(super) struct ServerState {
     pub media: FirstUses,
 }
 
+/// What whoever comes by with a browser is told.
+async fn front() -> Html<&'static str> {
+    Html(include_str!("front.html"))
+}
+
 /// The endpoints. `downloads` is where kernel and ramdisk wait for their permits. Requests must carry [`ConnInfo`] as an
 /// extension; [`super::serve`] puts it there.
 pub fn router(
@@ -94,6 +99,7 @@ pub fn router(
     downloads: DownloadScheduler,
 ) -> Router {
     Router::new()
+        .route("/", get(front))
         .route("/boot/ipxe", get(ipxe).layer(from_fn(no_image)))
         .route("/boot/files/{name}", get(file))
         .route("/boot/iso/{name}", get(media::iso).layer(from_fn(no_image)))

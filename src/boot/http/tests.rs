@@ -294,6 +294,16 @@ async fn what_is_of_a_machine_is_no_image_also_on_the_appliance_itself() {
 }
 
 #[tokio::test]
+async fn who_comes_by_with_a_browser_is_told_what_this_is() {
+    let (status, headers, body) = setup().send("GET", "/", None).await;
+    assert_eq!(
+        (status, &headers["content-type"]),
+        (StatusCode::OK, &HeaderValue::from_static("text/html; charset=utf-8"))
+    );
+    assert!(body.contains("slipway kubeconfig --merge"), "{body}");
+}
+
+#[tokio::test]
 async fn bad_questions_are_told_what_is_wrong() {
     let setup = setup();
     let rows = [

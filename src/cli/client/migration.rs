@@ -138,6 +138,9 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         for (host_move, _) in &ready {
             writeln!(out, "host {} can be moved to {}", host_move.name, migration.to.endpoint)?;
         }
+        if ready.is_empty() && !failed {
+            writeln!(out, "No resources found")?;
+        }
     } else if !failed {
         for (host_move, task) in &ready {
             match migration.migrate(host_move, *task).await {
