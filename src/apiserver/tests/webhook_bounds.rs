@@ -1,7 +1,7 @@
 //! What webhooks may take: places of requests that wait and of calls, shared among callers, and memory.
 
-use super::hook_server::{HookServer, Reply, allowed};
-use super::webhook_rules::{VALIDATING, configuration, message, rig, validating};
+use super::hook_server::{HookServer, Reply, allowed, patched};
+use super::webhook_rules::{VALIDATING, configuration, message, mutating, rig, validating};
 use super::*;
 
 /// A configuration with so many webhooks that nothing is about.
@@ -134,4 +134,22 @@ async fn what_is_beyond_the_bounds_is_not_in_force() {
     rig.api.read_configurations().await;
     assert_eq!(in_force(), 1);
     rig.call("POST", SECRETS, &secret("t", &json!({}))).await.expect(400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_webhook_gives_an_account_groups() {
+    let server = HookServer::start(|_, _| {
+        let groups = json!({"slipway.dev/groups": "system:masters"});
+        patched(&json!([{"op": "add", "path": "/metadata/annotations", "value": groups}]))
+    })
+    .await;
+    let (rig, _) = rig(&server).await;
+    let rules = json!({"rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["serviceaccounts"]}],
+        "failurePolicy": "Ignore"});
+    mutating(&rig, "m", &[server.hook("a.example.org", rules)]).await.expect(201);
+    let accounts = "/api/v1/namespaces/rack/serviceaccounts";
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "bot"}});
+    let refused = rig.call("POST", accounts, &account).await;
+    assert!(refused.code == 500 && message(&refused).contains("changes the groups of an account"), "{}", refused.text);
+    rig.get(&path(accounts, "bot")).await.expect(404);
 }

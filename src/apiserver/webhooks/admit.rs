@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::admission::Operation;
-use super::super::auth::Identity;
+use super::super::auth::{Identity, accounts};
 use super::super::caller_shares::{CallerShare, caller};
 use super::super::patch::Patch;
 use super::super::registry::Registry;
@@ -320,6 +320,11 @@ impl Asking<'_> {
             let is_kept = |field: &str| value[field] == shown[field];
             if !value["metadata"].is_object() || !is_kept("apiVersion") || !is_kept("kind") {
                 return Err(faulty("its patch changes what kind of object it is"));
+            }
+            // Whoever sets groups must be allowed to be each of them, and a webhook is nobody.
+            let groups = |object: &Value| object["metadata"]["annotations"][accounts::GROUPS].clone();
+            if &*subject.resource.storage == accounts::STORAGE && groups(&value) != groups(&shown) {
+                return Err(faulty(&format!("its patch changes the groups of an account ({})", accounts::GROUPS)));
             }
             if subject.subresource != "scale" {
                 // What the next one sees is an object as any other. The schema does not say what managers own.
