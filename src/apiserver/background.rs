@@ -280,7 +280,9 @@ impl ApiServer {
                 Ok(round.is_full(ApiError::from_write(&WriteError::Full, resource, &object.name)))
             }
             // Others have room.
-            Err(error @ WriteError::Crowded { .. }) => Ok(Outcome::Refused(error.to_string())),
+            Err(error @ (WriteError::Crowded { .. } | WriteError::TooMany { .. })) => {
+                Ok(Outcome::Refused(error.to_string()))
+            }
             Err(error) => {
                 let error = ApiError::from_write(&error, resource, &object.name);
                 Ok(Outcome::Refused(refused(error, resource, object)?))

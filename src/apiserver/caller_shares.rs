@@ -50,7 +50,7 @@ impl CallerShares {
 
     /// Whether a caller who has `own` of `all` may have so much more.
     fn may_have(&self, all: usize, own: usize, more: usize) -> bool {
-        let (kept, little) = (self.most / 4, self.most / 40);
+        let (kept, little) = (self.most / 4, (self.most / 40).max(1));
         let after = all.saturating_add(more);
         after <= self.most - kept || (after <= self.most && own.saturating_add(more) <= little)
     }

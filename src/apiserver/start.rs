@@ -68,6 +68,7 @@ impl ApiServer {
         }
         server.make_default_roles().await.map_err(ApiServerError::Roles)?;
         server.install_definitions(kinds).await.map_err(ApiServerError::Definitions)?;
+        server.read_configurations().await;
         Ok(server)
     }
 

@@ -359,7 +359,7 @@ impl ApiError {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", error.to_string())
                     .about(resource, name)
             }
-            WriteError::Full | WriteError::Crowded { .. } => {
+            WriteError::Full | WriteError::Crowded { .. } | WriteError::TooMany { .. } => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
                     .about(resource, name)
             }

@@ -48,6 +48,7 @@ impl ApiServer {
         let gone = change.value.is_none();
         let written = match resource.policy {
             _ if crd::is_definition(resource) => self.commit_definition(change).await,
+            _ if resource.group == webhooks::kinds::GROUP => self.commit_configuration(change).await,
             StoragePolicy::View => self.store().publish(change).await,
             StoragePolicy::Durable
             | StoragePolicy::Administrative

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding, RoleRef, Subject};
-use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
@@ -265,20 +265,65 @@ async fn create(client: &Client, wanted: &WantedToken) -> anyhow::Result<Made> {
     }
     metadata.annotations = Some(annotations);
     let all: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    match all.create(&PostParams::default(), &ServiceAccount { metadata, ..ServiceAccount::default() }).await {
-        Ok(_) => {}
+    let asked = ServiceAccount { metadata, ..ServiceAccount::default() };
+    let account = match all.create(&PostParams::default(), &asked).await {
+        Ok(account) => account,
         Err(error) if is_code(&error, 409) => {
             bail!("a token named {name} exists already; `slipway token revoke {name}` revokes it")
         }
         Err(error) => return Err(error.into()),
-    }
-    let made = finish(client, &all, wanted).await;
+    };
+    let made = match as_asked(&asked, &account) {
+        Ok(()) => finish(client, &all, wanted).await,
+        Err(error) => Err(error),
+    };
     if made.is_err() {
         // Half a token helps nobody; the error that is told is the first one.
         revoke(client, name).await.ok();
+        // What makes it a token may have been taken from it.
+        let own = Preconditions { uid: account.uid(), resource_version: None };
+        all.delete(name, &DeleteParams { preconditions: Some(own), ..DeleteParams::default() }).await.ok();
     }
     let token = made?;
     Ok(Made { name: name.to_owned(), user: accounts::user_name(NAMESPACE, name), token, expires })
+}
+
+/// Whether an object that was made says what was asked for: webhooks may change it on the way, and would give more than the
+/// administrator gave.
+fn as_asked(asked: &ServiceAccount, made: &ServiceAccount) -> anyhow::Result<()> {
+    let group = |account: &ServiceAccount| account.annotations().get(accounts::GROUPS).cloned().unwrap_or_default();
+    let (wanted, found) = (group(asked), group(made));
+    if wanted != found {
+        let shown = |groups: &str| if groups.is_empty() { "none".to_owned() } else { escaped(groups) };
+        bail!(
+            "the API server made the account with other groups than were asked for ({} instead of {}): a webhook changed them; no \
+             token was made. `kubectl get mutatingwebhookconfigurations` lists who may have",
+            shown(&found),
+            shown(&wanted)
+        );
+    }
+    if asked.labels().get(LABEL) != made.labels().get(LABEL) {
+        bail!("the API server made the account without the label {LABEL}: a webhook changed it; no token was made");
+    }
+    Ok(())
+}
+
+/// [`as_asked`], of a binding: to whom it gives which role.
+fn binds_as_asked(
+    asked: (&RoleRef, &Option<Vec<Subject>>),
+    made: (&RoleRef, &Option<Vec<Subject>>),
+) -> anyhow::Result<()> {
+    let who = |subjects: &Option<Vec<Subject>>| -> Vec<(String, Option<String>, String)> {
+        let of = |subject: &Subject| (subject.kind.clone(), subject.namespace.clone(), subject.name.clone());
+        subjects.iter().flatten().map(of).collect()
+    };
+    let role = |role: &RoleRef| (role.kind.clone(), role.name.clone());
+    if role(asked.0) == role(made.0) && who(asked.1) == who(made.1) {
+        return Ok(());
+    }
+    bail!(
+        "the API server made a binding of another role, or to others, than was asked for: a webhook changed it; no token was made"
+    )
 }
 
 /// Binds the roles, then asks for the token.
@@ -296,13 +341,25 @@ async fn finish(client: &Client, all: &Api<ServiceAccount>, wanted: &WantedToken
         }]);
         if wanted.within.is_empty() {
             let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-            bindings.create(&params, &ClusterRoleBinding { metadata, role_ref, subjects }).await?;
+            let asked = ClusterRoleBinding { metadata, role_ref, subjects };
+            let made = bindings.create(&params, &asked).await?;
+            let same = binds_as_asked((&asked.role_ref, &asked.subjects), (&made.role_ref, &made.subjects));
+            if same.is_err() {
+                bindings.delete(&made.name_any(), &DeleteParams::default()).await.ok();
+            }
+            same?;
             continue;
         }
         for namespace in &wanted.within {
             let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
             let (metadata, role_ref, subjects) = (metadata.clone(), role_ref.clone(), subjects.clone());
-            bindings.create(&params, &RoleBinding { metadata, role_ref, subjects }).await?;
+            let asked = RoleBinding { metadata, role_ref, subjects };
+            let made = bindings.create(&params, &asked).await?;
+            let same = binds_as_asked((&asked.role_ref, &asked.subjects), (&made.role_ref, &made.subjects));
+            if same.is_err() {
+                bindings.delete(&made.name_any(), &DeleteParams::default()).await.ok();
+            }
+            same?;
         }
     }
     let seconds = i64::try_from(wanted.ttl.as_secs())?;
@@ -402,6 +459,36 @@ async fn revoke(client: &Client, name: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_webhook_made_of_an_account_or_a_binding_is_no_token() {
+        let account = |groups: Option<&str>, label: &str| {
+            let mut metadata = meta("a".into(), label);
+            metadata.annotations =
+                groups.map(|groups| BTreeMap::from([(accounts::GROUPS.to_owned(), groups.to_owned())]));
+            ServiceAccount { metadata, ..ServiceAccount::default() }
+        };
+        for (asked, made, wanted) in [
+            (None, None, ""),
+            (Some("ops,night"), Some("ops,night"), ""),
+            (None, Some("system:masters"), "(system:masters instead of none)"),
+            (Some("ops"), Some("ops,system:masters"), "(ops,system:masters instead of ops)"),
+            (Some("ops"), None, "(none instead of ops)"),
+        ] {
+            let found = as_asked(&account(asked, "a"), &account(made, "a"));
+            let found = found.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(found.contains(wanted) && found.is_empty() == wanted.is_empty(), "{found}");
+        }
+        assert!(as_asked(&account(None, "a"), &account(None, "b")).is_err());
+        let role = |name: &str| RoleRef { api_group: GROUP.into(), kind: "ClusterRole".into(), name: name.into() };
+        let subjects =
+            |name: &str| Some(vec![Subject { kind: "ServiceAccount".into(), name: name.into(), ..Subject::default() }]);
+        let (view, admin, me, other) = (role("view"), role("admin"), subjects("a"), subjects("b"));
+        assert!(binds_as_asked((&view, &me), (&view, &me)).is_ok());
+        for (role, subjects) in [(&admin, &me), (&view, &other), (&view, &None)] {
+            assert!(binds_as_asked((&view, &me), (role, subjects)).is_err());
+        }
+    }
 
     #[test]
     fn times_are_read_as_people_write_them() {

@@ -9,16 +9,17 @@ mod objects;
 mod site;
 mod spec;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
 use self::judge::{Judged, Verdict, Wanted, judge};
+use super::interface::interfaces;
 use super::leases::Leases;
 use crate::api::slipway::Network;
-use crate::apiserver::Admission;
+use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
 use crate::config::NetworkConfig;
 use crate::runtime::{Change, Watches};
 
@@ -43,6 +44,8 @@ struct Inner {
 struct Known {
     objects: HashMap<String, Network>,
     verdicts: HashMap<String, Verdict>,
+    /// Their interfaces that were there when they were judged.
+    present: BTreeSet<String>,
     listed: bool,
 }
 
@@ -111,15 +114,47 @@ impl Networks {
     /// Judges what is there.
     pub(super) fn judge(&self) -> Vec<Judgement> {
         let mut known = self.known();
-        let wanted = known.objects.values().filter(|object| !is_of_file(object)).map(wanted);
+        let present = known.interfaces();
+        let wanted = known.objects.values().filter(|object| !is_of_file(object)).map(|object| wanted(object, &present));
         let Judged { in_force, verdicts } = judge(&self.0.file, wanted);
-        known.verdicts = verdicts;
+        (known.verdicts, known.present) = (verdicts, present);
         in_force
+    }
+
+    /// Whether an interface of theirs came or went since they were judged.
+    pub(super) fn are_elsewhere(&self) -> bool {
+        let known = self.known();
+        known.interfaces() != known.present
     }
 
     /// What may be written over the API.
     pub(super) fn admission(&self) -> Admission {
-        spec::admission(&self.0.file)
+        let (spec, networks) = (spec::admission(&self.0.file), self.clone());
+        Arc::new(move |request: &AdmissionRequest<'_>| {
+            let more = request.operation == Operation::Create && !request.identity.is_in_process();
+            if more && networks.of_api() >= judge::MOST {
+                let detail = format!("there are {} Networks already, which are as many as there may be", judge::MOST);
+                return Err(vec![FieldError::forbidden("metadata.name", detail)]);
+            }
+            spec(request)
+        })
+    }
+
+    /// How many objects there are that do not show a network of the configuration.
+    fn of_api(&self) -> usize {
+        self.known().objects.values().filter(|object| !is_of_file(object)).count()
+    }
+}
+
+impl Known {
+    /// Interfaces of those of the API that are there.
+    fn interfaces(&self) -> BTreeSet<String> {
+        let named: BTreeSet<&String> =
+            self.objects.values().filter(|object| !is_of_file(object)).map(|object| &object.spec.interface).collect();
+        if named.is_empty() {
+            return BTreeSet::new();
+        }
+        interfaces().unwrap_or_default().into_keys().filter(|name| named.contains(name)).collect()
     }
 }
 
@@ -128,9 +163,10 @@ fn is_of_file(object: &Network) -> bool {
     !object.spec.network.is_empty()
 }
 
-fn wanted(object: &Network) -> Wanted {
+fn wanted(object: &Network, present: &BTreeSet<String>) -> Wanted {
     let name = object.name_any();
     Wanted {
+        present: present.contains(&object.spec.interface),
         created: object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
         config: spec::config_of(&name, &object.spec).map_err(|faults| {
             let faults = faults.into_iter().map(|(key, fault)| format!("spec.{key}: {fault}"));

@@ -28,6 +28,8 @@ use crate::runtime::{Change, Watches};
 
 pub use objects::admit;
 
+/// How often it is looked whether an interface of a network came or went.
+const LOOK: Duration = Duration::from_secs(2);
 /// Changes that come within this time are judged together: many may be made at once.
 const SETTLE: Duration = Duration::from_millis(100);
 /// How long DHCP waits for the first list of reservations before it serves with those of the file alone.
@@ -96,6 +98,7 @@ impl Reservations {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.0.networks.changed().notified() => {}
+                () = tokio::time::sleep(LOOK) => if !self.0.networks.are_elsewhere() { continue },
             }
             if self.0.networks.are_listed() && self.known().listed {
                 self.judge();

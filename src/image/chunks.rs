@@ -5,14 +5,14 @@
 //! gives the same manifest.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use sha2::{Digest, Sha256};
 
 use super::library::{Inner, RESERVE};
-use super::{ImportError, Lack, MAX_CHUNKS, hex};
+use super::{ImportError, Lack, MAX_CHUNKS, Scarce, hex};
 use crate::protocol::{CHUNK_SIZE, Chunk};
 
 /// Level 3 unpacks as fast as level 1 and is within 5 % of level 6 on operating system images.
@@ -33,11 +33,14 @@ struct Held {
     /// Bytes that were sent, of what is stored.
     upload: u64,
     names: Mutex<HashSet<[u8; 32]>>,
+    /// How many those are, for others.
+    parts: Arc<AtomicU64>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         self.inner.release(std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner)));
+        self.parts.store(0, Ordering::Relaxed);
     }
 }
 
@@ -51,8 +54,7 @@ pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), Im
              is all that it keeps; remove images",
             inner.sources.max_chunks
         );
-        // Whatever nobody names gives way.
-        let lack = Some(Lack { room: 0, needed: need });
+        let lack = Some(Lack { of: Scarce::Parts, room: 0, needed: need.div_ceil(CHUNK_SIZE).max(1) });
         return Err(ImportError { lack, ..ImportError::passing(message) });
     }
     if space.inodes == Some(0) {
@@ -60,7 +62,7 @@ pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), Im
             "no room in {folder}: each MiB of an image is a file, and what inodes its file system has left must stay free; \
              remove images, or use a file system with more inodes"
         );
-        let lack = Some(Lack { room: 0, needed: need });
+        let lack = Some(Lack { of: Scarce::Parts, room: 0, needed: need.div_ceil(CHUNK_SIZE).max(1) });
         return Err(ImportError { lack, ..ImportError::passing(message) });
     }
     if space.room() >= need {
@@ -83,19 +85,20 @@ pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), Im
             RESERVE >> 20
         )
     };
-    let lack = Some(Lack { room: space.room(), needed: need });
+    let lack = Some(Lack { of: Scarce::Bytes, room: space.room(), needed: need });
     Err(ImportError { lack, ..ImportError::passing(message) })
 }
 
-/// Stores a disk, of which `upload` bytes were sent to the appliance. `next` fills the buffer, which comes empty, with at most [`CHUNK_SIZE`] bytes and gives their
+/// Stores a disk, of which `upload` bytes were sent to the appliance, and counts its `parts`. `next` fills the buffer, which comes empty, with at most [`CHUNK_SIZE`] bytes and gives their
 /// offset; `None` is the end. Offsets rise.
 pub(super) fn store(
     inner: &Arc<Inner>,
     upload: u64,
+    parts: &Arc<AtomicU64>,
     mut next: impl FnMut(&mut Vec<u8>) -> Result<Option<u64>, ImportError>,
 ) -> Result<Stored, ImportError> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
-    let held = Arc::new(Held { inner: inner.clone(), upload, names: Mutex::default() });
+    let held = Arc::new(Held { inner: inner.clone(), upload, names: Mutex::default(), parts: parts.clone() });
     let (give, empty) = mpsc::channel::<Vec<u8>>();
     let (send, full) = mpsc::channel::<(u64, Vec<u8>)>();
     let full = Mutex::new(full);
@@ -176,12 +179,13 @@ fn one(
     }
     let packed = packer.compress(data).map_err(|e| ImportError::passing(format!("zstd: {e}")))?;
     let name: [u8; 32] = Sha256::digest(&packed).into();
-    if held.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name)
-        && let Err(error) = held.inner.store(&name, &packed)
-    {
-        // The use was given back already.
-        held.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
-        return Err(ImportError::passing(format!("a chunk cannot be stored: {error}")));
+    if held.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+        if let Err(error) = held.inner.store(&name, &packed) {
+            // The use was given back already.
+            held.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            return Err(ImportError::passing(format!("a chunk cannot be stored: {error}")));
+        }
+        held.parts.fetch_add(1, Ordering::Relaxed);
     }
     let (length, stored) = (data.len() as u32, packed.len() as u32);
     Ok(Some(Chunk { offset, length, sha256: hex(&name), stored }))

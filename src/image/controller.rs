@@ -161,12 +161,13 @@ impl Work {
         let (send, progress) = watch::channel(ImportProgress::default());
         let brake = Brake::default();
         let stops = brake.clone();
+        let parts = shown.parts.clone();
         let report = move |now: ImportProgress| {
             shown.read.store(now.read, Ordering::Relaxed);
             shown.percent.store(u8::try_from(percent(now)).unwrap_or_default(), Ordering::Relaxed);
             send.send_replace(now);
         };
-        let import = async move { library.import_with(&image.spec, upload, report, stops).await };
+        let import = async move { library.import_with(&image.spec, upload, report, stops, parts).await };
         Self { import: import.boxed(), progress, brake, held: Duration::ZERO }
     }
 
@@ -332,7 +333,7 @@ impl Context {
         };
         match result {
             Ok((imported, SourceRead { sha256, format })) => {
-                let Imported { digest, virtual_size, stored_size } = imported;
+                let Imported { digest, virtual_size, stored_size, .. } = imported;
                 tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
                 lock(&self.shared.failed).remove(&image.name_any());
                 let uid = image.uid();

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -52,17 +53,18 @@ impl Library {
         spec: &ImageSpec,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
     ) -> Result<Imported, ImportError> {
-        self.import_with(spec, None, progress, Brake::default()).await.map(|(imported, _)| imported)
+        self.import_with(spec, None, progress, Brake::default(), Arc::default()).await.map(|(imported, _)| imported)
     }
 
     /// [`Self::import`] of what was sent to the appliance, where it was, and with a brake for what goes on while nobody polls the
-    /// future.
+    /// future. `parts` is how many parts it has in the library.
     pub(super) async fn import_with(
         &self,
         spec: &ImageSpec,
         upload: Option<Whole>,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
         brake: Brake,
+        parts: Arc<AtomicU64>,
     ) -> Result<(Imported, SourceRead), ImportError> {
         let _ends = brake.end_on_drop();
         // What does not parse is not repeated: it may hold a password.
@@ -84,7 +86,7 @@ impl Library {
         let work = tokio::task::spawn_blocking(move || {
             let reader = SourceReader { pieces, current: Bytes::new(), ended: false, hasher };
             let (upload, unpacking_failed) = (upload_bytes, Cell::new(false));
-            Job { inner, at, layout, total, expected, sent, upload, brake, unpacking_failed }.run(reader)
+            Job { inner, at, layout, total, expected, sent, upload, brake, parts, unpacking_failed }.run(reader)
         });
         let feed = async {
             let mut said = None::<Instant>;
@@ -147,6 +149,8 @@ struct Job {
     /// Bytes that were sent to it: they are in the library already.
     upload: u64,
     brake: Brake,
+    /// Parts that it has in the library.
+    parts: Arc<AtomicU64>,
     unpacking_failed: Cell<bool>,
 }
 
@@ -246,7 +250,7 @@ impl Job {
     fn raw(&self, disk: &mut impl Read, outer: Outer, iso: bool) -> Result<(u64, Stored), ImportError> {
         let mut size = 0;
         let most = self.inner.sources.max_unpacked;
-        let stored = chunks::store(&self.inner, self.upload, |buffer| {
+        let stored = chunks::store(&self.inner, self.upload, &self.parts, |buffer| {
             self.brake.pass()?;
             let offset = size;
             let read = disk.by_ref().take(CHUNK_SIZE).read_to_end(buffer);
@@ -327,7 +331,7 @@ impl Job {
         let mut image = Qcow2::open(file).map_err(fail)?;
         let size = image.virtual_size();
         let mut at = 0;
-        let stored = chunks::store(&self.inner, self.upload, |buffer| {
+        let stored = chunks::store(&self.inner, self.upload, &self.parts, |buffer| {
             loop {
                 self.brake.pass()?;
                 let data = image.next_data(at).map_err(fail)?;

@@ -41,7 +41,7 @@ use state::State;
 use super::fetch::Fetcher;
 use super::source::Sources;
 use super::upload::Uploads;
-use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, hex, unhex};
+use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, Scarce, hex, unhex};
 use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
 /// Room that must stay free beside the library, in bytes: the database lives there too.
@@ -86,6 +86,8 @@ pub(super) struct Space {
     pub(super) stored: u64,
     /// What was sent to the appliance beside it, and is not imported.
     pub(super) uploads: u64,
+    /// Chunks that are in the library, imports under way included.
+    pub(super) parts: usize,
     /// Chunks that may be added.
     pub(super) chunks: usize,
     /// Inodes that may be taken; `None` where the file system makes them as it needs them.
@@ -101,6 +103,28 @@ impl Space {
     /// What may still be written.
     pub(super) fn room(&self) -> u64 {
         self.above_reserve.min(self.below_limit)
+    }
+
+    /// Parts that may still be written.
+    pub(super) fn parts_room(&self) -> u64 {
+        self.inodes.unwrap_or(u64::MAX).min(self.chunks as u64)
+    }
+
+    /// What may still be written of what is scarce.
+    pub(super) fn room_of(&self, what: Scarce) -> u64 {
+        match what {
+            Scarce::Bytes => self.room(),
+            Scarce::Parts => self.parts_room(),
+        }
+    }
+
+    /// What the library has of what is scarce, and has room for.
+    pub(super) fn total_of(&self, what: Scarce) -> u64 {
+        let stored = match what {
+            Scarce::Bytes => self.stored,
+            Scarce::Parts => self.parts as u64,
+        };
+        stored.saturating_add(self.room_of(what))
     }
 }
 
@@ -230,6 +254,11 @@ impl Library {
         self.inner.space_beside(upload)
     }
 
+    /// Parts of an image, each counted once; none when it is not there.
+    pub(super) fn parts(&self, digest: &str) -> u64 {
+        self.inner.lock().images.get(digest).map_or(0, |image| image.parts)
+    }
+
     /// Whether there is such an image. Looks at no file.
     pub(super) fn knows(&self, digest: &str) -> bool {
         self.inner.lock().images.contains_key(digest)
@@ -313,11 +342,13 @@ impl Inner {
         let stat = nix::sys::statvfs::statvfs(&self.folder)?;
         let free = stat.blocks_available().saturating_mul(stat.fragment_size());
         let state = self.lock();
-        let (stored, chunks) = (state.stored, self.sources.max_chunks.saturating_sub(state.chunks.len()));
+        let (stored, parts) = (state.stored, state.chunks.len());
         drop(state);
+        let chunks = self.sources.max_chunks.saturating_sub(parts);
         let below_limit = self.sources.max_library.saturating_sub(stored).saturating_sub(uploads);
         let inodes = above_reserve(stat.files(), stat.files_available());
-        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored, uploads, chunks, inodes })
+        let above_reserve = free.saturating_sub(RESERVE);
+        Ok(Space { free, above_reserve, below_limit, stored, uploads, parts, chunks, inodes })
     }
 
     fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {

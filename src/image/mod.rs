@@ -87,6 +87,8 @@ pub struct Imported {
     pub virtual_size: u64,
     /// Bytes of its chunks, each counted once.
     pub stored_size: u64,
+    /// Its chunks, each counted once.
+    pub parts: u64,
 }
 
 /// What the source of an image was.
@@ -119,10 +121,21 @@ pub struct ImportError {
 /// How much room there was, and was needed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lack {
-    /// Bytes that could be written.
+    /// What there was too little of.
+    pub of: Scarce,
+    /// How much could be written.
     pub room: u64,
-    /// Bytes that were to be written; more.
+    /// How much was to be written; more.
     pub needed: u64,
+}
+
+/// What a library runs out of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scarce {
+    /// Bytes.
+    Bytes,
+    /// Parts of a MiB, each of which is a file, however little is in it.
+    Parts,
 }
 
 impl ImportError {

@@ -5,6 +5,9 @@
 //! Who would stay within its share has images of those who are over theirs give way; who would not has to wait. So
 //! nobody gives way again to whom it had to make room for.
 //!
+//! What is scarce are bytes, or parts: a library of many small parts has no inodes left, or as many parts as it may have,
+//! long before its bytes are used up. Shares are of what is lacking.
+//!
 //! What somebody made by hand never gives way, and neither does what is being read.
 
 use std::cmp::Reverse;
@@ -18,7 +21,8 @@ use super::turns::Party;
 pub(super) struct Held {
     /// Who wants it.
     pub(super) parties: Vec<Party>,
-    pub(super) bytes: u64,
+    /// What it has of what is scarce.
+    pub(super) amount: u64,
     /// When it was used last.
     pub(super) used: SystemTime,
     pub(super) tie: Tie,
@@ -39,9 +43,9 @@ pub(super) enum Tie {
 #[derive(Clone, Debug)]
 pub(super) struct Asker {
     pub(super) parties: Vec<Party>,
-    /// Bytes that it will take in all.
-    pub(super) bytes: u64,
-    /// Bytes that are missing for it.
+    /// What it will take in all of what is scarce.
+    pub(super) amount: u64,
+    /// How much is missing for it.
     pub(super) lacking: u64,
 }
 
@@ -52,14 +56,14 @@ pub(super) enum Refusal {
     Full,
     /// The asker would have more than its share.
     OverShare {
-        /// Bytes that it would have.
+        /// What it would have.
         would: u64,
-        /// Bytes of its share.
+        /// What its share is.
         share: u64,
     },
 }
 
-/// What gives way, by its number in `held`. `total` is the room of the library in bytes, full or not.
+/// What gives way, by its number in `held`. `total` is what the library has room for, full or not.
 pub(super) fn give_way(held: &[Held], asker: &Asker, total: u64) -> Result<Vec<usize>, Refusal> {
     let mut plan = Plan { held, chosen: Vec::new(), freed: 0 };
     let mut unwanted = plan.may_go(|one| one.parties.iter().all(|party| *party == Party::LeftOver));
@@ -98,7 +102,7 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn choose(&mut self, at: usize) {
-        self.freed = self.freed.saturating_add(self.held[at].bytes);
+        self.freed = self.freed.saturating_add(self.held[at].amount);
         self.chosen.push(at);
     }
 
@@ -109,7 +113,7 @@ impl Plan<'_> {
         all.filter(|(_, one)| one.tie != Tie::Read && which(one)).map(|(at, _)| at).filter(is_left).collect()
     }
 
-    /// Bytes that count for each namespace.
+    /// What counts for each namespace.
     fn charges(&self) -> BTreeMap<&Party, u64> {
         let left = self.held.iter().enumerate().filter(|(at, _)| !self.chosen.contains(at));
         charges(left.map(|(_, one)| one))
@@ -119,7 +123,7 @@ impl Plan<'_> {
 fn charges<'a>(held: impl Iterator<Item = &'a Held>) -> BTreeMap<&'a Party, u64> {
     let mut charges = BTreeMap::new();
     for one in held {
-        let part = one.bytes / (one.parties.len() as u64).max(1);
+        let part = one.amount / (one.parties.len() as u64).max(1);
         for party in one.parties.iter().filter(|party| matches!(party, Party::Namespace(_))) {
             let charge = charges.entry(party).or_insert(0_u64);
             *charge = charge.saturating_add(part);
@@ -130,7 +134,7 @@ fn charges<'a>(held: impl Iterator<Item = &'a Held>) -> BTreeMap<&'a Party, u64>
 
 /// What each may have of the room that images made by hand leave.
 fn share(held: &[Held], asker: &Asker, total: u64) -> u64 {
-    let by_hand: u64 = held.iter().filter(|one| one.parties.contains(&Party::ByHand)).map(|one| one.bytes).sum();
+    let by_hand: u64 = held.iter().filter(|one| one.parties.contains(&Party::ByHand)).map(|one| one.amount).sum();
     let all = held.iter().flat_map(|one| &one.parties).filter(|party| matches!(party, Party::Namespace(_)));
     let parties: BTreeSet<&Party> = all.chain(&asker.parties).collect();
     total.saturating_sub(by_hand) / (parties.len() as u64).max(1)
@@ -139,7 +143,7 @@ fn share(held: &[Held], asker: &Asker, total: u64) -> u64 {
 /// Whether one of those who ask stays within its share.
 fn within(held: &[Held], asker: &Asker, share: u64) -> Result<(), Refusal> {
     let charges = charges(held.iter());
-    let part = asker.bytes / (asker.parties.len() as u64).max(1);
+    let part = asker.amount / (asker.parties.len() as u64).max(1);
     let would = |party: &Party| match party {
         // The administrator's own affair.
         Party::ByHand => Some(0),
@@ -211,17 +215,17 @@ mod tests {
             (&[("e x", 50, 1, Idle), ("e y", 50, 2, Idle)], "v", 20, 20, Ok(&[0])),
             (&[("e v", 40, 1, Idle), ("e", 60, 2, Idle)], "v", 20, 20, Ok(&[1])),
         ];
-        for (all, who, bytes, lacking, expected) in table {
+        for (all, who, amount, lacking, expected) in table {
             let held: Vec<_> = all
                 .iter()
-                .map(|(of, bytes, used, tie)| Held {
+                .map(|(of, amount, used, tie)| Held {
                     parties: parties(of),
-                    bytes: *bytes,
+                    amount: *amount,
                     used: SystemTime::UNIX_EPOCH + Duration::from_secs(*used),
                     tie: *tie,
                 })
                 .collect();
-            let asker = Asker { parties: parties(who), bytes: *bytes, lacking: *lacking };
+            let asker = Asker { parties: parties(who), amount: *amount, lacking: *lacking };
             let expected = expected.map(<[usize]>::to_vec);
             assert_eq!(give_way(&held, &asker, 100), expected, "{all:?} {asker:?}");
         }

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::PkiError;
 use super::users::{self, Owner};
+use crate::files;
 
 /// How long others may have the folder. To make keys takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Longest file of keys and certificates, in bytes. Who may write there may not hold up root's commands.
+pub const FILE_MAX: u64 = 64 << 10;
 /// Longest text in the lock file that is looked at, in bytes.
 const HOLDER_MAX: u64 = 200;
 
@@ -76,7 +79,11 @@ impl Folder {
     fn lock_within(&self, patience: Duration) -> Result<File, PkiError> {
         let path = self.file(".lock");
         let made = !path.exists();
-        let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
+        // Nothing is waited for in what is no file: a pipe has no text of whoever has it.
+        let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).read(true).write(true).mode(0o600).custom_flags(flags.bits());
+        let opened = options.open(&path);
         let mut lock = opened.map_err(|error| self.fail(&path, error))?;
         if made {
             self.give(&path)?;
@@ -106,7 +113,7 @@ impl Folder {
     /// The text of a file; `None` when there is none.
     pub fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
         let path = self.file(name);
-        match fs::read_to_string(&path) {
+        match files::read_text(&path, FILE_MAX) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.fail(&path, error)),
@@ -195,6 +202,29 @@ mod tests {
         ] {
             assert_eq!(holder(text), wanted, "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_has_no_end_or_no_writer_is_no_file_of_keys() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = Folder::at(&folder.path().join("pki"));
+        keys.make_private().unwrap();
+        std::os::unix::fs::symlink("/dev/zero", keys.file("device")).unwrap();
+        nix::unistd::mkfifo(&keys.file("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::write(keys.file("long"), vec![b'a'; FILE_MAX as usize + 1]).unwrap();
+        for (name, wanted) in
+            [("device", "not a regular file"), ("pipe", "not a regular file"), ("long", "longer than")]
+        {
+            let error = keys.read(name).unwrap_err();
+            let text = format!("{error:?}");
+            assert!(text.contains(wanted), "{name}: {text}");
+        }
+        assert!(keys.read("missing").unwrap().is_none());
+        // Nor does a pipe in the place of the lock hold anybody up.
+        nix::unistd::mkfifo(&keys.file(".lock"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let held = keys.lock_within(Duration::ZERO).unwrap();
+        keys.lock_within(Duration::ZERO).unwrap_err();
+        drop(held);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::PkiError;
-use super::files::Folder;
+use super::files::{FILE_MAX, Folder};
+use crate::files;
 
 /// Name of the file.
 pub(super) const FILE: &str = "client-series";
@@ -34,7 +35,7 @@ impl Series {
             return true;
         }
         // What cannot be read is told by `follow`.
-        next(std::fs::read_to_string(&self.path)).is_ok_and(|next| {
+        next(files::read_text(&self.path, FILE_MAX)).is_ok_and(|next| {
             self.take(next);
             is_current()
         })
@@ -60,7 +61,9 @@ impl Series {
     ///
     /// When it cannot be read: out of file descriptors, say. Nobody is locked out for that.
     pub async fn look(&self) -> io::Result<()> {
-        match next(tokio::fs::read_to_string(&self.path).await) {
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || files::read_text(&path, FILE_MAX)).await;
+        match next(read.unwrap_or_else(|error| Err(io::Error::other(error)))) {
             Ok(next) => {
                 self.take(next);
                 Ok(())

@@ -1,5 +1,7 @@
-//! The server's certificate that a running appliance shows: networks come while it runs, and with them addresses that agents call.
+//! The server's certificate that a running appliance shows: networks come and go while it runs, and with them addresses that agents
+//! call.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +17,10 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use super::authority::{Authority, Subject};
 use super::{Credential, PkiError, SERVER_LIFETIME, names_of, server_names};
 
+/// Addresses that a certificate names beside those that it had at the start: with some thousand it would be larger than clients
+/// take of a handshake, and nobody could speak to this server.
+const FURTHER_MAX: usize = 256;
+
 /// The certificate that listeners show. Cheap to clone; all clones show the same.
 #[derive(Clone)]
 pub struct ServerCertificate(Arc<Inner>);
@@ -22,6 +28,8 @@ pub struct ServerCertificate(Arc<Inner>);
 struct Inner {
     authority: Arc<Authority>,
     provider: Arc<CryptoProvider>,
+    /// What it named at the start, sorted.
+    first: Vec<String>,
     // std's lock: held to clone a pointer, or while a certificate is made, which no connection waits for twice.
     shown: Mutex<Shown>,
 }
@@ -42,33 +50,38 @@ impl ServerCertificate {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let names = names_of(server).unwrap_or_default();
         let key = certified(server, &authority, &provider)?;
-        Ok(Self(Arc::new(Inner { authority, provider, shown: Mutex::new(Shown { names, key }) })))
+        Ok(Self(Arc::new(Inner { authority, provider, first: names.clone(), shown: Mutex::new(Shown { names, key }) })))
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
         self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Names these addresses, too, from the next connection on and until the end of the process: the next start names what it
-    /// finds. Whether it was made anew for that.
+    /// Names these addresses beside what it named at the start, and no others, from the next connection on: the first
+    /// [`FURTHER_MAX`] of them. Whether it was made anew for that.
     ///
     /// # Errors
     ///
     /// When it cannot be made.
     pub fn also_name(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<bool, PkiError> {
         let mut shown = self.shown();
-        let mut names = shown.names.clone();
-        names.extend(addresses.into_iter().map(|address| address.to_string()));
+        let mut further = BTreeSet::new();
+        for address in addresses {
+            let name = address.to_string();
+            if further.len() < FURTHER_MAX && self.0.first.binary_search(&name).is_err() {
+                further.insert(name);
+            }
+        }
+        let mut names: Vec<String> = self.0.first.iter().cloned().chain(further).collect();
         names.sort();
-        names.dedup();
-        if names.len() == shown.names.len() {
+        if names == shown.names {
             return Ok(false);
         }
         let subject = Subject { name: "slipway", usage: ExtendedKeyUsagePurpose::ServerAuth, ..Subject::default() };
         let Inner { authority, provider, .. } = &*self.0;
         let server = authority.sign(subject, server_names(&names)?, SystemTime::now() + SERVER_LIFETIME)?;
         let key = certified(&server, authority, provider)?;
-        tracing::info!(names = ?names, "made another certificate for the API server: it has further addresses");
+        tracing::info!(names = ?names, "made another certificate for the API server: its addresses have changed");
         *shown = Shown { names, key };
         Ok(true)
     }
@@ -97,7 +110,7 @@ mod tests {
     use super::super::Pki;
 
     #[test]
-    fn a_further_address_is_named_once_and_the_other_names_stay() {
+    fn a_further_address_is_named_as_long_as_it_is_there_and_the_other_names_stay() {
         let folder = tempfile::tempdir().unwrap();
         let pki = Pki::open(folder.path(), &["192.0.2.1".into()]).unwrap();
         let certificate = pki.server_certificate().clone();
@@ -115,5 +128,18 @@ mod tests {
         let (second, more) = shown();
         assert!(second != first && more == count + 1, "{count} {more}");
         assert!(certificate.shown().names.contains(&"localhost".to_owned()));
+        // One goes with its network, and comes back with it.
+        assert!(certificate.also_name(["192.0.2.3".parse().unwrap()]).unwrap());
+        assert_eq!(shown().1, count + 1);
+        assert!(!certificate.shown().names.contains(&"192.0.2.2".to_owned()));
+        assert!(certificate.also_name([]).unwrap());
+        assert_eq!(shown().1, count);
+        // However many there are, clients take the certificate: the first ones are named.
+        let many = |count: u32| (0..count).map(|at| std::net::Ipv4Addr::from((11 << 24) + at).into());
+        assert!(certificate.also_name(many(6000)).unwrap());
+        assert_eq!(shown().1, count + super::FURTHER_MAX);
+        assert!(certificate.shown().names.contains(&"11.0.0.255".to_owned()));
+        assert!(shown().0.len() < 8 << 10, "{}", shown().0.len());
+        assert!(!certificate.also_name(many(6001)).unwrap());
     }
 }

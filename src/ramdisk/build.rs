@@ -184,9 +184,19 @@ impl Compression {
     }
 }
 
-/// Builds a ramdisk. Each file appears whole or not at all, the manifest last; while the files are being replaced
-/// there is no manifest.
-pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Summary, RamdiskError> {
+/// A ramdisk that is built, and not written.
+#[derive(Debug)]
+pub struct Built {
+    files: Vec<(&'static str, Vec<u8>)>,
+    summary: Summary,
+}
+
+/// Builds a ramdisk in memory.
+///
+/// # Errors
+///
+/// When something of it cannot be read, or does not belong together.
+pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Built, RamdiskError> {
     let executable = read_executable(&options.executable)?;
     let kernel = read_kernel(&options.kernel_package, progress)?;
     let modules = &kernel.modules;
@@ -198,8 +208,6 @@ pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Su
     };
     let entries = entries(&executable, &selection, modules, &contents, &firmware);
 
-    make_folder(&options.out)?;
-    let out = Folder(&options.out);
     let compression = Compression::of(&kernel.config);
     let unpacked_size = entries.iter().map(|entry| entry.data.len() as u64).sum();
     let mut initrd = Vec::new();
@@ -209,24 +217,21 @@ pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Su
     let mut iso = None;
     let mut files = Vec::new();
     if let Some((image, layout)) = medium {
-        files.push(out.prepare(ISO, |file| file.write_all(&image))?);
+        files.push((ISO, image));
         iso = Some(layout);
     }
-    files.extend([
-        out.prepare(INITRD, |file| file.write_all(&initrd))?,
-        out.prepare(KERNEL, |file| file.write_all(&kernel.image))?,
-    ]);
+    files.extend([(INITRD, initrd), (KERNEL, kernel.image)]);
     if let Some(folder) = &options.ipxe_dir {
         for name in [IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS] {
             let path = folder.join(name);
             match fs::read(&path) {
-                Ok(data) => files.push(out.prepare(name, |file| file.write_all(&data))?),
+                Ok(data) => files.push((name, data)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => return Err(RamdiskError::Io { path, source }),
             }
         }
     }
-    let mut summary = Summary {
+    let summary = Summary {
         slipway_version: env!("CARGO_PKG_VERSION").into(),
         kernel_version: kernel.version,
         compression: compression.name().into(),
@@ -236,20 +241,37 @@ pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Su
         firmware: firmware.into_keys().collect(),
         files: BTreeMap::new(),
     };
-    out.remove(MANIFEST)?;
-    if summary.iso.is_none() {
-        // One of a former build would be another ramdisk.
-        out.remove(ISO)?;
+    Ok(Built { files, summary })
+}
+
+impl Built {
+    /// Writes it into a folder, which is made if need be. Each file appears whole or not at all, the manifest last; while the
+    /// files are being replaced there is no manifest.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn write(self, folder: &Path) -> Result<Summary, RamdiskError> {
+        let Self { files, mut summary } = self;
+        make_folder(folder)?;
+        let out = Folder(folder);
+        let prepare = |(name, data): (&'static str, Vec<u8>)| out.prepare(name, |file| file.write_all(&data));
+        let files = files.into_iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
+        out.remove(MANIFEST)?;
+        if summary.iso.is_none() {
+            // One of a former build would be another ramdisk.
+            out.remove(ISO)?;
+        }
+        for file in files {
+            let (name, facts) = out.commit(file)?;
+            summary.files.insert(name.into(), facts);
+        }
+        let text = serde_json::to_vec_pretty(&summary)
+            .map_err(|error| RamdiskError::Io { path: folder.join(MANIFEST), source: error.into() })?;
+        let manifest = out.prepare(MANIFEST, |file| file.write_all(&text))?;
+        out.commit(manifest)?;
+        Ok(summary)
     }
-    for file in files {
-        let (name, facts) = out.commit(file)?;
-        summary.files.insert(name.into(), facts);
-    }
-    let text = serde_json::to_vec_pretty(&summary)
-        .map_err(|error| RamdiskError::Io { path: options.out.join(MANIFEST), source: error.into() })?;
-    let manifest = out.prepare(MANIFEST, |file| file.write_all(&text))?;
-    out.commit(manifest)?;
-    Ok(summary)
 }
 
 fn read_executable(path: &Path) -> Result<Vec<u8>, RamdiskError> {

@@ -101,6 +101,14 @@ pub enum WriteError {
         /// What they may take, in MiB.
         limit: usize,
     },
+    /// There are as many as there may be: only what leaves no more of them is written.
+    #[error("there may be {most} {what} in all: no more can be made until some are deleted")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there may be.
+        most: usize,
+    },
     /// The disk refused; the store is read-only until restarted. Also after [`Store::close`].
     #[error("the store cannot write: {0}")]
     Failed(String),

@@ -39,6 +39,7 @@ mod weight;
 
 pub(super) use compiled::Compiled;
 pub(super) use precompile::{Ready, ready};
+pub(super) use weight::value as weight_of_value;
 
 /// Group of definitions.
 pub(super) use super::resource::APIEXTENSIONS as GROUP;

@@ -99,7 +99,7 @@ fn node<'v>(schema: &'v Value, patterns: &mut HashSet<&'v str>) -> usize {
 }
 
 /// A JSON value as it is kept.
-fn value(source: &Value) -> usize {
+pub(in crate::apiserver) fn value(source: &Value) -> usize {
     let inner = match source {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => STRING + text.len(),

@@ -30,6 +30,7 @@ mod token_rules;
 mod unreadable;
 mod version_rules;
 mod watch_rules;
+mod webhook_bounds;
 mod webhook_rules;
 mod write_rules;
 

@@ -10,9 +10,9 @@ use crate::config::WebhooksConfig;
 use crate::live::Live;
 
 const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
-const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+pub(super) const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-fn configuration(kind: &str, name: &str, hooks: &[Value]) -> Value {
+pub(super) fn configuration(kind: &str, name: &str, hooks: &[Value]) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
         "metadata": {"name": name}, "webhooks": hooks,
@@ -20,7 +20,7 @@ fn configuration(kind: &str, name: &str, hooks: &[Value]) -> Value {
 }
 
 /// A server, and settings that allow webhooks on loopback.
-async fn rig(server: &HookServer) -> (Rig, Live<WebhooksConfig>) {
+pub(super) async fn rig(server: &HookServer) -> (Rig, Live<WebhooksConfig>) {
     let rig = Rig::new().await;
     let settings = Live::from(WebhooksConfig {
         allow: vec![format!("127.0.0.1:{}", server.port).parse().unwrap()],
@@ -30,11 +30,11 @@ async fn rig(server: &HookServer) -> (Rig, Live<WebhooksConfig>) {
     (rig, settings)
 }
 
-async fn mutating(rig: &Rig, name: &str, hooks: &[Value]) -> Answer {
+pub(super) async fn mutating(rig: &Rig, name: &str, hooks: &[Value]) -> Answer {
     rig.call("POST", MUTATING, &configuration("Mutating", name, hooks)).await
 }
 
-async fn validating(rig: &Rig, name: &str, hooks: &[Value]) -> Answer {
+pub(super) async fn validating(rig: &Rig, name: &str, hooks: &[Value]) -> Answer {
     rig.call("POST", VALIDATING, &configuration("Validating", name, hooks)).await
 }
 
@@ -44,7 +44,7 @@ fn warnings(answer: &Answer) -> Vec<String> {
     all.map(|text| quoted(text).expect("a warning")).collect()
 }
 
-fn message(answer: &Answer) -> String {
+pub(super) fn message(answer: &Answer) -> String {
     answer.json()["message"].as_str().unwrap_or_default().to_owned()
 }
 

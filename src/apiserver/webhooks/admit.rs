@@ -5,25 +5,25 @@
 //! refusal in that order is the answer.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::admission::Operation;
-use super::super::auth::Identity;
+use super::super::auth::{Identity, accounts};
+use super::super::caller_shares::{CallerShare, caller};
 use super::super::patch::Patch;
 use super::super::registry::Registry;
 use super::super::resource::Resource;
 use super::super::server::ApiServer;
 use super::super::status::ApiError;
 use super::super::{blocking, inflight};
-use super::configurations::Configuration;
+use super::configurations::{Configuration, Configurations, Matter};
 use super::converting;
 use super::hook::{Asked, Conditions, Hook};
 use super::kinds::GROUP;
@@ -51,9 +51,11 @@ pub(in crate::apiserver) struct Subject<'s> {
 pub(in crate::apiserver) struct Round<'s> {
     subject: &'s Subject<'s>,
     registry: Arc<Registry>,
-    mutating: Arc<[Arc<Configuration>]>,
-    validating: Arc<[Arc<Configuration>]>,
-    _place: OwnedSemaphorePermit,
+    mutating: Vec<Matter>,
+    validating: Vec<Matter>,
+    /// From the first call on.
+    // std's lock: held to look and to put in.
+    place: Mutex<Option<CallerShare>>,
 }
 
 /// One webhook and the version of the kind that it is asked in.
@@ -64,31 +66,46 @@ struct Asking<'a> {
 }
 
 impl<'s> Subject<'s> {
-    /// Those whose rules name this request; nothing when there are none, which is most often.
-    ///
-    /// # Errors
-    ///
-    /// 429 when too many requests wait for webhooks.
-    pub fn round(&'s self) -> Result<Option<Round<'s>>, ApiError> {
+    /// Those whose rules name this request, and that are about its namespace; nothing when there are none, which is most
+    /// often.
+    pub fn round(&'s self) -> Option<Round<'s>> {
         // Slipway's own rooms: a webhook that is down must not keep machines from booting. And a configuration must always be
         // to be mended.
         if self.identity.is_in_process() || self.resource.group == GROUP {
-            return Ok(None);
+            return None;
         }
-        let webhooks = &self.api.inner.webhooks;
-        let (mutating, validating) =
-            (webhooks.in_force(self.api.store(), true), webhooks.in_force(self.api.store(), false));
-        if mutating.is_empty() && validating.is_empty() {
-            return Ok(None);
+        let in_force = self.api.inner.webhooks.in_force();
+        if in_force.is_empty() {
+            return None;
         }
         let registry = self.api.registry();
         let forms: Vec<Asked<'_>> = versions(&registry, self.resource).map(|version| self.asked(version)).collect();
-        if !mutating.iter().chain(validating.iter()).any(|one| one.names(&forms)) {
-            return Ok(None);
+        let namespace = OnceLock::new();
+        let of = |all: &Configurations| -> Vec<Matter> {
+            let about = all.about(forms.iter().map(|form| form.plural));
+            about
+                .filter(|matter| matter.hook().names_any(&forms) && self.may_be_in(matter.hook(), &namespace))
+                .collect()
+        };
+        let (mutating, validating) = (of(&in_force.mutating), of(&in_force.validating));
+        if mutating.is_empty() && validating.is_empty() {
+            return None;
         }
-        let _place = webhooks.wait().ok_or_else(inflight::too_many)?;
         drop(forms);
-        Ok(Some(Round { subject: self, registry, mutating, validating, _place }))
+        Some(Round { subject: self, registry, mutating, validating, place: Mutex::default() })
+    }
+
+    /// Whether a webhook may be about objects of this namespace, which is looked up once. Of one that is itself written, or
+    /// is not there, its object has to be seen.
+    fn may_be_in(&self, hook: &Hook, namespace: &OnceLock<Option<Value>>) -> bool {
+        if hook.takes_every_namespace() || self.namespace.is_empty() || self.is_namespace() {
+            return true;
+        }
+        let labels = namespace.get_or_init(|| {
+            let found = self.api.store().get("/namespaces", "", self.namespace);
+            found.map(|found| found.metadata()["labels"].clone())
+        });
+        labels.as_ref().is_none_or(|labels| hook.selects_namespace(labels))
     }
 
     fn asked<'a>(&'a self, version: &'a Resource) -> Asked<'a> {
@@ -189,18 +206,16 @@ impl Round<'_> {
         old: Option<&Value>,
         remarks: &mut Remarks,
     ) -> Result<Option<Value>, ApiError> {
-        let hooks: Vec<(&Configuration, &Hook)> =
-            self.mutating.iter().flat_map(|one| one.hooks.iter().map(|hook| (&**one, hook))).collect();
         let mut object = object;
         let mut changed = false;
         // Those that want to know when others changed the object after them, and those that are to.
         let (mut asked, mut again) = (BTreeSet::new(), BTreeSet::new());
         for round in 0..2 {
-            for (index, (configuration, hook)) in hooks.iter().enumerate() {
+            for (index, matter) in self.mutating.iter().enumerate() {
                 if round == 1 && !again.contains(&index) {
                     continue;
                 }
-                let Some(asking) = self.asking(configuration, hook, object.as_ref(), old)? else { continue };
+                let Some(asking) = self.asking(matter, object.as_ref(), old)? else { continue };
                 let patched = asking.patch(self, object.as_ref(), old, remarks).await?;
                 if let Some(patched) = patched {
                     object = Some(patched);
@@ -209,7 +224,7 @@ impl Round<'_> {
                         again.append(&mut asked);
                     }
                 }
-                if hook.reinvoked {
+                if matter.hook().reinvoked {
                     asked.insert(index);
                 }
             }
@@ -232,10 +247,8 @@ impl Round<'_> {
         remarks: &mut Remarks,
     ) -> Result<(), ApiError> {
         let mut all = Vec::new();
-        for configuration in self.validating.iter() {
-            for hook in &configuration.hooks {
-                all.extend(self.asking(configuration, hook, object, old)?);
-            }
+        for matter in &self.validating {
+            all.extend(self.asking(matter, object, old)?);
         }
         let asked = all.iter().map(|asking| async move {
             let mut remarks = Remarks::default();
@@ -253,12 +266,11 @@ impl Round<'_> {
     /// Whether a webhook is asked about this object, and in which version.
     fn asking<'a>(
         &'a self,
-        configuration: &'a Configuration,
-        hook: &'a Hook,
+        matter: &'a Matter,
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<Option<Asking<'a>>, ApiError> {
-        let subject = self.subject;
+        let (subject, configuration, hook) = (self.subject, &*matter.configuration, matter.hook());
         let few = if hook.takes_equivalents() { usize::MAX } else { 1 };
         let named = versions(&self.registry, subject.resource).take(few).find(|one| hook.names(&subject.asked(one)));
         let Some(version) = named else { return Ok(None) };
@@ -266,6 +278,16 @@ impl Round<'_> {
             return Ok(None);
         }
         Ok(Some(Asking { configuration, hook, version }))
+    }
+
+    /// Takes a place among the requests that wait for webhooks, unless it has one: 429 when too many do.
+    fn take_place(&self) -> Result<(), ApiError> {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.is_none() {
+            let share = self.subject.api.inner.webhooks.wait(&self.subject.identity.user);
+            *place = Some(share.ok_or_else(inflight::too_many)?);
+        }
+        Ok(())
     }
 }
 
@@ -298,6 +320,11 @@ impl Asking<'_> {
             let is_kept = |field: &str| value[field] == shown[field];
             if !value["metadata"].is_object() || !is_kept("apiVersion") || !is_kept("kind") {
                 return Err(faulty("its patch changes what kind of object it is"));
+            }
+            // Whoever sets groups must be allowed to be each of them, and a webhook is nobody.
+            let groups = |object: &Value| object["metadata"]["annotations"][accounts::GROUPS].clone();
+            if &*subject.resource.storage == accounts::STORAGE && groups(&value) != groups(&shown) {
+                return Err(faulty(&format!("its patch changes the groups of an account ({})", accounts::GROUPS)));
             }
             if subject.subresource != "scale" {
                 // What the next one sees is an object as any other. The schema does not say what managers own.
@@ -374,10 +401,11 @@ impl Asking<'_> {
             let message = format!("admission webhook {:?} does not support dry run", hook.name);
             return Err(ApiError::bad_request(message));
         }
+        round.take_place()?;
         let uid = uuid::Uuid::new_v4().to_string();
         let question = review::question(&uid, request).to_string();
         let answer =
-            self.call(subject.api, question.into()).await.map_err(|reason| format!("failed to call webhook: {reason}"));
+            self.call(subject, question.into()).await.map_err(|reason| format!("failed to call webhook: {reason}"));
         let verdict = answer.and_then(|answer| {
             review::verdict(&hook.name, &uid, &answer, mutating)
                 .map_err(|reason| format!("received invalid webhook response: {reason}"))
@@ -405,15 +433,15 @@ impl Asking<'_> {
     }
 
     /// Waits for a place among the calls of the configuration, and for the answer, both within the webhook's time.
-    async fn call(&self, api: &ApiServer, question: Bytes) -> Result<Bytes, String> {
+    async fn call(&self, subject: &Subject<'_>, question: Bytes) -> Result<Bytes, String> {
         let deadline = Instant::now() + self.hook.timeout;
-        let place = timeout_at(deadline, self.configuration.calls.acquire()).await;
-        let Ok(Ok(_place)) = place else {
+        let place = timeout_at(deadline, self.configuration.calls.acquire(caller(&subject.identity.user))).await;
+        let Ok(_place) = place else {
             let name = &self.configuration.name;
             return Err(format!("too many calls of configuration {name:?} are under way: context deadline exceeded"));
         };
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        self.hook.endpoint.ask(&api.inner.webhooks.settings(), question, self.hook.timeout, left).await
+        self.hook.endpoint.ask(&subject.api.inner.webhooks.settings(), question, self.hook.timeout, left).await
     }
 }
 

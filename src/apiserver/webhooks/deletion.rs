@@ -39,7 +39,7 @@ impl<'d> Deletion<'d> {
 
     /// Asks whether the object may go as it is now.
     pub async fn ask(&self, object: Arc<Object>) -> Result<(), ApiError> {
-        let Some(round) = self.subject.round()? else { return Ok(()) };
+        let Some(round) = self.subject.round() else { return Ok(()) };
         let Subject { api, resource, .. } = self.subject;
         let old = resource.served(converting::served_one(api, resource, object).await?.value());
         let mut remarks = Remarks::default();

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use base64::Engine;
@@ -261,15 +261,16 @@ async fn resolved(place: &WebhookAddress) -> Result<Vec<SocketAddr>, Fault> {
 
 /// Verifies by these authorities in PEM, base64-encoded, or by the system's.
 fn tls(authorities: Option<&str>) -> Result<rustls::ClientConfig, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    match authorities {
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    let roots = match authorities {
+        None => system(),
         Some(bundle) => {
+            let mut roots = rustls::RootCertStore::empty();
             for certificate in certificates(bundle)? {
                 roots.add(certificate).map_err(|error| format!("unable to load root certificates: {error}"))?;
             }
+            Arc::new(roots)
         }
-    }
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -279,6 +280,20 @@ fn tls(authorities: Option<&str>) -> Result<rustls::ClientConfig, String> {
     // What a server wants to be remembered of sessions may be much.
     tls.resumption = rustls::client::Resumption::disabled();
     Ok(tls)
+}
+
+/// The system's authorities, which all webhooks share that go by them: they are some hundred.
+fn system() -> Arc<rustls::RootCertStore> {
+    // std's lock: held while they are read, by those who want them.
+    static SYSTEM: Mutex<Weak<rustls::RootCertStore>> = Mutex::new(Weak::new());
+    let mut shared = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let roots = Arc::new(roots);
+        *shared = Arc::downgrade(&roots);
+        roots
+    })
 }
 
 /// The certificates of a `caBundle`.

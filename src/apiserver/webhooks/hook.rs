@@ -1,5 +1,6 @@
 //! One webhook of a configuration, and which requests it is asked about. Pure but for the way to it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -98,6 +99,18 @@ impl Hook {
     /// Whether its rules name a request; those of a kind in other versions count unless it wants exact matches.
     pub(super) fn names(&self, asked: &Asked<'_>) -> bool {
         self.rules.iter().any(|rule| rule.names(asked))
+    }
+
+    /// Whether they name a request in any of these versions, of which the first is the request's own.
+    pub(super) fn names_any(&self, asked: &[Asked<'_>]) -> bool {
+        let versions = if self.equivalent { asked } else { &asked[..asked.len().min(1)] };
+        versions.iter().any(|one| self.names(one))
+    }
+
+    /// The resources that its rules name, without subresources.
+    pub(super) fn resources(&self) -> BTreeSet<&str> {
+        let named = self.rules.iter().flat_map(|rule| &rule.resources);
+        named.map(|entry| entry.split_once('/').map_or(entry.as_str(), |(resource, _)| resource)).collect()
     }
 
     /// Whether a kind in other versions is the same to it.

@@ -59,7 +59,7 @@ pub(in crate::apiserver) async fn prepare<'c>(
 ) -> Result<Prepared<'c>, ApiError> {
     let long = manner.long;
     let subject = subject(context, &meta, old.is_some(), manner);
-    let round = subject.round()?;
+    let round = subject.round();
     let turn = context.turn(long).await;
     let Some(round) = round else {
         let prepared = blocking::in_place_if(long, || write_strategy::prepare(context, draft, meta, old, warnings));

@@ -1,10 +1,14 @@
-//! Which networks are in force: those of the configuration, then those of the API, the oldest first. Pure.
+//! Which networks are in force: those of the configuration, then those of the API, the oldest first, but none in the way of
+//! another whose interface is not there. Pure.
 //!
 //! One that cannot be is left out with its reason, and changes nothing of the others.
 
 use std::collections::HashMap;
 
 use crate::config::NetworkConfig;
+
+/// Networks of the API that are in force at most: each is a place to listen at, and an address in the API server's certificate.
+pub const MOST: usize = 256;
 
 /// A network as somebody wants it.
 #[derive(Clone, Debug)]
@@ -13,6 +17,8 @@ pub struct Wanted {
     pub name: String,
     /// When that was created, Unix time in seconds.
     pub created: i64,
+    /// Whether its interface is there.
+    pub present: bool,
     /// What it says, or in what it contradicts itself.
     pub config: Result<NetworkConfig, String>,
 }
@@ -54,10 +60,10 @@ pub fn judge(file: &[NetworkConfig], wanted: impl IntoIterator<Item = Wanted>) -
     let in_force = file.iter().map(|config| Judgement { config: config.clone(), of_file: true }).collect();
     let mut judged = Judged { in_force, verdicts: HashMap::new() };
     let mut wanted: Vec<_> = wanted.into_iter().collect();
-    wanted.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
-    for Wanted { name, config, .. } in wanted {
+    wanted.sort_by(|a, b| (!a.present, a.created, &a.name).cmp(&(!b.present, b.created, &b.name)));
+    for Wanted { name, present, config, .. } in wanted {
         let placed = config.map_err(|message| ("InvalidSpec", message)).and_then(|config| {
-            fits(&judged.in_force, &config)?;
+            fits(&judged.in_force, &config, present)?;
             Ok(config)
         });
         let verdict = match placed {
@@ -73,7 +79,12 @@ pub fn judge(file: &[NetworkConfig], wanted: impl IntoIterator<Item = Wanted>) -
 }
 
 /// Why a network cannot be beside these.
-fn fits(others: &[Judgement], config: &NetworkConfig) -> Result<(), (&'static str, String)> {
+fn fits(others: &[Judgement], config: &NetworkConfig, present: bool) -> Result<(), (&'static str, String)> {
+    if others.iter().filter(|other| !other.of_file).count() >= MOST {
+        let message =
+            format!("{MOST} Networks of the API are in force, which are as many as there may be: delete some");
+        return Err(("TooMany", message));
+    }
     if others.iter().any(|other| other.config.name == config.name) {
         let message = format!(
             "slipway.toml has a [[network]] {:?}, and that one is in force: give this one another name",
@@ -85,8 +96,13 @@ fn fits(others: &[Judgement], config: &NetworkConfig) -> Result<(), (&'static st
     let (whose, subnet) = (&other.config.name, other.config.subnet);
     let message = if other.of_file {
         format!("{} overlaps {subnet} of the [[network]] {whose:?} of slipway.toml, which is in force", config.subnet)
-    } else {
+    } else if present {
         format!("{} overlaps {subnet} of the Network {whose}, which is older and in force", config.subnet)
+    } else {
+        let (own, interface) = (config.subnet, &config.interface);
+        format!(
+            "{own} overlaps {subnet} of the Network {whose}, which is in force as there is no interface {interface}"
+        )
     };
     Err(("SubnetOverlap", message))
 }
@@ -100,7 +116,7 @@ mod tests {
     }
 
     fn wanted(name: &str, created: i64, subnet: &str) -> Wanted {
-        Wanted { name: name.into(), created, config: Ok(config(name, subnet)) }
+        Wanted { name: name.into(), created, present: true, config: Ok(config(name, subnet)) }
     }
 
     /// The reason, or nothing.
@@ -140,6 +156,17 @@ mod tests {
     }
 
     #[test]
+    fn there_are_only_so_many() {
+        let subnet = |at: usize| format!("10.{}.{}.0/24", at / 256, at % 256);
+        let all = (0..MOST + 2).map(|at| wanted(&format!("n{at}"), i64::try_from(at).unwrap(), &subnet(at)));
+        let judged = judge(&[config("file", "172.16.0.0/24")], all.clone());
+        assert_eq!(judged.in_force.len(), 1 + MOST);
+        assert!(verdict(&judged, &format!("n{MOST}")).starts_with("TooMany: 256 Networks"), "{judged:?}");
+        let left = judge(&[], all.skip(1));
+        assert_eq!(verdict(&left, &format!("n{MOST}")), "");
+    }
+
+    #[test]
     fn of_two_that_overlap_the_older_is_in_force() {
         let all = [
             wanted("young", 20, "10.0.0.0/25"),
@@ -154,6 +181,13 @@ mod tests {
         let told = "SubnetOverlap: 10.0.0.0/25 overlaps 10.0.0.0/24 of the Network old, which is older and in force";
         assert_eq!(verdict(&judged, "young"), told);
         assert!(verdict(&judged, "d").contains("of the Network c"));
+        // One that cannot be served is in nobody's way, and is in force beside others.
+        let mut absent = all.clone();
+        absent[1].present = false;
+        absent[4].present = false;
+        let judged = judge(&[], absent);
+        assert_eq!(in_force(&judged), ["young", "c", "beside"]);
+        assert!(verdict(&judged, "old").ends_with("in force as there is no interface e0"), "{judged:?}");
         // When it goes, the next one comes alive.
         let left = judge(&[], all.into_iter().filter(|one| one.name != "old"));
         assert_eq!(in_force(&left), ["young", "c", "beside"]);

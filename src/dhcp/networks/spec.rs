@@ -21,6 +21,9 @@ const LONGEST_DOMAIN: usize = 253;
 /// Longest lease: the longest that DHCP can say is for ever.
 const LONGEST_LEASE: i64 = u32::MAX as i64 - 1;
 
+/// The interface whose machines are programs of this one.
+const LOOPBACK: &str = "lo";
+
 /// What is wrong with a key of the spec.
 pub type SpecFault = (&'static str, String);
 
@@ -32,7 +35,12 @@ pub type SpecFault = (&'static str, String);
 pub fn config_of(name: &str, spec: &NetworkSpec) -> Result<NetworkConfig, Vec<SpecFault>> {
     let mut faults = Vec::new();
     let subnet = match spec.subnet.parse::<Ipv4Network>() {
-        Ok(subnet) if subnet.ip() == subnet.network() => Some(subnet),
+        Ok(subnet) if subnet.ip() == subnet.network() => {
+            if is_of_no_machines(subnet, &spec.interface) {
+                faults.push(("subnet", format!("{subnet} has addresses that are no machine's: loopback or multicast")));
+            }
+            Some(subnet)
+        }
         Ok(subnet) => {
             faults.push(("subnet", format!("{subnet} is an address: write {}/{}", subnet.network(), subnet.prefix())));
             None
@@ -120,6 +128,13 @@ pub fn spec_of(config: &NetworkConfig) -> NetworkSpec {
         lease_seconds: seconds(config.lease),
         unknown_lease_seconds: seconds(config.unknown_lease),
     }
+}
+
+/// Whether any of it is multicast, reserved, of no network, or loopback on another interface than that.
+fn is_of_no_machines(subnet: Ipv4Network, interface: &str) -> bool {
+    let loopback = (interface != LOOPBACK).then_some(([127, 0, 0, 0], 8));
+    let none = [([0, 0, 0, 0], 8), ([224, 0, 0, 0], 3)].into_iter().chain(loopback);
+    none.filter_map(|(at, prefix)| Ipv4Network::new(at.into(), prefix).ok()).any(|one| one.overlaps(subnet))
 }
 
 fn short(text: &str) -> String {
@@ -258,6 +273,11 @@ mod tests {
             (json!({"subnet": "10.0.0.7/24"}), "subnet", "is an address: write 10.0.0.0/24"),
             (json!({"subnet": "10.0.0/24"}), "subnet", "is no subnet"),
             (json!({"subnet": "10.0.0.0/31"}), "subnet", "a prefix of 8 to 30"),
+            (json!({"subnet": "127.0.0.0/24"}), "subnet", "no machine's"),
+            (json!({"subnet": "127.0.0.0/24", "interface": "lo", "pool": [], "router": null}), "", ""),
+            (json!({"subnet": "224.0.0.0/24"}), "subnet", "no machine's"),
+            (json!({"subnet": "255.255.255.0/24"}), "subnet", "no machine's"),
+            (json!({"subnet": "0.0.0.0/8"}), "subnet", "no machine's"),
             (json!({"mode": "on"}), "mode", "authoritative"),
             (json!({"pool": ["10.0.0.9"]}), "pool", "is not an address range"),
             (json!({"pool": ["10.0.0.9-10.0.0.5"]}), "pool", "is not an address range"),

@@ -73,6 +73,8 @@ pub(super) struct Import {
     pub give_way: CancellationToken,
     /// Bytes that it has read of its source.
     pub read: Arc<AtomicU64>,
+    /// Parts that it has in the library.
+    pub parts: Arc<AtomicU64>,
     /// Of the source.
     pub percent: AtomicU8,
 }

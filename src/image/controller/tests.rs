@@ -654,6 +654,39 @@ async fn who_has_most_of_a_full_library_gives_way_to_who_has_less_than_her_share
     rig.stop().await;
 }
 
+/// Images of next to nothing use up the parts that a library may have, and inodes, long before its bytes.
+#[tokio::test]
+async fn who_has_most_of_the_parts_of_a_library_gives_way_to_who_has_less_than_her_share() {
+    let sources = Sources { max_chunks: 40, ..Sources::of_tests() };
+    let rig = Rig::start_of(tempfile::tempdir().expect("folder"), Fake::default(), SHORT, sources);
+    let source = |number: u8, parts: u8| {
+        let path = rig.folder.path().join(format!("parts{number}"));
+        let mut content = vec![0; usize::from(parts) << 20];
+        for part in 0..parts {
+            content[usize::from(part) << 20..][..3].copy_from_slice(&[1, number, part]);
+        }
+        std::fs::write(&path, content).expect("written");
+        format!("file://{}", path.display())
+    };
+    for number in 0..12 {
+        let name = format!("evil-{number}");
+        rig.fake.create(&name, &source(number, 4));
+        rig.fake.until(&name, "its end", |s| s["phase"] == "Ready" || s["phase"] == "Failed").await;
+    }
+    assert_eq!(rig.of("evil", "Ready"), 10);
+    let message = rig.fake.until_phase("evil-11", "Failed").await["message"].to_string();
+    assert!(message.contains("about 41 parts of a MiB") && message.contains("its share is 40 parts"), "{message}");
+    rig.fake.create("victim-1", &source(100, 12));
+    rig.fake.until_phase("victim-1", "Ready").await;
+    assert!(rig.of("evil", "Ready") < 10);
+    // No more than half, with her second one.
+    rig.fake.create("victim-2", &source(101, 12));
+    let message = rig.fake.until_phase("victim-2", "Failed").await["message"].to_string();
+    assert!(message.contains("its share is 20 parts") && !message.contains("evil"), "{message}");
+    assert_eq!(rig.fake.status("victim-1")["phase"], "Ready");
+    rig.stop().await;
+}
+
 #[tokio::test]
 async fn an_import_ends_when_no_host_names_it_any_more() {
     let slow = Slow::start(1 << 40, 1 << 20, Duration::from_millis(1)).await;

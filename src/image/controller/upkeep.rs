@@ -17,7 +17,7 @@ use super::Context;
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::image::demand::{Demand, Demands, Party};
 use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
-use crate::image::{ImportError, ImportProgress, Lack};
+use crate::image::{ImportError, ImportProgress, Lack, Scarce};
 use crate::runtime::{Task, key, objects};
 
 /// Namespaces that an Image's status names.
@@ -54,27 +54,22 @@ impl Context {
         if !self.demands.complete() {
             return Ok(Err(error));
         }
-        let takers = self.takers(image).await?;
+        let takers = self.takers(image, lack.of).await?;
         let upload = self.upload_bytes(image).await;
         let space = || self.library.space_beside(upload);
         let Ok(now) = space() else { return Ok(Err(error)) };
-        let own = now.room().saturating_sub(lack.room);
-        let bytes = own.saturating_add(lack.needed.max(rest(own, progress)));
-        let asker =
-            Asker { parties: self.demands.of(image).parties, bytes, lacking: bytes.saturating_sub(now.room()).max(1) };
+        let room = now.room_of(lack.of);
+        let own = room.saturating_sub(lack.room);
+        let amount = own.saturating_add(lack.needed.max(rest(own, progress)));
+        let parties = self.demands.of(image).parties;
+        let asker = Asker { parties, amount, lacking: amount.saturating_sub(room).max(1) };
         let held: Vec<Held> = takers.iter().map(|taker| taker.held.clone()).collect();
-        let total = now.stored.saturating_add(now.room());
-        let chosen = match give_way(&held, &asker, total) {
+        let chosen = match give_way(&held, &asker, now.total_of(lack.of)) {
             Ok(chosen) => chosen,
             Err(Refusal::Full) => return Ok(Err(error)),
             Err(Refusal::OverShare { would, share }) => {
                 // Every host that asks for the image shows this: it names nobody's images, and nobody.
-                let message = format!(
-                    "no room in the image library: with this image the namespace that asks for it would have about {} MiB \
-                     there, and its share is {} MiB; have fewer images there, or have the file system enlarged",
-                    would >> 20,
-                    share >> 20
-                );
+                let message = over_share(lack.of, would, share);
                 return Ok(Err(ImportError { message, ..error }));
             }
         };
@@ -86,14 +81,14 @@ impl Context {
                 deadline = Instant::now() + GIVEN_BACK;
             }
         }
-        while space().is_ok_and(|space| space.room() < bytes) && Instant::now() < deadline {
+        while space().is_ok_and(|space| space.room_of(lack.of) < amount) && Instant::now() < deadline {
             sleep(Duration::from_millis(20)).await;
         }
         Ok(Ok(()))
     }
 
-    /// All that takes room beside an image.
-    async fn takers(&self, asker: &Image) -> Result<Vec<Taker>, kube::Error> {
+    /// All that takes room beside an image, and how much of what is scarce.
+    async fn takers(&self, asker: &Image, scarce: Scarce) -> Result<Vec<Taker>, kube::Error> {
         let images = self.images.list(&ListParams::default()).await?.items;
         let booted = self.booted().await?;
         let mut takers = Vec::new();
@@ -103,25 +98,31 @@ impl Context {
             let name = image.name_any();
             let status = image.status.clone().unwrap_or_default();
             let import = self.shared.imports.find(&key(&image));
-            let under_way = import.map(|import| import.work.read.load(Ordering::Relaxed));
+            let under_way = import.map(|import| match scarce {
+                Scarce::Bytes => import.work.read.load(Ordering::Relaxed),
+                Scarce::Parts => import.work.parts.load(Ordering::Relaxed),
+            });
             match (under_way, status.digest) {
                 _ if name == asker.name_any() => {}
                 // What waits for its first turn has nothing.
                 (Some(0), _) => {}
-                (Some(bytes), _) => {
+                (Some(amount), _) => {
                     let Demand { parties, .. } = self.demands.of(&image);
-                    let held = Held { parties, bytes, used: SystemTime::now(), tie: Tie::Needed };
+                    let held = Held { parties, amount, used: SystemTime::now(), tie: Tie::Needed };
                     takers.push(Taker { held, images: vec![image], digest: None });
                 }
                 (None, Some(digest)) => {
-                    let bytes = status.stored_size.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default();
-                    let entry = by_digest.entry(digest).or_insert_with(|| (bytes, Vec::new()));
+                    let amount = match scarce {
+                        Scarce::Bytes => status.stored_size.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
+                        Scarce::Parts => self.library.parts(&digest),
+                    };
+                    let entry = by_digest.entry(digest).or_insert_with(|| (amount, Vec::new()));
                     entry.1.push(image);
                 }
                 (None, None) => {}
             }
         }
-        for (digest, (bytes, images)) in by_digest {
+        for (digest, (amount, images)) in by_digest {
             let demands: Vec<Demand> = images.iter().map(|image| self.demands.of(image)).collect();
             let mut parties: Vec<Party> = demands.iter().flat_map(|demand| demand.parties.clone()).collect();
             parties.sort();
@@ -139,7 +140,7 @@ impl Context {
                 (false, true) => Tie::Needed,
                 (false, false) => Tie::Idle,
             };
-            takers.push(Taker { held: Held { parties, bytes, used, tie }, images, digest: Some(digest) });
+            takers.push(Taker { held: Held { parties, amount, used, tie }, images, digest: Some(digest) });
         }
         Ok(takers)
     }
@@ -304,6 +305,24 @@ fn users(demand: &Demand) -> (Option<i64>, Vec<String>) {
     namespaces.sort();
     namespaces.truncate(NAMESPACES_SHOWN);
     (i64::try_from(demand.hosts).ok(), namespaces)
+}
+
+/// Why an image of a namespace that has its share already is not imported.
+fn over_share(what: Scarce, would: u64, share: u64) -> String {
+    let (would, share, repair) = match what {
+        Scarce::Bytes => {
+            (format!("{} MiB", would >> 20), format!("{} MiB", share >> 20), "have the file system enlarged")
+        }
+        Scarce::Parts => (
+            format!("{would} parts of a MiB, however little is in them,"),
+            format!("{share} parts"),
+            "have a file system with more inodes, if that is what it lacks",
+        ),
+    };
+    format!(
+        "no room in the image library: with this image the namespace that asks for it would have about {would} there, and its \
+         share is {share}; have fewer images there, or {repair}"
+    )
 }
 
 /// About how much more an import would have stored than it had when it found too little room. When that is too little, more

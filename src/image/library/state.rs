@@ -104,6 +104,7 @@ impl State {
                 stored_size += u64::from(chunk.stored);
             }
         }
-        self.images.insert(digest.clone(), Imported { digest, virtual_size: manifest.virtual_size, stored_size });
+        let (virtual_size, parts) = (manifest.virtual_size, seen.len() as u64);
+        self.images.insert(digest.clone(), Imported { digest, virtual_size, stored_size, parts });
     }
 }

@@ -92,7 +92,9 @@ fn a_ramdisk_has_the_agent_the_modules_and_a_manifest_and_is_reproducible() {
     {
         let setup = setup(&files(config));
         let mut seen = Vec::new();
-        let summary = build(&setup.options, &mut |progress| seen.push(progress)).expect("built");
+        let summary = build(&setup.options, &mut |progress| seen.push(progress))
+            .and_then(|built| built.write(&setup.options.out))
+            .expect("built");
         assert_eq!((summary.kernel_version.as_str(), summary.compression.as_str()), ("6.1-test", compression));
         assert_eq!(summary.modules, ["failover", "virtio_net"]);
         assert_eq!(summary.firmware, ["a/fw.bin"]);
@@ -139,7 +141,7 @@ fn a_ramdisk_has_the_agent_the_modules_and_a_manifest_and_is_reproducible() {
         assert_eq!(data("lib/firmware/a/fw.bin"), b"blob");
         assert_eq!(data("init"), &sample("", false));
 
-        build(&setup.options, &mut |_| {}).expect("built again");
+        build(&setup.options, &mut |_| {}).and_then(|built| built.write(&setup.options.out)).expect("built again");
         assert!(fs::read(out.join("initrd")).expect("read") == initrd);
     }
 }
@@ -148,7 +150,7 @@ fn a_ramdisk_has_the_agent_the_modules_and_a_manifest_and_is_reproducible() {
 fn what_cannot_be_built_says_why_and_leaves_the_old_one() {
     let good = files("");
     let mut setup = setup(&good);
-    build(&setup.options, &mut |_| {}).expect("built");
+    build(&setup.options, &mut |_| {}).and_then(|built| built.write(&setup.options.out)).expect("built");
     let manifest = fs::read(setup.options.out.join("ramdisk.json")).expect("read");
     let package = setup.options.kernel_package.clone();
     let change = |path: &str, data: Option<Vec<u8>>| {
