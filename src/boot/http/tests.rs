@@ -319,9 +319,13 @@ async fn bad_questions_are_told_what_is_wrong() {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{uri}");
         assert!(body.contains(part), "{uri}: {body}");
     }
-    for uri in
-        ["/", "/boot/files/", "/boot/files/secret", "/boot/files/..%2f..%2fetc%2fpasswd", "/boot/files/boot-token.key"]
-    {
+    for uri in [
+        "/boot/",
+        "/boot/files/",
+        "/boot/files/secret",
+        "/boot/files/..%2f..%2fetc%2fpasswd",
+        "/boot/files/boot-token.key",
+    ] {
         assert_eq!(setup.get(uri).await.0, StatusCode::NOT_FOUND, "{uri}");
     }
     assert_eq!(
