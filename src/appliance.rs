@@ -292,6 +292,10 @@ async fn begin(
     })
     .into();
     let token = || shutdown.clone();
+    if config.engine.kubeconfig.is_some() {
+        // That API server, or its kinds, may not be there for hours, and whoever starts the service would wait for that.
+        service_manager::ready();
+    }
     let external = External::open(&config.engine).await?;
     let copies = backup::schedule::Meters::default();
     let downloads = boot::DownloadScheduler::default();
@@ -358,7 +362,7 @@ async fn begin(
         look.every(NAMES_EVERY, &stop, || {
             let (certificate, addresses) = (certificate.clone(), site.own_addresses());
             first.set(addresses.first().copied());
-            async move { certificate.also_name(addresses).map(drop) }
+            async move { certificate.set_further(addresses).map(drop) }
         })
         .await;
     };

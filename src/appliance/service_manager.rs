@@ -8,7 +8,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// Everything is served from now on.
+/// Everything is served from now on, or waits for another API server.
 pub(super) fn ready() {
     tell(&[NotifyState::Ready]);
 }

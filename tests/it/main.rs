@@ -63,6 +63,7 @@ mod reload;
 mod rights;
 mod scraped;
 mod security;
+mod service_manager;
 mod signals;
 mod simulate;
 mod simulate_running;

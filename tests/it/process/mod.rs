@@ -63,6 +63,16 @@ impl Appliance {
         made
     }
 
+    /// As systemd starts a service of `Type=notify` that it watches, with these tables more in its configuration.
+    pub async fn notifying(socket: &Path, watchdog: Duration, more: &str) -> Self {
+        let mut made = Self::prepared();
+        made.configure(more);
+        let mut watched = Command::new(program());
+        watched.env("NOTIFY_SOCKET", socket).env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        made.process = Some(spawn(watched, made.folder.path()));
+        made
+    }
+
     /// With limits of its process, as sh's `ulimit` takes them, the hard ones included.
     pub async fn limited(ulimit: &str) -> Self {
         Self::limited_with(ulimit, "").await
