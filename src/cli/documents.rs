@@ -90,6 +90,18 @@ fn every_command_in_a_line_of_a_page_is_one_that_the_program_takes() {
 }
 
 #[test]
+fn every_command_of_the_boot_servers_front_page_is_one_that_the_program_takes() {
+    let page = include_str!("../boot/front.html");
+    let code = page.split("<code>").skip(1).filter_map(|rest| rest.split("</code>").next());
+    let commands: Vec<Vec<String>> = code.flat_map(lines_of_slipway).collect();
+    assert_eq!(commands.len(), 3, "{commands:?}");
+    for words in commands {
+        let error = fault(&words).filter(|error| !may_stand_in_a_line(error));
+        assert!(error.is_none(), "{}: {}", words.join(" "), error.unwrap());
+    }
+}
+
+#[test]
 fn every_example_of_the_help_is_one_that_the_program_takes() {
     let mut faults = Vec::new();
     let mut tried = 0;
