@@ -4,6 +4,7 @@
 //! ordinary API calls; it ends with its account.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::client::relative::from_now;
 use super::client::{Server, Session};
@@ -308,19 +310,40 @@ fn as_asked(asked: &ServiceAccount, made: &ServiceAccount) -> anyhow::Result<()>
     Ok(())
 }
 
-/// [`as_asked`], of a binding: to whom it gives which role.
-fn binds_as_asked(
-    asked: (&RoleRef, &Option<Vec<Subject>>),
-    made: (&RoleRef, &Option<Vec<Subject>>),
-) -> anyhow::Result<()> {
-    let who = |subjects: &Option<Vec<Subject>>| -> Vec<(String, Option<String>, String)> {
-        let of = |subject: &Subject| (subject.kind.clone(), subject.namespace.clone(), subject.name.clone());
-        subjects.iter().flatten().map(of).collect()
-    };
-    let role = |role: &RoleRef| (role.kind.clone(), role.name.clone());
-    if role(asked.0) == role(made.0) && who(asked.1) == who(made.1) {
+/// To whom a binding gives which role.
+trait Binding: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {
+    fn gives(&self) -> (&RoleRef, &[Subject]);
+
+    /// [`as_asked`], of a binding.
+    fn is_as_asked(&self, asked: &Self) -> bool {
+        fn who(subject: &Subject) -> (&str, Option<&str>, &str) {
+            (&subject.kind, subject.namespace.as_deref(), &subject.name)
+        }
+        let ((role, to), (wanted, wanted_to)) = (self.gives(), asked.gives());
+        (&role.kind, &role.name) == (&wanted.kind, &wanted.name) && to.iter().map(who).eq(wanted_to.iter().map(who))
+    }
+}
+
+impl Binding for ClusterRoleBinding {
+    fn gives(&self) -> (&RoleRef, &[Subject]) {
+        (&self.role_ref, self.subjects.as_deref().unwrap_or_default())
+    }
+}
+
+impl Binding for RoleBinding {
+    fn gives(&self) -> (&RoleRef, &[Subject]) {
+        (&self.role_ref, self.subjects.as_deref().unwrap_or_default())
+    }
+}
+
+/// Makes a binding; one that came back other than it was asked for is taken away again.
+async fn bind<K: Binding>(bindings: &Api<K>, asked: &K) -> anyhow::Result<()> {
+    let made = bindings.create(&PostParams::default(), asked).await?;
+    if made.is_as_asked(asked) {
         return Ok(());
     }
+    // The error that is told is the first one.
+    bindings.delete(&made.name_any(), &DeleteParams::default()).await.ok();
     bail!(
         "the API server made a binding of another role, or to others, than was asked for: a webhook changed it; no token was made"
     )
@@ -328,7 +351,6 @@ fn binds_as_asked(
 
 /// Binds the roles, then asks for the token.
 async fn finish(client: &Client, all: &Api<ServiceAccount>, wanted: &WantedToken) -> anyhow::Result<String> {
-    let params = PostParams::default();
     let name = wanted.name.as_str();
     for role in &wanted.roles {
         let metadata = meta(format!("slipway-token:{name}:{role}"), name);
@@ -340,31 +362,19 @@ async fn finish(client: &Client, all: &Api<ServiceAccount>, wanted: &WantedToken
             ..Subject::default()
         }]);
         if wanted.within.is_empty() {
-            let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-            let asked = ClusterRoleBinding { metadata, role_ref, subjects };
-            let made = bindings.create(&params, &asked).await?;
-            let same = binds_as_asked((&asked.role_ref, &asked.subjects), (&made.role_ref, &made.subjects));
-            if same.is_err() {
-                bindings.delete(&made.name_any(), &DeleteParams::default()).await.ok();
-            }
-            same?;
+            bind(&Api::all(client.clone()), &ClusterRoleBinding { metadata, role_ref, subjects }).await?;
             continue;
         }
+        let asked = RoleBinding { metadata, role_ref, subjects };
         for namespace in &wanted.within {
-            let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
-            let (metadata, role_ref, subjects) = (metadata.clone(), role_ref.clone(), subjects.clone());
-            let asked = RoleBinding { metadata, role_ref, subjects };
-            let made = bindings.create(&params, &asked).await?;
-            let same = binds_as_asked((&asked.role_ref, &asked.subjects), (&made.role_ref, &made.subjects));
-            if same.is_err() {
-                bindings.delete(&made.name_any(), &DeleteParams::default()).await.ok();
-            }
-            same?;
+            bind(&Api::namespaced(client.clone(), namespace), &asked).await?;
         }
     }
     let seconds = i64::try_from(wanted.ttl.as_secs())?;
     let spec = TokenRequestSpec { expiration_seconds: Some(seconds), ..TokenRequestSpec::default() };
-    let answer = all.create_token_request(name, &params, &TokenRequest { spec, ..TokenRequest::default() }).await?;
+    let answer = all
+        .create_token_request(name, &PostParams::default(), &TokenRequest { spec, ..TokenRequest::default() })
+        .await?;
     answer.status.map(|status| status.token).context("the appliance gave no token")
 }
 
@@ -483,10 +493,15 @@ mod tests {
         let role = |name: &str| RoleRef { api_group: GROUP.into(), kind: "ClusterRole".into(), name: name.into() };
         let subjects =
             |name: &str| Some(vec![Subject { kind: "ServiceAccount".into(), name: name.into(), ..Subject::default() }]);
+        let binding = |role: &RoleRef, subjects: &Option<Vec<Subject>>| RoleBinding {
+            role_ref: role.clone(),
+            subjects: subjects.clone(),
+            ..RoleBinding::default()
+        };
         let (view, admin, me, other) = (role("view"), role("admin"), subjects("a"), subjects("b"));
-        assert!(binds_as_asked((&view, &me), (&view, &me)).is_ok());
+        assert!(binding(&view, &me).is_as_asked(&binding(&view, &me)));
         for (role, subjects) in [(&admin, &me), (&view, &other), (&view, &None)] {
-            assert!(binds_as_asked((&view, &me), (role, subjects)).is_err());
+            assert!(!binding(role, subjects).is_as_asked(&binding(&view, &me)));
         }
     }
 
