@@ -1,5 +1,9 @@
 //! Requests to the appliance on this box.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use nix::unistd::{Gid, Uid, getegid, geteuid, getgroups, setegid, seteuid, setgroups};
@@ -32,6 +36,24 @@ pub(super) fn in_data_folder<T>(config: &Config, work: impl FnOnce() -> T) -> an
     as_user(owner, work)
 }
 
+/// Who else than root has a part of the way to a folder, for root: the service, most often. Links that they make lead no further
+/// than they may go themselves.
+///
+/// # Errors
+///
+/// When the folder's place cannot be told.
+pub(super) fn owner_on_the_way(folder: &Path) -> anyhow::Result<Option<Owner>> {
+    let folder = std::path::absolute(folder)?;
+    let mut steps: Vec<&Path> = folder.ancestors().collect();
+    steps.reverse();
+    let me = geteuid().as_raw();
+    let owner = |at: &Path| {
+        let about = fs::symlink_metadata(at).ok()?;
+        users::heir(me, Some(Owner { user: about.uid(), group: about.gid() }), None)
+    };
+    Ok(steps.into_iter().find_map(owner))
+}
+
 /// Does this as another user, if one is named; then this process is who it was. Only root can, with one thread.
 ///
 /// # Errors
@@ -53,4 +75,28 @@ pub(super) fn as_user<T>(owner: Option<Owner>, work: impl FnOnce() -> T) -> anyh
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     appliance::install_tls_provider();
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(Box::pin(work))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_writes_as_whoever_has_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        fs::create_dir(&data).unwrap();
+        if !geteuid().is_root() {
+            assert_eq!(owner_on_the_way(&data.join("boot")).unwrap(), None, "only root can be another");
+            return;
+        }
+        assert_eq!(owner_on_the_way(&data.join("boot")).unwrap(), None);
+        std::os::unix::fs::chown(&data, Some(61515), Some(61515)).unwrap();
+        // A link that leads to what is root's, in a folder that is the service's.
+        std::os::unix::fs::symlink("/etc", data.join("boot")).unwrap();
+        let service = Some(Owner { user: 61515, group: 61515 });
+        assert_eq!(owner_on_the_way(&data.join("boot")).unwrap(), service);
+        assert_eq!(owner_on_the_way(&data.join("boot/a")).unwrap(), service);
+        assert_eq!(owner_on_the_way(&data).unwrap(), service);
+    }
 }

@@ -1,12 +1,9 @@
 //! `slipway ramdisk`: builds kernel, initrd and boot ISO.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::local;
 use super::progress::Progress;
-use crate::pki::users::{self, Owner};
 use crate::ramdisk;
 
 #[derive(clap::Subcommand)]
@@ -67,7 +64,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         );
     });
     progress.end();
-    let owner = owner_on_the_way(&options.out)?;
+    let owner = local::owner_on_the_way(&options.out)?;
     let built = local::as_user(owner, || built?.write(&options.out))??;
     for (name, file) in &built.files {
         println!("{:>12} bytes  {}", file.size, options.out.join(name).display());
@@ -85,42 +82,4 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         built.unpacked_size as f64 / 1e6
     );
     Ok(())
-}
-
-/// Who else than root has a part of the way to a folder, for root: the service, most often. Links that they make lead no further
-/// than they may go themselves.
-fn owner_on_the_way(folder: &Path) -> anyhow::Result<Option<Owner>> {
-    let folder = std::path::absolute(folder)?;
-    let mut steps: Vec<&Path> = folder.ancestors().collect();
-    steps.reverse();
-    let me = nix::unistd::geteuid().as_raw();
-    let owner = |at: &Path| {
-        let about = fs::symlink_metadata(at).ok()?;
-        users::heir(me, Some(Owner { user: about.uid(), group: about.gid() }), None)
-    };
-    Ok(steps.into_iter().find_map(owner))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn root_writes_as_whoever_has_the_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let data = folder.path().join("data");
-        fs::create_dir(&data).unwrap();
-        if !nix::unistd::geteuid().is_root() {
-            assert_eq!(owner_on_the_way(&data.join("boot")).unwrap(), None, "only root can be another");
-            return;
-        }
-        assert_eq!(owner_on_the_way(&data.join("boot")).unwrap(), None);
-        std::os::unix::fs::chown(&data, Some(61515), Some(61515)).unwrap();
-        // A link that leads to what is root's, in a folder that is the service's.
-        std::os::unix::fs::symlink("/etc", data.join("boot")).unwrap();
-        let service = Some(Owner { user: 61515, group: 61515 });
-        assert_eq!(owner_on_the_way(&data.join("boot")).unwrap(), service);
-        assert_eq!(owner_on_the_way(&data.join("boot/a")).unwrap(), service);
-        assert_eq!(owner_on_the_way(&data).unwrap(), service);
-    }
 }
