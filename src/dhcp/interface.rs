@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use ipnetwork::Ipv4Network;
 use nix::sys::socket::LinkAddr;
 
 use crate::api::MacAddress;
+
+/// How often it is looked which interfaces there are, and what they have.
+pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// An interface.
 #[derive(Clone, Debug, Default)]

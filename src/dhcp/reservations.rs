@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::judge::{Judged, Verdict, Wanted, judge};
-use super::interface::interfaces;
+use super::interface::{LOOK, interfaces};
 use super::leases::unix_now;
 use super::network_set::InForce;
 use super::networks::{Judgement, Networks};
@@ -28,8 +28,6 @@ use crate::runtime::{Change, Watches};
 
 pub use objects::admit;
 
-/// How often it is looked whether an interface of a network came or went.
-const LOOK: Duration = Duration::from_secs(2);
 /// Changes that come within this time are judged together: many may be made at once.
 const SETTLE: Duration = Duration::from_millis(100);
 /// How long DHCP waits for the first list of reservations before it serves with those of the file alone.

@@ -3,7 +3,6 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -16,7 +15,7 @@ use crate::config::NetworkMode;
 use super::ServicePorts;
 use super::assigned::{Assigned, AssignedNetwork};
 use super::bind::{BindError, open, servers};
-use super::interface::interfaces;
+use super::interface::{LOOK, interfaces};
 use super::leases::{Leases, unix_now};
 use super::network_leases::NetworkLeases;
 use super::packet::SERVER_PORT;
@@ -26,8 +25,6 @@ use super::worker::{InterfaceWorker, ListenAddress};
 
 /// UDP port of proxyDHCP.
 const PROXY_PORT: u16 = 4011;
-/// How often it is looked whether a network can be served that could not, and what ended of one that went.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// The server ended by itself.
 #[derive(Debug, thiserror::Error)]
