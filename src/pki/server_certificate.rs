@@ -63,7 +63,7 @@ impl ServerCertificate {
     /// # Errors
     ///
     /// When it cannot be made.
-    pub fn also_name(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<bool, PkiError> {
+    pub fn set_further(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<bool, PkiError> {
         let mut shown = self.shown();
         let mut further = BTreeSet::new();
         for address in addresses {
@@ -121,25 +121,25 @@ mod tests {
             (der.to_vec(), names.len())
         };
         let (first, count) = shown();
-        assert!(!certificate.also_name(["192.0.2.1".parse().unwrap()]).unwrap());
+        assert!(!certificate.set_further(["192.0.2.1".parse().unwrap()]).unwrap());
         assert_eq!(shown(), (first.clone(), count));
-        assert!(certificate.also_name(["192.0.2.2".parse().unwrap()]).unwrap());
-        assert!(!certificate.also_name(["192.0.2.2".parse().unwrap()]).unwrap());
+        assert!(certificate.set_further(["192.0.2.2".parse().unwrap()]).unwrap());
+        assert!(!certificate.set_further(["192.0.2.2".parse().unwrap()]).unwrap());
         let (second, more) = shown();
         assert!(second != first && more == count + 1, "{count} {more}");
         assert!(certificate.shown().names.contains(&"localhost".to_owned()));
         // One goes with its network, and comes back with it.
-        assert!(certificate.also_name(["192.0.2.3".parse().unwrap()]).unwrap());
+        assert!(certificate.set_further(["192.0.2.3".parse().unwrap()]).unwrap());
         assert_eq!(shown().1, count + 1);
         assert!(!certificate.shown().names.contains(&"192.0.2.2".to_owned()));
-        assert!(certificate.also_name([]).unwrap());
+        assert!(certificate.set_further([]).unwrap());
         assert_eq!(shown().1, count);
         // However many there are, clients take the certificate: the first ones are named.
         let many = |count: u32| (0..count).map(|at| std::net::Ipv4Addr::from((11 << 24) + at).into());
-        assert!(certificate.also_name(many(6000)).unwrap());
+        assert!(certificate.set_further(many(6000)).unwrap());
         assert_eq!(shown().1, count + super::FURTHER_MAX);
         assert!(certificate.shown().names.contains(&"11.0.0.255".to_owned()));
         assert!(shown().0.len() < 8 << 10, "{}", shown().0.len());
-        assert!(!certificate.also_name(many(6001)).unwrap());
+        assert!(!certificate.set_further(many(6001)).unwrap());
     }
 }

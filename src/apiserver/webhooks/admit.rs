@@ -23,14 +23,14 @@ use super::super::resource::Resource;
 use super::super::server::ApiServer;
 use super::super::status::ApiError;
 use super::super::{blocking, inflight};
-use super::configurations::{Configuration, Configurations, Matter};
+use super::configurations::{Configuration, Configurations, ConfiguredHook};
 use super::converting;
 use super::hook::{Asked, Conditions, Hook};
 use super::kinds::GROUP;
 use super::remarks::Remarks;
 use super::review::{self, Verdict};
 
-/// A request that may be another's matter, too.
+/// A request that may be another's configured, too.
 pub(in crate::apiserver) struct Subject<'s> {
     pub api: &'s ApiServer,
     pub resource: &'s Resource,
@@ -51,8 +51,8 @@ pub(in crate::apiserver) struct Subject<'s> {
 pub(in crate::apiserver) struct Round<'s> {
     subject: &'s Subject<'s>,
     registry: Arc<Registry>,
-    mutating: Vec<Matter>,
-    validating: Vec<Matter>,
+    mutating: Vec<ConfiguredHook>,
+    validating: Vec<ConfiguredHook>,
     /// From the first call on.
     // std's lock: held to look and to put in.
     place: Mutex<Option<CallerShare>>,
@@ -81,10 +81,12 @@ impl<'s> Subject<'s> {
         let registry = self.api.registry();
         let forms: Vec<Asked<'_>> = versions(&registry, self.resource).map(|version| self.asked(version)).collect();
         let namespace = OnceLock::new();
-        let of = |all: &Configurations| -> Vec<Matter> {
+        let of = |all: &Configurations| -> Vec<ConfiguredHook> {
             let about = all.about(forms.iter().map(|form| form.plural));
             about
-                .filter(|matter| matter.hook().names_any(&forms) && self.may_be_in(matter.hook(), &namespace))
+                .filter(|configured| {
+                    configured.hook().names_any(&forms) && self.may_be_in(configured.hook(), &namespace)
+                })
                 .collect()
         };
         let (mutating, validating) = (of(&in_force.mutating), of(&in_force.validating));
@@ -211,11 +213,11 @@ impl Round<'_> {
         // Those that want to know when others changed the object after them, and those that are to.
         let (mut asked, mut again) = (BTreeSet::new(), BTreeSet::new());
         for round in 0..2 {
-            for (index, matter) in self.mutating.iter().enumerate() {
+            for (index, configured) in self.mutating.iter().enumerate() {
                 if round == 1 && !again.contains(&index) {
                     continue;
                 }
-                let Some(asking) = self.asking(matter, object.as_ref(), old)? else { continue };
+                let Some(asking) = self.asking(configured, object.as_ref(), old)? else { continue };
                 let patched = asking.patch(self, object.as_ref(), old, remarks).await?;
                 if let Some(patched) = patched {
                     object = Some(patched);
@@ -224,7 +226,7 @@ impl Round<'_> {
                         again.append(&mut asked);
                     }
                 }
-                if matter.hook().reinvoked {
+                if configured.hook().reinvoked {
                     asked.insert(index);
                 }
             }
@@ -247,8 +249,8 @@ impl Round<'_> {
         remarks: &mut Remarks,
     ) -> Result<(), ApiError> {
         let mut all = Vec::new();
-        for matter in &self.validating {
-            all.extend(self.asking(matter, object, old)?);
+        for configured in &self.validating {
+            all.extend(self.asking(configured, object, old)?);
         }
         let asked = all.iter().map(|asking| async move {
             let mut remarks = Remarks::default();
@@ -266,11 +268,11 @@ impl Round<'_> {
     /// Whether a webhook is asked about this object, and in which version.
     fn asking<'a>(
         &'a self,
-        matter: &'a Matter,
+        configured: &'a ConfiguredHook,
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<Option<Asking<'a>>, ApiError> {
-        let (subject, configuration, hook) = (self.subject, &*matter.configuration, matter.hook());
+        let (subject, configuration, hook) = (self.subject, &*configured.configuration, configured.hook());
         let few = if hook.takes_equivalents() { usize::MAX } else { 1 };
         let named = versions(&self.registry, subject.resource).take(few).find(|one| hook.names(&subject.asked(one)));
         let Some(version) = named else { return Ok(None) };

@@ -56,7 +56,7 @@ pub(in crate::apiserver) struct Configurations {
 
 /// One webhook of a configuration.
 #[derive(Clone, Debug)]
-pub(in crate::apiserver) struct Matter {
+pub(in crate::apiserver) struct ConfiguredHook {
     /// Its configuration.
     pub configuration: Arc<Configuration>,
     index: usize,
@@ -275,18 +275,18 @@ impl Configurations {
     }
 
     /// Webhooks whose rules may name any of these resources, in order.
-    pub fn about<'c>(&'c self, resources: impl Iterator<Item = &'c str>) -> impl Iterator<Item = Matter> + 'c {
+    pub fn about<'c>(&'c self, resources: impl Iterator<Item = &'c str>) -> impl Iterator<Item = ConfiguredHook> + 'c {
         let named = resources.filter_map(|resource| self.by_resource.get(resource)).flatten();
         let found: BTreeSet<(usize, usize)> = named.chain(&self.of_every).copied().collect();
         found.into_iter().filter_map(|(at, index)| {
             let configuration = self.all.get(at)?;
             configuration.hooks.get(index)?;
-            Some(Matter { configuration: Arc::clone(configuration), index })
+            Some(ConfiguredHook { configuration: Arc::clone(configuration), index })
         })
     }
 }
 
-impl Matter {
+impl ConfiguredHook {
     /// The webhook.
     pub fn hook(&self) -> &Hook {
         &self.configuration.hooks[self.index]
