@@ -220,6 +220,22 @@ impl Resource {
             Some(Conversion::Webhook { .. }) | None => value,
         }
     }
+
+    /// The same of an object that a client writes, over its stored form of before (`live`). Only what the request writes is
+    /// another: the status, or all but that.
+    pub(super) fn to_stored_over(&self, value: Value, live: impl FnOnce() -> Option<Value>, is_status: bool) -> Value {
+        match &self.conversion {
+            Some(Conversion::Kept(version)) if self.status => {
+                versions::to_stored_over(value, version, live().as_ref(), is_status)
+            }
+            _ => self.to_stored(value),
+        }
+    }
+
+    /// Whether an object of this version says of itself what its stored form has besides.
+    pub(super) fn brings_back(&self, value: &Value) -> bool {
+        matches!(self.conversion, Some(Conversion::Kept(_))) && versions::brings_back(value)
+    }
 }
 
 impl Named for Resource {

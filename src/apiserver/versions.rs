@@ -73,12 +73,34 @@ fn put(object: &mut Value, annotation: &str, lost: &[Lost]) {
     }
 }
 
+/// Whether a field of an object is the same in all versions.
+fn is_same_in_all(field: &str) -> bool {
+    matches!(field, "apiVersion" | "kind" | "metadata")
+}
+
+/// The stored form of an object that a client writes, in which nothing is changed that the request does not write: what was lost
+/// is said by the client. `live` is the stored form of before, `None` for a new one.
+pub(super) fn to_stored_over(served: Value, version: &ServedVersion, live: Option<&Value>, is_status: bool) -> Value {
+    let mut stored = to_stored(served, version);
+    let Some(fields) = stored.as_object_mut() else { return stored };
+    let is_of_before = |name: &str| !is_same_in_all(name) && (name == "status") != is_status;
+    fields.retain(|name, _| !is_of_before(name));
+    let live = live.and_then(Value::as_object).into_iter().flatten();
+    fields.extend(live.filter(|(name, _)| is_of_before(name)).map(|(name, was)| (name.clone(), was.clone())));
+    stored
+}
+
+/// Whether the object says what was lost of it. Whoever wrote it, that was judged by nobody.
+pub(super) fn brings_back(served: &Value) -> bool {
+    !served["metadata"]["annotations"][OF_STORED].is_null()
+}
+
 /// Where two values differ. Metadata is the same in all versions.
 fn lost(was: &Value, back: &Value) -> Vec<Lost> {
     let mut found = Vec::new();
     if let (Value::Object(was), Value::Object(back)) = (was, back) {
         let fields = was.keys().chain(back.keys().filter(|name| !was.contains_key(*name)));
-        for name in fields.filter(|name| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata")) {
+        for name in fields.filter(|name| !is_same_in_all(name)) {
             compare(was.get(name), back.get(name), &mut vec![name.clone()], &mut found);
         }
     }
@@ -107,6 +129,10 @@ const COMPARED_MAX: usize = 1_000_000;
 fn restore(object: &mut Value, kept: &[Lost]) {
     let mut left = COMPARED_MAX;
     for lost in kept {
+        // A client may have written it: what an object is, whose and where, is nobody's to say here.
+        if lost.path.first().is_none_or(|top| is_same_in_all(top)) {
+            continue;
+        }
         let Some((last, parents)) = lost.path.split_last() else { continue };
         let mut place = Some(&mut *object);
         for name in parents {

@@ -252,7 +252,7 @@ async fn insert(
         let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let outcome = loop {
             let stored = blocking::in_place_if(long, || {
-                let mut stored = resource.to_stored(value.clone());
+                let mut stored = resource.to_stored_over(value.clone(), || None, false);
                 managed_fields::insert(&mut stored, &mut managers);
                 stored
             });
@@ -375,12 +375,13 @@ pub(super) async fn change(
             if value == live.value && manager::same(&managers, &live.managers) && !migrates {
                 return None;
             }
+            let is_status = context.target.subresource.as_deref() == Some("status");
             let ends = ends_now(&value);
             let managed = !managers.is_empty();
             if !with_managers {
                 managers.clear();
             }
-            let mut stored = resource.to_stored(value);
+            let mut stored = resource.to_stored_over(value, || Some(live.object.value()), is_status);
             managed_fields::insert(&mut stored, &mut managers);
             Some((stored, ends, managed && with_managers))
         });

@@ -193,6 +193,9 @@ pub(super) fn finish(
             identity: context.identity,
         };
         errors = context.api.admit(&request);
+        if errors.is_empty() && resource.brings_back(&new) {
+            errors = judge_stored(context, &request).into_iter().filter(mine).collect();
+        }
     }
     if !errors.is_empty() {
         return Err(ApiError::invalid(resource, meta.name.as_deref().unwrap_or_default(), &errors));
@@ -205,6 +208,21 @@ pub(super) fn finish(
         }
     };
     Ok((new, managers))
+}
+
+/// What is wrong with the stored form of an object that says itself what it has besides: as if it had been written in that
+/// version.
+fn judge_stored(context: &RequestContext<'_>, request: &AdmissionRequest<'_>) -> Vec<FieldError> {
+    let resource = context.resource;
+    let registry = context.api.registry();
+    let Some(storing) = registry.stored().find(|other| other.storage == resource.storage) else { return Vec::new() };
+    let old = request.old.map(|old| resource.to_stored(old.clone()));
+    let object = resource.to_stored_over(request.object.clone(), || old.clone(), request.status);
+    let errors = storing.schema.validate_change(&object, old.as_ref());
+    if !errors.is_empty() {
+        return errors;
+    }
+    context.api.admit(&AdmissionRequest { resource: storing, object: &object, old: old.as_ref(), ..*request })
 }
 
 /// Drops nulls where there is to be a value. Of what was applied, as upstream, only those of the metadata: a null that

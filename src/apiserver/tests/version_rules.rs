@@ -66,6 +66,48 @@ async fn what_one_version_writes_the_other_reads_and_nothing_is_lost() {
     assert_eq!(new["status"], status["status"]);
 }
 
+/// What an object says it lost on the way to another version is written by whoever writes the object.
+#[tokio::test]
+async fn nobody_forges_by_what_an_object_says_it_lost() {
+    let rig = Rig::new().await;
+    let lost = |lost: Value| json!({"metadata": {"annotations": {"slipway.dev/conversion-data": lost.to_string()}}});
+    let forged = json!([
+        {"path": ["metadata", "namespace"], "back": "rack", "was": "victim"},
+        {"path": ["metadata", "name"], "back": "c", "was": "victim"},
+        {"path": ["metadata", "ownerReferences"], "was": [{"apiVersion": "v1", "kind": "Secret", "name": "s", "uid": "1"}]},
+        {"path": ["status"], "was": {"phase": "Provisioned"}},
+        {"path": ["kind"], "back": "Cluster", "was": "Machine"},
+    ]);
+    let mut made = old_cluster();
+    json_patch::merge(&mut made, &lost(forged.clone()));
+    rig.call("POST", OLD_CLUSTERS, &made).await.expect(201);
+    let is_unforged = async |status: &Value| {
+        let new = rig.get(&path(CLUSTERS, "c")).await.expect(200);
+        assert_eq!((&new["metadata"]["namespace"], &new["metadata"]["name"]), (&json!("rack"), &json!("c")));
+        assert_eq!((&new["metadata"]["ownerReferences"], &new["kind"]), (&Value::Null, &json!("Cluster")));
+        assert_eq!(&new["status"], status);
+        new
+    };
+    is_unforged(&Value::Null).await;
+    rig.patch(&path(OLD_CLUSTERS, "c"), MERGE, &lost(forged)).await.expect(200);
+    is_unforged(&Value::Null).await;
+    // Nor the spec by who writes the status, and the other way round.
+    let status = json!({"phase": "Pending"});
+    let mut told = lost(json!([{"path": ["spec", "paused"], "was": true}]));
+    told["status"] = status.clone();
+    rig.patch(&path(OLD_CLUSTERS, "c/status"), MERGE, &told).await.expect(200);
+    assert_eq!(is_unforged(&status).await["spec"]["paused"], Value::Null);
+    let told = lost(json!([{"path": ["status", "phase"], "back": "Pending", "was": "Provisioned"}]));
+    rig.patch(&path(OLD_CLUSTERS, "c"), MERGE, &told).await.expect(200);
+    is_unforged(&status).await;
+    // What comes back into the spec is judged as what is sent.
+    let told = lost(
+        json!([{"path": ["spec", "infrastructureRef", "apiGroup"], "back": "infrastructure.cluster.x-k8s.io", "was": 7}]),
+    );
+    let refused = rig.patch(&path(OLD_CLUSTERS, "c"), MERGE, &told).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("apiGroup"), "{refused}");
+}
+
 #[tokio::test]
 async fn each_version_has_its_columns_and_its_metadata() {
     let rig = Rig::new().await;
