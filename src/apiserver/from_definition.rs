@@ -73,7 +73,12 @@ pub(super) fn resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
             columns: columns(version.additional_printer_columns.as_deref().unwrap_or_default())
                 .map_err(|error| fail(error.to_string()))?,
             storage: format!("{}/{}", spec.group, names.plural).into(),
-            conversion: kind.also_served.filter(|also| also.version == version.name).map(Conversion::Kept),
+            conversion: kind
+                .also_served
+                .iter()
+                .find(|also| also.version == version.name)
+                .copied()
+                .map(Conversion::Kept),
             prepare: None,
             complete: kind.complete,
             deprecation: (version.deprecated == Some(true)).then(|| deprecation(spec, version)),

@@ -54,7 +54,7 @@ struct Known {
 /// A built-in kind, without its definition.
 struct BuiltIn {
     policy: StoragePolicy,
-    also_served: Option<ServedVersion>,
+    also_served: Vec<ServedVersion>,
     complete: Option<Complete>,
     /// Its spec as the program brings it.
     spec: Source,
@@ -189,7 +189,7 @@ impl Compiled {
     pub fn set_built_in(&mut self, name: &str, kind: &Kind, spec: &Value) {
         let one = BuiltIn {
             policy: kind.policy,
-            also_served: kind.also_served,
+            also_served: kind.also_served.clone(),
             complete: kind.complete,
             spec: digest([spec]),
             revision: 0,
@@ -260,7 +260,7 @@ impl BuiltIn {
         let source = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {}, "spec": extension::extended(&spec, &definition["spec"])});
         let crd: CustomResourceDefinition = serde_json::from_value(source).map_err(|error| error.to_string())?;
-        let kind = Kind { crd, policy: self.policy, also_served: self.also_served, complete: self.complete };
+        let kind = Kind { crd, policy: self.policy, also_served: self.also_served.clone(), complete: self.complete };
         let resources = from_definition::resources(&kind).map_err(|error| error.to_string())?;
         Ok(resources.into_iter().map(Arc::new).collect())
     }

@@ -323,9 +323,10 @@ fn of_schema(schema: &Value) -> BoxedStrategy<Value> {
 fn any_object(stored: bool) -> impl Strategy<Value = (ServedVersion, Value)> {
     let kinds: Vec<BoxedStrategy<(ServedVersion, Value)>> = crate::modules::kinds()
         .into_iter()
-        .filter_map(|kind| {
-            let (also_served, spec) = (kind.also_served?, kind.crd.spec);
-            let version = spec.versions.iter().find(|version| version.storage == stored)?;
+        .flat_map(|kind| kind.also_served.into_iter().map(move |also_served| (also_served, kind.crd.spec.clone())))
+        .filter_map(|(also_served, spec)| {
+            let is_it = |name: &str, storage: bool| if stored { storage } else { name == also_served.version };
+            let version = spec.versions.iter().find(|version| is_it(&version.name, version.storage))?;
             let schema = version.schema.as_ref()?.open_api_v3_schema.as_ref()?;
             let schema = serde_json::to_value(schema).unwrap();
             let (api_version, kind) = (format!("{}/{}", spec.group, version.name), spec.names.kind);
@@ -338,7 +339,8 @@ fn any_object(stored: bool) -> impl Strategy<Value = (ServedVersion, Value)> {
             Some(objects.boxed())
         })
         .collect();
-    assert_eq!(kinds.len(), 6);
+    // The test itself: there are some.
+    assert!(kinds.len() >= 9, "{}", kinds.len());
     prop::strategy::Union::new(kinds)
 }
 
