@@ -40,14 +40,26 @@ fn leave_spec_out(schema: &mut JSONSchemaProps) {
 /// Of a kind that is stored as `New` and served as `Old` too.
 pub(super) fn both<New: CustomResourceExt, Old: CustomResourceExt>() -> CustomResourceDefinition {
     let mut definition = one::<New>();
-    definition.spec.versions.extend(one::<Old>().spec.versions.into_iter().map(|mut version| {
-        version.storage = false;
-        version
-    }));
+    serve::<Old>(&mut definition);
     // How Cluster API's tools find which version keeps which of its contracts.
     let labels = ["v1beta1", "v1beta2"].map(|version| (format!("{}/{version}", cluster::GROUP), version.to_owned()));
     definition.metadata.labels.get_or_insert_default().extend(labels);
     definition
+}
+
+/// Of a kind that is stored as `New` and served as `Old` and `Oldest` too.
+pub(super) fn three<New: CustomResourceExt, Old: CustomResourceExt, Oldest: CustomResourceExt>()
+-> CustomResourceDefinition {
+    let mut definition = both::<New, Old>();
+    serve::<Oldest>(&mut definition);
+    definition
+}
+
+fn serve<Also: CustomResourceExt>(definition: &mut CustomResourceDefinition) {
+    definition.spec.versions.extend(one::<Also>().spec.versions.into_iter().map(|mut version| {
+        version.storage = false;
+        version
+    }));
 }
 
 /// The generated schemas call every optional field nullable, and have nulls in their defaults. The published ones do

@@ -3,8 +3,11 @@
 //! Who acts on a kind declares it ([`Declared`]) in its own room, `module()`. A kind with two versions is a type in each of its
 //! group's two, and the change of shape between them.
 
+pub mod bootstrap;
 pub mod cluster;
+pub mod control_plane;
 pub mod infrastructure;
+pub mod ipam;
 pub mod metal3;
 pub mod slipway;
 
@@ -49,7 +52,7 @@ impl StoragePolicy {
 pub struct Declared {
     name: &'static str,
     policy: StoragePolicy,
-    also_served: Option<ServedVersion>,
+    also_served: Vec<ServedVersion>,
     complete: Option<Complete>,
     belongs_to_host: bool,
     memory: usize,
@@ -63,7 +66,7 @@ impl Declared {
         Self {
             name: T::crd_name(),
             policy,
-            also_served: None,
+            also_served: Vec::new(),
             complete: None,
             belongs_to_host: false,
             memory: 0,
@@ -78,9 +81,22 @@ impl Declared {
         also_served: ServedVersion,
     ) -> Self {
         Self {
-            also_served: Some(also_served),
+            also_served: vec![also_served],
             #[cfg(test)]
             generate: generated::both::<New, Old>,
+            ..Self::one::<New>(policy)
+        }
+    }
+
+    /// A kind that is stored as `New` and served as `Old` and `Oldest` too.
+    pub fn three<New: CustomResourceExt, Old: CustomResourceExt, Oldest: CustomResourceExt>(
+        policy: StoragePolicy,
+        also_served: [ServedVersion; 2],
+    ) -> Self {
+        Self {
+            also_served: also_served.into(),
+            #[cfg(test)]
+            generate: generated::three::<New, Old, Oldest>,
             ..Self::one::<New>(policy)
         }
     }
@@ -129,8 +145,8 @@ pub struct Kind {
     pub crd: CustomResourceDefinition,
     /// How its objects are kept.
     pub policy: StoragePolicy,
-    /// The version that is served beside the stored one.
-    pub also_served: Option<ServedVersion>,
+    /// The versions that are served beside the stored one.
+    pub also_served: Vec<ServedVersion>,
     /// What is filled in that a schema's defaults cannot say. Asked in every version.
     pub complete: Option<Complete>,
 }
@@ -152,7 +168,7 @@ pub type Complete = fn(&mut Value);
 impl Kind {
     /// A kind whose versions, when it has several, differ in name only.
     pub fn new(crd: CustomResourceDefinition, policy: StoragePolicy) -> Self {
-        Self { crd, policy, also_served: None, complete: None }
+        Self { crd, policy, also_served: Vec::new(), complete: None }
     }
 }
 

@@ -26,6 +26,7 @@ use super::metal3::{AutomatedCleaningMode, ChecksumType, HardwareDetails, RootDe
     printcolumn = r#"{"name":"Percent","type":"integer","jsonPath":".status.percent","description":"How much of the source has been read"}"#,
     printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.virtualSize","description":"Bytes on a disk"}"#,
     printcolumn = r#"{"name":"Stored","type":"integer","jsonPath":".status.storedSize","description":"Bytes in the library","priority":1}"#,
+    printcolumn = r#"{"name":"Published","type":"date","jsonPath":".status.publishedSince","description":"How long its content has been served without a login","priority":1}"#,
     printcolumn = r#"{"name":"Hosts","type":"integer","jsonPath":".status.hosts","description":"Hosts that name it"}"#,
     printcolumn = r#"{"name":"Namespaces","type":"string","jsonPath":".status.namespaces","description":"Namespaces of these hosts","priority":1}"#,
     printcolumn = r#"{"name":"URL","type":"string","jsonPath":".spec.url","description":"Source","priority":1}"#,
@@ -41,9 +42,14 @@ pub struct ImageSpec {
     /// Algorithm of the checksum; by its length when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum_type: Option<ChecksumType>,
-    /// `raw`, `qcow2` or `live-iso`, possibly compressed; `raw` or `qcow2` is found out when unset.
+    /// `raw`, `qcow2` or `live-iso` of a disk; `oci` of an archive of container images, `packages` of an archive of files for
+    /// nodes. Possibly compressed. `raw` or `qcow2` is found out when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
+    /// Of an archive: whether its content is served to everybody who reaches boot HTTP, without a login. Another value has nothing
+    /// imported anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish: Option<bool>,
 }
 
 /// Where an import stands.
@@ -65,13 +71,26 @@ pub struct ImageStatus {
     /// Bytes in the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_size: Option<i64>,
-    /// What the content of the source was taken for: `raw`, `qcow2` or `live-iso`.
+    /// What the content of the source was taken for: `raw`, `qcow2`, `live-iso`, `oci` or `packages`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
     /// SHA-256 of the source file as it was read, before anything was unpacked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Why it failed, and what to do.
+    /// Of an archive: what is in it, a part of it where it is much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contents: Vec<ImageContent>,
+    /// Of an archive: names of container images, or files, that are in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_count: Option<i64>,
+    /// Since when its content is served without a login; unset while it is not. Of two that have one name, it stays with the one
+    /// that is served already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_since: Option<Time>,
+    /// Hash of what the spec says of the source, of which the content is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_hash: Option<String>,
+    /// Why it failed, or is not published, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// `metadata.generation` that this status speaks of.
@@ -86,6 +105,18 @@ pub struct ImageStatus {
     /// Namespaces of these hosts, up to eight of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
+}
+
+/// Something in an archive.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageContent {
+    /// `REPOSITORY:TAG` of a container image, without its registry; the path of a file.
+    pub name: String,
+    /// Its digest, `sha256:` and hex digits.
+    pub digest: String,
+    /// Its bytes; of a container image with all that it names and the archive has.
+    pub size: i64,
 }
 
 /// Where an import stands.

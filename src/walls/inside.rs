@@ -209,13 +209,25 @@ fn rooms_of(graph: &Graph, room: &str) -> BTreeMap<String, BTreeMap<String, Path
     rooms
 }
 
-#[test]
-fn rooms_of_the_host_are_as_its_map_says() {
-    let floors = map(include_str!("../host/mod.rs"));
-    let rooms = rooms_of(&graph(), "host");
+/// A room that has rooms is as its map says; `known` are imports that there are.
+fn held(room: &str, text: &str, known: &[(&str, &str)]) {
+    let floors = map(text);
+    let rooms = rooms_of(&graph(), room);
     assert_eq!(floors.keys().collect::<Vec<_>>(), rooms.keys().collect::<Vec<_>>(), "the map, and what is there");
     // The test itself: some imports there are.
-    assert!(rooms["reconcile"].contains_key("lifecycle"));
+    for (room, other) in known {
+        assert!(rooms[*room].contains_key(*other), "{room}");
+    }
     let faults = faults(&floors, &rooms);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn rooms_of_the_host_are_as_its_map_says() {
+    held("host", include_str!("../host/mod.rs"), &[("reconcile", "lifecycle")]);
+}
+
+#[test]
+fn rooms_of_the_cluster_are_as_its_map_says() {
+    held("cluster", include_str!("../cluster/mod.rs"), &[("core", "contract")]);
 }

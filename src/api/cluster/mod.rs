@@ -4,14 +4,21 @@
 //! has a file of its own, and [`convert`] says how one becomes the other.
 
 pub mod convert;
+pub mod keys;
 pub mod v1beta1;
 pub mod v1beta2;
+mod workers;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use workers::NOT_OF_CHECKS;
+pub use workers::{
+    DeletionOrder, DeploymentPhase, MachineNaming, NewReplicaStatus, OldReplicaStatus, RolloutType, TemplateMeta,
+};
 
 /// The API group.
 pub const GROUP: &str = "cluster.x-k8s.io";
@@ -22,7 +29,7 @@ pub const LABEL_CLUSTER: &str = "cluster.x-k8s.io/cluster-name";
 const CONDITION_TYPE: &str =
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
 /// What the name of most objects may be.
-const SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+pub(super) const SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// What the name of a namespace may be.
 const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
@@ -228,12 +235,18 @@ pub struct Replicas {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineDeletionStatus {
+    /// When the wait for others began that hold it before its node is drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_for_pre_drain_hook_start_time: Option<Time>,
     /// When the drain of its node began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_drain_start_time: Option<Time>,
     /// When the wait for its node's volumes began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_for_node_volume_detach_start_time: Option<Time>,
+    /// When the wait for others began that hold it before what it runs on is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_for_pre_terminate_hook_start_time: Option<Time>,
 }
 
 /// Conditions as a list by type.
@@ -249,11 +262,15 @@ pub(super) fn failure_domains(generator: &mut schemars::SchemaGenerator) -> sche
 }
 
 /// Gates as a list by the condition's type.
-fn gates(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+pub(super) fn gates(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     by_key::<ConditionGate>(generator, "conditionType", 32)
 }
 
-fn by_key<T: JsonSchema>(generator: &mut schemars::SchemaGenerator, key: &str, most: u32) -> schemars::Schema {
+pub(super) fn by_key<T: JsonSchema>(
+    generator: &mut schemars::SchemaGenerator,
+    key: &str,
+    most: u32,
+) -> schemars::Schema {
     schemars::json_schema!({
         "type": "array",
         "items": generator.subschema_for::<T>(),

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::api::cluster::convert::{CONDITIONS, domains_from_storage, domains_to_storage};
 use crate::api::conversion::{Moves, alter, at, newer, older};
 
-const OLD: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
-const NEW: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
+pub(super) const OLD: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
+pub(super) const NEW: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
 
 const READY: (&str, &str) = ("status.ready", "status.initialization.provisioned");
 const CLUSTER: Moves = &[CONDITIONS[0], CONDITIONS[1], CONDITIONS[2], CONDITIONS[3], READY];
@@ -110,7 +110,7 @@ fn machine_spec_to_storage(object: &mut Value, spec: &str) {
 }
 
 /// Only the name and the namespace of what is referred to are said.
-fn reference_to_storage(reference: &Value) -> Option<Value> {
+pub(super) fn reference_to_storage(reference: &Value) -> Option<Value> {
     let mut new = json!({"name": reference.get("name")?});
     if let Some(namespace) = reference.get("namespace") {
         new["namespace"] = namespace.clone();

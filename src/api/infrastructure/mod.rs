@@ -4,6 +4,8 @@
 //! other.
 
 pub mod convert;
+pub mod data;
+pub mod remediation;
 pub mod v1beta1;
 pub mod v1beta2;
 
@@ -68,6 +70,17 @@ pub struct HostRequirement {
     pub operator: String,
     /// What the label's value is compared with.
     pub values: Vec<String>,
+}
+
+/// What an object has of its template's metadata.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct TemplateMetadata {
+    /// Labels that it gets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations that it gets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Algorithm of an image's checksum.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ChecksumType, CustomDeploy, DiskFormat, Endpoint, HostSelector, NEEDS_DEPLOY, NEEDS_ENDPOINT, OCI_HAS_NO_CHECKSUM,
+    TemplateMetadata,
 };
 use crate::api::cluster::{DeprecatedStatus, FailureDomain, MachineAddress, conditions, failure_domains};
 use crate::api::metal3::{AutomatedCleaningMode, SecretReference};
@@ -105,6 +106,9 @@ pub struct Metal3ClusterTemplateSpec {
 /// What of a template is copied.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct Metal3ClusterTemplateResource {
+    /// Labels and annotations of what is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<TemplateMetadata>,
     /// What the Metal3Cluster should be.
     pub spec: Metal3ClusterSpec,
 }
@@ -197,6 +201,7 @@ pub struct Image {
 
 /// An object of Metal3.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct Metal3Reference {
     /// Its name.
     #[schemars(length(min = 1))]
@@ -272,6 +277,9 @@ pub struct Metal3MachineTemplateSpec {
 /// What of a template is copied.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct Metal3MachineTemplateResource {
+    /// Labels and annotations of what is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<TemplateMetadata>,
     /// What the Metal3Machine should be.
     pub spec: Metal3MachineSpec,
 }

@@ -251,6 +251,7 @@ pub struct CustomDeploy {
 
 /// A secret; an empty namespace means the referring object's own.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct SecretReference {
     /// Name of the secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,6 +264,7 @@ pub struct SecretReference {
 /// A reference to any object, as core/v1 ObjectReference.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ObjectReference {
     /// Group and version.
     #[serde(default, skip_serializing_if = "Option::is_none")]

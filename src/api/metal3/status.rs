@@ -171,6 +171,10 @@ pub struct BareMetalHostStatus {
     pub operation_history: OperationHistory,
     /// Standard conditions, by type.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = 32,
+        "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]
+    ))]
     pub conditions: Vec<Condition>,
     /// What the host does or waits for now. Slipway's own; clients of Metal3 pass it over.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,9 @@
 //! `cluster.x-k8s.io/v1beta1`, served for the manifests and clients that there are.
 
+mod deployment;
+mod health_check;
+mod set;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::NodeSystemInfo;
@@ -8,11 +12,16 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::v1beta2::MachineTaint;
 use super::{
     ApiEndpoint, ClusterNetwork, ConditionGate, FailureDomainSpec, LABEL, MachineAddress, MachineDeletionStatus,
     NewConditions, OldCondition, Replicas, conditions, gates,
 };
 use crate::api::metal3::ObjectReference;
+
+pub use deployment::*;
+pub use health_check::*;
+pub use set::*;
 
 /// A Kubernetes cluster: what it should be.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -190,6 +199,13 @@ pub struct MachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "10s"))]
     pub node_deletion_timeout: Option<String>,
+    /// Taints that its node is to have, by key and effect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "minItems" = 1, "maxItems" = 64,
+        "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key", "effect"]
+    ))]
+    pub taints: Vec<MachineTaint>,
 }
 
 /// Where a machine's user data comes from.

@@ -1,5 +1,9 @@
 //! `cluster.x-k8s.io/v1beta2`, the version that objects are stored in.
 
+mod deployment;
+mod health_check;
+mod set;
+
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -10,6 +14,10 @@ use super::{
     ApiEndpoint, ClusterNetwork, ConditionGate, DeprecatedStatus, FailureDomain, LABEL, MachineAddress,
     MachineDeletionStatus, Replicas, SUBDOMAIN, conditions, failure_domains, gates,
 };
+
+pub use deployment::*;
+pub use health_check::*;
+pub use set::*;
 
 /// A Kubernetes cluster: what it should be.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -263,15 +271,19 @@ pub struct MachineDeletion {
     pub node_deletion_timeout_seconds: Option<i32>,
 }
 
+/// What the key of a taint may be.
+const TAINT_KEY: &str =
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+
 /// A taint that a machine's node is to have.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct MachineTaint {
     /// Its key.
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(length(min = 1, max = 317), regex(pattern = TAINT_KEY))]
     pub key: String,
     /// Its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"))]
     pub value: Option<String>,
     /// What it does to pods.
     #[schemars(extend("enum" = ["NoSchedule", "PreferNoSchedule", "NoExecute"]))]

@@ -3,7 +3,14 @@
 //! What one version cannot say is not its business: whoever stores objects finds it by going there and back. What a
 //! class says of a cluster (`spec.topology`) has the same shape in both, but for the class itself.
 
+mod workers;
+
 use serde_json::{Map, Value, json};
+
+pub use workers::{
+    complete_deployment, complete_health_check, complete_set, deployment_from_storage, deployment_to_storage,
+    health_check_from_storage, health_check_to_storage, set_from_storage, set_to_storage,
+};
 
 use crate::api::conversion::{Moves, alter, newer, older};
 
@@ -49,7 +56,7 @@ const TIMEOUTS: [&str; 3] = ["nodeDrainTimeout", "nodeVolumeDetachTimeout", "nod
 /// A Cluster of v1beta1 in v1beta2.
 pub fn cluster_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, CLUSTER);
-    references_to_storage(&mut new);
+    references_to_storage(&mut new, &REFERENCES);
     alter(&mut new, "status.failureDomains", domains_to_storage);
     new
 }
@@ -57,7 +64,7 @@ pub fn cluster_to_storage(old: &Value) -> Value {
 /// A Cluster of v1beta2 in v1beta1.
 pub fn cluster_from_storage(new: &Value) -> Value {
     let mut old = older(new, OLD, CLUSTER);
-    references_from_storage(&mut old);
+    references_from_storage(&mut old, &REFERENCES);
     alter(&mut old, "status.failureDomains", domains_from_storage);
     old
 }
@@ -65,7 +72,7 @@ pub fn cluster_from_storage(new: &Value) -> Value {
 /// A Machine of v1beta1 in v1beta2.
 pub fn machine_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, MACHINE);
-    references_to_storage(&mut new);
+    references_to_storage(&mut new, &REFERENCES);
     for timeout in TIMEOUTS {
         alter(&mut new, &format!("spec.deletion.{timeout}Seconds"), |text| Some(seconds(text.as_str()?)?.into()));
     }
@@ -76,7 +83,7 @@ pub fn machine_to_storage(old: &Value) -> Value {
 /// A Machine of v1beta2 in v1beta1.
 pub fn machine_from_storage(new: &Value) -> Value {
     let mut old = older(new, OLD, MACHINE);
-    references_from_storage(&mut old);
+    references_from_storage(&mut old, &REFERENCES);
     for timeout in TIMEOUTS {
         alter(&mut old, &format!("spec.{timeout}"), |seconds| Some(duration(seconds.as_u64()?).into()));
     }
@@ -90,15 +97,17 @@ pub fn machine_from_storage(new: &Value) -> Value {
 
 /// Versions of Kubernetes have a `v` in front, in either version of a Machine.
 pub fn complete_machine(machine: &mut Value) {
-    alter(machine, "spec.version", |version| {
-        let version = version.as_str().filter(|version| version.starts_with(|first: char| first.is_ascii_digit()))?;
-        Some(format!("v{version}").into())
-    });
+    alter(machine, "spec.version", with_v);
+}
+
+fn with_v(version: &Value) -> Option<Value> {
+    let version = version.as_str().filter(|version| version.starts_with(|first: char| first.is_ascii_digit()))?;
+    Some(format!("v{version}").into())
 }
 
 /// What is referred to is named by its group, and lies in the same namespace.
-fn references_to_storage(object: &mut Value) {
-    for path in REFERENCES {
+fn references_to_storage(object: &mut Value, paths: &[&str]) {
+    for path in paths {
         alter(object, path, |reference| {
             let group = reference.get("apiVersion")?.as_str()?.split_once('/')?.0;
             Some(json!({"apiGroup": group, "kind": reference.get("kind")?, "name": reference.get("name")?}))
@@ -106,9 +115,9 @@ fn references_to_storage(object: &mut Value) {
     }
 }
 
-fn references_from_storage(object: &mut Value) {
+fn references_from_storage(object: &mut Value, paths: &[&str]) {
     let namespace = object["metadata"].get("namespace").cloned();
-    for path in REFERENCES {
+    for path in paths {
         alter(object, path, |reference| {
             let version = format!("{}/v1beta1", reference.get("apiGroup")?.as_str()?);
             let mut old =
@@ -142,7 +151,7 @@ pub(in crate::api) fn domains_from_storage(domains: &Value) -> Option<Value> {
 }
 
 /// Whole seconds of a duration as Go writes it (`1h2m3s`); nothing when it has a fraction or is none.
-fn seconds(text: &str) -> Option<u64> {
+pub(in crate::api) fn seconds(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);
     }
@@ -165,7 +174,7 @@ fn seconds(text: &str) -> Option<u64> {
 }
 
 /// Seconds as Go writes a duration.
-fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds}s"),
         (0, minutes, seconds) => format!("{minutes}m{seconds}s"),
