@@ -18,6 +18,7 @@ use tracing::{debug, error, warn};
 
 use super::cache::Cache;
 use super::ending::to_its_end;
+use super::shares::Shares;
 use super::watches::{Key, key};
 use crate::log::named;
 use crate::outbound;
@@ -37,6 +38,9 @@ pub trait Reconcile: Send + Sync + 'static {
 
     /// Objects that are looked at at once; 0 is as many as there are.
     const AT_ONCE: u16 = 0;
+
+    /// Objects of one namespace that are looked at at once, so that whoever has many holds up nobody else; 0 is as many as there are.
+    const OF_A_NAMESPACE: u16 = 0;
 
     /// How long a look at an object may take; then it ends wherever it is, as in a crash, and the object is tried again. None
     /// where what is done has bounds of its own.
@@ -70,7 +74,7 @@ pub async fn run<R: Reconcile>(
 ) {
     let also = also.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
     let woken = stream::select(cache.woken(), also);
-    let context = Arc::new(Careful { reconciler, failures: Mutex::default() });
+    let context = Arc::new(Careful { reconciler, failures: Mutex::default(), shares: Shares::new(R::OF_A_NAMESPACE) });
     // Which objects there are is in the cache already.
     let controller = Controller::for_stream(stream::pending(), cache.store().clone())
         .with_config(Config::default().concurrency(R::AT_ONCE))
@@ -117,6 +121,7 @@ enum Fault<E> {
 struct Careful<R> {
     reconciler: Arc<R>,
     failures: Mutex<HashMap<Key, u32>>,
+    shares: Shares,
 }
 
 impl<R: Reconcile> Careful<R> {
@@ -126,6 +131,11 @@ impl<R: Reconcile> Careful<R> {
 
     async fn reconcile(&self, object: Arc<R::Object>) -> Result<Action, Fault<R::Error>> {
         let key = key(object.as_ref());
+        // Who waits for his turn waits in the queue, where he takes least room, and in nobody's place.
+        let _share = match self.shares.take(&key.0) {
+            Ok(share) => share,
+            Err(pause) => return Ok(Action::requeue(pause)),
+        };
         // Boxed: it is large, and would be moved from one to the next.
         let look = outbound::for_namespace(key.0.clone(), Box::pin(self.reconciler.reconcile(object)));
         let look = AssertUnwindSafe(look).catch_unwind();
