@@ -1,0 +1,105 @@
+//! What is written of an object: only what is other than before.
+
+use std::fmt::Debug;
+
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+/// What makes `new` of `old`, as a merge patch; `None` when they are alike. Lists are replaced whole.
+pub fn difference(old: &Value, new: &Value) -> Option<Value> {
+    if old == new {
+        return None;
+    }
+    let (Value::Object(before), Value::Object(after)) = (old, new) else { return Some(new.clone()) };
+    let mut patch = Map::new();
+    for (key, value) in after {
+        match before.get(key) {
+            Some(old) => patch.extend(difference(old, value).map(|inner| (key.clone(), inner))),
+            None => _ = patch.insert(key.clone(), value.clone()),
+        }
+    }
+    patch.extend(before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null)));
+    Some(patch.into())
+}
+
+/// Writes the status of the object at hand, if it is other than before.
+///
+/// # Errors
+///
+/// What the API says; a conflict when somebody wrote it in between. One that is gone is well.
+pub async fn write_status<K, S>(api: &Api<K>, object: &K, old: Option<&S>, new: &S) -> Result<(), kube::Error>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+    S: Serialize,
+{
+    let value = |status: &S| serde_json::to_value(status).map_err(kube::Error::SerdeError);
+    let old = old.map_or_else(|| Ok(json!({})), value)?;
+    let Some(status) = difference(&old, &value(new)?) else { return Ok(()) };
+    let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "status": status });
+    match api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        written => written.map(drop),
+    }
+}
+
+/// Changes the object at hand by a merge patch of its metadata or spec.
+///
+/// # Errors
+///
+/// What the API says; a conflict when somebody wrote it in between.
+pub async fn change<K>(api: &Api<K>, object: &K, mut patch: Value) -> Result<K, kube::Error>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    patch["metadata"]["resourceVersion"] = json!(object.resource_version());
+    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// Deletes the object at hand, and no other of its name. One that goes already, or is gone, is well.
+///
+/// # Errors
+///
+/// What the API says.
+pub async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    if object.meta().deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let preconditions = Some(Preconditions { uid: object.uid(), ..Preconditions::default() });
+    match api.delete(&object.name_any(), &DeleteParams { preconditions, ..DeleteParams::background() }).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        deleted => deleted.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_what_makes_the_new_of_the_old() {
+        let rows = [
+            (json!({"a": 1}), json!({"a": 1}), None),
+            (
+                json!({"a": 1, "b": {"c": 1, "d": 2}}),
+                json!({"b": {"c": 1, "d": 3}}),
+                Some(json!({"a": null, "b": {"d": 3}})),
+            ),
+            (json!({"a": [1, 2]}), json!({"a": [1]}), Some(json!({"a": [1]}))),
+            (json!({}), json!({"a": {"b": 1}}), Some(json!({"a": {"b": 1}}))),
+            (json!({"a": {"b": 1}}), json!({"a": {}}), Some(json!({"a": {"b": null}}))),
+        ];
+        for (old, new, wanted) in rows {
+            let patch = difference(&old, &new);
+            assert_eq!(patch, wanted);
+            let mut made = old.clone();
+            patch.iter().for_each(|patch| json_patch::merge(&mut made, patch));
+            assert_eq!(made, new);
+        }
+    }
+}

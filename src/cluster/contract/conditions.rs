@@ -1,0 +1,360 @@
+//! Conditions in both of their shapes. Pure.
+//!
+//! `status.conditions` are those of Kubernetes; `status.deprecated.v1beta1.conditions` are what clients of the older version see,
+//! whose condition has a severity when its status is False. A condition that says the same as before is left as it is, so that a
+//! status that has nothing new is not written.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::api::cluster::{DeprecatedStatus, OldCondition};
+
+/// Longest message of a condition, in bytes.
+const MESSAGE_MAX: usize = 10_000;
+/// Objects of which a message that sums them up speaks; the others are counted.
+const TOLD: usize = 10;
+
+/// What a condition says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Truth {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Truth {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+
+    /// As it was written.
+    pub fn read(word: &str) -> Self {
+        match word {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// How grave it is that a condition of the older shape is False.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Somebody has to do something.
+    Error,
+    /// It is tried again.
+    Warning,
+    /// It takes its time.
+    Info,
+}
+
+impl Severity {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Error => "Error",
+            Self::Warning => "Warning",
+            Self::Info => "Info",
+        }
+    }
+}
+
+/// What a condition says, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether it holds.
+    pub truth: Truth,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, for people.
+    pub message: String,
+}
+
+impl Verdict {
+    /// It holds.
+    pub fn yes(reason: &str) -> Self {
+        Self { truth: Truth::True, reason: reason.to_owned(), message: String::new() }
+    }
+
+    /// It does not.
+    pub fn no(reason: &str, message: impl Into<String>) -> Self {
+        Self { truth: Truth::False, reason: reason.to_owned(), message: message.into() }
+    }
+
+    /// Nobody knows.
+    pub fn unknown(reason: &str, message: impl Into<String>) -> Self {
+        Self { truth: Truth::Unknown, reason: reason.to_owned(), message: message.into() }
+    }
+
+    /// What a condition says.
+    pub fn of(condition: &Condition) -> Self {
+        Self {
+            truth: Truth::read(&condition.status),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        }
+    }
+
+    /// Whether it holds.
+    pub fn is_true(&self) -> bool {
+        self.truth == Truth::True
+    }
+}
+
+/// The condition of this type.
+pub fn find<'c>(conditions: &'c [Condition], type_: &str) -> Option<&'c Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Whether the condition of this type holds.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    find(conditions, type_).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether the condition of this type is there and does not hold.
+pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
+    find(conditions, type_).is_some_and(|condition| condition.status == "False")
+}
+
+/// Sets a condition. When it changed is when its status did.
+pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+    let known = conditions.iter().position(|condition| condition.type_ == type_);
+    let since = known.and_then(|at| conditions.get(at)).filter(|old| old.status == verdict.truth.word());
+    let new = Condition {
+        type_: type_.to_owned(),
+        status: verdict.truth.word().to_owned(),
+        reason: word(&verdict.reason, verdict.truth),
+        message: cut(&verdict.message),
+        observed_generation: generation,
+        last_transition_time: since.map_or(Time(whole(now)), |old| old.last_transition_time.clone()),
+    };
+    match known.and_then(|at| conditions.get_mut(at)) {
+        Some(old) => *old = new,
+        None => conditions.push(new),
+    }
+}
+
+/// Takes a condition away.
+pub fn clear(conditions: &mut Vec<Condition>, type_: &str) {
+    conditions.retain(|condition| condition.type_ != type_);
+}
+
+/// The conditions of the older shape in a status, to be written.
+pub fn older(deprecated: &mut Option<DeprecatedStatus>) -> &mut Vec<OldCondition> {
+    &mut deprecated.get_or_insert_default().v1beta1.get_or_insert_default().conditions
+}
+
+/// Sets a condition of the older shape: without a reason where it holds, with a severity where it does not.
+pub fn set_old(conditions: &mut Vec<OldCondition>, type_: &str, verdict: &Verdict, severity: Severity, now: Timestamp) {
+    let known = conditions.iter().position(|condition| condition.type_ == type_);
+    let since = known.and_then(|at| conditions.get(at)).filter(|old| old.status == verdict.truth.word());
+    let holds = verdict.is_true();
+    let new = OldCondition {
+        type_: type_.to_owned(),
+        status: verdict.truth.word().to_owned(),
+        severity: (verdict.truth == Truth::False).then(|| severity.word().to_owned()),
+        last_transition_time: since.map_or(Time(whole(now)), |old| old.last_transition_time.clone()),
+        reason: (!holds).then(|| word(&verdict.reason, verdict.truth)),
+        message: (!holds && !verdict.message.is_empty()).then(|| cut(&verdict.message)),
+    };
+    match known.and_then(|at| conditions.get_mut(at)) {
+        Some(old) => *old = new,
+        None => conditions.push(new),
+    }
+}
+
+/// Takes a condition of the older shape away.
+pub fn clear_old(conditions: &mut Vec<OldCondition>, type_: &str) {
+    conditions.retain(|condition| condition.type_ != type_);
+}
+
+/// One verdict on what several conditions of an object say, each with whether it is good that it holds. What is not there is
+/// unknown. `reasons` are for True, False and Unknown.
+pub fn summary(parts: &[(&str, Option<Verdict>, bool)], reasons: [&str; 3]) -> Verdict {
+    let mut worst = Truth::True;
+    let mut lines = Vec::new();
+    for (name, verdict, good) in parts {
+        let truth = match (verdict.as_ref().map_or(Truth::Unknown, |verdict| verdict.truth), good) {
+            (Truth::Unknown, _) => Truth::Unknown,
+            (Truth::True, true) | (Truth::False, false) => Truth::True,
+            _ => Truth::False,
+        };
+        if truth != Truth::True {
+            let why = verdict.as_ref().map_or("not known yet", |verdict| told(verdict));
+            lines.push(format!("* {name}: {why}"));
+        }
+        worst = worse(worst, truth);
+    }
+    verdict(worst, reasons, lines)
+}
+
+/// One verdict on what the same condition of several objects says: it holds when it does for each of them.
+pub fn all<'a>(of: impl IntoIterator<Item = (&'a str, Option<Verdict>)>, reasons: [&str; 3]) -> Verdict {
+    let mut worst = Truth::True;
+    let mut by_text: BTreeMap<(Truth, String), Vec<&str>> = BTreeMap::new();
+    for (name, verdict) in of {
+        let truth = verdict.as_ref().map_or(Truth::Unknown, |verdict| verdict.truth);
+        worst = worse(worst, truth);
+        if truth != Truth::True {
+            let why = verdict.as_ref().map_or("not known yet", |verdict| told(verdict)).to_owned();
+            by_text.entry((truth, why)).or_default().push(name);
+        }
+    }
+    let mut lines: Vec<String> = by_text
+        .iter()
+        .take(TOLD)
+        .map(|((_, why), names)| {
+            let more = names.len().saturating_sub(3);
+            let few = names.iter().take(3).copied().collect::<Vec<_>>().join(", ");
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            format!("* {few}{more}: {why}")
+        })
+        .collect();
+    if by_text.len() > TOLD {
+        lines.push(format!("* and {} more", by_text.len() - TOLD));
+    }
+    verdict(worst, reasons, lines)
+}
+
+fn verdict(truth: Truth, [yes, no, unknown]: [&str; 3], lines: Vec<String>) -> Verdict {
+    let reason = match truth {
+        Truth::True => yes,
+        Truth::False => no,
+        Truth::Unknown => unknown,
+    };
+    Verdict { truth, reason: reason.to_owned(), message: lines.join("\n") }
+}
+
+fn told(verdict: &Verdict) -> &str {
+    if verdict.message.is_empty() { &verdict.reason } else { &verdict.message }
+}
+
+/// What is False counts more than what nobody knows.
+fn worse(one: Truth, other: Truth) -> Truth {
+    match (one, other) {
+        (Truth::False, _) | (_, Truth::False) => Truth::False,
+        (Truth::Unknown, _) | (_, Truth::Unknown) => Truth::Unknown,
+        _ => Truth::True,
+    }
+}
+
+/// A reason as Kubernetes allows it; others' reasons are mirrored, and may be anything.
+fn word(reason: &str, truth: Truth) -> String {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ',' | ':');
+    let kept: String = reason.chars().filter(|c| fine(*c)).take(256).collect();
+    let kept = kept.trim_start_matches(|c: char| !c.is_ascii_alphabetic()).trim_end_matches([',', ':']);
+    if !kept.is_empty() {
+        return kept.to_owned();
+    }
+    match truth {
+        Truth::True => "InfoReported",
+        Truth::False => "IssuesReported",
+        Truth::Unknown => "NotYetReported",
+    }
+    .to_owned()
+}
+
+fn cut(message: &str) -> String {
+    let mut end = message.len().min(MESSAGE_MAX);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    message.get(..end).unwrap_or_default().to_owned()
+}
+
+/// Kubernetes keeps whole seconds of a time; what is written must be what is read.
+pub fn whole(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_condition_that_says_the_same_stays_as_it_is() {
+        let mut conditions = Vec::new();
+        set(&mut conditions, "Ready", &Verdict::no("Waiting", "for a node"), Some(1), at(1));
+        let first = conditions.clone();
+        set(&mut conditions, "Ready", &Verdict::no("Waiting", "for a node"), Some(1), at(2));
+        assert_eq!(conditions, first);
+        set(&mut conditions, "Ready", &Verdict::no("Waiting", "for a disk"), Some(1), at(3));
+        assert_eq!((conditions[0].message.as_str(), conditions[0].last_transition_time.0), ("for a disk", at(1)));
+        set(&mut conditions, "Ready", &Verdict::yes("Ready"), Some(2), at(4));
+        assert_eq!((conditions.len(), conditions[0].last_transition_time.0), (1, at(4)));
+        assert!(is_true(&conditions, "Ready") && !is_false(&conditions, "Ready") && !is_true(&conditions, "Other"));
+        clear(&mut conditions, "Ready");
+        assert!(conditions.is_empty());
+    }
+
+    #[test]
+    fn an_older_condition_has_a_severity_while_it_is_false() {
+        let mut deprecated = None;
+        let conditions = older(&mut deprecated);
+        set_old(conditions, "Ready", &Verdict::no("Waiting", "for a node"), Severity::Info, at(1));
+        assert_eq!(
+            (conditions[0].severity.as_deref(), conditions[0].reason.as_deref(), conditions[0].message.as_deref()),
+            (Some("Info"), Some("Waiting"), Some("for a node"))
+        );
+        let first = conditions.clone();
+        set_old(conditions, "Ready", &Verdict::no("Waiting", "for a node"), Severity::Info, at(2));
+        assert_eq!(*conditions, first);
+        set_old(conditions, "Ready", &Verdict::yes("Ready"), Severity::Info, at(3));
+        assert_eq!((&conditions[0].severity, &conditions[0].reason, &conditions[0].message), (&None, &None, &None));
+        clear_old(conditions, "Ready");
+        assert!(conditions.is_empty());
+    }
+
+    #[test]
+    fn reasons_and_messages_of_others_are_bounded() {
+        let mut conditions = Vec::new();
+        for (reason, wanted) in
+            [("a b", "ab"), ("", "IssuesReported"), ("é-:", "IssuesReported"), ("1x,", "x"), ("Ok", "Ok")]
+        {
+            set(&mut conditions, "T", &Verdict::no(reason, "é".repeat(MESSAGE_MAX)), None, at(1));
+            assert_eq!(conditions[0].reason, wanted);
+            assert!(conditions[0].message.len() <= MESSAGE_MAX);
+        }
+    }
+
+    #[test]
+    fn conditions_are_summed_up() {
+        let reasons = ["Ready", "NotReady", "ReadyUnknown"];
+        type Row<'a> = (&'a [(&'a str, Option<Verdict>, bool)], Truth, &'a str);
+        let rows: [Row<'_>; 5] = [
+            (&[("A", Some(Verdict::yes("x")), true), ("Deleting", Some(Verdict::no("x", "")), false)], Truth::True, ""),
+            (
+                &[("A", Some(Verdict::no("Why", "")), true), ("B", None, true)],
+                Truth::False,
+                "* A: Why\n* B: not known yet",
+            ),
+            (&[("A", None, true)], Truth::Unknown, "* A: not known yet"),
+            (&[("Deleting", Some(Verdict::yes("Deleting")), false)], Truth::False, "* Deleting: Deleting"),
+            (&[], Truth::True, ""),
+        ];
+        for (parts, truth, message) in rows {
+            let summed = summary(parts, reasons);
+            assert_eq!((summed.truth, summed.message.as_str()), (truth, message));
+        }
+        let names = ["a", "b", "c", "d"];
+        let summed = all(names.map(|name| (name, Some(Verdict::no("Why", "no node")))), reasons);
+        assert_eq!((summed.reason.as_str(), summed.message.as_str()), ("NotReady", "* a, b, c and 1 more: no node"));
+        assert_eq!(all([], reasons), Verdict::yes("Ready"));
+        let numbers: Vec<String> = (0..30).map(|number| format!("{number:02}")).collect();
+        let many = all(numbers.iter().map(|n| (n.as_str(), Some(Verdict::no("Why", n.clone())))), reasons);
+        assert!(many.message.ends_with("* and 20 more"), "{}", many.message);
+    }
+}

@@ -1,0 +1,25 @@
+//! The contract between the rooms of a cluster, and with providers that run elsewhere.
+//!
+//! An object names another one by group, kind and name; whoever keeps the other says in fields that the contract names how far it
+//! is. Nobody here needs the other's type: [`Objects`] finds it, [`fields`] reads it in the shape of either version of the
+//! contract. [`owners`], [`pause`] and [`conditions`] are what all of them have alike, [`template`] makes objects from
+//! templates, [`changes`] writes only what is other than before, and [`wake`] has an object looked at when one of its own changes.
+
+pub mod changes;
+pub mod conditions;
+pub mod fields;
+mod names;
+mod objects;
+pub mod owners;
+pub mod pause;
+pub mod template;
+mod version;
+pub mod wake;
+
+pub use conditions::{Severity, Truth, Verdict};
+pub use names::{fresh, named_by};
+pub use objects::{Found, Objects, ReferenceError};
+pub use version::KubeVersion;
+
+/// Objects of one kind and one namespace that are looked at at once: clusters of others are not to wait for those of one.
+pub const OF_A_NAMESPACE: u16 = 16;

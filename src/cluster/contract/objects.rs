@@ -1,0 +1,332 @@
+//! Objects of which only group, kind and name are known.
+//!
+//! Which version and plural a kind has is asked once. An object is looked for in the namespace of the one that names it, and only
+//! in groups of Cluster API: who may write a machine must not have another room's objects adopted or deleted.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, ResourceExt};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::owners;
+use crate::api::cluster::v1beta2::Reference;
+use crate::apiserver::subdomain;
+
+/// What the groups end with in which references are followed.
+const GROUPS: &str = ".cluster.x-k8s.io";
+/// Kinds that are remembered; a site has some dozens.
+const REMEMBERED: usize = 256;
+/// How long it is believed which version a kind is served in.
+const GOOD_FOR: Duration = Duration::from_secs(600);
+
+/// An object that is referred to cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ReferenceError {
+    /// What the API says.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// References do not lead there.
+    #[error("{kind} of the group {group:?} is not followed: only kinds of groups below cluster.x-k8s.io are")]
+    Group {
+        /// The kind.
+        kind: String,
+        /// The group.
+        group: String,
+    },
+    /// Nobody serves the kind.
+    #[error("there is no kind {kind} of the group {group:?} here")]
+    Kind {
+        /// The kind.
+        kind: String,
+        /// The group.
+        group: String,
+    },
+    /// It belongs to another object.
+    #[error("{kind} {name:?} is controlled by {by}")]
+    Taken {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// Kind and name of what it belongs to.
+        by: String,
+    },
+}
+
+impl ReferenceError {
+    /// Whether it is only that somebody else wrote in between.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(error)) if error.is_conflict())
+    }
+}
+
+/// An object, and what the API calls its kind.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Group, version, kind and plural.
+    pub resource: ApiResource,
+    /// The object; its spec and status are in `data`.
+    pub object: DynamicObject,
+}
+
+impl Found {
+    /// Spec and status.
+    pub fn data(&self) -> &Value {
+        &self.object.data
+    }
+
+    /// Whether it is going.
+    pub fn is_deleted(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+}
+
+/// Finds objects by their references. Cheap to clone.
+#[derive(Clone)]
+pub struct Objects {
+    client: Client,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What the API calls a kind, by group and kind, and since when that is known.
+type Known = HashMap<(String, String), (Instant, ApiResource)>;
+
+impl Objects {
+    /// Those that the client sees.
+    pub fn new(client: Client) -> Self {
+        Self { client, known: Arc::default() }
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What the API calls a kind: the newest version of the contract that it is served in.
+    ///
+    /// # Errors
+    ///
+    /// When references do not lead to the group, or the kind is not served.
+    pub async fn resource(&self, group: &str, kind: &str) -> Result<ApiResource, ReferenceError> {
+        if !group.ends_with(GROUPS) {
+            return Err(ReferenceError::Group { kind: kind.to_owned(), group: group.to_owned() });
+        }
+        let id = (group.to_owned(), kind.to_owned());
+        if let Some((at, known)) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&id)
+            && at.elapsed() < GOOD_FOR
+        {
+            return Ok(known.clone());
+        }
+        let found = self.discover(group, kind).await?;
+        let found = found.ok_or_else(|| ReferenceError::Kind { kind: kind.to_owned(), group: group.to_owned() })?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(id, (Instant::now(), found.clone()));
+        Ok(found)
+    }
+
+    async fn discover(&self, group: &str, kind: &str) -> Result<Option<ApiResource>, kube::Error> {
+        let groups = self.client.list_api_groups().await?;
+        let Some(served) = groups.groups.into_iter().find(|served| served.name == group) else { return Ok(None) };
+        let preferred = served.preferred_version.map(|version| version.version);
+        let mut versions: Vec<String> = served.versions.into_iter().map(|version| version.version).collect();
+        versions.sort_by_key(|version| match version.as_str() {
+            "v1beta2" => 0,
+            "v1beta1" => 1,
+            other if Some(other) == preferred.as_deref() => 2,
+            _ => 3,
+        });
+        for version in versions {
+            let api_version = format!("{group}/{version}");
+            let list = self.client.list_api_group_resources(&api_version).await?;
+            let of_kind = |one: &str, name: &str| one == kind && !name.contains('/');
+            if let Some(one) = list.resources.into_iter().find(|one| of_kind(&one.kind, &one.name) && one.namespaced) {
+                return Ok(Some(ApiResource {
+                    group: group.to_owned(),
+                    version,
+                    api_version,
+                    kind: kind.to_owned(),
+                    plural: one.name,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The objects of a kind in a namespace.
+    pub fn api(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, resource)
+    }
+
+    /// The object that is referred to, which may not be there yet.
+    ///
+    /// # Errors
+    ///
+    /// When references do not lead there, or the API fails.
+    pub async fn get(&self, namespace: &str, reference: &Reference) -> Result<Option<Found>, ReferenceError> {
+        // A name is a part of a path: what no object is called leads nowhere.
+        if !subdomain(&reference.name).is_empty() {
+            return Ok(None);
+        }
+        let resource = self.resource(&reference.api_group, &reference.kind).await?;
+        let object = self.api(namespace, &resource).get_opt(&reference.name).await?;
+        Ok(object.map(|object| Found { resource, object }))
+    }
+
+    /// Makes the object one of `owner`, with these labels, if it is not yet.
+    ///
+    /// # Errors
+    ///
+    /// When another object controls it; when somebody wrote it in between.
+    pub async fn adopt(
+        &self,
+        found: Found,
+        owner: &OwnerReference,
+        labels: &[(&str, &str)],
+    ) -> Result<Found, ReferenceError> {
+        let Some(metadata) = adoption(&found, owner, labels)? else { return Ok(found) };
+        self.patch(&found, &json!({ "metadata": metadata })).await
+    }
+
+    /// Changes an object that is the one at hand.
+    ///
+    /// # Errors
+    ///
+    /// What the API says; a conflict when it is not the one at hand any more.
+    pub async fn patch(&self, found: &Found, patch: &Value) -> Result<Found, ReferenceError> {
+        let mut patch = patch.clone();
+        patch["metadata"]["resourceVersion"] = json!(found.object.resource_version());
+        let api = self.api(&found.object.namespace().unwrap_or_default(), &found.resource);
+        let object = api.patch(&found.object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(Found { resource: found.resource.clone(), object })
+    }
+
+    /// Makes an object. One of the same name that has the same controller is taken for it: the one that was made before
+    /// something went wrong.
+    ///
+    /// # Errors
+    ///
+    /// What the API says; when the name is another's.
+    pub async fn create(&self, resource: &ApiResource, object: &DynamicObject) -> Result<Found, ReferenceError> {
+        let api = self.api(&object.namespace().unwrap_or_default(), resource);
+        match api.create(&PostParams::default(), object).await {
+            Ok(object) => return Ok(Found { resource: resource.clone(), object }),
+            Err(kube::Error::Api(error)) if error.is_already_exists() => {}
+            Err(error) => return Err(error.into()),
+        }
+        let there = Found { resource: resource.clone(), object: api.get(&object.name_any()).await? };
+        let owner = owners::controller(&object.metadata);
+        if owner.is_some()
+            && owner.map(|owner| &owner.uid) == owners::controller(&there.object.metadata).map(|o| &o.uid)
+        {
+            return Ok(there);
+        }
+        Err(taken(&there))
+    }
+
+    /// Deletes an object, if it is still the one at hand.
+    ///
+    /// # Errors
+    ///
+    /// What the API says; one that is gone is well.
+    pub async fn delete(&self, found: &Found) -> Result<(), ReferenceError> {
+        if found.is_deleted() {
+            return Ok(());
+        }
+        let api = self.api(&found.object.namespace().unwrap_or_default(), &found.resource);
+        let preconditions = Preconditions { uid: found.object.uid(), ..Preconditions::default() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        match api.delete(&found.object.name_any(), &params).await {
+            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+            deleted => deleted.map(drop).map_err(Into::into),
+        }
+    }
+}
+
+/// The metadata that makes an object one of `owner`; `None` when it is already.
+fn adoption(
+    found: &Found,
+    owner: &OwnerReference,
+    labels: &[(&str, &str)],
+) -> Result<Option<Map<String, Value>>, ReferenceError> {
+    let meta = &found.object.metadata;
+    if owner.controller == Some(true)
+        && owners::controller(meta)
+            .is_some_and(|other| other.uid != owner.uid && (&other.kind, &other.name) != (&owner.kind, &owner.name))
+    {
+        return Err(taken(found));
+    }
+    let mut metadata = Map::new();
+    if let Some(all) = owners::with(meta, owner) {
+        metadata.insert("ownerReferences".into(), json!(all));
+    }
+    let missing: Map<String, Value> = labels
+        .iter()
+        .filter(|(key, value)| found.object.labels().get(*key).map(String::as_str) != Some(*value))
+        .map(|(key, value)| ((*key).to_owned(), Value::from(*value)))
+        .collect();
+    if !missing.is_empty() {
+        metadata.insert("labels".into(), missing.into());
+    }
+    Ok((!metadata.is_empty()).then_some(metadata))
+}
+
+fn taken(found: &Found) -> ReferenceError {
+    let by = owners::controller(&found.object.metadata)
+        .map_or_else(|| "nobody, and not made for this".to_owned(), |owner| format!("{} {:?}", owner.kind, owner.name));
+    ReferenceError::Taken { kind: found.resource.kind.clone(), name: found.object.name_any(), by }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::ObjectMeta;
+
+    use super::*;
+
+    fn found(owners: Vec<OwnerReference>) -> Found {
+        let resource = ApiResource {
+            group: "g".into(),
+            version: "v".into(),
+            api_version: "g/v".into(),
+            kind: "K".into(),
+            plural: "ks".into(),
+        };
+        let mut object = DynamicObject::new("o", &resource);
+        object.metadata =
+            ObjectMeta { name: Some("o".into()), owner_references: Some(owners), ..ObjectMeta::default() };
+        Found { resource, object }
+    }
+
+    fn owner(name: &str, uid: &str, controller: bool) -> OwnerReference {
+        OwnerReference {
+            api_version: "cluster.x-k8s.io/v1beta2".into(),
+            kind: "Machine".into(),
+            name: name.into(),
+            uid: uid.into(),
+            controller: controller.then_some(true),
+            block_owner_deletion: None,
+        }
+    }
+
+    #[test]
+    fn what_is_anothers_is_not_adopted() {
+        let mine = owner("m", "1", true);
+        let metadata = adoption(&found(Vec::new()), &mine, &[("a", "b")]).unwrap().unwrap();
+        assert_eq!(metadata["labels"], json!({"a": "b"}));
+        assert_eq!(metadata["ownerReferences"], json!([mine]));
+        assert_eq!(adoption(&found(vec![mine.clone()]), &mine, &[]).unwrap(), None);
+        let other = found(vec![owner("n", "2", true)]);
+        let refused = adoption(&other, &mine, &[]).unwrap_err().to_string();
+        assert!(refused.contains("Machine \"n\""), "{refused}");
+        // A machine of this name that is gone left it behind.
+        assert!(adoption(&found(vec![owner("m", "0", true)]), &mine, &[]).unwrap().is_some());
+        assert!(adoption(&other, &owner("c", "3", false), &[]).unwrap().is_some());
+    }
+}

@@ -1,0 +1,53 @@
+//! Pause: nothing is done about an object, because it or its cluster says so. Pure.
+
+use kube::ResourceExt;
+
+use super::conditions::Verdict;
+use crate::api::cluster::keys::ANNOTATION_PAUSED;
+use crate::api::cluster::v1beta2::Cluster;
+
+/// Name of the condition.
+pub const PAUSED: &str = "Paused";
+
+/// Whether nothing is to be done about an object.
+pub fn is_paused(cluster: Option<&Cluster>, object: &impl ResourceExt) -> bool {
+    cluster.is_some_and(|cluster| cluster.spec.paused == Some(true)) || is_annotated(object)
+}
+
+/// Whether the object itself says so.
+pub fn is_annotated(object: &impl ResourceExt) -> bool {
+    object.annotations().contains_key(ANNOTATION_PAUSED)
+}
+
+/// The condition `Paused` of an object.
+pub fn verdict(cluster: Option<&Cluster>, object: &impl ResourceExt) -> Verdict {
+    let by_cluster = cluster.is_some_and(|cluster| cluster.spec.paused == Some(true));
+    let by_itself = format!("the object has the annotation {ANNOTATION_PAUSED}");
+    let why = match (by_cluster, is_annotated(object)) {
+        (false, false) => return Verdict::no("NotPaused", ""),
+        (true, false) => "spec.paused of the cluster is true".to_owned(),
+        (false, true) => by_itself,
+        (true, true) => format!("spec.paused of the cluster is true, and {by_itself}"),
+    };
+    Verdict { message: why, ..Verdict::yes("Paused") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::cluster::v1beta2::Machine;
+
+    #[test]
+    fn a_cluster_or_an_annotation_pauses() {
+        let mut cluster = Cluster::new("c", Default::default());
+        let mut machine = Machine::new("m", Default::default());
+        assert!(!is_paused(Some(&cluster), &machine) && !is_paused(None, &machine));
+        assert_eq!(verdict(None, &machine), Verdict::no("NotPaused", ""));
+        cluster.spec.paused = Some(true);
+        assert!(is_paused(Some(&cluster), &machine));
+        assert!(verdict(Some(&cluster), &machine).message.contains("spec.paused"));
+        machine.metadata.annotations = Some([(ANNOTATION_PAUSED.to_owned(), String::new())].into());
+        assert!(is_paused(None, &machine));
+        assert!(verdict(None, &machine).message.contains(ANNOTATION_PAUSED));
+    }
+}

@@ -1,0 +1,43 @@
+//! Who is looked at when an object changes: the object that owns it, or whatever it names.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use kube::Resource;
+use serde::de::DeserializeOwned;
+
+use super::owners;
+use crate::runtime::{Change, Key, Wakes, Watches, key};
+
+/// Has those looked at whom an object of kind `K` concerns, whenever it changes, and when it goes those whom it concerned last.
+pub fn on<K>(watches: &mut Watches, wakes: Wakes, concerned: impl Fn(&K) -> Vec<Key> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut known: HashMap<Key, Vec<Key>> = HashMap::new();
+    watches.observe(move |change: &Change<'_, K>| {
+        let whom = match change {
+            Change::Put(object) => {
+                let whom = concerned(object);
+                let before = if whom.is_empty() {
+                    known.remove(&key(*object))
+                } else {
+                    known.insert(key(*object), whom.clone())
+                };
+                let mut all = before.unwrap_or_default();
+                all.retain(|one| !whom.contains(one));
+                all.extend(whom);
+                all
+            }
+            Change::Gone(key) => known.remove(*key).unwrap_or_default(),
+            Change::Listed => return,
+        };
+        whom.into_iter().for_each(|one| wakes.wake(one));
+    });
+}
+
+/// The owner of this group and kind, of an object with a namespace.
+pub fn owner<K: Resource<DynamicType = ()>>(object: &K, group: &str, kind: &str) -> Vec<Key> {
+    let namespace = object.meta().namespace.clone().unwrap_or_default();
+    owners::of_kind(object.meta(), group, kind).map(|owner| (namespace, owner.name.clone())).into_iter().collect()
+}

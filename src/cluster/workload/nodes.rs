@@ -1,0 +1,195 @@
+//! The nodes of a cluster, as they were a moment ago: whoever looks for one looks at the same list.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
+use kube::api::{Api, ListParams};
+use kube::core::ObjectMeta;
+use kube::{Client, ResourceExt};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::WorkloadError;
+
+/// How long a list of nodes is good.
+pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
+/// Nodes that are asked for at once; one has up to 50 KiB, most of it the images that it has.
+const PAGE: u32 = 100;
+/// Nodes of one cluster.
+const MOST: usize = 10_000;
+/// Pages of a list: whoever answers may put one node on each, or none.
+pub const PAGES_MAX: usize = 200;
+/// Bytes of what is kept of all nodes of a cluster, as JSON.
+const KEPT_MAX: usize = 16 << 20;
+/// Bytes of a condition's message.
+const MESSAGE_MAX: usize = 1024;
+
+/// The nodes of a cluster.
+#[derive(Debug, Default)]
+pub struct Nodes {
+    by_name: HashMap<String, Arc<Node>>,
+    by_provider: HashMap<String, Vec<Arc<Node>>>,
+}
+
+impl Nodes {
+    /// Those of a list.
+    pub fn new(list: impl IntoIterator<Item = Node>) -> Self {
+        let mut nodes = Self::default();
+        for node in list {
+            let node = Arc::new(node);
+            let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).filter(|id| !id.is_empty());
+            if let Some(id) = id {
+                nodes.by_provider.entry(id).or_default().push(node.clone());
+            }
+            nodes.by_name.insert(node.name_any(), node);
+        }
+        nodes
+    }
+
+    /// The node of this name.
+    pub fn named(&self, name: &str) -> Option<&Arc<Node>> {
+        self.by_name.get(name)
+    }
+
+    /// The node with this identity.
+    ///
+    /// # Errors
+    ///
+    /// When several have it: which one the machine is, nobody can tell.
+    pub fn provided(&self, id: &str) -> Result<Option<&Arc<Node>>, WorkloadError> {
+        match self.by_provider.get(id).map(Vec::as_slice) {
+            None | Some([]) => Ok(None),
+            Some([one]) => Ok(Some(one)),
+            Some([one, other, ..]) => {
+                Err(WorkloadError::Ambiguous { id: id.to_owned(), one: one.name_any(), other: other.name_any() })
+            }
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.by_name.values()
+    }
+}
+
+/// What was heard last, or why nothing was, and when.
+pub(super) type Heard<T> = Option<(Instant, Result<T, String>)>;
+
+/// The last list.
+pub(super) struct Listed {
+    last: Mutex<Heard<Arc<Nodes>>>,
+    good_for: Duration,
+}
+
+impl Listed {
+    /// None yet.
+    pub(super) fn new(good_for: Duration) -> Self {
+        Self { last: Mutex::default(), good_for }
+    }
+
+    /// How long a list, or why there is none, is good.
+    pub(super) fn good_for(&self) -> Duration {
+        self.good_for
+    }
+
+    /// The nodes, listed anew when the last list is too old. Who comes while they are listed waits for that list.
+    pub(super) async fn get(&self, client: &Client) -> Result<Arc<Nodes>, WorkloadError> {
+        let mut last = self.last.lock().await;
+        if let Some((_, known)) = last.as_ref().filter(|(at, _)| at.elapsed() < self.good_for) {
+            return known.clone().map_err(|why| WorkloadError::Silent { why });
+        }
+        // Not beside the next one.
+        *last = None;
+        let listed = list(client).await.map(Arc::new);
+        let known = listed.as_ref().map(Arc::clone).map_err(WorkloadError::to_string);
+        *last = Some((Instant::now(), known));
+        listed
+    }
+
+    /// Somebody changed a node: the next list is a new one.
+    pub(super) async fn forget(&self) {
+        *self.last.lock().await = None;
+    }
+}
+
+async fn list(client: &Client) -> Result<Nodes, WorkloadError> {
+    let api = Api::<Node>::all(client.clone());
+    let (mut all, mut rest, mut kept) = (Vec::new(), None, 0);
+    for _ in 0..PAGES_MAX {
+        let params = ListParams { limit: Some(PAGE), continue_token: rest, ..ListParams::default() };
+        let page = api.list(&params).await?;
+        for node in page.items.into_iter().map(slim) {
+            kept += serde_json::to_vec(&node).map_or(0, |bytes| bytes.len());
+            all.push(node);
+        }
+        if all.len() > MOST || kept > KEPT_MAX {
+            break;
+        }
+        rest = page.metadata.continue_.filter(|token| !token.is_empty());
+        if rest.is_none() {
+            return Ok(Nodes::new(all));
+        }
+    }
+    Err(WorkloadError::TooMany { most: MOST })
+}
+
+/// What of a node is looked at here.
+fn slim(node: Node) -> Node {
+    let Node { metadata, spec, status } = node;
+    let metadata = ObjectMeta {
+        name: metadata.name,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        labels: metadata.labels,
+        annotations: metadata.annotations,
+        ..ObjectMeta::default()
+    };
+    let spec = spec.map(|spec| NodeSpec {
+        provider_id: spec.provider_id,
+        taints: spec.taints,
+        unschedulable: spec.unschedulable,
+        ..NodeSpec::default()
+    });
+    let status = status.map(|status| NodeStatus {
+        addresses: status.addresses,
+        conditions: status.conditions.map(|all| all.into_iter().map(short).collect()),
+        node_info: status.node_info,
+        ..NodeStatus::default()
+    });
+    Node { metadata, spec, status }
+}
+
+fn short(mut condition: NodeCondition) -> NodeCondition {
+    if let Some(message) = &mut condition.message {
+        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+    }
+    condition
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, id: &str) -> Node {
+        let spec = NodeSpec { provider_id: Some(id.to_owned()), ..NodeSpec::default() };
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        Node { metadata, spec: Some(spec), status: None }
+    }
+
+    #[test]
+    fn a_node_is_found_by_its_identity_unless_two_have_it() {
+        let nodes =
+            Nodes::new([node("a", "metal3://1"), node("b", "metal3://2"), node("c", "metal3://2"), node("d", "")]);
+        let name = |id: &str| nodes.provided(id).map(|found| found.map(|node| node.name_any()));
+        assert_eq!(name("metal3://1").unwrap().as_deref(), Some("a"));
+        assert_eq!(name("metal3://3").unwrap(), None);
+        assert_eq!(name("").unwrap(), None);
+        assert!(name("metal3://2").unwrap_err().to_string().contains("metal3://2"));
+        assert!(nodes.named("d").is_some());
+        assert_eq!(nodes.all().count(), 4);
+    }
+}

@@ -1,0 +1,187 @@
+//! Clusters that answer, hang and are not there, by the kubeconfigs in their Secrets.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use std::time::Duration;
+
+use super::*;
+use crate::apiserver::ApiServer;
+use crate::modules::kinds;
+use crate::store::{Store, StoreOptions};
+
+/// A server with a certificate of its own authority.
+struct Server {
+    address: SocketAddr,
+    authority: String,
+    connections: Arc<AtomicUsize>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl Server {
+    /// Answers each request with this text, or never.
+    async fn new(answer: Option<&'static str>) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = params.self_signed(&key).unwrap();
+        let issuer = Issuer::new(params, key);
+        let own = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&own, &issuer).unwrap();
+        let own = rustls_pki_types::PrivateKeyDer::try_from(own.serialize_der()).unwrap();
+        let tls = rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], own)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, connections) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
+        let counted = connections.clone();
+        let serve = async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                    let mut seen = vec![0; 16 << 10];
+                    while let Ok(1..) = stream.read(&mut seen).await {
+                        let Some(answer) = answer else { continue };
+                        let head = format!(
+                            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                            answer.len()
+                        );
+                        if stream.write_all(format!("{head}{answer}").as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        };
+        tokio::spawn(stop.clone().run_until_cancelled_owned(serve));
+        Self { address, authority: STANDARD.encode(authority.pem()), connections, _stop: stop.drop_guard() }
+    }
+
+    fn kubeconfig(&self) -> String {
+        format!(
+            "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: 'https://{}', certificate-authority-data: {}}}}}]\n\
+             users: [{{name: u, user: {{token: t}}}}]\n",
+            self.address, self.authority
+        )
+    }
+}
+
+struct Site {
+    client: Client,
+    workloads: Workloads,
+    _stop: tokio_util::sync::DropGuard,
+    _folder: tempfile::TempDir,
+}
+
+impl Site {
+    async fn new(allow: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 100 };
+        let stop = CancellationToken::new();
+        let api = ApiServer::new(Store::open(options).unwrap(), &kinds(), stop.clone()).await.unwrap();
+        let client = api.client();
+        tokio::spawn(async move { api.run().await });
+        let workloads = Workloads::new(vec![allow.parse::<Allowed>().unwrap()]);
+        Self { client, workloads, _stop: stop.drop_guard(), _folder: folder }
+    }
+
+    async fn secret(&self, cluster: &str, kubeconfig: &str) {
+        let data = [("value".to_owned(), ByteString(kubeconfig.as_bytes().to_vec()))].into();
+        let metadata = ObjectMeta { name: Some(secret_name(cluster)), ..ObjectMeta::default() };
+        let secret = Secret { metadata, data: Some(data), ..Secret::default() };
+        let api = Api::<Secret>::namespaced(self.client.clone(), "default");
+        api.create(&PostParams::default(), &secret).await.unwrap();
+    }
+
+    async fn get(&self, cluster: &str) -> Result<Workload, WorkloadError> {
+        self.workloads.get(&self.client, "default", cluster).await
+    }
+}
+
+const NODES: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":[
+    {"metadata":{"name":"web-1"},"spec":{"providerID":"metal3://1"},"status":{"images":[{"names":["x"]}]}}]}"#;
+
+#[tokio::test]
+async fn nodes_of_a_cluster_are_found_by_its_secret() {
+    let (site, server) = (Site::new("127.0.0.1").await, Server::new(Some(NODES)).await);
+    assert!(site.get("c").await.err().is_some_and(|error| error.is_early()));
+    site.secret("c", &server.kubeconfig()).await;
+    let workload = site.get("c").await.unwrap();
+    let nodes = workload.nodes().await.unwrap();
+    let node = nodes.provided("metal3://1").unwrap().unwrap();
+    assert_eq!(node.name_any(), "web-1");
+    assert_eq!(node.status.as_ref().unwrap().images, None);
+    // The same Secret, the same connections.
+    assert!(Arc::ptr_eq(&site.get("c").await.unwrap().nodes, &workload.nodes));
+    let api = Api::<Secret>::namespaced(site.client.clone(), "default");
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+    api.patch(&secret_name("c"), &PatchParams::default(), &patch).await.unwrap();
+    assert!(!Arc::ptr_eq(&site.get("c").await.unwrap().nodes, &workload.nodes), "it may be another kubeconfig");
+}
+
+#[tokio::test]
+async fn the_appliance_itself_is_no_cluster_unless_it_is_allowed() {
+    let (site, server) = (Site::new("192.0.2.1").await, Server::new(Some(NODES)).await);
+    site.secret("c", &server.kubeconfig()).await;
+    let refused = site.get("c").await.unwrap().nodes().await.unwrap_err().to_string();
+    assert!(refused.contains("loopback") && refused.contains("cluster.allow"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_secret_that_is_no_kubeconfig_is_named() {
+    let site = Site::new("127.0.0.1").await;
+    site.secret("c", "users: [{name: u, user: {exec: {command: sh}}}]").await;
+    let Err(error) = site.get("c").await else { panic!("it was used") };
+    assert!(error.to_string().contains("\"c-kubeconfig\""), "{error}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_hangs_is_left_alone_and_holds_up_no_other() {
+    let (hanging, well) = (Server::new(None).await, Server::new(Some(NODES)).await);
+    let guard = Guard::new("cluster.allow", vec!["127.0.0.1".parse::<Allowed>().unwrap()]);
+    let workload = |server: &Server, deadline| {
+        let target = kubeconfig::read(server.kubeconfig().as_bytes()).unwrap_or_else(|why| panic!("{why}"));
+        let patience =
+            Patience { deadline, first_pause: Duration::from_secs(600), left_alone: Duration::from_secs(600) };
+        Workload::new(Client::new(Connection::new(target, guard.clone(), patience), "default"), String::new(), GOOD_FOR)
+    };
+    let stuck = workload(&hanging, Duration::from_millis(300));
+    let other = workload(&well, Duration::from_secs(60));
+    let asked = tokio::spawn({
+        let stuck = stuck.clone();
+        async move { stuck.nodes().await.map(drop) }
+    });
+    other.nodes().await.unwrap();
+    let error = asked.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("did not answer"), "{error}");
+    // From now on whoever asks hears it at once, and it is asked for nothing.
+    let before = hanging.connections.load(Ordering::Relaxed);
+    let again = Api::<ConfigMap>::namespaced(stuck.client().clone(), "default");
+    for _ in 0..10 {
+        let error = again.get("x").await.unwrap_err();
+        assert!(said(&error).contains("did not answer"), "{error}");
+    }
+    assert_eq!(hanging.connections.load(Ordering::Relaxed), before);
+    assert!(before > 0, "it was asked once");
+}

@@ -1,0 +1,138 @@
+//! Tunnels to the pods of a cluster, through its API server.
+//!
+//! A request that is upgraded becomes a stream, so each has a connection of its own: judged as every other one to the cluster, and
+//! given up when it does not stand in time. Who uses a tunnel says how long.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::header::{AUTHORIZATION, HOST, HeaderValue};
+use http::{Request, Response, Uri};
+use http_body_util::Limited;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use kube::api::Portforwarder;
+use kube::client::Body;
+use reqwest::Url;
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tower::{BoxError, Service};
+
+use super::kubeconfig::Target;
+use crate::outbound::Guard;
+
+/// Until a connection stands, and its request is answered.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes of an answer that is no stream.
+const ANSWER_MAX: usize = 256 << 10;
+
+/// Streams to a pod, which end with this: a server that says nothing more keeps none of them.
+pub struct Forward(pub Portforwarder);
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Opens connections to one cluster. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Tunnel(Arc<Inner>);
+
+struct Inner {
+    server: Url,
+    port: u16,
+    tls: TlsConnector,
+    login: Option<HeaderValue>,
+    guard: Guard,
+}
+
+impl Tunnel {
+    pub(super) fn new(target: &Target, guard: Guard) -> Self {
+        let mut tls = target.tls.clone();
+        // What is upgraded is not of HTTP/2.
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let tls = TlsConnector::from(Arc::new(tls));
+        let (server, login) = (target.server.clone(), target.login.clone());
+        Self(Arc::new(Inner { server, port: target.port, tls, login, guard }))
+    }
+}
+
+impl Inner {
+    async fn exchange(&self, request: Request<Body>) -> Result<Response<Limited<Incoming>>, BoxError> {
+        let stream = timeout(CONNECT, self.connect()).await.map_err(|_| late("connection"))??;
+        let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends with the stream.
+        tokio::spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "a tunnel broke");
+            }
+        });
+        let (mut head, body) = request.into_parts();
+        let base = self.server.path().trim_end_matches('/');
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        head.uri = Uri::try_from(format!("{base}{path}"))?;
+        let host = self.server.host_str().unwrap_or_default();
+        head.headers.insert(HOST, HeaderValue::try_from(format!("{host}:{}", self.port))?);
+        head.headers.extend(self.login.clone().map(|login| (AUTHORIZATION, login)));
+        let answered = timeout(CONNECT, send.send_request(Request::from_parts(head, body))).await;
+        let response = answered.map_err(|_| late("answer"))??;
+        Ok(response.map(|body| Limited::new(body, ANSWER_MAX)))
+    }
+
+    /// Literal addresses are nobody else's to judge.
+    async fn connect(&self) -> Result<TlsStream<TcpStream>, BoxError> {
+        self.guard.url(&self.server)?;
+        let host = self.server.host_str().unwrap_or_default();
+        let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let stream = match plain.parse() {
+            Ok(ip) => TcpStream::connect(SocketAddr::new(ip, self.port)).await?,
+            Err(_) => self.named(plain).await?,
+        };
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(plain.to_owned())?;
+        Ok(self.tls.connect(name, stream).await?)
+    }
+
+    async fn named(&self, name: &str) -> io::Result<TcpStream> {
+        let mut why = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.guard.resolve(name, self.port).await? {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+fn late(what: &str) -> BoxError {
+    format!("no {what} within {} s", CONNECT.as_secs()).into()
+}
+
+impl Service<Request<Body>> for Tunnel {
+    type Response = Response<Limited<Incoming>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let inner = self.0.clone();
+        async move { inner.exchange(request).await }.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Streams to a pod, through an API server that is played.
+
+use std::net::SocketAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use sha1::{Digest, Sha1};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::cluster::workload::kubeconfig;
+use crate::outbound::Allowed;
+
+const PORT: u16 = 2379;
+
+/// An API server that upgrades the first request of each connection where `upgrades`, and sends back what comes in. Where it is, and
+/// its authority.
+async fn server(upgrades: bool) -> (SocketAddr, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).unwrap();
+    let own = KeyPair::generate().unwrap();
+    let issuer = Issuer::new(params, key);
+    let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&own, &issuer).unwrap();
+    let own = rustls_pki_types::PrivateKeyDer::try_from(own.serialize_der()).unwrap();
+    let tls = rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], own)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = TlsAcceptor::from(Arc::new(tls.clone()));
+            tokio::spawn(async move {
+                // Whoever hangs up ends it.
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    drop(serve(stream, upgrades).await);
+                }
+            });
+        }
+    });
+    (address, STANDARD.encode(authority.pem()))
+}
+
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, upgrades: bool) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("GET /api/v1/namespaces/kube-system/pods/etcd-a/portforward?&ports=2379 "), "{head}");
+    assert!(head.contains("authorization: Bearer t"), "{head}");
+    if !upgrades {
+        let answer = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no such pod","reason":"NotFound","code":404}"#;
+        let head = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
+        return stream.write_all(head.as_bytes()).await;
+    }
+    let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned));
+    let key = field("sec-websocket-key").unwrap();
+    let accept = STANDARD.encode(Sha1::digest(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11")));
+    let answer = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: {accept}\r\n\
+         sec-websocket-protocol: v4.channel.k8s.io\r\n\r\n"
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    let [low, high] = PORT.to_le_bytes();
+    for channel in [0, 1] {
+        stream.write_all(&[0x82, 3, channel, low, high]).await?;
+    }
+    loop {
+        // Short frames, which are masked.
+        let (_, length) = (stream.read_u8().await?, usize::from(stream.read_u8().await? & 0x7f));
+        let mut mask = [0; 4];
+        stream.read_exact(&mut mask).await?;
+        let mut data = vec![0; length];
+        stream.read_exact(&mut data).await?;
+        let data: Vec<u8> = data.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
+        stream.write_all(&[0x82, u8::try_from(data.len()).unwrap()]).await?;
+        stream.write_all(&data).await?;
+    }
+}
+
+fn tunnel(address: SocketAddr, authority: &str, allow: &[&str]) -> Api<Pod> {
+    let text = format!(
+        "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: 'https://{address}', certificate-authority-data: {authority}}}}}]\n\
+         users: [{{name: u, user: {{token: t}}}}]\n"
+    );
+    let allow: Vec<Allowed> = allow.iter().map(|text| text.parse().unwrap()).collect();
+    let target = kubeconfig::read(text.as_bytes()).unwrap();
+    Api::namespaced(Client::new(Tunnel::new(&target, Guard::new("cluster.allow", allow)), "default"), "kube-system")
+}
+
+#[tokio::test]
+async fn a_stream_goes_to_a_pod_and_back() {
+    let (address, authority) = server(true).await;
+    let pods = tunnel(address, &authority, &["127.0.0.1/32"]);
+    let mut ports = pods.portforward("etcd-a", &[PORT]).await.unwrap();
+    let mut stream = ports.take_stream(PORT).unwrap();
+    for text in ["ping", "pong"] {
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut back = vec![0; text.len()];
+        tokio::time::timeout(Duration::from_secs(30), stream.read_exact(&mut back)).await.unwrap().unwrap();
+        assert_eq!(back, text.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_is_told() {
+    let (address, authority) = server(false).await;
+    let refused = |allow: &'static [&'static str], authority: String| async move {
+        let pods = tunnel(address, &authority, allow);
+        pods.portforward("etcd-a", &[PORT]).await.err().unwrap().to_string()
+    };
+    let allowed: &[&str] = &["127.0.0.1/32"];
+    let told = refused(allowed, authority.clone()).await;
+    assert!(told.contains("no such pod"), "{told}");
+    // An address of the appliance's own is judged here as everywhere.
+    let judged = refused(&[], authority).await;
+    assert!(judged.contains("cluster.allow"), "{judged}");
+    let (_, other) = server(false).await;
+    let believed = refused(allowed, other).await;
+    assert!(believed.contains("certificate"), "{believed}");
+}
