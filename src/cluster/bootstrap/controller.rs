@@ -1,0 +1,275 @@
+//! What is done about a KubeadmConfig, look by look.
+//!
+//! The first machine of a control plane that has the cluster's lock begins the cluster; every other one waits until the control
+//! plane answers, and joins. User data is made once. Until the node is there its token is kept good.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::Api;
+use kube::runtime::controller::Action;
+use kube::{Client, ResourceExt};
+
+use super::fault::Fault;
+use super::join;
+use super::lock::{self, Lock};
+use super::status::{self, Findings, Found};
+use super::store;
+use super::{data, token};
+use crate::api::bootstrap::GROUP;
+use crate::api::bootstrap::v1beta2::KubeadmConfig;
+use crate::api::cluster;
+use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
+use crate::api::cluster::v1beta2::{Cluster, Machine};
+use crate::cluster::certificates::{self, CertificateError, Certificates, Place, Purpose};
+use crate::cluster::contract::changes::write_status;
+use crate::cluster::contract::{Objects, conditions, owners, pause};
+use crate::cluster::workload::Workloads;
+use crate::runtime::{Reconcile, Slim, key};
+
+/// How often things are looked at that change unseen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// What is waited for.
+    pub(super) pause: Duration,
+    /// A token that a node has not used yet.
+    pub(super) token: Duration,
+}
+
+/// Keeps KubeadmConfigs.
+pub(super) struct Keeper {
+    pub(super) objects: Objects,
+    pub(super) workloads: Workloads,
+    pub(super) times: Times,
+}
+
+/// A KubeadmConfig, and whom it is for.
+pub(super) struct Scope {
+    pub(super) config: KubeadmConfig,
+    pub(super) machine: Machine,
+    pub(super) cluster: Cluster,
+    pub(super) namespace: String,
+}
+
+impl Scope {
+    pub(super) fn place(&self) -> Place<'_> {
+        Place { namespace: &self.namespace, cluster: &self.machine.spec.cluster_name }
+    }
+
+    fn is_control_plane(&self) -> bool {
+        self.machine.labels().contains_key(LABEL_CONTROL_PLANE)
+    }
+
+    /// Version of Kubernetes of the machine.
+    pub(super) fn version(&self) -> Result<&str, Fault> {
+        let version = self.machine.spec.version.as_deref();
+        version.ok_or_else(|| Fault::spec("spec.version", "the Machine says no version of Kubernetes"))
+    }
+
+    fn is_provisioned(&self) -> bool {
+        let done = self.cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+        done.and_then(|done| done.infrastructure_provisioned) == Some(true)
+    }
+
+    fn is_initialized(&self) -> bool {
+        let Some(status) = &self.cluster.status else { return false };
+        let done = status.initialization.as_ref().and_then(|done| done.control_plane_initialized);
+        done == Some(true) || conditions::is_true(&status.conditions, "ControlPlaneInitialized")
+    }
+
+    fn is_made(&self) -> bool {
+        let status = self.config.status.as_ref();
+        let done = status.and_then(|status| status.initialization.as_ref()).and_then(|done| done.data_secret_created);
+        done == Some(true) && status.is_some_and(|status| status.data_secret_name.is_some())
+    }
+
+    fn has_node(&self) -> bool {
+        self.machine.status.as_ref().is_some_and(|status| status.node_ref.is_some())
+    }
+}
+
+impl Reconcile for Keeper {
+    type Object = Slim<KubeadmConfig>;
+    type Error = Fault;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const AT_ONCE: u16 = 64;
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(120));
+
+    fn retry_after(&self) -> Duration {
+        self.times.pause.min(Duration::from_secs(2))
+    }
+
+    fn is_conflict(error: &Fault) -> bool {
+        error.is_conflict()
+    }
+
+    async fn reconcile(&self, known: Arc<Slim<KubeadmConfig>>) -> Result<Action, Fault> {
+        let (namespace, name) = key(known.as_ref());
+        let configs = Api::<KubeadmConfig>::namespaced(self.client().clone(), &namespace);
+        let Some(config) = configs.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        // Whatever it has made goes with it, for it is the owner.
+        if config.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::await_change());
+        }
+        let Some(mut scope) = self.scope(config, namespace).await? else { return Ok(Action::await_change()) };
+        let before = scope.config.status.clone().unwrap_or_default();
+        let generation = scope.config.metadata.generation;
+        let paused = pause::is_paused(Some(&scope.cluster), &scope.config);
+        let mut findings = Findings::default();
+        let done = if paused { Ok(Action::await_change()) } else { self.look(&mut scope, &mut findings).await };
+        if let Err(fault) = &done
+            && !fault.is_conflict()
+        {
+            say(fault, &mut findings);
+        }
+        let now = Timestamp::now();
+        let mut status = if paused { before.clone() } else { status::report(&before, &findings, generation, now) };
+        let verdict = pause::verdict(Some(&scope.cluster), &scope.config);
+        conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, now);
+        write_status(&configs, &scope.config, Some(&before), &status).await?;
+        done
+    }
+}
+
+/// Whether a machine says that this is how it becomes a node: anybody can name it as an owner.
+fn names(machine: &Machine, config: &KubeadmConfig) -> bool {
+    let reference = machine.spec.bootstrap.config_ref.as_ref();
+    reference.is_some_and(|one| one.api_group == GROUP && one.kind == "KubeadmConfig" && one.name == config.name_any())
+}
+
+/// What a fault says of the conditions.
+fn say(fault: &Fault, findings: &mut Findings) {
+    if matches!(fault, Fault::Certificate(_)) {
+        findings.data.get_or_insert_with(|| Found::failed("Waiting for the cluster's certificates"));
+    }
+    match fault {
+        Fault::Certificate(error @ CertificateError::Missing(_)) => {
+            findings.certificates = Some(Found::uncertified(error.to_string()));
+        }
+        Fault::Certificate(CertificateError::Api(error)) => {
+            findings.certificates = Some(Found::unknown(crate::cluster::workload::said(error)));
+        }
+        Fault::Certificate(error) => findings.certificates = Some(Found::corrupted(error.to_string())),
+        // User data that is there stays there, whatever becomes of its token.
+        _ if findings.data.is_some() => {}
+        fault => findings.data = Some(Found::failed(fault.to_string())),
+    }
+}
+
+impl Keeper {
+    pub(super) fn client(&self) -> &Client {
+        self.objects.client()
+    }
+
+    /// Whom a KubeadmConfig is for: the Machine that owns it, and its Cluster. Without them there is nothing to do yet.
+    async fn scope(&self, config: KubeadmConfig, namespace: String) -> Result<Option<Scope>, Fault> {
+        let Some(owner) = owners::of_kind(&config.metadata, cluster::GROUP, "Machine") else { return Ok(None) };
+        let machines = Api::<Machine>::namespaced(self.client().clone(), &namespace);
+        let Some(machine) = machines.get_opt(&owner.name).await? else { return Ok(None) };
+        if machine.uid().as_ref() != Some(&owner.uid) || !names(&machine, &config) {
+            return Ok(None);
+        }
+        let clusters = Api::<Cluster>::namespaced(self.client().clone(), &namespace);
+        let cluster = clusters.get_opt(&machine.spec.cluster_name).await?;
+        Ok(cluster.map(|cluster| Scope { config, machine, cluster, namespace }))
+    }
+
+    async fn look(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Action, Fault> {
+        if !scope.is_provisioned() {
+            findings.data = Some(Found::waits(
+                "WaitingForClusterInfrastructure",
+                "Waiting for the cluster's infrastructure to be provisioned",
+            ));
+            return Ok(Action::await_change());
+        }
+        if !scope.is_made()
+            && let Some(secret) = scope.machine.spec.bootstrap.data_secret_name.clone()
+        {
+            // It was brought here from elsewhere, without its status.
+            findings.secret = Some(secret);
+        }
+        if scope.is_made() || findings.secret.is_some() {
+            findings.data = Some(Found::available());
+            findings.certificates = Some(Found::available());
+            store::own(self.client(), scope).await?;
+            return self.keep_token(scope).await;
+        }
+        if scope.machine.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::await_change());
+        }
+        if scope.is_initialized() {
+            lock::release(self.client(), &scope.cluster, None).await?;
+            return join::join(self, scope, findings).await;
+        }
+        self.wait_or_begin(scope, findings).await
+    }
+
+    /// A token is good until its node is there.
+    pub(super) async fn keep_token(&self, scope: &Scope) -> Result<Action, Fault> {
+        let token = join::token(&scope.config);
+        let Some(token) = token.filter(|_| !scope.has_node() && scope.machine.metadata.deletion_timestamp.is_none())
+        else {
+            return Ok(Action::await_change());
+        };
+        if !scope.is_initialized() {
+            return Ok(Action::await_change());
+        }
+        let place = scope.place();
+        let workload = self.workloads.get(self.client(), place.namespace, place.cluster).await?;
+        token::ensure(workload.client(), token, Timestamp::now()).await?;
+        Ok(Action::requeue(self.times.token))
+    }
+
+    /// Nobody has begun the cluster yet.
+    async fn wait_or_begin(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Action, Fault> {
+        const WAITS: &str = "WaitingForControlPlaneAvailable";
+        if !scope.is_control_plane() {
+            findings.data = Some(Found::waits(WAITS, "Waiting for the control plane of the cluster to be initialized"));
+            return Ok(Action::await_change());
+        }
+        if scope.cluster.spec.control_plane_ref.is_some() {
+            // Whoever keeps the control plane makes them; before that nobody can begin.
+            let needed = certificates::needed(scope.config.spec.cluster_configuration.as_ref());
+            self.certificates(scope, &needed, findings).await?;
+        }
+        let machine = scope.machine.name_any();
+        match lock::take(self.client(), &scope.cluster, &machine).await? {
+            Lock::Held => {}
+            Lock::Of(other) => {
+                findings.data =
+                    Some(Found::waits(WAITS, format!("Waiting for the Machine {other} to begin the cluster")));
+                return Ok(Action::requeue(self.times.pause));
+            }
+            Lock::Unreadable(name) => {
+                findings.data = Some(Found::failed(format!("The ConfigMap {name:?} says not who begins the cluster")));
+                return Ok(Action::requeue(self.times.pause));
+            }
+        }
+        // Whoever cannot begin it holds up nobody else.
+        let made = match data::init(self, scope, findings).await {
+            Ok(made) => made,
+            Err(fault) => {
+                lock::release(self.client(), &scope.cluster, Some(&machine)).await?;
+                return Err(fault);
+            }
+        };
+        store::store(self.client(), scope, &made, findings).await?;
+        Ok(Action::await_change())
+    }
+
+    /// Certificates that somebody has made.
+    pub(super) async fn certificates(
+        &self,
+        scope: &Scope,
+        purposes: &[Purpose],
+        findings: &mut Findings,
+    ) -> Result<Certificates, Fault> {
+        let config = scope.config.spec.cluster_configuration.as_ref();
+        let found = certificates::read(self.client(), scope.place(), purposes, config).await?;
+        findings.certificates = Some(Found::available());
+        Ok(found)
+    }
+}

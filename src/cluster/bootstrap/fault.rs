@@ -1,0 +1,60 @@
+//! Why something could not be done about a KubeadmConfig.
+
+use super::render::RenderError;
+use super::token::TokenError;
+use crate::cluster::certificates::CertificateError;
+use crate::cluster::contract::ReferenceError;
+use crate::cluster::workload::{WorkloadError, said};
+
+/// Why something could not be done; it is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// What the API says.
+    #[error("{}", said(.0))]
+    Api(#[from] kube::Error),
+    /// What is referred to cannot be had.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// The cluster cannot be asked.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A token cannot be had.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Certificates cannot be had.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// User data cannot be made.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// The spec, or what it names, is not what it should be.
+    #[error("{field}: {why}")]
+    Spec {
+        /// The field.
+        field: String,
+        /// Why.
+        why: String,
+    },
+    /// The Secret for the user data is somebody else's.
+    #[error("the Secret {0:?} is somebody else's: it is not overwritten")]
+    Taken(String),
+}
+
+impl Fault {
+    /// What is wrong with a field.
+    pub fn spec(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Spec { field: field.into(), why: why.into() }
+    }
+
+    /// Whether it is only that somebody else wrote in between.
+    pub fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(kube::Error::Api(error)) => error.is_conflict(),
+            Self::Certificate(CertificateError::Api(kube::Error::Api(error))) => {
+                error.is_conflict() || error.is_already_exists()
+            }
+            Self::Reference(error) => error.is_conflict(),
+            _ => false,
+        }
+    }
+}

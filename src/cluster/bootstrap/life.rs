@@ -1,0 +1,153 @@
+//! What runs, and what has a KubeadmConfig looked at: itself, its Machine and its Cluster, where something changes that counts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::stream;
+use kube::ResourceExt;
+
+use super::admission::{admit, admit_template};
+use super::controller::{Keeper, Times};
+use crate::api::bootstrap::GROUP;
+use crate::api::bootstrap::v1beta2::KubeadmConfig;
+use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
+use crate::api::cluster::v1beta2::{Cluster, Machine};
+use crate::apiserver::Admission;
+use crate::cluster::contract::{Objects, pause};
+use crate::cluster::workload::Workloads;
+use crate::module::{Acting, Life, Service, service};
+use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
+
+/// What is waited for is looked at so often. Tokens are looked at thrice in the time that they are good for.
+const TIMES: Times = Times { pause: Duration::from_secs(15), token: Duration::from_secs(5 * 60) };
+
+/// KubeadmConfigs, as this process knows them.
+pub struct Bootstrap {
+    configs: Cache<Slim<KubeadmConfig>>,
+    workloads: Workloads,
+    times: Times,
+}
+
+/// What of a machine counts for its KubeadmConfig.
+#[derive(Clone, PartialEq)]
+struct MachineCounts {
+    config: Key,
+    cluster: String,
+    version: Option<String>,
+    secret: Option<String>,
+    control_plane: bool,
+    deleted: bool,
+    has_node: bool,
+}
+
+impl MachineCounts {
+    fn of(machine: &Machine) -> Option<Self> {
+        let reference = machine.spec.bootstrap.config_ref.as_ref()?;
+        if reference.api_group != GROUP || reference.kind != "KubeadmConfig" {
+            return None;
+        }
+        Some(Self {
+            config: (machine.namespace().unwrap_or_default(), reference.name.clone()),
+            cluster: machine.spec.cluster_name.clone(),
+            version: machine.spec.version.clone(),
+            secret: machine.spec.bootstrap.data_secret_name.clone(),
+            control_plane: machine.labels().contains_key(LABEL_CONTROL_PLANE),
+            deleted: machine.metadata.deletion_timestamp.is_some(),
+            has_node: machine.status.as_ref().is_some_and(|status| status.node_ref.is_some()),
+        })
+    }
+}
+
+/// What of a cluster counts for its KubeadmConfigs.
+#[derive(PartialEq)]
+struct ClusterCounts {
+    paused: bool,
+    provisioned: Option<bool>,
+    initialized: Option<bool>,
+    endpoint: Option<String>,
+}
+
+impl ClusterCounts {
+    fn of(cluster: &Cluster) -> Self {
+        let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+        Self {
+            paused: pause::is_paused(Some(cluster), cluster),
+            provisioned: done.and_then(|done| done.infrastructure_provisioned),
+            initialized: done.and_then(|done| done.control_plane_initialized),
+            endpoint: super::data::endpoint(cluster),
+        }
+    }
+}
+
+impl Bootstrap {
+    /// None, until the watches run.
+    pub fn new(watches: &mut Watches, workloads: Workloads) -> Self {
+        let configs = Cache::new(watches, Slim::<KubeadmConfig>::clone);
+        let machines: Arc<Mutex<HashMap<Key, MachineCounts>>> = Arc::default();
+        watches.observe({
+            let (machines, wakes) = (machines.clone(), configs.wakes().clone());
+            move |change: &Change<'_, Machine>| {
+                let mut known = machines.lock().unwrap_or_else(PoisonError::into_inner);
+                let (before, now) = match change {
+                    Change::Put(machine) => match MachineCounts::of(machine) {
+                        Some(counts) => (known.insert(key(*machine), counts.clone()), Some(counts)),
+                        None => (known.remove(&key(*machine)), None),
+                    },
+                    Change::Gone(key) => (known.remove(*key), None),
+                    Change::Listed => return,
+                };
+                if before != now {
+                    before.into_iter().chain(now).for_each(|counts| wakes.wake(counts.config));
+                }
+            }
+        });
+        watches.observe({
+            let (wakes, mut known) = (configs.wakes().clone(), HashMap::<Key, ClusterCounts>::new());
+            move |change: &Change<'_, Cluster>| {
+                let (namespace, cluster) = match change {
+                    Change::Put(cluster) => {
+                        let counts = ClusterCounts::of(cluster);
+                        let key = key(*cluster);
+                        if known.get(&key) == Some(&counts) {
+                            return;
+                        }
+                        known.insert(key.clone(), counts);
+                        key
+                    }
+                    Change::Gone(key) => {
+                        known.remove(*key);
+                        (*key).clone()
+                    }
+                    Change::Listed => return,
+                };
+                let machines = machines.lock().unwrap_or_else(PoisonError::into_inner);
+                let of = machines.values().filter(|one| one.config.0 == namespace && one.cluster == cluster);
+                of.for_each(|one| wakes.wake(one.config.clone()));
+            }
+        });
+        Self { configs, workloads, times: TIMES }
+    }
+
+    /// With other times: tests have none.
+    #[cfg(test)]
+    pub(super) fn within(self, times: Times) -> Self {
+        Self { times, ..self }
+    }
+}
+
+impl Life for Bootstrap {
+    fn admission(&self) -> Vec<(&'static str, Admission)> {
+        vec![
+            ("bootstrap.cluster.x-k8s.io/kubeadmconfigs", Arc::new(admit)),
+            ("bootstrap.cluster.x-k8s.io/kubeadmconfigtemplates", Arc::new(admit_template)),
+        ]
+    }
+
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        let objects = Objects::new(acting.client.clone());
+        let keeper = Arc::new(Keeper { objects, workloads: self.workloads.clone(), times: self.times });
+        let (configs, stop) = (self.configs.clone(), acting.stop.clone());
+        Ok(vec![service("bootstrap of machines", async move { run(keeper, &configs, stream::empty(), stop).await })])
+    }
+}
