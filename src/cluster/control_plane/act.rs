@@ -1,0 +1,219 @@
+//! What a decision brings about.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use kube::api::Api;
+use serde_json::json;
+
+use super::etcd::Members;
+use super::fault::Fault;
+use super::plan::{Action, Decision, Handover, Refusal, State};
+use super::scope::{Owned, Scope};
+use super::status::OWNER_REMEDIATED;
+use super::{inside, make};
+use crate::api::cluster::v1beta2::Machine;
+use crate::api::control_plane::ANNOTATION_REMEDIATING;
+use crate::api::control_plane::v1beta2::KubeadmControlPlane;
+use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::conditions::{self, older, set_old};
+use crate::cluster::contract::{Found, KubeVersion, Objects, Severity, Verdict};
+use crate::cluster::workload::Workload;
+
+/// With what is acted.
+pub(super) struct Hands<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) scope: &'a Scope,
+    pub(super) version: KubeVersion,
+    /// What machines run on.
+    pub(super) template: &'a Result<Found, String>,
+    pub(super) workload: Option<&'a Workload>,
+    pub(super) members: Option<&'a Arc<dyn Members>>,
+}
+
+/// Does what was decided. Whether something was done that brings about another look by itself.
+///
+/// # Errors
+///
+/// Why it could not be done; it is decided anew then.
+pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, Fault> {
+    let Hands { objects, scope, .. } = hands;
+    if decision.rolling_out && matches!(decision.action, Action::Join { .. } | Action::Delete { .. }) {
+        let workload = hands.workload.ok_or_else(|| Fault::Inside("the cluster cannot be reached".into()))?;
+        let prepared = inside::prepare(workload, &scope.spec, hands.version, scope.etcd_managed()).await;
+        prepared.map_err(|why| Fault::Inside(format!("the upgrade cannot be prepared: {why}")))?;
+    }
+    match &decision.action {
+        Action::Wait(why) => {
+            tracing::debug!(control_plane = %scope.plane.name_any(), why, "a control plane waits");
+            return Ok(false);
+        }
+        Action::Settle => return Ok(false),
+        Action::Initialize { failure_domain } => create(hands, false, failure_domain.clone()).await?,
+        Action::Join { failure_domain } => create(hands, true, failure_domain.clone()).await?,
+        Action::Delete { machine, handover } => {
+            hand_over(hands, handover.as_ref()).await?;
+            let owned = named(scope, machine)?;
+            tracing::info!(machine, "deleting a machine of a control plane");
+            make::delete(objects, &owned.machine).await?;
+        }
+        Action::Replace { remediation, handover } => {
+            // Noted first: whoever comes back after a crash goes on with this one.
+            note(hands, Some(&remediation.written())).await?;
+            hand_over(hands, handover.as_ref()).await?;
+            let owned = named(scope, &remediation.machine)?;
+            tracing::info!(machine = remediation.machine, "replacing an unhealthy machine of a control plane");
+            make::delete(objects, &owned.machine).await?;
+            let deleting = Refusal {
+                machine: remediation.machine.clone(),
+                reason: "MachineDeleting",
+                message: "The Machine is being deleted".into(),
+            };
+            say(objects, scope, &deleting).await?;
+        }
+        Action::RemoveMember(member) => {
+            tracing::info!(member = member.name, "removing a member of etcd that belongs to no machine");
+            members(hands)?.remove(member.id, &nodes(scope, &[&member.name])).await.map_err(Fault::Inside)?;
+        }
+        Action::Release { machine, handover, member } => {
+            hand_over(hands, handover.as_ref()).await?;
+            let owned = named(scope, machine)?;
+            if let Some(member) = member {
+                tracing::info!(machine, "removing the member of etcd of a machine that goes");
+                members(hands)?.remove(member.id, &nodes(scope, &[&member.name])).await.map_err(Fault::Inside)?;
+            }
+            make::release(objects, &owned.machine).await?;
+        }
+    }
+    Ok(true)
+}
+
+async fn create(hands: &Hands<'_>, joins: bool, failure_domain: Option<String>) -> Result<(), Fault> {
+    let Hands { objects, scope, version, .. } = hands;
+    let template = hands.template.as_ref().map_err(|why| Fault::Inside(why.clone()))?;
+    let name = make::machine(objects, scope, template, *version, joins, failure_domain).await?;
+    tracing::info!(machine = name, joins, "made a machine of a control plane");
+    if scope.plane.annotations().contains_key(ANNOTATION_REMEDIATING) {
+        note(hands, None).await?;
+    }
+    Ok(())
+}
+
+/// Notes a replacement at the control plane, or that it is done.
+async fn note(hands: &Hands<'_>, text: Option<&str>) -> Result<(), Fault> {
+    let planes = Api::<KubeadmControlPlane>::namespaced(hands.objects.client().clone(), &hands.scope.namespace());
+    let patch = json!({"metadata": {"annotations": {ANNOTATION_REMEDIATING: text}}});
+    let name = hands.scope.plane.name_any();
+    planes.patch_metadata(&name, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+/// Takes the note away that a replacement is under way.
+///
+/// # Errors
+///
+/// What the API says.
+pub(super) async fn forget(objects: &Objects, plane: &KubeadmControlPlane) -> Result<KubeadmControlPlane, Fault> {
+    let planes =
+        Api::<KubeadmControlPlane>::namespaced(objects.client().clone(), &plane.namespace().unwrap_or_default());
+    Ok(change(&planes, plane, json!({"metadata": {"annotations": {ANNOTATION_REMEDIATING: null}}})).await?)
+}
+
+fn members<'h>(hands: &'h Hands<'_>) -> Result<&'h Arc<dyn Members>, Fault> {
+    hands.members.ok_or_else(|| Fault::Inside("etcd cannot be reached".into()))
+}
+
+fn named<'s>(scope: &'s Scope, name: &str) -> Result<&'s Owned, Fault> {
+    let found = scope.owned.iter().find(|owned| owned.name() == name);
+    found.ok_or_else(|| Fault::Inside(format!("there is no Machine {name}")))
+}
+
+/// Nodes at which etcd may be asked, without these: those first whose member is well.
+fn nodes(scope: &Scope, without: &[&str]) -> Vec<String> {
+    let mut owned: Vec<&Owned> =
+        scope.owned.iter().filter(|owned| owned.machine.metadata.deletion_timestamp.is_none()).collect();
+    owned.sort_by_key(|owned| super::health::states(&owned.parts()).etcd_member != State::True);
+    let nodes = owned.into_iter().filter_map(Owned::node);
+    nodes.filter(|node| !without.contains(&node.as_str())).collect()
+}
+
+/// Hands the lead of etcd to the first that takes it.
+async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(), Fault> {
+    let Some(Handover { from, to }) = handover else { return Ok(()) };
+    let mut why = "nobody could take it".to_owned();
+    for heir in to {
+        match members(hands)?.hand_over(from, heir).await {
+            Ok(()) => {
+                tracing::info!(from, to = heir, "handed on the lead of etcd");
+                return Ok(());
+            }
+            Err(error) => why = format!("{heir}: {error}"),
+        }
+    }
+    Err(Fault::Inside(format!("the lead of etcd stays with {from}: {why}")))
+}
+
+/// Says at a machine why it is not replaced, or that it is.
+///
+/// # Errors
+///
+/// What the API says.
+pub(super) async fn say(objects: &Objects, scope: &Scope, refusal: &Refusal) -> Result<(), Fault> {
+    let owned = named(scope, &refusal.machine)?;
+    let verdict = Verdict::no(refusal.reason, refusal.message.clone());
+    let known = conditions::find(owned.conditions(), OWNER_REMEDIATED).map(Verdict::of);
+    if known.as_ref() == Some(&verdict) {
+        return Ok(());
+    }
+    // It was written meanwhile: as it is now.
+    let machines = Api::<Machine>::namespaced(objects.client().clone(), &scope.namespace());
+    let Some(machine) = machines.get_opt(&refusal.machine).await? else { return Ok(()) };
+    change_conditions(objects, &machine, |all| set(all, OWNER_REMEDIATED, &verdict, machine.metadata.generation)).await
+}
+
+/// Changes what a machine's conditions say, in both of their shapes.
+///
+/// # Errors
+///
+/// What the API says.
+pub(super) async fn change_conditions(
+    objects: &Objects,
+    machine: &Machine,
+    alter: impl FnOnce(&mut Both),
+) -> Result<(), Fault> {
+    let mut status = machine.status.clone().unwrap_or_default();
+    let mut both =
+        Both { new: std::mem::take(&mut status.conditions), old: std::mem::take(older(&mut status.deprecated)) };
+    alter(&mut both);
+    status.conditions = both.new;
+    *older(&mut status.deprecated) = both.old;
+    if status.deprecated == Some(crate::api::cluster::DeprecatedStatus { v1beta1: Some(Default::default()) })
+        && machine.status.as_ref().is_none_or(|before| before.deprecated.is_none())
+    {
+        status.deprecated = None;
+    }
+    let machines = Api::<Machine>::namespaced(objects.client().clone(), &machine.namespace().unwrap_or_default());
+    write_status(&machines, machine, machine.status.as_ref(), &status).await?;
+    Ok(())
+}
+
+/// A machine's conditions.
+pub(super) struct Both {
+    pub(super) new: Vec<Condition>,
+    pub(super) old: Vec<crate::api::cluster::OldCondition>,
+}
+
+/// Sets a condition in both of its shapes.
+pub(super) fn set(all: &mut Both, type_: &'static str, verdict: &Verdict, generation: Option<i64>) {
+    let now = Timestamp::now();
+    conditions::set(&mut all.new, type_, verdict, generation, now);
+    set_old(&mut all.old, type_, verdict, Severity::Warning, now);
+}
+
+/// Takes a condition away in both of its shapes.
+pub(super) fn clear(all: &mut Both, type_: &str) {
+    conditions::clear(&mut all.new, type_);
+    conditions::clear_old(&mut all.old, type_);
+}

@@ -1,0 +1,496 @@
+//! What is done about a control plane, look by look.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::Api;
+use kube::runtime::controller::Action;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::act::{self, Hands};
+use super::etcd::{Door, Members};
+use super::fault::Fault;
+use super::health::{self, Contact, Verdicts};
+use super::plan::{self, Decision};
+use super::scope::{Owned, Scope};
+use super::status::{self, OWNER_REMEDIATED, Report, Shown};
+use super::{admission, deletion, inside, make, secrets};
+use crate::api::cluster;
+use crate::api::cluster::v1beta2::Cluster;
+use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlaneStatus};
+use crate::api::control_plane::{
+    ANNOTATION_REMEDIATING, ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY, FINALIZER,
+};
+use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::{Found, KubeVersion, Objects, Truth, Verdict, conditions, fields, owners, pause};
+use crate::cluster::workload::{Workload, Workloads};
+use crate::runtime::{Key, Reconcile, Slim, key, objects};
+
+/// When something was done.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How often things are looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// What changes unseen.
+    pub(super) pause: Duration,
+    /// A control plane that is as it should be.
+    pub(super) settled: Duration,
+    /// So long a cluster that does not answer counts as it was.
+    pub(super) grace: Duration,
+}
+
+/// Keeps control planes.
+pub(super) struct Keeper {
+    pub(super) objects: Objects,
+    pub(super) workloads: Workloads,
+    pub(super) door: Arc<dyn Door>,
+    pub(super) times: Times,
+    /// Since when clusters do not answer.
+    pub(super) silent: Mutex<HashMap<Key, Instant>>,
+}
+
+/// What a look has found out, for the status.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) initialized: bool,
+    pub(super) certificates: Option<Verdict>,
+    pub(super) shown: Vec<Shown>,
+    pub(super) ready_nodes: Option<usize>,
+    pub(super) etcd: Option<plan::Etcd>,
+    pub(super) contact: Option<Contact>,
+    pub(super) decision: Option<Decision>,
+    pub(super) blocked: Option<String>,
+    pub(super) deleting: Option<status::Deleting>,
+}
+
+impl Reconcile for Keeper {
+    type Object = Slim<KubeadmControlPlane>;
+    type Error = Fault;
+
+    // A look holds all machines of a control plane, and has tunnels.
+    const OF_A_NAMESPACE: u16 = 4;
+
+    const AT_ONCE: u16 = 64;
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(180));
+
+    fn retry_after(&self) -> Duration {
+        self.times.pause.min(Duration::from_secs(5))
+    }
+
+    fn is_conflict(error: &Fault) -> bool {
+        error.is_conflict()
+    }
+
+    async fn reconcile(&self, known: Arc<Slim<KubeadmControlPlane>>) -> Result<Action, Fault> {
+        let (namespace, name) = key(known.as_ref());
+        let planes = self.planes(&namespace);
+        let Some(plane) = planes.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        let owner = owners::of_kind(&plane.metadata, cluster::GROUP, "Cluster");
+        let of = match owner {
+            Some(owner) => {
+                Api::<Cluster>::namespaced(self.objects.client().clone(), &namespace).get_opt(&owner.name).await?
+            }
+            None => None,
+        };
+        if pause::is_paused(of.as_ref(), &plane) {
+            return self.paused(&plane, of.as_ref()).await;
+        }
+        if plane.metadata.deletion_timestamp.is_some() {
+            return deletion::delete(self, &plane, of.as_ref()).await;
+        }
+        // The controller of clusters makes it one of its cluster.
+        let Some(of) = of else { return Ok(Action::requeue(self.times.settled)) };
+        if !plane.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            let patch = json!({"metadata": {"finalizers": objects::with(&plane, FINALIZER)}});
+            change(&planes, &plane, patch).await?;
+            return Ok(Action::await_change());
+        }
+        let scope = Scope::read(&self.objects, plane, of).await?;
+        let mut findings = Findings { initialized: scope.is_initialized(), ..Findings::default() };
+        let done = self.look(&scope, &mut findings).await;
+        if let Err(fault) = &done
+            && !fault.is_conflict()
+            && findings.blocked.is_none()
+        {
+            findings.blocked = Some(fault.to_string());
+        }
+        self.show(&scope, &findings).await?;
+        done
+    }
+
+    fn gone(self: Arc<Self>, namespace: &str, name: &str) {
+        self.silences().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+}
+
+impl Keeper {
+    pub(super) fn planes(&self, namespace: &str) -> Api<KubeadmControlPlane> {
+        Api::namespaced(self.objects.client().clone(), namespace)
+    }
+
+    fn silences(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Instant>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn paused(&self, plane: &KubeadmControlPlane, of: Option<&Cluster>) -> Result<Action, Fault> {
+        let mut status = plane.status.clone().unwrap_or_default();
+        let verdict = pause::verdict(of, plane);
+        conditions::set(&mut status.conditions, pause::PAUSED, &verdict, plane.metadata.generation, Timestamp::now());
+        let planes = self.planes(&plane.namespace().unwrap_or_default());
+        write_status(&planes, plane, plane.status.as_ref(), &status).await?;
+        Ok(Action::await_change())
+    }
+
+    /// Looks at everything, and does the next thing.
+    async fn look(&self, scope: &Scope, findings: &mut Findings) -> Result<Action, Fault> {
+        findings.shown = scope.owned.iter().map(Owned::shown).collect();
+        let wait = Ok(Action::requeue(self.times.pause));
+        let template = make::template(&self.objects, scope).await?;
+        findings.blocked = template.as_ref().err().cloned();
+        let initialization = scope.cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+        if initialization.and_then(|done| done.infrastructure_provisioned) != Some(true) {
+            findings.blocked = Some("Waiting for the cluster's infrastructure to be provisioned".into());
+            return wait;
+        }
+        let version = match admission::version(&scope.plane.spec.version) {
+            Ok(version) => version,
+            Err(why) => {
+                findings.blocked = Some(format!("spec.version: {why}"));
+                return wait;
+            }
+        };
+        let certificates = secrets::certificates(&self.objects, scope).await?;
+        let available = certificates.is_true();
+        findings.certificates = Some(certificates);
+        if !available && !findings.initialized {
+            // They are made in an instant, and nobody says when.
+            return Ok(Action::requeue(self.times.pause.min(SOON)));
+        }
+        let endpoint = serde_json::to_value(&scope.cluster).ok().and_then(|cluster| fields::endpoint(&cluster));
+        if endpoint.is_none() {
+            findings.blocked = Some("Waiting for spec.controlPlaneEndpoint of the cluster".into());
+            return wait;
+        }
+        if !scope.foreign.is_empty() {
+            findings.blocked =
+                Some(format!("Machines of the control plane belong to somebody else: {}", few(&scope.foreign)));
+            return wait;
+        }
+        if !scope.orphans.is_empty() {
+            for machine in &scope.orphans {
+                make::adopt(&self.objects, scope, machine, version).await?;
+            }
+            return Ok(Action::requeue(Duration::ZERO));
+        }
+        if self.keep(scope).await? {
+            return Ok(Action::requeue(self.times.pause.min(SOON)));
+        }
+        self.decide(scope, findings, version, available, &template).await
+    }
+
+    /// Machines have what changes in place. Whether something was written: it is looked at anew then.
+    async fn keep(&self, scope: &Scope) -> Result<bool, Fault> {
+        let mut wrote = false;
+        for owned in &scope.owned {
+            if owned.machine.metadata.deletion_timestamp.is_some() {
+                make::keep_going(&self.objects, scope, owned).await?;
+            } else {
+                wrote |= make::keep(&self.objects, scope, owned).await?.is_some();
+            }
+        }
+        Ok(wrote)
+    }
+
+    async fn decide(
+        &self,
+        scope: &Scope,
+        findings: &mut Findings,
+        version: KubeVersion,
+        certificates: bool,
+        template: &Result<Found, String>,
+    ) -> Result<Action, Fault> {
+        let inside = self.inside(scope, findings).await;
+        let hosts: Vec<health::Host> = scope.owned.iter().map(Owned::host).collect();
+        let examined = |contact: &Contact| -> Vec<Verdicts> {
+            hosts.iter().map(|host| health::examine(host, contact, scope.etcd_managed())).collect()
+        };
+        let parts = examined(&inside.contact);
+        let mut plane = scope.planned(version, &parts, inside.etcd(), certificates, Timestamp::now());
+        plane.initialized = findings.initialized;
+        findings.etcd.clone_from(&plane.etcd);
+        if let Contact::Seen(seen) = &inside.contact {
+            let ready = seen.nodes.values().filter(|node| health::ready(node) == Truth::True).count();
+            findings.ready_nodes = Some(ready);
+        }
+        // A cluster that is silent for a moment only counts as it was.
+        let kept = inside.contact.is_down() && inside.in_grace;
+        let shown: Option<&[Verdicts]> = (!kept).then_some(parts.as_slice());
+        self.say(scope, findings, &plane, shown).await?;
+        findings.contact = Some(if kept { Contact::Seen(Box::default()) } else { inside.contact.clone() });
+        if scope.plane.annotations().contains_key(ANNOTATION_REMEDIATING)
+            && (plan::remediated(&plane) || plane.remediation.is_none())
+        {
+            act::forget(&self.objects, &scope.plane).await?;
+            return Ok(Action::await_change());
+        }
+        let decision = plan::next(&plane);
+        if let Some(refusal) = &decision.refusal {
+            act::say(&self.objects, scope, refusal).await?;
+        }
+        let hands = Hands {
+            objects: &self.objects,
+            scope,
+            version,
+            template,
+            workload: inside.workload.as_ref(),
+            members: inside.members.as_ref(),
+        };
+        let settled = decision.action == plan::Action::Settle;
+        findings.decision = Some(decision.clone());
+        let acted = act::act(&hands, &decision).await?;
+        if settled && findings.initialized {
+            self.settle(scope, &inside, findings).await?;
+            let all_well = findings.shown.iter().all(|shown| shown.parts.values().all(Verdict::is_true));
+            return Ok(Action::requeue(if all_well { self.times.settled } else { self.times.pause }));
+        }
+        Ok(Action::requeue(if acted { self.times.pause.min(SOON) } else { self.times.pause }))
+    }
+
+    /// Looks at the cluster that was made.
+    async fn inside(&self, scope: &Scope, findings: &mut Findings) -> Inside {
+        let (namespace, name) = (scope.namespace(), scope.name_of_cluster());
+        let workload = match self.workloads.get(self.objects.client(), &namespace, &name).await {
+            Ok(workload) => workload,
+            Err(error) => return self.silence(scope, findings, error.to_string()),
+        };
+        if !findings.initialized {
+            // A machine that goes does not begin a cluster any more.
+            let goes = matches!(scope.owned.as_slice(), [one] if one.machine.metadata.deletion_timestamp.is_some()
+                || conditions::is_false(one.conditions(), OWNER_REMEDIATED));
+            let begun = !scope.owned.is_empty() && !goes && inside::is_begun(&workload).await == Ok(true);
+            findings.initialized = begun;
+            return Inside { workload: Some(workload), ..Inside::early() };
+        }
+        let members = if scope.etcd_managed() {
+            Some(self.door.open(self.objects.client(), &workload, &namespace, &name).await)
+        } else {
+            None
+        };
+        let nodes: Vec<String> = scope.owned.iter().filter_map(Owned::node).collect();
+        match inside::look(&workload, &nodes, members.clone()).await {
+            Ok(seen) => {
+                self.silences().remove(&key(&scope.plane));
+                let members = members.and_then(Result::ok);
+                Inside { contact: Contact::Seen(Box::new(seen)), workload: Some(workload), members, in_grace: false }
+            }
+            Err(why) => Inside { workload: Some(workload), ..self.silence(scope, findings, why) },
+        }
+    }
+
+    fn silence(&self, scope: &Scope, findings: &Findings, why: String) -> Inside {
+        if !findings.initialized {
+            return Inside::early();
+        }
+        let since = *self.silences().entry(key(&scope.plane)).or_insert_with(Instant::now);
+        let in_grace = since.elapsed() < self.times.grace;
+        Inside { contact: Contact::Down(why), in_grace, ..Inside::early() }
+    }
+
+    /// Says at each machine how it is.
+    async fn say(
+        &self,
+        scope: &Scope,
+        findings: &mut Findings,
+        plane: &plan::Plane,
+        parts: Option<&[Verdicts]>,
+    ) -> Result<(), Fault> {
+        for (index, owned) in scope.owned.iter().enumerate() {
+            let Some(planned) = plane.machines.get(index) else { continue };
+            let generation = owned.machine.metadata.generation;
+            let well = conditions::is_true(owned.conditions(), "HealthCheckSucceeded");
+            let current = up_to_date(owned, &planned.outdated);
+            let parts = parts.and_then(|parts| parts.get(index));
+            act::change_conditions(&self.objects, &owned.machine, |all| {
+                for (type_, verdict) in parts.into_iter().flatten() {
+                    act::set(all, type_, verdict, generation);
+                }
+                conditions::set(&mut all.new, "UpToDate", &current, generation, Timestamp::now());
+                if well && conditions::is_false(&all.new, OWNER_REMEDIATED) {
+                    act::clear(all, OWNER_REMEDIATED);
+                }
+            })
+            .await?;
+            if let Some(shown) = findings.shown.get_mut(index) {
+                shown.said.insert("UpToDate", current);
+                if let Some(parts) = parts {
+                    shown.parts.clone_from(parts);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is done once all machines are there: what runs on all nodes follows, and certificates are looked at.
+    async fn settle(&self, scope: &Scope, inside: &Inside, findings: &mut Findings) -> Result<(), Fault> {
+        let (Some(workload), Contact::Seen(_)) = (&inside.workload, &inside.contact) else { return Ok(()) };
+        let skips = |annotation: &str| scope.plane.annotations().contains_key(annotation);
+        let mut faults = Vec::new();
+        if !skips(ANNOTATION_SKIP_KUBE_PROXY) {
+            faults.extend(inside::update_kube_proxy(workload, &scope.spec).await.err());
+        }
+        if !skips(ANNOTATION_SKIP_COREDNS) {
+            faults.extend(inside::update_coredns(workload, &scope.spec).await.err());
+        }
+        self.expiries(scope, workload).await?;
+        // The control plane is well all the same.
+        for why in &faults {
+            tracing::warn!(control_plane = %scope.plane.name_any(), why, "an addon of a cluster is not as its control plane says");
+        }
+        findings.blocked = findings.blocked.take().or_else(|| faults.into_iter().next());
+        Ok(())
+    }
+
+    /// Notes when the certificates of each machine end, once.
+    async fn expiries(&self, scope: &Scope, workload: &Workload) -> Result<(), Fault> {
+        for owned in &scope.owned {
+            let (Some(node), Some(config)) = (owned.node(), &owned.config) else { continue };
+            if config.object.annotations().contains_key(ANNOTATION_EXPIRY)
+                || owned.machine.metadata.deletion_timestamp.is_some()
+            {
+                continue;
+            }
+            let (namespace, cluster) = (scope.namespace(), scope.name_of_cluster());
+            let of = (namespace.as_str(), cluster.as_str());
+            match inside::certificate_end(self.objects.client(), workload, of, &node, port(config)).await {
+                Ok(ends) => {
+                    let patch = json!({"metadata": {"annotations": {ANNOTATION_EXPIRY: conditions::whole(ends)}}});
+                    self.objects.patch(config, &patch).await?;
+                }
+                // The others most likely neither, and each takes its time.
+                Err(why) => {
+                    tracing::debug!(node, why, "cannot see when the certificates of a machine end");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows what was found.
+    async fn show(&self, scope: &Scope, findings: &Findings) -> Result<(), Fault> {
+        let status = report(
+            &scope.plane,
+            Some(&scope.cluster),
+            &scope.name_of_cluster(),
+            scope.desired(),
+            scope.etcd_managed(),
+            findings,
+        );
+        // It may have been written meanwhile, its annotations at least.
+        let planes = self.planes(&scope.namespace());
+        let Some(now) = planes.get_opt(&scope.plane.name_any()).await? else { return Ok(()) };
+        if now.status != scope.plane.status {
+            return Ok(());
+        }
+        write_status(&planes, &now, now.status.as_ref(), &status).await?;
+        Ok(())
+    }
+}
+
+/// Annotation of a KubeadmConfig: when the certificates of its machine end.
+const ANNOTATION_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";
+
+/// Where the API server of a machine listens.
+fn port(config: &Found) -> u16 {
+    let spec = &config.data()["spec"];
+    let paths =
+        ["/initConfiguration/localAPIEndpoint/bindPort", "/joinConfiguration/controlPlane/localAPIEndpoint/bindPort"];
+    let port =
+        paths.into_iter().find_map(|path| spec.pointer(path)?.as_u64()).and_then(|port| u16::try_from(port).ok());
+    port.filter(|port| *port > 0).unwrap_or(6443)
+}
+
+/// Whether a machine is as it should be.
+fn up_to_date(owned: &Owned, outdated: &[String]) -> Verdict {
+    if !outdated.is_empty() {
+        let lines: Vec<String> = outdated.iter().map(|why| format!("* {why}")).collect();
+        return Verdict::no("NotUpToDate", lines.join("\n"));
+    }
+    let kubelet = owned
+        .machine
+        .status
+        .as_ref()
+        .and_then(|status| status.node_info.as_ref())
+        .map(|info| info.kubelet_version.as_str());
+    match (kubelet.filter(|version| !version.is_empty()), owned.machine.spec.version.as_deref()) {
+        (Some(has), Some(wanted)) if has != wanted => {
+            Verdict::no("Updating", format!("* The kubelet is {has}, {wanted} required"))
+        }
+        _ => Verdict::yes("UpToDate"),
+    }
+}
+
+fn few(names: &[String]) -> String {
+    names.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// The status of a control plane with what was found.
+pub(super) fn report(
+    plane: &KubeadmControlPlane,
+    of: Option<&Cluster>,
+    cluster: &str,
+    desired: usize,
+    etcd_managed: bool,
+    findings: &Findings,
+) -> KubeadmControlPlaneStatus {
+    let remediation = plane.annotations().get(ANNOTATION_REMEDIATING).and_then(|text| plan::Remediation::read(text));
+    let contact = findings.contact.clone().unwrap_or(Contact::Early);
+    status::status(
+        plane.status.clone().unwrap_or_default(),
+        &Report {
+            cluster,
+            generation: plane.metadata.generation,
+            desired,
+            etcd_managed,
+            initialized: findings.initialized,
+            paused: pause::verdict(of, plane),
+            certificates: findings.certificates.clone(),
+            machines: &findings.shown,
+            ready_nodes: findings.ready_nodes,
+            etcd: findings.etcd.as_ref(),
+            contact: &contact,
+            decision: findings.decision.as_ref(),
+            blocked: findings.blocked.clone(),
+            deleting: findings.deleting.clone(),
+            remediation,
+            now: Timestamp::now(),
+        },
+    )
+}
+
+/// What is known of the cluster that was made.
+struct Inside {
+    contact: Contact,
+    workload: Option<Workload>,
+    members: Option<Arc<dyn Members>>,
+    /// It has been silent for a moment only.
+    in_grace: bool,
+}
+
+impl Inside {
+    fn early() -> Self {
+        Self { contact: Contact::Early, workload: None, members: None, in_grace: false }
+    }
+
+    fn etcd(&self) -> Option<plan::Etcd> {
+        match &self.contact {
+            Contact::Seen(seen) => seen.etcd.clone()?.ok(),
+            _ => None,
+        }
+    }
+}

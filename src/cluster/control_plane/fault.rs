@@ -1,0 +1,29 @@
+//! Why something could not be done about a control plane; it is tried again.
+
+use crate::cluster::contract::ReferenceError;
+use crate::cluster::workload::said;
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// What the API says.
+    #[error("{}", said(.0))]
+    Api(#[from] kube::Error),
+    /// What is referred to cannot be had.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// What the cluster that was made says, or its etcd.
+    #[error("{0}")]
+    Inside(String),
+}
+
+impl Fault {
+    /// Whether it is only that somebody else wrote in between.
+    pub(super) fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(kube::Error::Api(error)) => error.is_conflict(),
+            Self::Reference(error) => error.is_conflict(),
+            _ => false,
+        }
+    }
+}

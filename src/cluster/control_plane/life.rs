@@ -1,0 +1,75 @@
+//! What runs, and what has a control plane looked at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream;
+
+use super::admission;
+use super::controller::{Keeper, Times};
+use super::etcd::{Door, Tunnels};
+use crate::api::cluster::v1beta2::{Cluster, Machine};
+use crate::api::control_plane::GROUP;
+use crate::api::control_plane::v1beta2::KubeadmControlPlane;
+use crate::apiserver::Admission;
+use crate::cluster::contract::{Objects, wake};
+use crate::cluster::workload::Workloads;
+use crate::module::{Acting, Life, Service, service};
+use crate::runtime::{Cache, Slim, Watches, run};
+
+const KIND: &str = "KubeadmControlPlane";
+const TIMES: Times =
+    Times { pause: Duration::from_secs(15), settled: Duration::from_secs(60), grace: Duration::from_secs(300) };
+
+/// Control planes, as this process knows them.
+pub struct ControlPlanes {
+    known: Cache<Slim<KubeadmControlPlane>>,
+    workloads: Workloads,
+    acts: bool,
+    door: Arc<dyn Door>,
+    times: Times,
+}
+
+impl ControlPlanes {
+    /// None, until the watches run. Where nobody here acts on them (`acts`) their rules are asked all the same.
+    pub fn new(watches: &mut Watches, workloads: Workloads, acts: bool) -> Self {
+        let known = Cache::new(watches, |plane: &KubeadmControlPlane| Slim::from(plane));
+        wake::on::<Machine>(watches, known.wakes().clone(), |machine| wake::owner(machine, GROUP, KIND));
+        wake::on::<Cluster>(watches, known.wakes().clone(), |cluster| {
+            let named = cluster.spec.control_plane_ref.iter().filter(|one| one.kind == KIND && one.api_group == GROUP);
+            let namespace = cluster.metadata.namespace.clone().unwrap_or_default();
+            named.map(|one| (namespace.clone(), one.name.clone())).collect()
+        });
+        Self { known, workloads, acts, door: Arc::new(Tunnels), times: TIMES }
+    }
+
+    /// With another etcd and other times: tests have their own.
+    #[cfg(test)]
+    pub(super) fn with(self, door: Arc<dyn Door>, times: Times) -> Self {
+        Self { door, times, ..self }
+    }
+}
+
+impl Life for ControlPlanes {
+    fn admission(&self) -> Vec<(&'static str, Admission)> {
+        vec![
+            ("controlplane.cluster.x-k8s.io/kubeadmcontrolplanes", Arc::new(admission::admit)),
+            ("controlplane.cluster.x-k8s.io/kubeadmcontrolplanetemplates", Arc::new(admission::admit_template)),
+        ]
+    }
+
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        if !self.acts {
+            return Ok(Vec::new());
+        }
+        let keeper = Arc::new(Keeper {
+            objects: Objects::new(acting.client.clone()),
+            workloads: self.workloads.clone(),
+            door: self.door.clone(),
+            times: self.times,
+            silent: Default::default(),
+        });
+        let (known, stop) = (self.known.clone(), acting.stop.clone());
+        Ok(vec![service("control planes", async move { run(keeper, &known, stream::empty(), stop).await })])
+    }
+}

@@ -1,0 +1,56 @@
+//! Whether a control plane stands a change.
+
+use super::{EtcdMember, Plane, State};
+
+/// Whether a machine's whole control plane is well. Its parts talk to each other alone: one is worth nothing without the others.
+fn is_well(plane: &Plane, machine: &super::Machine) -> bool {
+    let health = &machine.health;
+    let etcd = !plane.etcd_managed || health.etcd_pod == State::True;
+    etcd && [health.api_server, health.controller_manager, health.scheduler].iter().all(|state| *state == State::True)
+}
+
+/// Whether a machine is left whose control plane is well, without this one.
+pub(super) fn components_stand(plane: &Plane, without: Option<&str>) -> bool {
+    let others = plane.machines.iter().filter(|machine| Some(machine.name.as_str()) != without);
+    others.into_iter().any(|machine| is_well(plane, machine))
+}
+
+/// Whether etcd has a quorum of members that are well, once one joins and may be ill, or the member of this name has left.
+pub(super) fn etcd_stands(plane: &Plane, joins: bool, without: Option<&str>) -> bool {
+    let members = plane.members();
+    let (mut voting, mut ill, mut learners) = (0, 0, 0);
+    if joins {
+        voting += 1;
+        // One member cannot become two otherwise.
+        ill += usize::from(members.len() > 1);
+    }
+    for member in members {
+        if member.name.is_empty() {
+            // It is starting.
+            learners += 1;
+            ill += 1;
+        } else if Some(member.name.as_str()) != without {
+            if member.learner {
+                learners += 1;
+            } else {
+                voting += 1;
+            }
+            ill += usize::from(!member_is_well(plane, member));
+        }
+    }
+    // Whoever learns will vote: that is waited for.
+    learners == 0 && has_quorum(voting, ill)
+}
+
+fn has_quorum(voting: usize, ill: usize) -> bool {
+    voting.saturating_sub(ill) > voting / 2
+}
+
+/// Whether a member is well, as far as its machine knows; one without a machine has at least no alarm.
+fn member_is_well(plane: &Plane, member: &EtcdMember) -> bool {
+    let hosts = |machine: &&super::Machine| machine.node.as_deref() == Some(member.name.as_str());
+    match plane.machines.iter().find(hosts) {
+        Some(machine) => machine.health.etcd_member == State::True,
+        None => !plane.etcd.iter().flat_map(|etcd| &etcd.alarms).any(|(id, _)| *id == member.id),
+    }
+}

@@ -1,0 +1,325 @@
+//! What a control plane shows of itself. Pure.
+
+mod available;
+mod old;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::health::{self, ETCD_MEMBER, Verdicts};
+use super::plan::{Action, Decision, Etcd, Remediation};
+use crate::api::cluster::LABEL_CLUSTER;
+use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
+use crate::api::control_plane::VersionCount;
+use crate::api::control_plane::v1beta2::{Initialization, KubeadmControlPlaneStatus, LastRemediation};
+use crate::cluster::contract::{KubeVersion, Truth, Verdict, conditions};
+
+/// A machine that takes longer to go is named.
+const SLOW_DELETION: SignedDuration = SignedDuration::from_mins(15);
+/// Machines that a message names.
+const NAMED: usize = 3;
+
+/// A machine, as far as the status goes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) name: String,
+    pub(super) version: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) deleted: Option<Timestamp>,
+    pub(super) has_provider_id: bool,
+    /// A health check failed.
+    pub(super) unhealthy: bool,
+    /// What its conditions say: Ready, Available, UpToDate, OwnerRemediated.
+    pub(super) said: BTreeMap<&'static str, Verdict>,
+    /// How its parts are.
+    pub(super) parts: Verdicts,
+    /// What it replaces.
+    pub(super) replaces: Option<Remediation>,
+}
+
+impl Shown {
+    fn holds(&self, type_: &str) -> bool {
+        self.said.get(type_).is_some_and(Verdict::is_true)
+    }
+
+    /// Whether it is to be replaced by the control plane.
+    fn to_remediate(&self) -> bool {
+        self.unhealthy && self.said.get(OWNER_REMEDIATED).is_some_and(|verdict| verdict.truth == Truth::False)
+    }
+}
+
+/// Condition by which a health check asks the owner of a machine to replace it.
+pub(super) const OWNER_REMEDIATED: &str = "OwnerRemediated";
+
+/// How the deletion of a control plane is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Deleting {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// What there is to show.
+pub(super) struct Report<'a> {
+    pub(super) cluster: &'a str,
+    pub(super) generation: Option<i64>,
+    pub(super) desired: usize,
+    pub(super) etcd_managed: bool,
+    pub(super) initialized: bool,
+    pub(super) paused: Verdict,
+    /// `None` as long as nobody looked.
+    pub(super) certificates: Option<Verdict>,
+    pub(super) machines: &'a [Shown],
+    /// Nodes that are ready, where that is known.
+    pub(super) ready_nodes: Option<usize>,
+    pub(super) etcd: Option<&'a Etcd>,
+    /// What is wrong with the parts, beside what machines say.
+    pub(super) contact: &'a health::Contact,
+    pub(super) decision: Option<&'a Decision>,
+    /// Why nothing can be made.
+    pub(super) blocked: Option<String>,
+    pub(super) deleting: Option<Deleting>,
+    pub(super) remediation: Option<Remediation>,
+    pub(super) now: Timestamp,
+}
+
+/// The status, as it was and with what is known now.
+pub(super) fn status(mut status: KubeadmControlPlaneStatus, report: &Report<'_>) -> KubeadmControlPlaneStatus {
+    let count = |of: &dyn Fn(&Shown) -> bool| number(report.machines.iter().filter(|machine| of(machine)).count());
+    status.selector = Some(format!("{LABEL_CLUSTER}={},{LABEL_CONTROL_PLANE}", report.cluster));
+    status.replicas = Some(number(report.machines.len()));
+    status.ready_replicas = Some(count(&|machine| machine.holds("Ready")));
+    status.available_replicas = Some(count(&|machine| machine.holds("Available")));
+    status.up_to_date_replicas = Some(count(&|machine| machine.holds("UpToDate")));
+    status.versions = versions(report.machines);
+    if let Some(oldest) = status.versions.first() {
+        status.version = Some(oldest.version.clone());
+    }
+    if report.initialized {
+        status.initialization = Some(Initialization { control_plane_initialized: Some(true) });
+    }
+    status.observed_generation = report.generation.filter(|generation| *generation > 0);
+    status.last_remediation = last_remediation(report).or(status.last_remediation);
+    let mut set = |type_: &str, verdict: &Verdict| {
+        conditions::set(&mut status.conditions, type_, verdict, report.generation, report.now);
+    };
+    if let Some(certificates) = &report.certificates {
+        set("CertificatesAvailable", certificates);
+    }
+    set("Paused", &report.paused);
+    let parts = whole(report);
+    for (type_, verdict) in &parts {
+        set(type_, verdict);
+    }
+    let certificates = conditions::is_true(&status.conditions, "CertificatesAvailable");
+    let mut verdicts = vec![("Available", available::verdict(report, certificates))];
+    verdicts.extend(progress(report));
+    for (type_, verdict) in &verdicts {
+        conditions::set(&mut status.conditions, type_, verdict, report.generation, report.now);
+    }
+    old::show(&mut status, report, &parts);
+    status
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn versions(machines: &[Shown]) -> Vec<VersionCount> {
+    let mut counts: BTreeMap<(Option<KubeVersion>, &str), i32> = BTreeMap::new();
+    for version in
+        machines.iter().filter_map(|machine| machine.version.as_deref()).filter(|version| !version.is_empty())
+    {
+        *counts.entry((version.parse().ok(), version)).or_default() += 1;
+    }
+    let shown = counts
+        .into_iter()
+        .map(|((_, version), count)| VersionCount { version: version.to_owned(), replicas: Some(count) });
+    shown.collect()
+}
+
+/// What is being replaced, or was last.
+fn last_remediation(report: &Report<'_>) -> Option<LastRemediation> {
+    let of_machines = report.machines.iter().filter_map(|machine| machine.replaces.clone());
+    let last = report.remediation.clone().or_else(|| of_machines.max_by_key(|remediation| remediation.timestamp))?;
+    Some(LastRemediation {
+        machine: last.machine,
+        time: Time(conditions::whole(last.timestamp)),
+        retry_count: last.retry_count.max(0),
+    })
+}
+
+/// How etcd and the parts of the control plane are as a whole.
+fn whole(report: &Report<'_>) -> Vec<(&'static str, Verdict)> {
+    const REASONS: [&str; 3] = ["Healthy", "NotHealthy", "HealthUnknown"];
+    let unknown = match report.contact {
+        health::Contact::Early => Some(Verdict::unknown("InspectionFailed", waiting(report))),
+        health::Contact::Down(why) => Some(Verdict::unknown("ConnectionDown", why.clone())),
+        health::Contact::Seen(_) => None,
+    };
+    let of_parts = |wanted: &dyn Fn(&str) -> bool| {
+        let parts = report.machines.iter().flat_map(|machine| {
+            let parts = machine.parts.iter().filter(|(type_, _)| wanted(type_));
+            parts.map(|(_, verdict)| (machine.name.as_str(), Some(verdict.clone())))
+        });
+        conditions::all(parts, REASONS)
+    };
+    let is_member = |type_: &str| type_ == ETCD_MEMBER;
+    let mut verdicts = Vec::new();
+    if report.etcd_managed {
+        let mut verdict = unknown.clone().unwrap_or_else(|| of_parts(&is_member));
+        let hosts: Vec<health::Host> = report.machines.iter().map(host).collect();
+        let strays = health::strays(&hosts, report.etcd);
+        if !strays.is_empty() {
+            let mut lines: Vec<String> = strays.iter().map(|stray| format!("* {stray}")).collect();
+            lines.extend((!verdict.message.is_empty()).then(|| verdict.message.clone()));
+            verdict = Verdict::no("NotHealthy", lines.join("\n"));
+        }
+        verdicts.push(("EtcdClusterHealthy", verdict));
+    }
+    let parts = unknown.unwrap_or_else(|| of_parts(&|type_| !is_member(type_)));
+    verdicts.push(("ControlPlaneComponentsHealthy", parts));
+    verdicts
+}
+
+fn host(machine: &Shown) -> health::Host {
+    health::Host { node: machine.node.clone(), ..health::Host::default() }
+}
+
+fn waiting(report: &Report<'_>) -> String {
+    report.blocked.clone().unwrap_or_else(|| "Waiting for the control plane to be initialized".into())
+}
+
+/// What is under way.
+fn progress(report: &Report<'_>) -> Vec<(&'static str, Verdict)> {
+    let machines = report.machines;
+    let initialized = if report.initialized { Verdict::yes("Initialized") } else { Verdict::no("NotInitialized", "") };
+    let said = |type_: &'static str, reasons| {
+        if machines.is_empty() {
+            return Verdict::yes("NoReplicas");
+        }
+        conditions::all(
+            machines.iter().map(|machine| (machine.name.as_str(), machine.said.get(type_).cloned())),
+            reasons,
+        )
+    };
+    let deleting = match &report.deleting {
+        None => Verdict::no("NotDeleting", ""),
+        Some(Deleting { reason, message }) => Verdict { message: message.clone(), ..Verdict::yes(reason) },
+    };
+    vec![
+        ("Initialized", initialized),
+        ("MachinesReady", said("Ready", ["Ready", "NotReady", "ReadyUnknown"])),
+        ("MachinesUpToDate", said("UpToDate", ["UpToDate", "NotUpToDate", "UpToDateUnknown"])),
+        ("RollingOut", rolling_out(machines)),
+        ("ScalingUp", scaling_up(report)),
+        ("ScalingDown", scaling_down(report)),
+        ("Remediating", remediating(machines)),
+        ("Deleting", deleting),
+    ]
+}
+
+fn yes(reason: &str, message: String) -> Verdict {
+    Verdict { message, ..Verdict::yes(reason) }
+}
+
+fn rolling_out(machines: &[Shown]) -> Verdict {
+    let outdated: Vec<&Verdict> = machines
+        .iter()
+        .filter_map(|machine| machine.said.get("UpToDate"))
+        .filter(|verdict| verdict.truth == Truth::False)
+        .collect();
+    if outdated.is_empty() {
+        return Verdict::no("NotRollingOut", "");
+    }
+    let mut reasons: Vec<&str> = outdated.iter().flat_map(|verdict| verdict.message.lines()).collect();
+    // What changed of the version comes first.
+    reasons.sort_by_key(|reason| (!reason.starts_with("* Version"), *reason));
+    reasons.dedup();
+    let lines = [format!("Rolling out {} not up-to-date replicas", outdated.len())];
+    let lines = lines.into_iter().chain(reasons.into_iter().map(str::to_owned));
+    yes("RollingOut", lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Why machines are neither made nor deleted.
+fn hindrances(report: &Report<'_>) -> Vec<String> {
+    let preflight = report.decision.map(|decision| &decision.preflight);
+    let mut lines: Vec<String> =
+        preflight.map(|preflight| preflight.messages().into_iter().map(str::to_owned).collect()).unwrap_or_default();
+    // What exactly is waited for.
+    if let Some(Decision { action: Action::Wait(why), preflight, .. }) = report.decision
+        && !why.is_empty()
+        && preflight.faults.is_empty()
+        && !preflight.messages().iter().any(|line| line.trim_start_matches("* ") == why)
+    {
+        lines.push(format!("* {why}"));
+    }
+    lines.extend(
+        preflight.into_iter().flat_map(|preflight| &preflight.faults).take(NAMED).map(|fault| format!("* {fault}")),
+    );
+    lines.extend(report.blocked.iter().map(|why| format!("* {why}")));
+    lines
+}
+
+fn sentence(begin: String, because: &[String]) -> String {
+    if because.is_empty() { begin } else { format!("{begin} is blocked because:\n{}", because.join("\n")) }
+}
+
+fn wanted(report: &Report<'_>) -> usize {
+    if report.deleting.is_some() { 0 } else { report.desired }
+}
+
+fn scaling_up(report: &Report<'_>) -> Verdict {
+    let (current, desired) = (report.machines.len(), wanted(report));
+    if current >= desired {
+        let message = report.blocked.as_ref().map(|why| format!("Scaling up would be blocked because {why}"));
+        return Verdict::no("NotScalingUp", message.unwrap_or_default());
+    }
+    let begin = format!("Scaling up from {current} to {desired} replicas");
+    yes("ScalingUp", sentence(begin, &hindrances(report)))
+}
+
+fn scaling_down(report: &Report<'_>) -> Verdict {
+    let (current, desired) = (report.machines.len(), wanted(report));
+    if current <= desired {
+        return Verdict::no("NotScalingDown", "");
+    }
+    let mut because = hindrances(report);
+    because.extend(slow(report.machines, report.now).map(|slow| format!("* {slow}")));
+    yes("ScalingDown", sentence(format!("Scaling down from {current} to {desired} replicas"), &because))
+}
+
+fn remediating(machines: &[Shown]) -> Verdict {
+    let to_remediate: Vec<&Shown> = machines.iter().filter(|machine| machine.to_remediate()).collect();
+    if to_remediate.is_empty() {
+        let ill: Vec<&str> =
+            machines.iter().filter(|machine| machine.unhealthy).map(|machine| machine.name.as_str()).collect();
+        let message =
+            if ill.is_empty() { String::new() } else { format!("{} not healthy, not to be remediated", few(&ill)) };
+        return Verdict::no("NotRemediating", message);
+    }
+    let said = to_remediate.iter().map(|machine| (machine.name.as_str(), machine.said.get(OWNER_REMEDIATED).cloned()));
+    yes("Remediating", conditions::all(said, ["", "", ""]).message)
+}
+
+/// Machines that take long to go.
+pub(super) fn slow(machines: &[Shown], now: Timestamp) -> Option<String> {
+    let since = |machine: &Shown| machine.deleted.is_some_and(|deleted| now.duration_since(deleted) > SLOW_DELETION);
+    let slow: Vec<&str> =
+        machines.iter().filter(|machine| since(machine)).map(|machine| machine.name.as_str()).collect();
+    (!slow.is_empty()).then(|| format!("{} being deleted for more than 15 min", few(&slow)))
+}
+
+/// Some names of machines with their verb.
+fn few(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let named = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    match (names.len(), more) {
+        (1, _) => format!("Machine {named} is"),
+        (_, 0) => format!("Machines {named} are"),
+        _ => format!("Machines {named} and {more} more are"),
+    }
+}

@@ -1,0 +1,114 @@
+//! The same for clients of v1beta1.
+
+use super::{Report, number};
+use crate::api::cluster::OldCondition;
+use crate::api::control_plane::v1beta2::{DeprecatedStatus, KubeadmControlPlaneStatus};
+use crate::cluster::contract::conditions::{self, set_old};
+use crate::cluster::contract::{Severity, Truth, Verdict};
+use crate::cluster::control_plane::plan::Action;
+
+/// Conditions that `Ready` sums up.
+const PARTS: [&str; 6] =
+    ["MachinesCreated", "MachinesSpecUpToDate", "Resized", "MachinesReady", "Available", "CertificatesAvailable"];
+
+/// Puts in what v1beta1 shows.
+pub(super) fn show(status: &mut KubeadmControlPlaneStatus, report: &Report<'_>, parts: &[(&'static str, Verdict)]) {
+    let replicas = report.machines.len();
+    let old: &mut DeprecatedStatus = status.deprecated.get_or_insert_default().v1beta1.get_or_insert_default();
+    old.updated_replicas = status.up_to_date_replicas.unwrap_or_default();
+    let ready = report.ready_nodes.unwrap_or_default().min(replicas);
+    old.ready_replicas = number(ready);
+    old.unavailable_replicas = number(replicas - ready);
+    let mut set = |type_: &str, verdict: &Verdict, severity| {
+        set_old(&mut old.conditions, type_, verdict, severity, report.now);
+    };
+    match &report.certificates {
+        Some(verdict) if verdict.truth == Truth::True => set("CertificatesAvailable", verdict, Severity::Info),
+        Some(verdict) => {
+            let verdict = Verdict::no("CertificatesGenerationFailed", verdict.message.clone());
+            set("CertificatesAvailable", &verdict, Severity::Warning);
+        }
+        None => {}
+    }
+    if report.initialized {
+        set("Available", &Verdict::yes("Available"), Severity::Info);
+    } else if replicas > 0 || report.decision.is_some() {
+        set("Available", &Verdict::no("WaitingForKubeadmInit", ""), Severity::Info);
+    }
+    set("Resized", &resized(report), Severity::Warning);
+    let creating = report.decision.map(|decision| &decision.action);
+    match &report.blocked {
+        Some(why) => {
+            set("MachinesCreated", &Verdict::no("InfrastructureTemplateCloningFailed", why.clone()), Severity::Error)
+        }
+        None if matches!(creating, Some(Action::Initialize { .. } | Action::Join { .. }) | None) && replicas == 0 => {}
+        None => set("MachinesCreated", &Verdict::yes("MachinesCreated"), Severity::Info),
+    }
+    let outdated = replicas.saturating_sub(usize::try_from(old.updated_replicas).unwrap_or_default());
+    if report.decision.is_some_and(|decision| decision.rolling_out) {
+        let message =
+            format!("Rolling {outdated} replicas with outdated spec ({} replicas up to date)", old.updated_replicas);
+        let verdict = Verdict::no("RollingUpdateInProgress", message);
+        set_old(&mut old.conditions, "MachinesSpecUpToDate", &verdict, Severity::Warning, report.now);
+    } else if find(&old.conditions, "MachinesSpecUpToDate").is_some() {
+        let verdict = Verdict::yes("MachinesSpecUpToDate");
+        set_old(&mut old.conditions, "MachinesSpecUpToDate", &verdict, Severity::Info, report.now);
+    }
+    if replicas > 0 {
+        let said = report.machines.iter().map(|machine| (machine.name.as_str(), machine.said.get("Ready").cloned()));
+        let ready = conditions::all(said, ["Ready", "MachinesNotReady", "MachinesNotReady"]);
+        let ready = if ready.is_true() { ready } else { Verdict { truth: Truth::False, ..ready } };
+        set_old(&mut old.conditions, "MachinesReady", &ready, Severity::Warning, report.now);
+    }
+    for (type_, verdict) in parts {
+        let of = |end: &str| format!("{}{end}", type_.trim_end_matches("Healthy"));
+        let verdict = match verdict.truth {
+            Truth::True => verdict.clone(),
+            Truth::False => Verdict { reason: of("Unhealthy"), ..verdict.clone() },
+            Truth::Unknown => Verdict { reason: of("Unknown"), ..verdict.clone() },
+        };
+        set_old(&mut old.conditions, type_, &verdict, Severity::Error, report.now);
+    }
+    let ready = summary(&old.conditions);
+    let severity = ready.1;
+    set_old(&mut old.conditions, "Ready", &ready.0, severity, report.now);
+}
+
+fn resized(report: &Report<'_>) -> Verdict {
+    let (current, desired) = (report.machines.len(), report.desired);
+    if report.deleting.is_some() {
+        return Verdict::no(
+            "Deleting",
+            report.deleting.as_ref().map(|deleting| deleting.message.clone()).unwrap_or_default(),
+        );
+    }
+    let change = |way: &str| format!("Scaling {way} control plane to {desired} replicas (actual {current})");
+    match current.cmp(&desired) {
+        std::cmp::Ordering::Less => Verdict::no("ScalingUp", change("up")),
+        std::cmp::Ordering::Greater => Verdict::no("ScalingDown", change("down")),
+        std::cmp::Ordering::Equal => Verdict::yes("Resized"),
+    }
+}
+
+fn find<'c>(conditions: &'c [OldCondition], type_: &str) -> Option<&'c OldCondition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// The gravest of the parts that do not hold.
+fn summary(all: &[OldCondition]) -> (Verdict, Severity) {
+    let grave = |condition: &OldCondition| match condition.severity.as_deref() {
+        Some("Error") => 0,
+        Some("Warning") => 1,
+        _ => 2,
+    };
+    let false_ones = PARTS.iter().filter_map(|type_| find(all, type_)).filter(|condition| condition.status != "True");
+    match false_ones.min_by_key(|condition| grave(condition)) {
+        None => (Verdict::yes("Ready"), Severity::Info),
+        Some(one) => {
+            let severity = [Severity::Error, Severity::Warning, Severity::Info];
+            let severity = severity.get(grave(one)).copied().unwrap_or(Severity::Info);
+            let reason = one.reason.clone().unwrap_or_default();
+            (Verdict::no(&reason, one.message.clone().unwrap_or_default()), severity)
+        }
+    }
+}
