@@ -1,0 +1,194 @@
+//! What is known of a host when one is chosen: a slim view of a BareMetalHost.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+
+use super::needs::Capacity;
+use crate::api::infrastructure::GROUP;
+use crate::api::metal3::{
+    ANNOTATION_DETACHED, ANNOTATION_PAUSED, BareMetalHost, HardwareData, ObjectReference, ProvisioningState,
+};
+use crate::cluster::infrastructure::names::{ANNOTATION_UNHEALTHY, ANNOTATION_UNHEALTHY_OLD, MACHINE_KIND};
+use crate::runtime::essence;
+
+/// Bytes of labels that are kept of a host. One with more is given to nobody.
+const MOST_LABELS: usize = 16 << 10;
+/// Letters that are kept of an error and of a consumer's name.
+const SHOWN: usize = 120;
+
+/// What is known of a host.
+#[derive(Clone, Debug, Default)]
+pub struct HostView {
+    /// Which host, and in which version.
+    pub metadata: ObjectMeta,
+    /// Its labels; none when there are too many.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Who has it.
+    pub consumer: Consumer,
+    /// Where it is in its life.
+    pub state: ProvisioningState,
+    /// Its error; empty when there is none.
+    pub error: String,
+    /// What keeps it from being given away, by annotations.
+    pub barred: Option<Barred>,
+    /// Whether it was told what to run.
+    pub has_image: bool,
+    /// Its hardware, where the host itself says.
+    pub capacity: Option<Capacity>,
+}
+
+/// What keeps a host from being given away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Barred {
+    /// Nothing is done about it.
+    Paused,
+    /// It is not managed.
+    Detached,
+    /// It failed as a machine.
+    Unhealthy,
+}
+
+impl Barred {
+    /// What it is called.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::Detached => "detached",
+            Self::Unhealthy => "marked unhealthy",
+        }
+    }
+}
+
+/// Who has a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Consumer {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// The Metal3Machine of this name.
+    Machine {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// Something else: its kind and its name.
+    Other {
+        /// Kind.
+        kind: String,
+        /// Name.
+        name: String,
+    },
+}
+
+impl Consumer {
+    /// As a host names it. The version says nothing.
+    pub fn of(reference: Option<&ObjectReference>, namespace: &str) -> Self {
+        let Some(reference) = reference else { return Self::Nobody };
+        let text = |text: &Option<String>| text.as_deref().unwrap_or_default().chars().take(253).collect::<String>();
+        let (kind, name) = (text(&reference.kind), text(&reference.name));
+        let group = reference.api_version.as_deref().unwrap_or_default().split('/').next();
+        if kind == MACHINE_KIND && group == Some(GROUP) {
+            let namespace = reference.namespace.clone().unwrap_or_else(|| namespace.to_owned());
+            return Self::Machine { namespace, name };
+        }
+        Self::Other { kind, name }
+    }
+
+    /// Whether it is this Metal3Machine.
+    pub fn is_machine(&self, of_namespace: &str, named: &str) -> bool {
+        matches!(self, Self::Machine { namespace, name } if namespace == of_namespace && name == named)
+    }
+}
+
+impl From<&BareMetalHost> for HostView {
+    fn from(host: &BareMetalHost) -> Self {
+        let labels = host.labels();
+        let size: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let has = |key: &str| host.annotations().contains_key(key);
+        let barred = if has(ANNOTATION_PAUSED) {
+            Some(Barred::Paused)
+        } else if has(ANNOTATION_DETACHED) {
+            Some(Barred::Detached)
+        } else {
+            (has(ANNOTATION_UNHEALTHY) || has(ANNOTATION_UNHEALTHY_OLD)).then_some(Barred::Unhealthy)
+        };
+        let status = host.status.as_ref();
+        Self {
+            metadata: essence(&host.metadata),
+            labels: (size <= MOST_LABELS).then(|| labels.clone()),
+            consumer: Consumer::of(host.spec.consumer_ref.as_ref(), &host.namespace().unwrap_or_default()),
+            state: status.map(|status| status.provisioning.state).unwrap_or_default(),
+            error: status.map(|status| status.error_message.chars().take(SHOWN).collect()).unwrap_or_default(),
+            barred,
+            has_image: host.spec.image.is_some() || host.spec.custom_deploy.is_some(),
+            capacity: status.and_then(|status| status.hardware.as_ref()).map(Capacity::from),
+        }
+    }
+}
+
+impl HostView {
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Whether it is where hosts are given away.
+    pub fn is_available(&self) -> bool {
+        matches!(self.state, ProvisioningState::Available | ProvisioningState::Ready)
+    }
+}
+
+/// What inspection found of a host's hardware: a slim view of a HardwareData.
+#[derive(Clone, Debug)]
+pub struct HardwareView {
+    metadata: ObjectMeta,
+    /// What it found.
+    pub capacity: Option<Capacity>,
+}
+
+impl From<&HardwareData> for HardwareView {
+    fn from(data: &HardwareData) -> Self {
+        Self { metadata: essence(&data.metadata), capacity: data.spec.hardware.as_ref().map(Capacity::from) }
+    }
+}
+
+/// Views are kept as the objects that they are of.
+macro_rules! view_of {
+    ($view:ty, $kind:ty) => {
+        impl Resource for $view {
+            type DynamicType = ();
+            type Scope = <$kind as Resource>::Scope;
+
+            fn kind((): &()) -> Cow<'_, str> {
+                <$kind>::kind(&())
+            }
+
+            fn group((): &()) -> Cow<'_, str> {
+                <$kind>::group(&())
+            }
+
+            fn version((): &()) -> Cow<'_, str> {
+                <$kind>::version(&())
+            }
+
+            fn plural((): &()) -> Cow<'_, str> {
+                <$kind>::plural(&())
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+view_of!(HostView, BareMetalHost);
+view_of!(HardwareView, HardwareData);

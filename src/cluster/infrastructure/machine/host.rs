@@ -1,0 +1,447 @@
+//! What a Metal3Machine writes into its host, as patches of the host. Pure.
+//!
+//! A patch says only what is not so yet; there is none when all is.
+
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::api::cluster::LABEL_CLUSTER;
+use crate::api::infrastructure::v1beta2::{Image, Metal3Machine};
+use crate::api::infrastructure::{ChecksumType, DiskFormat};
+use crate::api::metal3::{ANNOTATION_PAUSED, ANNOTATION_STATUS, BareMetalHost, ProvisioningState, SecretReference};
+use crate::cluster::infrastructure::choose::{Consumer, HostView};
+use crate::cluster::infrastructure::names::{
+    ANNOTATION_BLOCK_MOVE, API_VERSION, LABEL_REUSE, MACHINE_KIND, PAUSED_BY_CLUSTER,
+};
+
+/// Whether a host is this machine's.
+pub fn is_of(host: &BareMetalHost, machine: &Metal3Machine) -> bool {
+    let namespace = machine.namespace().unwrap_or_default();
+    Consumer::of(host.spec.consumer_ref.as_ref(), &namespace).is_machine(&namespace, &machine.name_any())
+}
+
+/// Takes the host: says whose it is, of which cluster, and that it is kept for nobody else.
+pub fn claim(host: &BareMetalHost, machine: &Metal3Machine, cluster: &str) -> Option<Value> {
+    let mut patch = Changes::default();
+    if !is_of(host, machine) {
+        patch.spec("consumerRef", consumer(MACHINE_KIND, API_VERSION, machine.namespace(), &machine.name_any()));
+    }
+    if host.labels().get(LABEL_CLUSTER).map(String::as_str) != Some(cluster) {
+        patch.label(LABEL_CLUSTER, json!(cluster));
+    }
+    if host.labels().contains_key(LABEL_REUSE) {
+        patch.label(LABEL_REUSE, Value::Null);
+    }
+    // Whoever moves hosts to another server waits until this one is paused.
+    if !host.annotations().contains_key(ANNOTATION_BLOCK_MOVE) && !host.annotations().contains_key(ANNOTATION_PAUSED) {
+        patch.annotation(ANNOTATION_BLOCK_MOVE, json!(""));
+    }
+    patch.of(host)
+}
+
+/// A reference that leaves nothing of the one before it.
+fn consumer(kind: &str, api_version: &str, namespace: Option<String>, name: &str) -> Value {
+    json!({
+        "kind": kind, "apiVersion": api_version, "namespace": namespace, "name": name,
+        "uid": null, "resourceVersion": null, "fieldPath": null,
+    })
+}
+
+/// What a host is to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Deployment<'a> {
+    /// The machine.
+    pub machine: &'a Metal3Machine,
+    /// Secret with its user data.
+    pub user_data: &'a SecretReference,
+    /// Secret with its meta data.
+    pub meta_data: Option<&'a SecretReference>,
+    /// Secret with its network data.
+    pub network_data: Option<&'a SecretReference>,
+}
+
+/// Tells the host what to run. One that was told already is not told anything else: whatever is to be other needs another
+/// machine.
+pub fn deploy(host: &BareMetalHost, deployment: Deployment<'_>) -> Option<Value> {
+    let spec = &deployment.machine.spec;
+    let mut patch = Changes::default();
+    if host.spec.image.is_none() && host.spec.custom_deploy.is_none() {
+        if let Some(image) = &spec.image {
+            patch.spec("image", image_of(image));
+        }
+        if let Some(custom) = &spec.custom_deploy {
+            patch.spec("customDeploy", json!({"method": custom.method}));
+        }
+        let namespace = deployment.machine.namespace();
+        let mut secret = |field: &str, reference: Option<&SecretReference>| {
+            if let Some(SecretReference { name: Some(name), .. }) = reference {
+                patch.spec(field, json!({"name": name, "namespace": namespace}));
+            }
+        };
+        secret("userData", Some(deployment.user_data));
+        secret("metaData", deployment.meta_data);
+        secret("networkData", deployment.network_data);
+    }
+    keep(host, deployment.machine, patch)
+}
+
+/// What holds for a host as long as it is the machine's.
+pub fn maintain(host: &BareMetalHost, machine: &Metal3Machine) -> Option<Value> {
+    keep(host, machine, Changes::default())
+}
+
+fn keep(host: &BareMetalHost, machine: &Metal3Machine, mut patch: Changes) -> Option<Value> {
+    let cleaning = machine.spec.automated_cleaning_mode;
+    if cleaning.is_some() && host.spec.automated_cleaning_mode != cleaning {
+        patch.spec("automatedCleaningMode", json!(cleaning));
+    }
+    if !host.spec.online {
+        patch.spec("online", json!(true));
+    }
+    patch.of(host)
+}
+
+fn image_of(image: &Image) -> Value {
+    let mut made = Map::new();
+    made.insert("url".into(), json!(image.url));
+    if let Some(checksum) = image.checksum.as_ref().filter(|checksum| !checksum.is_empty()) {
+        made.insert("checksum".into(), json!(checksum));
+        let type_: Option<ChecksumType> = image.checksum_type;
+        made.extend(type_.map(|type_| ("checksumType".to_owned(), json!(type_))));
+    }
+    let format: Option<DiskFormat> = image.disk_format;
+    made.extend(format.map(|format| ("format".to_owned(), json!(format))));
+    Value::Object(made)
+}
+
+/// For whom a host is kept that is let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// `cp-<control plane>` or `md-<deployment>`.
+    pub for_whom: String,
+    /// The cluster that holds it until then.
+    pub cluster: String,
+}
+
+/// How far a host is that is to be let go.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Release {
+    /// It is not the machine's.
+    NotOurs,
+    /// It must be told so.
+    Tell(Value),
+    /// It is not through yet.
+    Wait(String),
+    /// It is through: this lets it go.
+    LetGo(Value),
+}
+
+/// Lets a host go, step by step.
+pub fn release(host: &BareMetalHost, machine: &Metal3Machine, cluster: Option<&str>, keep: Option<&Keep>) -> Release {
+    if !is_of(host, machine) {
+        return Release::NotOurs;
+    }
+    if let Some(patch) = end(host, machine).of(host) {
+        return Release::Tell(patch);
+    }
+    let status = host.status.clone().unwrap_or_default();
+    let state = status.provisioning.state;
+    let is_through = match state {
+        ProvisioningState::None
+        | ProvisioningState::Unmanaged
+        | ProvisioningState::Registering
+        | ProvisioningState::MatchProfile
+        | ProvisioningState::Inspecting
+        | ProvisioningState::Ready
+        | ProvisioningState::Available => true,
+        // Nobody deprovisions it; it must not run on.
+        ProvisioningState::ExternallyProvisioned => !status.powered_on || host.spec.disable_power_off,
+        ProvisioningState::Preparing
+        | ProvisioningState::Provisioning
+        | ProvisioningState::Provisioned
+        | ProvisioningState::Deprovisioning
+        | ProvisioningState::PoweringOffBeforeDelete
+        | ProvisioningState::Deleting => false,
+    };
+    if !is_through {
+        return Release::Wait(waiting(host, state));
+    }
+    let mut patch = Changes::default();
+    match keep {
+        None => patch.spec("consumerRef", Value::Null),
+        Some(keep) => {
+            let holder = consumer("Cluster", "cluster.x-k8s.io/v1beta2", host.namespace(), &keep.cluster);
+            patch.spec("consumerRef", holder);
+            patch.label(LABEL_REUSE, json!(keep.for_whom));
+        }
+    }
+    let label = host.labels().get(LABEL_CLUSTER);
+    if label.is_some() && cluster.is_none_or(|cluster| label.map(String::as_str) == Some(cluster)) {
+        patch.label(LABEL_CLUSTER, Value::Null);
+    }
+    if host.annotations().get(ANNOTATION_PAUSED).map(String::as_str) == Some(PAUSED_BY_CLUSTER) {
+        patch.annotation(ANNOTATION_PAUSED, Value::Null);
+    }
+    if host.annotations().contains_key(ANNOTATION_BLOCK_MOVE) {
+        patch.annotation(ANNOTATION_BLOCK_MOVE, Value::Null);
+    }
+    // It is not empty: the consumer goes.
+    Release::LetGo(patch.of(host).unwrap_or_default())
+}
+
+/// Nothing is to run any more, and nothing of the machine's is left.
+fn end(host: &BareMetalHost, machine: &Metal3Machine) -> Changes {
+    let mut patch = Changes::default();
+    if host.spec.image.is_some() {
+        patch.spec("image", Value::Null);
+    }
+    if host.spec.custom_deploy.is_some() {
+        patch.spec("customDeploy", Value::Null);
+    }
+    let status = machine.status.clone().unwrap_or_default();
+    for (field, told, there) in [
+        ("userData", &status.user_data, &host.spec.user_data),
+        ("metaData", &status.meta_data, &host.spec.meta_data),
+        ("networkData", &status.network_data, &host.spec.network_data),
+    ] {
+        // What the host had before it was this machine's stays.
+        if told.is_some() && there.as_ref().map(|there| &there.name) == told.as_ref().map(|told| &told.name) {
+            patch.spec(field, Value::Null);
+        }
+    }
+    let online = host.spec.disable_power_off;
+    if host.spec.online != online {
+        patch.spec("online", json!(online));
+    }
+    patch
+}
+
+fn waiting(host: &BareMetalHost, state: ProvisioningState) -> String {
+    let status = host.status.clone().unwrap_or_default();
+    let mut text = format!("BareMetalHost {} is {}", host.name_any(), state.as_str());
+    if !status.error_message.is_empty() {
+        let error: String = status.error_message.chars().take(500).collect();
+        text = format!("{text}, with an error: {error}");
+    }
+    if let Some(barred) = HostView::from(host).barred {
+        text = format!("{text}, and {}", barred.word());
+    }
+    text
+}
+
+/// Pauses the host with its cluster, or ends that. Its status goes along, for a server that it may be moved to.
+pub fn pause(host: &BareMetalHost, is_paused: bool) -> Option<Value> {
+    let mut patch = Changes::default();
+    let annotations = host.annotations();
+    let by = annotations.get(ANNOTATION_PAUSED).map(String::as_str);
+    if is_paused {
+        if by.is_none() {
+            patch.annotation(ANNOTATION_PAUSED, json!(PAUSED_BY_CLUSTER));
+            let mut status = json!(host.status.clone().unwrap_or_default());
+            if let Some(status) = status.as_object_mut() {
+                status.remove("hardware");
+            }
+            patch.annotation(ANNOTATION_STATUS, json!(status.to_string()));
+        }
+        if annotations.contains_key(ANNOTATION_BLOCK_MOVE) {
+            patch.annotation(ANNOTATION_BLOCK_MOVE, Value::Null);
+        }
+    } else if by == Some(PAUSED_BY_CLUSTER) {
+        patch.annotation(ANNOTATION_PAUSED, Value::Null);
+    }
+    patch.of(host)
+}
+
+/// A merge patch in the making.
+#[derive(Default)]
+struct Changes {
+    labels: Map<String, Value>,
+    annotations: Map<String, Value>,
+    spec: Map<String, Value>,
+}
+
+impl Changes {
+    fn label(&mut self, key: &str, value: Value) {
+        self.labels.insert(key.to_owned(), value);
+    }
+
+    fn annotation(&mut self, key: &str, value: Value) {
+        self.annotations.insert(key.to_owned(), value);
+    }
+
+    fn spec(&mut self, field: &str, value: Value) {
+        self.spec.insert(field.to_owned(), value);
+    }
+
+    /// The patch, for this very version of the host.
+    fn of(self, host: &BareMetalHost) -> Option<Value> {
+        let mut metadata = Map::new();
+        metadata.extend((!self.labels.is_empty()).then(|| ("labels".to_owned(), self.labels.into())));
+        metadata.extend((!self.annotations.is_empty()).then(|| ("annotations".to_owned(), self.annotations.into())));
+        if metadata.is_empty() && self.spec.is_empty() {
+            return None;
+        }
+        metadata.insert("resourceVersion".into(), json!(host.resource_version()));
+        let mut patch = json!({ "metadata": metadata });
+        if !self.spec.is_empty() {
+            patch["spec"] = self.spec.into();
+        }
+        Some(patch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(change: Value) -> BareMetalHost {
+        let mut host = json!({
+            "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
+            "metadata": {"name": "h", "namespace": "rack", "resourceVersion": "7"},
+            "spec": {"online": false},
+        });
+        json_patch::merge(&mut host, &change);
+        serde_json::from_value(host).expect("a host")
+    }
+
+    fn machine(change: Value) -> Metal3Machine {
+        let mut machine = json!({
+            "apiVersion": API_VERSION, "kind": "Metal3Machine",
+            "metadata": {"name": "m", "namespace": "rack"},
+            "spec": {"image": {"url": "http://x/y", "checksum": "aa"}},
+        });
+        json_patch::merge(&mut machine, &change);
+        serde_json::from_value(machine).expect("a machine")
+    }
+
+    /// The host after a patch.
+    fn after(host: &BareMetalHost, patch: Option<Value>) -> BareMetalHost {
+        let mut value = json!(host);
+        json_patch::merge(&mut value, &patch.expect("a patch"));
+        serde_json::from_value(value).expect("a host")
+    }
+
+    fn ours(change: Value) -> BareMetalHost {
+        let claimed = host(json!({}));
+        let mut claimed = json!(after(&claimed, claim(&claimed, &machine(json!({})), "c")));
+        json_patch::merge(&mut claimed, &change);
+        serde_json::from_value(claimed).expect("a host")
+    }
+
+    #[test]
+    fn a_claim_is_of_one_version_and_leaves_nothing_of_the_one_before() {
+        let reference = json!({"kind": "Cluster", "name": "c", "namespace": "rack", "apiVersion": "x/v1", "uid": "u"});
+        let kept = host(json!({"spec": {"consumerRef": reference}, "metadata": {"labels": {LABEL_REUSE: "md-w"}}}));
+        let patch = claim(&kept, &machine(json!({})), "c").expect("a patch");
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        let claimed = after(&kept, Some(patch));
+        let consumer = claimed.spec.consumer_ref.clone().expect("a consumer");
+        assert_eq!(
+            (consumer.kind.as_deref(), consumer.name.as_deref(), consumer.uid),
+            (Some("Metal3Machine"), Some("m"), None)
+        );
+        assert_eq!(claimed.labels().get(LABEL_CLUSTER).map(String::as_str), Some("c"));
+        assert!(!claimed.labels().contains_key(LABEL_REUSE));
+        assert_eq!(claim(&claimed, &machine(json!({})), "c"), None, "twice is once");
+    }
+
+    #[test]
+    fn a_host_is_told_once_what_to_run() {
+        let machine = machine(json!({"spec": {"image": {"diskFormat": "qcow2"}, "automatedCleaningMode": "disabled"}}));
+        let secret = |name: &str| SecretReference { name: Some(name.into()), namespace: None };
+        let (user, network) = (secret("u"), secret("n"));
+        let deployment =
+            Deployment { machine: &machine, user_data: &user, meta_data: None, network_data: Some(&network) };
+        let told = after(&ours(json!({})), deploy(&ours(json!({})), deployment));
+        assert_eq!(json!(told.spec.image), json!({"url": "http://x/y", "checksum": "aa", "format": "qcow2"}));
+        assert_eq!(json!(told.spec.user_data), json!({"name": "u", "namespace": "rack"}));
+        assert_eq!(json!(told.spec.network_data), json!({"name": "n", "namespace": "rack"}));
+        assert!(told.spec.meta_data.is_none() && told.spec.online);
+        assert_eq!(json!(told.spec.automated_cleaning_mode), json!("disabled"));
+        assert_eq!(deploy(&told, deployment), None);
+        // It runs something already: only what is always so is set.
+        let running = ours(json!({"spec": {"image": {"url": "http://other"}}}));
+        let patch = deploy(&running, deployment).expect("a patch");
+        assert_eq!(patch["spec"], json!({"online": true, "automatedCleaningMode": "disabled"}));
+        // No checksum of a kind that says nothing.
+        let plain = Image { url: "oci://x/y".into(), checksum: Some(String::new()), ..Image::default() };
+        assert_eq!(image_of(&plain), json!({"url": "oci://x/y"}));
+    }
+
+    #[test]
+    fn a_host_is_let_go_when_it_is_through() {
+        let leaving = machine(json!({"status": {"userData": {"name": "u"}, "metaData": {"name": "other"}}}));
+        let host_in = |state: &str, more: Value| {
+            let mut host = json!(ours(json!({"status": {"provisioning": {"state": state}}})));
+            json_patch::merge(&mut host, &more);
+            serde_json::from_value::<BareMetalHost>(host).expect("a host")
+        };
+        let running = host_in(
+            "provisioned",
+            json!({"spec": {"online": true, "image": {"url": "x"}, "userData": {"name": "u"}, "metaData": {"name": "m"}}}),
+        );
+        let Release::Tell(patch) = release(&running, &leaving, Some("c"), None) else { panic!("it runs") };
+        assert_eq!(patch["spec"], json!({"image": null, "userData": null, "online": false}));
+        for state in
+            ["preparing", "provisioning", "provisioned", "deprovisioning", "powering off before delete", "deleting"]
+        {
+            let release = release(&host_in(state, json!({})), &leaving, Some("c"), None);
+            assert_eq!(release, Release::Wait(format!("BareMetalHost h is {state}")), "{state}");
+        }
+        for state in ["", "unmanaged", "registering", "match profile", "inspecting", "ready", "available"] {
+            let host = host_in(state, json!({}));
+            let Release::LetGo(patch) = release(&host, &leaving, Some("c"), None) else { panic!("{state}") };
+            let free = after(&host, Some(patch));
+            assert!(
+                free.spec.consumer_ref.is_none() && free.labels().is_empty() && free.annotations().is_empty(),
+                "{state}"
+            );
+        }
+        let external = |on: bool| host_in("externally provisioned", json!({"status": {"poweredOn": on}}));
+        assert!(matches!(release(&external(true), &leaving, Some("c"), None), Release::Wait(_)));
+        assert!(matches!(release(&external(false), &leaving, Some("c"), None), Release::LetGo(_)));
+        // With its power left on, where it must not be switched off.
+        let lasting = host_in("available", json!({"spec": {"disablePowerOff": true}}));
+        let Release::Tell(patch) = release(&lasting, &leaving, Some("c"), None) else { panic!("it is off") };
+        assert_eq!(patch["spec"], json!({"online": true}));
+        let stuck = host_in(
+            "provisioned",
+            json!({"status": {"errorMessage": "no BMC"}, "metadata": {"annotations": {"baremetalhost.metal3.io/detached": ""}}}),
+        );
+        assert_eq!(
+            release(&stuck, &leaving, Some("c"), None),
+            Release::Wait("BareMetalHost h is provisioned, with an error: no BMC, and detached".into())
+        );
+        assert_eq!(release(&host(json!({})), &leaving, Some("c"), None), Release::NotOurs);
+    }
+
+    #[test]
+    fn a_host_is_kept_for_whoever_comes_next() {
+        let host = ours(json!({"status": {"provisioning": {"state": "available"}}}));
+        let keep = Keep { for_whom: "md-w".into(), cluster: "c".into() };
+        let Release::LetGo(patch) = release(&host, &machine(json!({})), Some("c"), Some(&keep)) else { panic!() };
+        let kept = after(&host, Some(patch));
+        let consumer = kept.spec.consumer_ref.clone().expect("a consumer");
+        assert_eq!((consumer.kind.as_deref(), consumer.name.as_deref()), (Some("Cluster"), Some("c")));
+        assert_eq!(kept.labels().get(LABEL_REUSE).map(String::as_str), Some("md-w"));
+        assert!(!kept.labels().contains_key(LABEL_CLUSTER));
+    }
+
+    #[test]
+    fn a_pause_is_the_clusters_own() {
+        let running = ours(json!({"status": {"poweredOn": true, "hardware": {"ramMebibytes": 5}}}));
+        assert!(running.annotations().contains_key(ANNOTATION_BLOCK_MOVE));
+        let paused = after(&running, pause(&running, true));
+        assert_eq!(paused.annotations().get(ANNOTATION_PAUSED).map(String::as_str), Some(PAUSED_BY_CLUSTER));
+        assert!(!paused.annotations().contains_key(ANNOTATION_BLOCK_MOVE));
+        let status: Value = serde_json::from_str(&paused.annotations()[ANNOTATION_STATUS]).expect("a status");
+        assert_eq!((&status["poweredOn"], status.get("hardware")), (&json!(true), None));
+        assert_eq!(pause(&paused, true), None);
+        let again = after(&paused, pause(&paused, false));
+        assert!(!again.annotations().contains_key(ANNOTATION_PAUSED));
+        assert_eq!(pause(&again, false), None);
+        // Somebody else's pause stays.
+        let other = ours(json!({"metadata": {"annotations": {ANNOTATION_PAUSED: "me", ANNOTATION_BLOCK_MOVE: null}}}));
+        assert_eq!((pause(&other, true), pause(&other, false)), (None, None));
+    }
+}

@@ -1,0 +1,81 @@
+//! A machine that goes: its host is let go, then what it claimed.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use tracing::info;
+
+use super::draft::{Draft, HOST, NODE};
+use super::host::{Keep, Release};
+use super::wait::reuse;
+use super::{Error, Machines, data, host, template};
+use crate::api::cluster::v1beta2::{Cluster, Machine};
+use crate::cluster::contract::{Severity, Verdict};
+use crate::log::named;
+use crate::runtime::key;
+
+/// How often a host is looked at that is not through yet, if it says nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+impl Machines {
+    /// Lets go whatever the machine has. True when nothing is left, and the machine with it.
+    pub(super) async fn release(
+        &self,
+        draft: &mut Draft,
+        owner: Option<&Machine>,
+        cluster: Option<&Cluster>,
+    ) -> Result<Option<Action>, Error> {
+        self.hosts.forget(&key(&draft.new));
+        draft.say(NODE, &Verdict::no("Deleting", ""), Severity::Info);
+        // A machine of another server's making may have a host that it has not noted.
+        let name = draft.host().or_else(|| self.hosts.of(&key(&draft.new)));
+        let found = match &name {
+            Some(name) => self.hosts_of(&draft.new).get_opt(name).await?,
+            None => None,
+        };
+        if let Some(found) = found {
+            let keep = self.keep(draft, owner, cluster).await?;
+            let cluster = owner.map(|owner| owner.spec.cluster_name.as_str());
+            match host::release(&found, &draft.new, cluster, keep.as_ref()) {
+                Release::NotOurs => {}
+                Release::Tell(patch) => {
+                    self.patch_host(&found, patch).await?;
+                    let why = format!("BareMetalHost {} was told to deprovision", found.name_any());
+                    draft.say(HOST, &Verdict::no("Deleting", why), Severity::Info);
+                    return Ok(Some(Action::requeue(LOOK_AGAIN)));
+                }
+                Release::Wait(why) => {
+                    draft.say(HOST, &Verdict::no("Deleting", format!("Waiting: {why}")), Severity::Info);
+                    return Ok(Some(Action::requeue(LOOK_AGAIN)));
+                }
+                Release::LetGo(patch) => {
+                    if let Some(cluster) = cluster {
+                        self.label_secret(&found, cluster, true).await?;
+                    }
+                    self.patch_host(&found, patch).await?;
+                    let namespace = draft.new.namespace().unwrap_or_default();
+                    info!(host = %named(&namespace, &found.name_any()), machine = %named(&namespace, &draft.new.name_any()), "a machine let its host go");
+                }
+            }
+        }
+        data::release(&self.client, &draft.new).await?;
+        draft.release(&self.client).await?;
+        Ok(None)
+    }
+
+    /// For whom the host is kept. Nothing is while the cluster goes, too.
+    async fn keep(
+        &self,
+        draft: &Draft,
+        owner: Option<&Machine>,
+        cluster: Option<&Cluster>,
+    ) -> Result<Option<Keep>, Error> {
+        let (Some(owner), Some(cluster)) = (owner, cluster) else { return Ok(None) };
+        let Some(for_whom) = reuse(owner).filter(|_| cluster.metadata.deletion_timestamp.is_none()) else {
+            return Ok(None);
+        };
+        let keeps = template::keeps_hosts(&self.client, &draft.new, owner).await?;
+        Ok(keeps.then(|| Keep { for_whom, cluster: cluster.name_any() }))
+    }
+}

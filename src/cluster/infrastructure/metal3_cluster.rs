@@ -1,0 +1,246 @@
+//! Metal3Cluster: what a cluster of bare metal runs on is there as soon as somebody says where its API server is reached.
+//!
+//! Nothing is made. The object stays until none of its machines is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::names::FINALIZER_CLUSTER;
+use crate::api::cluster::v1beta2::{Cluster, Machine};
+use crate::api::cluster::{GROUP, LABEL_CLUSTER};
+use crate::api::infrastructure::v1beta2::{Initialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine};
+use crate::cluster::contract::changes::difference;
+use crate::cluster::contract::conditions::{find, older, set, set_old, summary, whole};
+use crate::cluster::contract::{Severity, Verdict, owners, pause};
+use crate::runtime::{Cache, Reconcile, Slim, objects, run as run_controller};
+
+/// Whether all is there.
+const INFRASTRUCTURE: &str = "BaremetalInfrastructureReady";
+/// The whole.
+const READY: &str = "Ready";
+
+/// After an error.
+const RETRY: Duration = Duration::from_secs(2);
+/// How often machines are counted that must go first, if nothing is heard of them.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Looks at Metal3Clusters.
+pub struct Clusters {
+    client: Client,
+}
+
+/// The Cluster of a Metal3Cluster.
+#[derive(Clone, Copy, Debug)]
+enum Owner<'a> {
+    /// Nobody has said yet which it is.
+    Unsaid,
+    /// It is not there.
+    Gone,
+    /// This one.
+    Is(&'a Cluster),
+}
+
+impl Clusters {
+    /// Nothing is looked at yet.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Looks at them until the shutdown.
+    pub async fn run(self, cache: Cache<Slim<Metal3Cluster>>, shutdown: CancellationToken) {
+        run_controller(Arc::new(self), &cache, stream::empty(), shutdown).await;
+    }
+
+    async fn look(&self, object: Metal3Cluster) -> Result<Action, kube::Error> {
+        let namespace = object.namespace().unwrap_or_default();
+        let reference = owners::of_kind(&object.metadata, GROUP, "Cluster");
+        let cluster = match reference {
+            Some(owner) => Api::<Cluster>::namespaced(self.client.clone(), &namespace).get_opt(&owner.name).await?,
+            None => None,
+        };
+        let owner = match (&cluster, reference) {
+            (Some(cluster), _) => Owner::Is(cluster),
+            (None, Some(_)) => Owner::Gone,
+            (None, None) => Owner::Unsaid,
+        };
+        let is_paused = pause::is_paused(cluster.as_ref(), &object);
+        let left = match object.metadata.deletion_timestamp {
+            Some(_) if !is_paused => self.left(&object, reference.map(|owner| owner.name.as_str())).await?,
+            _ => None,
+        };
+        let api = Api::<Metal3Cluster>::namespaced(self.client.clone(), &namespace);
+        if object.metadata.deletion_timestamp.is_some() && !is_paused && left.is_none() {
+            objects::release(&api, &object, FINALIZER_CLUSTER).await?;
+            return Ok(Action::await_change());
+        }
+        let mut version = object.resource_version();
+        let is_held = object.finalizers().iter().any(|one| one == FINALIZER_CLUSTER);
+        if !is_held && !is_paused && matches!(owner, Owner::Is(_)) && object.metadata.deletion_timestamp.is_none() {
+            let finalizers = objects::with(&object, FINALIZER_CLUSTER);
+            let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } });
+            let held = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+            version = held.resource_version();
+        }
+        let now = Timestamp::now();
+        let old = object.status.clone().unwrap_or_default();
+        let mut new = status(&object, owner, left.as_deref(), now);
+        if new != old {
+            new.last_updated = Some(Time(whole(now)));
+            let patch = difference(&json!(old), &json!(new));
+            let patch = json!({ "metadata": { "resourceVersion": version }, "status": patch });
+            api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+        Ok(if left.is_some() { Action::requeue(LOOK_AGAIN) } else { Action::await_change() })
+    }
+
+    /// A machine that must go before the Metal3Cluster does.
+    async fn left(&self, object: &Metal3Cluster, owner: Option<&str>) -> Result<Option<String>, kube::Error> {
+        let label = object.labels().get(LABEL_CLUSTER).map(String::as_str);
+        let Some(cluster) = owner.or(label) else { return Ok(None) };
+        let params = ListParams::default().labels(&format!("{LABEL_CLUSTER}={cluster}")).limit(1);
+        let namespace = object.namespace().unwrap_or_default();
+        let machines = Api::<Machine>::namespaced(self.client.clone(), &namespace).list(&params).await?;
+        if let Some(machine) = machines.items.first() {
+            return Ok(Some(format!("Machine {}", machine.name_any())));
+        }
+        let machines = Api::<Metal3Machine>::namespaced(self.client.clone(), &namespace).list(&params).await?;
+        Ok(machines.items.first().map(|machine| format!("Metal3Machine {}", machine.name_any())))
+    }
+}
+
+/// What is said of a Metal3Cluster. `left` is a machine that must go first, of one that goes.
+fn status(object: &Metal3Cluster, owner: Owner<'_>, left: Option<&str>, now: Timestamp) -> Metal3ClusterStatus {
+    let mut status = object.status.clone().unwrap_or_default();
+    let generation = object.metadata.generation;
+    let cluster = match owner {
+        Owner::Is(cluster) => Some(cluster),
+        Owner::Unsaid | Owner::Gone => None,
+    };
+    set(&mut status.conditions, pause::PAUSED, &pause::verdict(cluster, object), generation, now);
+    if pause::is_paused(cluster, object) {
+        return status;
+    }
+    status.failure_domains.clone_from(&object.spec.failure_domains);
+    let endpoint = object.spec.control_plane_endpoint.as_ref();
+    let is_reachable = endpoint.is_some_and(|endpoint| !endpoint.host.is_empty() && endpoint.port > 0);
+    let (verdict, severity) = match (owner, left) {
+        (_, Some(left)) => (Verdict::no("Deleting", format!("{left} must go first")), Severity::Info),
+        (Owner::Unsaid, _) => {
+            (Verdict::no("WaitingForClusterOwnerRef", "Waiting for a Cluster to own this object"), Severity::Info)
+        }
+        (Owner::Gone, _) => {
+            (Verdict::no("FailedToGetOwnerCluster", "The Cluster that owns this object is not there"), Severity::Error)
+        }
+        (Owner::Is(_), _) if !is_reachable => {
+            let why = "spec.controlPlaneEndpoint needs a host and a port";
+            (Verdict::no("ControlPlaneEndpointFailed", why), Severity::Error)
+        }
+        (Owner::Is(_), _) => (Verdict::yes("Ready"), Severity::Info),
+    };
+    if matches!(owner, Owner::Is(_)) && left.is_none() {
+        status.initialization = Some(Initialization { provisioned: Some(is_reachable) });
+    }
+    set(&mut status.conditions, INFRASTRUCTURE, &verdict, generation, now);
+    let ready = find(&status.conditions, INFRASTRUCTURE).map(Verdict::of);
+    let mut ready = summary(&[(INFRASTRUCTURE, ready, true)], ["Ready", "NotReady", "ReadyUnknown"]);
+    if left.is_some() {
+        ready.reason = "Deleting".to_owned();
+    }
+    set(&mut status.conditions, READY, &ready, generation, now);
+    let old = older(&mut status.deprecated);
+    set_old(old, INFRASTRUCTURE, &verdict, severity, now);
+    set_old(old, READY, &ready, severity, now);
+    if let Some(old) = status.deprecated.as_mut().and_then(|deprecated| deprecated.v1beta1.as_mut()) {
+        let fault = verdict.reason == "ControlPlaneEndpointFailed";
+        old.failure_reason = fault.then(|| "InvalidConfiguration".to_owned());
+        old.failure_message = fault.then(|| "Invalid ControlPlaneEndpoint values".to_owned());
+    }
+    status
+}
+
+impl Reconcile for Clusters {
+    type Object = Slim<Metal3Cluster>;
+    type Error = kube::Error;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(300));
+
+    fn retry_after(&self) -> Duration {
+        RETRY
+    }
+
+    fn is_conflict(error: &kube::Error) -> bool {
+        matches!(error, kube::Error::Api(error) if error.is_conflict())
+    }
+
+    async fn reconcile(&self, object: Arc<Slim<Metal3Cluster>>) -> Result<Action, kube::Error> {
+        let api = Api::<Metal3Cluster>::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        match api.get_opt(&object.name_any()).await? {
+            Some(object) => self.look(object).await,
+            None => Ok(Action::await_change()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::cluster::contract::conditions::is_true;
+
+    fn object(change: Value) -> Metal3Cluster {
+        let mut object = json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "Metal3Cluster",
+            "metadata": {"name": "m", "namespace": "rack", "generation": 3},
+            "spec": {"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}, "failureDomains": [{"name": "row-1"}]}});
+        json_patch::merge(&mut object, &change);
+        serde_json::from_value(object).expect("a Metal3Cluster")
+    }
+
+    #[test]
+    fn a_cluster_is_provisioned_when_it_has_an_endpoint_and_an_owner() {
+        let now = Timestamp::UNIX_EPOCH;
+        let cluster = Cluster::new("c", Default::default());
+        let unreachable = || object(json!({"spec": {"controlPlaneEndpoint": {"port": 0}}}));
+        type Row<'a> = (Metal3Cluster, Owner<'a>, Option<&'a str>, Option<bool>, &'a str);
+        let rows: Vec<Row<'_>> = vec![
+            (object(json!({})), Owner::Unsaid, None, None, "WaitingForClusterOwnerRef"),
+            (object(json!({})), Owner::Gone, None, None, "FailedToGetOwnerCluster"),
+            (object(json!({})), Owner::Is(&cluster), None, Some(true), "Ready"),
+            (unreachable(), Owner::Is(&cluster), None, Some(false), "ControlPlaneEndpointFailed"),
+            (object(json!({})), Owner::Is(&cluster), Some("Machine m"), None, "Deleting"),
+        ];
+        for (object, owner, left, provisioned, reason) in rows {
+            let said = status(&object, owner, left, now);
+            let initialization = said.initialization.as_ref().and_then(|one| one.provisioned);
+            let condition = find(&said.conditions, INFRASTRUCTURE).expect("a condition");
+            assert_eq!((initialization, condition.reason.as_str()), (provisioned, reason));
+            assert_eq!(is_true(&said.conditions, READY), reason == "Ready", "{reason}");
+            assert_eq!(said.failure_domains.len(), 1);
+            let old = said.deprecated.clone().and_then(|deprecated| deprecated.v1beta1).expect("an old status");
+            assert_eq!(old.failure_reason.is_some(), reason == "ControlPlaneEndpointFailed", "{reason}");
+            // Twice is once.
+            let again = Metal3Cluster { status: Some(said.clone()), ..object.clone() };
+            assert_eq!(status(&again, owner, left, now + jiff::SignedDuration::from_secs(60)), said);
+        }
+    }
+
+    #[test]
+    fn a_paused_cluster_stays_as_it_is() {
+        let mut cluster = Cluster::new("c", Default::default());
+        cluster.spec.paused = Some(true);
+        let said = status(&object(json!({})), Owner::Is(&cluster), None, Timestamp::UNIX_EPOCH);
+        assert!(is_true(&said.conditions, pause::PAUSED));
+        assert_eq!((said.initialization, said.conditions.len()), (None, 1));
+    }
+}

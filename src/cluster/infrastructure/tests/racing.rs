@@ -1,0 +1,55 @@
+//! Many controllers, many machines, and fewer hosts.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_host_is_claimed_twice_and_no_machine_has_two() {
+    const HOSTS: usize = 8;
+    const MACHINES: usize = 12;
+    let site = Site::with_controllers(3).await;
+    site.cluster("c").await;
+    for number in 0..MACHINES {
+        site.wish(&format!("m{number}"), "c", json!({})).await;
+    }
+    for number in 0..HOSTS {
+        site.free(&format!("h{number}"), json!({})).await;
+    }
+    let claimed = async || {
+        let hosts = site.api::<BareMetalHost>().list(&ListParams::default()).await.unwrap();
+        hosts.items.iter().filter_map(|host| Some((host.name_any(), consumer(host)?))).collect::<BTreeMap<_, _>>()
+    };
+    // Those that got none say so; then nobody is under way any more.
+    let settled = async || {
+        let machines = site.api::<Metal3Machine>().list(&ListParams::default()).await.unwrap();
+        let status = |machine: &Metal3Machine| {
+            let condition = find(&machine.status.clone()?.conditions, "AssociateBareMetalHost").cloned()?;
+            Some((condition.status == "True", condition.message))
+        };
+        let said: Vec<_> = machines.items.iter().filter_map(status).collect();
+        said.iter().filter(|(has, _)| *has).count() == HOSTS
+            && said.iter().filter(|(has, why)| !has && why.contains("None of 8")).count() == MACHINES - HOSTS
+    };
+    let wait = async {
+        while claimed().await.len() < HOSTS || !settled().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // Who got none looks again after five minutes at the latest.
+    tokio::time::timeout(Duration::from_secs(400), wait).await.expect("every host is claimed in time");
+    let hosts = claimed().await;
+    let mut owners: Vec<&String> = hosts.values().collect();
+    owners.sort();
+    owners.dedup();
+    assert_eq!(owners.len(), HOSTS, "a machine has two hosts: {hosts:?}");
+    for (host, owner) in &hosts {
+        let name = owner.strip_prefix("Metal3Machine ").expect("a machine");
+        let machine = site.get::<Metal3Machine>(name).await.expect("the machine");
+        assert_eq!(machine.annotations()["metal3.io/BareMetalHost"], format!("{NAMESPACE}/{host}"));
+        // Whoever told the host what to run told it this machine's.
+        let host = site.host(host, "is told what to run", |host| host.spec.image.is_some()).await;
+        let told = host.spec.user_data.and_then(|reference| reference.name);
+        assert_eq!(told, Some(format!("{name}-data")));
+    }
+}
