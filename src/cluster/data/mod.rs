@@ -1,0 +1,189 @@
+//! Data for machines: `infrastructure.cluster.x-k8s.io` Metal3DataTemplate, Metal3DataClaim and Metal3Data.
+//!
+//! A Metal3Machine claims data of a template. The claim gets the lowest index that no other has, and with it a Metal3Data whose
+//! name says which index that is. For a Metal3Data addresses are claimed of each pool that the template names, in whichever group;
+//! when they are there, meta data and network data are rendered, and stored as Secrets that a config drive is made of.
+
+mod addresses;
+mod admission;
+mod index;
+mod machine;
+mod meta_data;
+mod network_data;
+mod plan;
+mod pools;
+mod render;
+mod secrets;
+mod strays;
+mod templates;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use futures::stream;
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use self::index::{Index, Woken};
+use self::render::Rendering;
+use self::strays::Strays;
+use self::templates::Templates;
+use crate::api::infrastructure::data::v1beta2::{Metal3Data, Metal3DataClaim, Metal3DataTemplate};
+use crate::api::infrastructure::data::{convert, v1beta1};
+use crate::api::{Declared, ServedVersion, StoragePolicy, cluster, infrastructure, ipam};
+use crate::apiserver::Admission;
+use crate::config::Config;
+use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
+use crate::runtime::{Cache, Change, Slim, Watches, key, run};
+
+/// What is kept of each claim and data beside the store.
+const MEMORY: usize = 2000;
+
+/// Templates, claims and data: stored as v1beta2 and served as v1beta1 too.
+pub fn module() -> Module {
+    let old = |from_storage, to_storage| ServedVersion { version: "v1beta1", from_storage, to_storage };
+    let durable = StoragePolicy::Durable;
+    Module {
+        kinds: vec![
+            Declared::both::<Metal3DataTemplate, v1beta1::Metal3DataTemplate>(
+                durable,
+                old(convert::template_from_storage, convert::template_to_storage),
+            ),
+            Declared::both::<Metal3DataClaim, v1beta1::Metal3DataClaim>(
+                durable,
+                old(convert::claim_from_storage, convert::claim_to_storage),
+            )
+            .costing(MEMORY),
+            Declared::both::<Metal3Data, v1beta1::Metal3Data>(
+                durable,
+                old(convert::data_from_storage, convert::data_to_storage),
+            )
+            .costing(MEMORY),
+        ],
+        rights: &[
+            Right {
+                group: infrastructure::GROUP,
+                resources: &[
+                    "metal3datatemplates",
+                    "metal3datatemplates/status",
+                    "metal3datatemplates/finalizers",
+                    "metal3dataclaims",
+                    "metal3dataclaims/status",
+                    "metal3dataclaims/finalizers",
+                    "metal3datas",
+                    "metal3datas/status",
+                    "metal3datas/finalizers",
+                ],
+                verbs: KEEPS,
+                why: "Data for machines.",
+            },
+            Right {
+                group: infrastructure::GROUP,
+                resources: &["metal3machines"],
+                verbs: &["get", "list", "watch"],
+                why: "",
+            },
+            Right {
+                group: cluster::GROUP,
+                resources: &["clusters", "machines"],
+                verbs: &["get", "list", "watch"],
+                why: "Data is made of the names, labels and annotations of a machine's objects.",
+            },
+            Right {
+                group: "metal3.io",
+                resources: &["baremetalhosts", "hardwaredata"],
+                verbs: &["get"],
+                why: "And of its host's network interfaces.",
+            },
+            Right {
+                group: ipam::metal3::GROUP,
+                resources: &["ipclaims"],
+                verbs: KEEPS,
+                why: "And of addresses, which are claimed for it.",
+            },
+            Right { group: ipam::metal3::GROUP, resources: &["ipaddresses"], verbs: &["get"], why: "" },
+            Right { group: ipam::GROUP, resources: &["ipaddressclaims"], verbs: KEEPS, why: "" },
+            Right { group: ipam::GROUP, resources: &["ipaddresses"], verbs: &["get"], why: "" },
+            Right { group: "", resources: &["secrets"], verbs: &["get", "create"], why: "The data is a Secret." },
+        ],
+    }
+}
+
+/// Makes the data of machines. Cheap to clone.
+#[derive(Clone)]
+pub struct MachineData {
+    templates: Cache<Slim<Metal3DataTemplate>>,
+    claims: Cache<Slim<Metal3DataClaim>>,
+    data: Cache<Slim<Metal3Data>>,
+    index: Index,
+}
+
+impl MachineData {
+    /// As the configuration says; `None` where others make it.
+    pub fn new(watches: &mut Watches, config: &Config) -> Option<Self> {
+        let elsewhere = config.engine.kubeconfig.is_some();
+        config.cluster.acts_on(infrastructure::GROUP, elsewhere).then(|| Self::watching(watches))
+    }
+
+    fn watching(watches: &mut Watches) -> Self {
+        let templates = Cache::new(watches, |template: &Metal3DataTemplate| Slim::from(template));
+        let data = Cache::new(watches, |data: &Metal3Data| Slim::from(data));
+        let claims = Cache::new(watches, |claim: &Metal3DataClaim| Slim::from(claim));
+        let index = Index::default();
+        index.follow(watches, &Woken { templates: templates.wakes().clone(), data: data.wakes().clone() });
+        let all = Self { templates, claims, data, index };
+        let known = all.clone();
+        watches.observe(move |change: &Change<'_, Metal3DataTemplate>| match change {
+            // Without their template, claims are looked at themselves.
+            Change::Gone(template) => {
+                let names = known.index.claims_of(template);
+                names.into_iter().for_each(|name| known.claims.wakes().wake((template.0.clone(), name)));
+            }
+            Change::Put(_) | Change::Listed => {}
+        });
+        let known = all.clone();
+        watches.observe(move |change: &Change<'_, Metal3DataClaim>| {
+            // Data that is to go waits for its claim.
+            if let Change::Gone(claim) = change {
+                known.data.wake_where(|data| data_of(data, claim));
+            }
+        });
+        all
+    }
+
+    fn services(&self, client: &Client, stop: &CancellationToken) -> Vec<Service> {
+        let (client, index) = (client.clone(), self.index.clone());
+        let Self { templates, claims, data, .. } = self.clone();
+        let giving = Arc::new(Templates { client: client.clone(), index: index.clone() });
+        let strays = Arc::new(Strays { client: client.clone(), index: index.clone() });
+        let rendering = Arc::new(Rendering { client, index });
+        let stops = [stop.clone(), stop.clone(), stop.clone()];
+        let [first, second, third] = stops;
+        vec![
+            service("data templates", async move { run(giving, &templates, stream::empty(), first).await }),
+            service("data claims", async move { run(strays, &claims, stream::empty(), second).await }),
+            service("data of machines", async move { run(rendering, &data, stream::empty(), third).await }),
+        ]
+    }
+}
+
+/// Whether data that is to go may be of a claim.
+fn data_of(data: &Slim<Metal3Data>, claim: &crate::runtime::Key) -> bool {
+    kube::Resource::meta(data).deletion_timestamp.is_some() && key(data).0 == claim.0
+}
+
+impl Life for MachineData {
+    fn admission(&self) -> Vec<(&'static str, Admission)> {
+        rules()
+    }
+
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        Ok(self.services(&acting.client, &acting.stop))
+    }
+}
+
+fn rules() -> Vec<(&'static str, Admission)> {
+    let admission = |rules| -> Admission { Arc::new(move |request| admission::admit(rules, request)) };
+    admission::RULES.into_iter().map(|(kind, rules)| (kind, admission(rules))).collect()
+}

@@ -1,0 +1,360 @@
+//! The controller of Metal3Data: makes the Secrets of a machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::{Client, ResourceExt};
+use serde_json::{Map, Value, json};
+
+use super::addresses;
+use super::index::{Index, template_of};
+use super::machine::{Facts, Machine, RenderError};
+use super::secrets::{Document, There, look, store, yaml};
+use super::templates::{MESSAGE_MAX, RETRY, is_conflict};
+use super::{meta_data, network_data, pools};
+use crate::api::cluster::v1beta2::{self, Cluster};
+use crate::api::cluster::{self, LABEL_CLUSTER};
+use crate::api::infrastructure::data::FINALIZER_DATA;
+use crate::api::infrastructure::data::v1beta2::{
+    Metal3Data, Metal3DataClaim, Metal3DataTemplate, Metal3DataTemplateSpec,
+};
+use crate::api::infrastructure::v1beta2::Metal3Machine;
+use crate::api::infrastructure::{self};
+use crate::api::metal3::{BareMetalHost, HardwareData, SecretReference};
+use crate::cluster::contract::{owners, pause};
+use crate::runtime::{Key, Reconcile, Slim, key, objects};
+
+/// Annotation of a Metal3Machine: namespace and name of its BareMetalHost.
+const ANNOTATION_HOST: &str = "metal3.io/BareMetalHost";
+/// How often it is looked at what wakes nobody, as a host's hardware.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Makes the Secrets.
+pub(super) struct Rendering {
+    /// The API.
+    pub client: Client,
+    /// What is known of claims and data.
+    pub index: Index,
+}
+
+/// Why there is nothing yet.
+enum Waits {
+    /// For this.
+    For(String),
+    /// The API failed.
+    Api(kube::Error),
+}
+
+impl From<kube::Error> for Waits {
+    fn from(error: kube::Error) -> Self {
+        Self::Api(error)
+    }
+}
+
+impl From<RenderError> for Waits {
+    fn from(error: RenderError) -> Self {
+        Self::For(error.to_string())
+    }
+}
+
+fn wait<T>(why: impl Into<String>) -> Result<T, Waits> {
+    Err(Waits::For(why.into()))
+}
+
+impl Reconcile for Rendering {
+    type Object = Slim<Metal3Data>;
+    type Error = kube::Error;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const AT_ONCE: u16 = 32;
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(300));
+
+    fn retry_after(&self) -> Duration {
+        RETRY
+    }
+
+    fn is_conflict(error: &kube::Error) -> bool {
+        is_conflict(error)
+    }
+
+    async fn reconcile(&self, data: Arc<Slim<Metal3Data>>) -> Result<Action, kube::Error> {
+        let place = key(data.as_ref());
+        let Some(data) = self.api::<Metal3Data>(&place.0).get_opt(&place.1).await? else {
+            return Ok(Action::await_change());
+        };
+        if data.metadata.deletion_timestamp.is_some() {
+            return self.end(&place, &data).await;
+        }
+        if let Some(cluster) = data.labels().get(LABEL_CLUSTER) {
+            let cluster = self.api::<Cluster>(&place.0).get_opt(cluster).await?;
+            if pause::is_paused(cluster.as_ref(), &data) {
+                return Ok(Action::requeue(LOOK_AGAIN));
+            }
+        }
+        let (ready, error) = match self.make(&place, data).await {
+            Ok(()) => (true, None),
+            Err(Waits::For(why)) => (false, Some(why.chars().take(MESSAGE_MAX).collect::<String>())),
+            Err(Waits::Api(error)) => return Err(error),
+        };
+        self.report(&place, ready, error).await?;
+        Ok(if ready { Action::await_change() } else { Action::requeue(LOOK_AGAIN) })
+    }
+}
+
+impl Rendering {
+    fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Gives back what was taken for it, once its claim is gone: until then the machine may use it.
+    async fn end(&self, place: &Key, data: &Metal3Data) -> Result<Action, kube::Error> {
+        if !data.finalizers().iter().any(|name| name == FINALIZER_DATA) {
+            return Ok(Action::await_change());
+        }
+        if let Some(claim) = data.spec.claim.as_ref().filter(|claim| !claim.name.is_empty()) {
+            let claim = self.api::<Metal3DataClaim>(&place.0).get_opt(&claim.name).await?;
+            // Another one of its name has nothing to do with it.
+            let its = claim.is_some_and(|claim| owners::is_owned(&data.metadata, &claim.uid().unwrap_or_default()));
+            if its {
+                return Ok(Action::requeue(LOOK_AGAIN));
+            }
+        }
+        if !addresses::give_back(&self.client, &self.index, data).await? {
+            return Ok(Action::requeue(RETRY));
+        }
+        objects::release(&self.api(&place.0), data, FINALIZER_DATA).await?;
+        Ok(Action::await_change())
+    }
+
+    /// Makes what is not there yet.
+    async fn make(&self, place: &Key, data: Metal3Data) -> Result<(), Waits> {
+        if self.is_made(place, &data).await? {
+            return Ok(());
+        }
+        let Some(of) = template_of(&place.0, data.spec.template.as_ref()) else {
+            return wait("spec.template names a Metal3DataTemplate of its own namespace");
+        };
+        let Some(template) = self.api::<Metal3DataTemplate>(&place.0).get_opt(&of.1).await? else {
+            return wait(format!("there is no Metal3DataTemplate {}", of.1));
+        };
+        let machine = self.metal3_machine(place, &data, &of.1).await?;
+        let data = self.name(place, data, &template.spec, &machine.name_any()).await?;
+        let secrets = self.api::<Secret>(&place.0);
+        let mut missing = Vec::new();
+        for (document, name) in wanted(&data, &template.spec) {
+            match look(&secrets, &name).await? {
+                There::Yes => {}
+                There::No => missing.push((document, name)),
+                There::Other => {
+                    return wait(format!("the Secret {name} is there, and not for this: it has another type"));
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let machine = self.facts(place, &machine).await?;
+        let pools = pools::referenced(&template.spec, &machine)?;
+        let addresses = match addresses::of(&self.client, &self.index, &data, &pools).await {
+            Err(kube::Error::Api(error)) if error.is_invalid() => return wait(error.message),
+            addresses => addresses?.map_err(Waits::For)?,
+        };
+        let mut made = Vec::new();
+        for (document, name) in missing {
+            let text = match document {
+                Document::Meta => {
+                    let meta = template.spec.meta_data.clone().unwrap_or_default();
+                    yaml(&meta_data::render(&meta, data.spec.index.unwrap_or_default(), &machine, &addresses)?)?
+                }
+                Document::Network => {
+                    let network = template.spec.network_data.clone().unwrap_or_default();
+                    yaml(&network_data::render(&network, &machine, &addresses)?)?
+                }
+            };
+            made.push((document, name, text));
+        }
+        for (document, name, text) in made {
+            match store(&secrets, &data, &name, &machine.cluster, document, text).await {
+                Err(kube::Error::Api(error)) if error.is_invalid() => return wait(error.message),
+                stored => stored?,
+            }
+            match look(&secrets, &name).await? {
+                There::Yes => {}
+                _ => return wait(format!("the Secret {name} was taken away, or is another's")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether everything was made and is there: what it was made of need not be, any more.
+    async fn is_made(&self, place: &Key, data: &Metal3Data) -> Result<bool, kube::Error> {
+        if data.status.as_ref().and_then(|status| status.ready) != Some(true) {
+            return Ok(false);
+        }
+        let secrets = self.api::<Secret>(&place.0);
+        for secret in [&data.spec.meta_data, &data.spec.network_data].into_iter().flatten() {
+            let name = secret.name.as_deref().unwrap_or_default();
+            if name.is_empty() || look(&secrets, name).await? != There::Yes {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The Metal3Machine that the data is for: it must still want this template.
+    async fn metal3_machine(&self, place: &Key, data: &Metal3Data, template: &str) -> Result<Metal3Machine, Waits> {
+        let claim = data.spec.claim.as_ref().map(|claim| claim.name.as_str()).filter(|name| !name.is_empty());
+        let Some(claim) = claim else { return wait("Metal3DataClaim name not set") };
+        let Some(claim) = self.api::<Metal3DataClaim>(&place.0).get_opt(claim).await? else {
+            return wait(format!("there is no Metal3DataClaim {claim}"));
+        };
+        let Some(owner) = owners::of_kind(&claim.metadata, infrastructure::GROUP, "Metal3Machine") else {
+            return wait("Metal3Machine not found in owner references");
+        };
+        let Some(machine) = self.api::<Metal3Machine>(&place.0).get_opt(&owner.name).await? else {
+            return wait(format!("there is no Metal3Machine {}", owner.name));
+        };
+        let wants = template_of(&place.0, machine.spec.data_template.as_ref());
+        if wants.is_none_or(|(_, wants)| wants != template) {
+            return wait(format!("the Metal3Machine {} has another data template", owner.name));
+        }
+        Ok(machine)
+    }
+
+    /// Holds the data, and notes how its Secrets are called.
+    async fn name(
+        &self,
+        place: &Key,
+        data: Metal3Data,
+        template: &Metal3DataTemplateSpec,
+        machine: &str,
+    ) -> Result<Metal3Data, Waits> {
+        let change = named(&data, template, machine);
+        if change.is_null() {
+            return Ok(data);
+        }
+        let patched = self.api(&place.0).patch(&place.1, &PatchParams::default(), &Patch::Merge(change)).await;
+        match patched {
+            Err(kube::Error::Api(error)) if error.is_not_found() => wait("it is gone"),
+            patched => Ok(patched?),
+        }
+    }
+
+    /// Everything of the machine that its data may be made of.
+    async fn facts(&self, place: &Key, metal3: &Metal3Machine) -> Result<Machine, Waits> {
+        let owner = owners::of_kind(&metal3.metadata, cluster::GROUP, "Machine");
+        let Some(owner) = owner else { return wait("waiting for Machine Controller to set OwnerRef on Metal3Machine") };
+        let Some(machine) = self.api::<v1beta2::Machine>(&place.0).get_opt(&owner.name).await? else {
+            return wait(format!("there is no Machine {}", owner.name));
+        };
+        let host = metal3.annotations().get(ANNOTATION_HOST).map(|text| text.split_once('/').unwrap_or(("", text)));
+        let Some((namespace, host)) = host.filter(|(_, name)| !name.is_empty()) else {
+            return wait("waiting for BareMetalHost to become available");
+        };
+        if namespace != place.0 {
+            return wait(format!("the BareMetalHost {host} is not of this namespace"));
+        }
+        let Some(host) = self.api::<BareMetalHost>(namespace).get_opt(host).await? else {
+            return wait(format!("there is no BareMetalHost {host}"));
+        };
+        let shown = host.status.as_ref().and_then(|status| status.hardware.clone());
+        let hardware = match shown {
+            Some(hardware) => Some(hardware),
+            None => {
+                let data = self.api::<HardwareData>(namespace).get_opt(&host.name_any()).await?;
+                data.and_then(|data| data.spec.hardware)
+            }
+        };
+        let mut facts = Machine {
+            namespace: place.0.clone(),
+            cluster: machine.spec.cluster_name.clone(),
+            machine: Facts::of(&machine),
+            metal3: Facts::of(metal3),
+            ..Machine::default()
+        };
+        facts.set_host(&host, hardware.as_ref());
+        Ok(facts)
+    }
+
+    async fn report(&self, place: &Key, ready: bool, error: Option<String>) -> Result<(), kube::Error> {
+        let all = self.api::<Metal3Data>(&place.0);
+        let Some(data) = all.get_opt(&place.1).await? else { return Ok(()) };
+        let known = data.status.clone().unwrap_or_default();
+        if known.ready == Some(ready) && known.error_message == error {
+            return Ok(());
+        }
+        let patch = json!({"status": {"ready": ready, "errorMessage": error}});
+        match all.patch_status(&place.1, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+            reported => reported.map(drop),
+        }
+    }
+}
+
+/// The documents that a template has, and the names of their Secrets.
+fn wanted(data: &Metal3Data, template: &Metal3DataTemplateSpec) -> Vec<(Document, String)> {
+    let name = |secret: &Option<SecretReference>| secret.clone().and_then(|secret| secret.name).unwrap_or_default();
+    let meta = template.meta_data.as_ref().map(|_| (Document::Meta, name(&data.spec.meta_data)));
+    let network = template.network_data.as_ref().map(|_| (Document::Network, name(&data.spec.network_data)));
+    meta.into_iter().chain(network).collect()
+}
+
+/// What is to be changed of data before anything is made for it: it is held, and says how its Secrets are called.
+fn named(data: &Metal3Data, template: &Metal3DataTemplateSpec, machine: &str) -> Value {
+    let mut spec = Map::new();
+    for (document, name) in wanted(data, template) {
+        if name.is_empty() {
+            let name = format!("{machine}{}", document.suffix());
+            spec.insert(document.key().into(), json!({"name": name, "namespace": data.metadata.namespace}));
+        }
+    }
+    let finalizers = objects::with(data, FINALIZER_DATA);
+    if spec.is_empty() && finalizers.len() == data.finalizers().len() {
+        return Value::Null;
+    }
+    let metadata = json!({"resourceVersion": data.resource_version(), "finalizers": finalizers});
+    json!({"metadata": metadata, "spec": spec})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_called_as_the_machine_or_as_the_data_says() {
+        let template = |value: Value| serde_json::from_value::<Metal3DataTemplateSpec>(value).unwrap();
+        let data = |value: Value| serde_json::from_value::<Metal3Data>(value).unwrap();
+        let fresh = json!({"metadata": {"name": "t-0", "namespace": "rack", "resourceVersion": "7"}, "spec": {}});
+        let both = template(json!({"metaData": {}, "networkData": {}}));
+        let change = named(&data(fresh.clone()), &both, "m");
+        assert_eq!(
+            change,
+            json!({
+                "metadata": {"resourceVersion": "7", "finalizers": [FINALIZER_DATA]},
+                "spec": {"metaData": {"name": "m-metadata", "namespace": "rack"}, "networkData": {"name": "m-networkdata", "namespace": "rack"}},
+            })
+        );
+        let mut known = fresh;
+        json_patch::merge(&mut known, &change);
+        assert_eq!(named(&data(known.clone()), &both, "m"), Value::Null);
+        known["spec"]["metaData"]["name"] = "given".into();
+        let given = data(known);
+        assert_eq!(named(&given, &both, "m"), Value::Null);
+        assert_eq!(
+            wanted(&given, &both),
+            [(Document::Meta, "given".into()), (Document::Network, "m-networkdata".into())]
+        );
+        assert_eq!(
+            wanted(&given, &template(json!({"networkData": {}}))),
+            [(Document::Network, "m-networkdata".into())]
+        );
+        assert_eq!(wanted(&given, &template(json!({}))), []);
+    }
+}

@@ -1,0 +1,68 @@
+//! The controller of claims that no template answers: theirs is not there, or not in their namespace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::runtime::controller::Action;
+use kube::{Api, Client};
+
+use super::index::{self, Index, template_of};
+use super::templates::{RETRY, Writer, is_conflict};
+use crate::api::infrastructure::data::v1beta2::{Metal3DataClaim, Metal3DataTemplate};
+use crate::runtime::{Reconcile, Slim, key};
+
+/// Tells claims why they wait, and lets those go that are deleted.
+pub(super) struct Strays {
+    /// The API.
+    pub client: Client,
+    /// What is known of claims and data.
+    pub index: Index,
+}
+
+impl Reconcile for Strays {
+    type Object = Slim<Metal3DataClaim>;
+    type Error = kube::Error;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    fn retry_after(&self) -> Duration {
+        RETRY
+    }
+
+    fn is_conflict(error: &kube::Error) -> bool {
+        is_conflict(error)
+    }
+
+    async fn reconcile(&self, claim: Arc<Slim<Metal3DataClaim>>) -> Result<Action, kube::Error> {
+        let (namespace, name) = key(claim.as_ref());
+        let claims = Api::<Metal3DataClaim>::namespaced(self.client.clone(), &namespace);
+        let Some(object) = claims.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        let (why, data) = match template_of(&namespace, object.spec.template.as_ref()) {
+            None => ("a claim names a Metal3DataTemplate of its own namespace".to_owned(), Vec::new()),
+            Some(template) => {
+                let templates = Api::<Metal3DataTemplate>::namespaced(self.client.clone(), &namespace);
+                if templates.get_opt(&template.1).await?.is_some() {
+                    return Ok(Action::await_change());
+                }
+                let Some((_, data)) = self.index.of(&template) else { return Ok(Action::requeue(RETRY)) };
+                let its = data.into_iter().filter(|data| data.claim == name).map(|data| data.name);
+                (format!("there is no Metal3DataTemplate {}", template.1), its.collect())
+            }
+        };
+        let claim = index::claim(&object);
+        let writer = Writer { client: &self.client, index: &self.index, namespace: &namespace };
+        match (claim.deleted, claim.held) {
+            (true, true) => {
+                let mut names: Vec<String> = data;
+                names.extend(claim.rendered.clone().filter(|name| !names.contains(name)));
+                writer.release(&claim, &names).await?;
+            }
+            // Its data stays its own, whatever became of the template.
+            (false, _) if claim.rendered.is_none() && data.is_empty() && claim.error.as_ref() != Some(&why) => {
+                writer.refuse(&claim, &why).await?;
+            }
+            _ => {}
+        }
+        Ok(Action::await_change())
+    }
+}

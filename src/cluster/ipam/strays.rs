@@ -1,0 +1,76 @@
+//! The controller of claims that no pool answers: what they refer to is not there, or is not in their namespace.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::controller::Action;
+
+use super::allocation::Refusal;
+use super::effects::{Done, Writer};
+use super::groups::{self, Address, Kinds, Refers, Told};
+use super::index::Index;
+use crate::api::ipam::metal3::IPPool;
+use crate::runtime::{Reconcile, Slim, key};
+
+/// Tells claims why they wait, and lets those go that are deleted.
+pub(super) struct Strays<K> {
+    client: Client,
+    index: Index,
+    of: PhantomData<fn() -> K>,
+}
+
+impl<K> Strays<K> {
+    /// Of one group.
+    pub fn new(client: Client, index: Index) -> Self {
+        Self { client, index, of: PhantomData }
+    }
+}
+
+impl<K: Kinds> Reconcile for Strays<K> {
+    type Object = Slim<K::Claim>;
+    type Error = kube::Error;
+
+    fn retry_after(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn is_conflict(error: &kube::Error) -> bool {
+        matches!(error, kube::Error::Api(error) if error.is_conflict())
+    }
+
+    async fn reconcile(&self, claim: Arc<Slim<K::Claim>>) -> Result<Action, kube::Error> {
+        let (namespace, name) = key(claim.as_ref());
+        let claims = Api::<K::Claim>::namespaced(self.client.clone(), &namespace);
+        let Some(object) = claims.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        let (why, addresses): (String, Vec<Address>) = match K::claimed(&object) {
+            Refers::Elsewhere => return Ok(Action::await_change()),
+            Refers::Abroad => ("a claim has an address of an IPPool of its own namespace only".into(), Vec::new()),
+            Refers::Pool(place) => {
+                let pools = Api::<IPPool>::namespaced(self.client.clone(), &namespace);
+                if pools.get_opt(&place.1).await?.is_some() {
+                    return Ok(Action::await_change());
+                }
+                let Some(known) = self.index.of(&place) else { return Ok(Action::requeue(self.retry_after())) };
+                let its = known.addresses.into_iter().filter(|one| one.id.0 == K::GROUP && one.claim == name);
+                (format!("there is no IPPool {}", place.1), its.collect())
+            }
+        };
+        let claim = groups::claim::<K>(&object);
+        let writer = Writer::<K>::new(&self.client, &namespace, &self.index);
+        let told = Told::refused(&Refusal::NotReady(why));
+        let same = match (&claim.told, &told) {
+            (Told::Refused(_, message), Told::Refused(_, wanted)) => message == wanted,
+            _ => false,
+        };
+        let done = match (claim.deleted, claim.held && !claim.in_use) {
+            (true, true) => writer.release(&claim, &addresses).await?,
+            // Its address stays its own, whatever became of the pool.
+            (false, _) if addresses.is_empty() && !same => writer.tell(&claim, &told).await?,
+            _ => Done::Yes,
+        };
+        Ok(if done == Done::Yes { Action::await_change() } else { Action::requeue(self.retry_after()) })
+    }
+}
