@@ -1,0 +1,176 @@
+//! How a cluster goes: first what its machines come from, then its workers, then the control plane, then what it all runs on. Each
+//! is waited for.
+
+use kube::api::Api;
+use kube::runtime::controller::Action;
+
+use super::status::is_control_plane;
+use super::{Keeper, Parts};
+use crate::api::cluster::keys::FINALIZER_CLUSTER;
+use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
+use crate::cluster::contract::{Verdict, changes, owners};
+use crate::cluster::core::kit::Fault;
+use crate::cluster::core::seen::Named;
+use crate::runtime::{Key, objects};
+
+/// What goes next, and is waited for.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// These MachineDeployments, MachineSets and Machines, which no other object deletes.
+    Workers { deployments: Vec<String>, sets: Vec<String>, machines: Vec<String> },
+    /// The control plane's object.
+    ControlPlane,
+    /// Machines of a control plane that has no object.
+    Planes(Vec<String>),
+    /// What the cluster runs on.
+    Infrastructure,
+    /// Nothing is left.
+    Nothing,
+}
+
+/// What goes next. An object that another of these owns goes with it.
+fn next(parts: &Parts, control_plane: bool, infrastructure: bool) -> Step {
+    let free = |meta: &kube::core::ObjectMeta| owners::controller(meta).is_none();
+    let name = |meta: &kube::core::ObjectMeta| meta.name.clone().unwrap_or_default();
+    let (planes, workers): (Vec<_>, Vec<_>) = parts.machines.iter().partition(|machine| is_control_plane(machine));
+    if !parts.deployments.is_empty() || !parts.sets.is_empty() || !workers.is_empty() {
+        return Step::Workers {
+            deployments: parts.deployments.iter().map(|one| name(&one.metadata)).collect(),
+            sets: parts.sets.iter().filter(|one| free(&one.metadata)).map(|one| name(&one.metadata)).collect(),
+            machines: workers.iter().filter(|one| free(&one.metadata)).map(|one| name(&one.metadata)).collect(),
+        };
+    }
+    if control_plane {
+        return Step::ControlPlane;
+    }
+    if !planes.is_empty() {
+        // Whoever owned them is gone.
+        return Step::Planes(planes.iter().map(|one| name(&one.metadata)).collect());
+    }
+    if infrastructure { Step::Infrastructure } else { Step::Nothing }
+}
+
+impl Keeper {
+    pub(super) async fn delete(&self, api: &Api<Cluster>, cluster: Cluster, key: &Key) -> Result<Action, Fault> {
+        let Self(kit) = self;
+        let infrastructure = Named::find(&kit.objects, &key.0, cluster.spec.infrastructure_ref.as_ref()).await?;
+        let control_plane = Named::find(&kit.objects, &key.0, cluster.spec.control_plane_ref.as_ref()).await?;
+        let parts = Parts::of(kit, key);
+        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+        let step = next(&parts, control_plane.own(uid).is_some(), infrastructure.own(uid).is_some());
+        let (namespace, name) = key;
+        let verdict = match &step {
+            Step::Workers { deployments, sets, machines } => {
+                self.delete_all::<MachineDeployment>(namespace, deployments).await?;
+                self.delete_all::<MachineSet>(namespace, sets).await?;
+                self.delete_all::<Machine>(namespace, machines).await?;
+                Verdict {
+                    message: format!(
+                        "waiting for {} MachineDeployments, {} MachineSets, {} Machines",
+                        parts.deployments.len(),
+                        parts.sets.len(),
+                        parts.machines.iter().filter(|machine| !is_control_plane(machine)).count()
+                    ),
+                    ..Verdict::yes("WaitingForWorkersDeletion")
+                }
+            }
+            Step::ControlPlane | Step::Infrastructure => {
+                let named = if step == Step::ControlPlane { &control_plane } else { &infrastructure };
+                if let Some(found) = named.own(uid) {
+                    kit.objects.delete(found).await?;
+                }
+                let (reason, what) = match step {
+                    Step::ControlPlane => ("WaitingForControlPlaneDeletion", cluster.spec.control_plane_ref.as_ref()),
+                    _ => ("WaitingForInfrastructureDeletion", cluster.spec.infrastructure_ref.as_ref()),
+                };
+                let what = what.map(|what| format!("waiting for {} {:?}", what.kind, what.name)).unwrap_or_default();
+                Verdict { message: what, ..Verdict::yes(reason) }
+            }
+            Step::Planes(machines) => {
+                self.delete_all::<Machine>(namespace, machines).await?;
+                let message = format!("waiting for {} Machines", machines.len());
+                Verdict { message, ..Verdict::yes("WaitingForControlPlaneDeletion") }
+            }
+            // What is known may be behind: somebody made a machine in between.
+            Step::Nothing if self.is_any_left(namespace, name).await? => {
+                Verdict { message: "looking for what is left".into(), ..Verdict::yes("WaitingForWorkersDeletion") }
+            }
+            Step::Nothing => {
+                objects::release(api, &cluster, FINALIZER_CLUSTER).await?;
+                kit.workloads.forget(namespace, name);
+                return Ok(Action::await_change());
+            }
+        };
+        self.say(api, &cluster, key, &infrastructure, &control_plane, Some(verdict)).await?;
+        Ok(Action::requeue(kit.pause))
+    }
+
+    async fn is_any_left(&self, namespace: &str, cluster: &str) -> Result<bool, Fault> {
+        let kit = &self.0;
+        Ok(kit.is_left::<MachineDeployment>(namespace, cluster).await?
+            || kit.is_left::<MachineSet>(namespace, cluster).await?
+            || kit.is_left::<Machine>(namespace, cluster).await?)
+    }
+
+    async fn delete_all<K>(&self, namespace: &str, names: &[String]) -> Result<(), Fault>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned,
+    {
+        let api = self.0.api::<K>(namespace);
+        for name in names {
+            let Some(object) = api.get_opt(name).await? else { continue };
+            changes::delete(&api, &object).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
+
+    fn machine(name: &str, plane: bool, owned: bool) -> Arc<Machine> {
+        let mut machine = Machine::new(name, Default::default());
+        if plane {
+            machine.metadata.labels = Some([(LABEL_CONTROL_PLANE.to_owned(), String::new())].into());
+        }
+        if owned {
+            machine.metadata.owner_references = Some(vec![owners::owner(&Machine::new("o", Default::default()), true)]);
+        }
+        Arc::new(machine)
+    }
+
+    #[test]
+    fn workers_go_before_the_control_plane_and_that_before_what_it_runs_on() {
+        let parts = |machines: &[Arc<Machine>], sets: bool| Parts {
+            machines: machines.to_vec(),
+            sets: if sets { vec![Arc::new(MachineSet::new("s", Default::default()))] } else { Vec::new() },
+            deployments: Vec::new(),
+        };
+        let (free, owned) = (machine("free", false, false), machine("owned", false, true));
+        let plane = machine("plane", true, false);
+        let workers = |sets: &[&str], machines: &[&str]| Step::Workers {
+            deployments: Vec::new(),
+            sets: sets.iter().map(|name| (*name).to_owned()).collect(),
+            machines: machines.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let rows = [
+            (parts(&[free.clone(), owned.clone(), plane.clone()], true), true, true, workers(&["s"], &["free"])),
+            (parts(&[owned, plane.clone()], false), true, true, workers(&[], &[])),
+            (parts(std::slice::from_ref(&plane), false), true, true, Step::ControlPlane),
+            (parts(&[plane], false), false, true, Step::Planes(vec!["plane".into()])),
+            (parts(&[], false), true, true, Step::ControlPlane),
+            (parts(&[], false), false, true, Step::Infrastructure),
+            (parts(&[], false), false, false, Step::Nothing),
+        ];
+        for (parts, control_plane, infrastructure, wanted) in rows {
+            assert_eq!(next(&parts, control_plane, infrastructure), wanted);
+        }
+    }
+}

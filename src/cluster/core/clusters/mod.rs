@@ -1,0 +1,156 @@
+//! The controller of Cluster: owns what the cluster names, says how far it is, and deletes in order.
+
+mod delete;
+mod status;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::Api;
+use kube::runtime::controller::Action;
+use serde_json::json;
+
+use self::status::View;
+use super::kit::{Fault, Kit, is_of};
+use super::seen::Named;
+use crate::api::cluster::keys::FINALIZER_CLUSTER;
+use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
+use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, Replicas};
+use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::{Verdict, conditions, fields, owners, pause};
+use crate::runtime::{Key, Reconcile, key, objects};
+
+/// Keeps Clusters.
+pub(super) struct Keeper(pub Kit);
+
+/// What there is of a cluster.
+struct Parts {
+    machines: Vec<Arc<Machine>>,
+    sets: Vec<Arc<MachineSet>>,
+    deployments: Vec<Arc<MachineDeployment>>,
+}
+
+impl Parts {
+    fn of(kit: &Kit, cluster: &Key) -> Self {
+        let mut machines = kit.caches.machines.all();
+        machines.retain(|one| is_of(one.as_ref(), &one.spec.cluster_name, cluster));
+        let mut sets = kit.caches.sets.all();
+        sets.retain(|one| is_of(one.as_ref(), &one.spec.cluster_name, cluster));
+        let mut deployments = kit.caches.deployments.all();
+        deployments.retain(|one| is_of(one.as_ref(), &one.spec.cluster_name, cluster));
+        // A status that lists names is to be the same each time.
+        machines.sort_by_key(|one| one.metadata.name.clone());
+        sets.sort_by_key(|one| one.metadata.name.clone());
+        deployments.sort_by_key(|one| one.metadata.name.clone());
+        Self { machines, sets, deployments }
+    }
+}
+
+impl Reconcile for Keeper {
+    type Object = Cluster;
+    type Error = Fault;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const DEADLINE: Option<std::time::Duration> = Some(super::kit::LOOK_MAX);
+
+    fn retry_after(&self) -> std::time::Duration {
+        self.0.pause
+    }
+
+    fn is_conflict(error: &Fault) -> bool {
+        error.is_conflict()
+    }
+
+    fn gone(self: Arc<Self>, namespace: &str, name: &str) {
+        self.0.workloads.forget(namespace, name);
+    }
+
+    async fn reconcile(&self, known: Arc<Cluster>) -> Result<Action, Fault> {
+        let Self(kit) = self;
+        let key = key(known.as_ref());
+        let api = kit.api::<Cluster>(&key.0);
+        let Some(cluster) = api.get_opt(&key.1).await? else { return Ok(Action::await_change()) };
+        if pause::is_paused(Some(&cluster), &cluster) {
+            let mut status = cluster.status.clone().unwrap_or_default();
+            let verdict = pause::verdict(Some(&cluster), &cluster);
+            let generation = cluster.metadata.generation;
+            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, Timestamp::now());
+            write_status(&api, &cluster, cluster.status.as_ref(), &status).await?;
+            return Ok(Action::await_change());
+        }
+        if cluster.metadata.deletion_timestamp.is_some() {
+            return self.delete(&api, cluster, &key).await;
+        }
+        let cluster = self.hold(&api, cluster).await?;
+        let infrastructure = Named::find(&kit.objects, &key.0, cluster.spec.infrastructure_ref.as_ref()).await?;
+        let control_plane = Named::find(&kit.objects, &key.0, cluster.spec.control_plane_ref.as_ref()).await?;
+        let (owner, label) = (owners::owner(&cluster, true), [(LABEL_CLUSTER, key.1.as_str())]);
+        let infrastructure = infrastructure.adopt(&kit.objects, &owner, &label).await?;
+        let control_plane = control_plane.adopt(&kit.objects, &owner, &label).await?;
+        let cluster = self.take_endpoint(&api, cluster, [&infrastructure, &control_plane]).await?;
+        self.say(&api, &cluster, &key, &infrastructure, &control_plane, None).await?;
+        Ok(Action::requeue(kit.pause))
+    }
+}
+
+impl Keeper {
+    /// A cluster that is held by its finalizer.
+    async fn hold(&self, api: &Api<Cluster>, cluster: Cluster) -> Result<Cluster, Fault> {
+        if cluster.finalizers().iter().any(|finalizer| finalizer == FINALIZER_CLUSTER) {
+            return Ok(cluster);
+        }
+        let finalizers = objects::with(&cluster, FINALIZER_CLUSTER);
+        Ok(change(api, &cluster, json!({ "metadata": { "finalizers": finalizers } })).await?)
+    }
+
+    /// Where the API server is reached is taken from the first that says it, and never changes again.
+    async fn take_endpoint(&self, api: &Api<Cluster>, cluster: Cluster, from: [&Named; 2]) -> Result<Cluster, Fault> {
+        if status::has_endpoint(&cluster) {
+            return Ok(cluster);
+        }
+        let found = from.into_iter().find_map(|named| fields::endpoint(named.data()?));
+        let Some(ApiEndpoint { host, port }) = found else { return Ok(cluster) };
+        let patch = json!({ "spec": { "controlPlaneEndpoint": { "host": host, "port": port } } });
+        Ok(change(api, &cluster, patch).await?)
+    }
+
+    async fn say(
+        &self,
+        api: &Api<Cluster>,
+        cluster: &Cluster,
+        key: &Key,
+        infrastructure: &Named,
+        control_plane: &Named,
+        deleting: Option<Verdict>,
+    ) -> Result<(), Fault> {
+        let parts = Parts::of(&self.0, key);
+        let view = View {
+            cluster,
+            infrastructure: infrastructure.seen(&["Ready"], fields::is_provisioned),
+            // The control plane of the older contract says it by `Ready`.
+            control_plane: control_plane.seen(&["Available", "Ready"], fields::is_initialized),
+            counted: control_plane.data().map_or_else(Replicas::default, fields::replicas),
+            domains: infrastructure.data().map(fields::failure_domains),
+            machines: &parts.machines,
+            sets: &parts.sets,
+            deployments: &parts.deployments,
+            probe: self.probe(cluster, key).await,
+            deleting,
+        };
+        let status = status::status(&view, Timestamp::now());
+        write_status(api, cluster, cluster.status.as_ref(), &status).await?;
+        Ok(())
+    }
+
+    /// Whether the API server that was made answers; nobody is asked before there is one.
+    async fn probe(&self, cluster: &Cluster, key: &Key) -> Option<Result<(), String>> {
+        let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+        if done.and_then(|done| done.control_plane_initialized) != Some(true) {
+            return None;
+        }
+        let asked = async { self.0.workloads.get(&self.0.client, &key.0, &key.1).await?.probe().await };
+        Some(asked.await.map_err(|error| error.to_string()))
+    }
+}

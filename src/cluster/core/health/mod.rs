@@ -1,0 +1,327 @@
+//! The controller of MachineHealthCheck: says which machines have failed, and gives them to their owners or to who remediates them.
+
+mod judge;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::Api;
+use kube::runtime::controller::Action;
+use serde_json::json;
+
+use self::judge::{Judgement, allowed, is_target, judge};
+use super::kit::{Fault, Kit, is_of};
+use super::template::{selector, selects};
+use crate::api::cluster::v1beta2::{
+    Cluster, Machine, MachineHealthCheck, MachineHealthCheckStatus, Reference, RemediationTemplate,
+};
+use crate::api::cluster::{DeprecatedStatus, LABEL_CLUSTER};
+use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::conditions::{self, Severity};
+use crate::cluster::contract::template::{self, Clone as Made};
+use crate::cluster::contract::{ReferenceError, Verdict, owners, pause};
+use crate::cluster::workload::Nodes;
+use crate::runtime::{Reconcile, key};
+
+/// Machines that one check looks at.
+const TARGETS: usize = 10_000;
+/// What a machine says that waits for its owner, or for who remediates it.
+const WAITING: &str = "WaitingForRemediation";
+
+/// Keeps MachineHealthChecks.
+pub(super) struct Keeper(pub Kit);
+
+/// A machine, and what is to be said of it.
+struct Target {
+    machine: Arc<Machine>,
+    judgement: Judgement,
+}
+
+impl Reconcile for Keeper {
+    type Object = MachineHealthCheck;
+    type Error = Fault;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const DEADLINE: Option<Duration> = Some(super::kit::LOOK_MAX);
+
+    fn retry_after(&self) -> Duration {
+        self.0.pause
+    }
+
+    fn is_conflict(error: &Fault) -> bool {
+        error.is_conflict()
+    }
+
+    async fn reconcile(&self, known: Arc<MachineHealthCheck>) -> Result<Action, Fault> {
+        let Self(kit) = self;
+        let (namespace, name) = key(known.as_ref());
+        let api = kit.api::<MachineHealthCheck>(&namespace);
+        let Some(check) = api.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        if check.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::await_change());
+        }
+        let cluster = kit.caches.clusters.get(&(namespace.clone(), check.spec.cluster_name.clone()));
+        let Some(cluster) = cluster else { return Ok(Action::requeue(kit.pause)) };
+        if pause::is_paused(Some(&cluster), &check) {
+            let mut status = check.status.clone().unwrap_or_default();
+            let verdict = pause::verdict(Some(&cluster), &check);
+            let generation = check.metadata.generation;
+            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, Timestamp::now());
+            write_status(&api, &check, check.status.as_ref(), &status).await?;
+            return Ok(Action::await_change());
+        }
+        let check = hold(&api, check, &cluster).await?;
+        let now = Timestamp::now();
+        let machines = self.machines(&check, &cluster);
+        let nodes = match self.nodes(&machines, &namespace, &check.spec.cluster_name).await {
+            Ok(nodes) => nodes,
+            // Nobody is to blame for what cannot be seen.
+            Err(why) => {
+                self.say_unseen(&api, &check, why).await?;
+                return Ok(Action::requeue(kit.pause));
+            }
+        };
+        let targets: Vec<Target> = machines
+            .into_iter()
+            .map(|machine| {
+                let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
+                let node = named.and_then(|node| nodes.named(&node.name));
+                let judgement = judge(&check, &cluster, &machine, node.map(Arc::as_ref), now);
+                Target { machine, judgement }
+            })
+            .collect();
+        let failed = targets.iter().filter(|target| matches!(target.judgement, Judgement::Failed(_))).count();
+        let room = allowed(&check, targets.len(), failed);
+        for target in &targets {
+            self.act(&check, target, room.is_ok()).await?;
+        }
+        let soonest = targets.iter().filter_map(|target| match target.judgement {
+            Judgement::Well(next) => next,
+            Judgement::Failed(_) => None,
+        });
+        let soonest = soonest.min().map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+        self.say(&api, &check, &cluster, &targets, failed, &room).await?;
+        Ok(Action::requeue(soonest.map_or(kit.pause * 4, |soonest| soonest.min(kit.pause * 4))))
+    }
+}
+
+/// A check that is owned by its cluster.
+async fn hold(
+    api: &Api<MachineHealthCheck>,
+    check: MachineHealthCheck,
+    cluster: &Cluster,
+) -> Result<MachineHealthCheck, Fault> {
+    let mut metadata = serde_json::Map::new();
+    if check.labels().get(LABEL_CLUSTER) != Some(&check.spec.cluster_name) {
+        metadata.insert("labels".into(), json!({ LABEL_CLUSTER: check.spec.cluster_name }));
+    }
+    if let Some(all) = owners::with(&check.metadata, &owners::owner(cluster, false)) {
+        metadata.insert("ownerReferences".into(), json!(all));
+    }
+    if metadata.is_empty() {
+        return Ok(check);
+    }
+    Ok(change(api, &check, json!({ "metadata": metadata })).await?)
+}
+
+impl Keeper {
+    fn machines(&self, check: &MachineHealthCheck, cluster: &Cluster) -> Vec<Arc<Machine>> {
+        let Some(own) = selector(&check.spec.selector) else { return Vec::new() };
+        let of = key(cluster);
+        // Of several checks that select a machine the first by name judges it: else each would take back what another said.
+        let mut before = self.0.caches.checks.all();
+        before.retain(|other| {
+            is_of(other.as_ref(), &other.spec.cluster_name, &of)
+                && other.metadata.deletion_timestamp.is_none()
+                && other.metadata.name < check.metadata.name
+        });
+        let before: Vec<_> = before.iter().filter_map(|other| selector(&other.spec.selector)).collect();
+        let mut machines = self.0.caches.machines.all();
+        machines.retain(|machine| {
+            is_of(machine.as_ref(), &machine.spec.cluster_name, &of)
+                && selects(&own, &machine.metadata)
+                && !before.iter().any(|other| selects(other, &machine.metadata))
+                && machine.metadata.deletion_timestamp.is_none()
+                && is_target(machine, cluster)
+        });
+        machines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
+        machines.truncate(TARGETS);
+        machines
+    }
+
+    /// The nodes of the cluster, where one of the machines is a node.
+    async fn nodes(&self, machines: &[Arc<Machine>], namespace: &str, cluster: &str) -> Result<Arc<Nodes>, String> {
+        let is = |machine: &Machine| machine.status.as_ref().is_some_and(|status| status.node_ref.is_some());
+        if !machines.iter().any(|machine| is(machine)) {
+            return Ok(Arc::default());
+        }
+        let asked = async { self.0.workloads.get(&self.0.client, namespace, cluster).await?.nodes().await };
+        asked.await.map_err(|error| error.to_string())
+    }
+
+    /// Says of a machine whether it has failed, and has something done about it where that is allowed.
+    async fn act(&self, check: &MachineHealthCheck, target: &Target, allowed: bool) -> Result<(), Fault> {
+        let machine = &target.machine;
+        let Some(mut status) = machine.status.clone() else { return Ok(()) };
+        let (generation, now) = (machine.metadata.generation, Timestamp::now());
+        let template = check.spec.remediation.as_ref().and_then(|remediation| remediation.template_ref.as_ref());
+        let mut said: Vec<(&str, Verdict)> = Vec::new();
+        let waits = |status: &crate::api::cluster::v1beta2::MachineStatus, type_: &str| {
+            conditions::find(&status.conditions, type_)
+                .is_some_and(|found| found.status == "False" && found.reason == WAITING)
+        };
+        match &target.judgement {
+            Judgement::Well(_) => {
+                said.push(("HealthCheckSucceeded", Verdict::yes("HealthCheckSucceeded")));
+                for type_ in ["OwnerRemediated", "ExternallyRemediated"] {
+                    if waits(&status, type_) {
+                        conditions::clear(&mut status.conditions, type_);
+                        conditions::clear_old(conditions::older(&mut status.deprecated), type_);
+                    }
+                }
+                let was_ill = conditions::find(&status.conditions, "HealthCheckSucceeded")
+                    .is_none_or(|found| found.status != "True");
+                if let Some(template) = template.filter(|_| was_ill) {
+                    self.withdraw(machine, template).await?;
+                }
+            }
+            Judgement::Failed(verdict) => {
+                said.push(("HealthCheckSucceeded", verdict.clone()));
+                match template {
+                    _ if !allowed => {}
+                    Some(template) => said.push(("ExternallyRemediated", self.request(machine, template).await?)),
+                    // Once its owner has begun, the owner says how far it is.
+                    None if conditions::find(&status.conditions, "OwnerRemediated").is_none() => {
+                        said.push(("OwnerRemediated", Verdict::no(WAITING, "the owner is to replace it")));
+                    }
+                    None => {}
+                }
+            }
+        }
+        for (type_, verdict) in &said {
+            conditions::set(&mut status.conditions, type_, verdict, generation, now);
+            conditions::set_old(conditions::older(&mut status.deprecated), type_, verdict, Severity::Warning, now);
+        }
+        let api = self.0.api::<Machine>(&machine.namespace().unwrap_or_default());
+        write_status(&api, machine.as_ref(), machine.status.as_ref(), &status).await?;
+        Ok(())
+    }
+
+    /// Makes the object that remediates a machine; says how far that is.
+    async fn request(&self, machine: &Machine, from: &RemediationTemplate) -> Result<Verdict, Fault> {
+        let namespace = machine.namespace().unwrap_or_default();
+        let objects = &self.0.objects;
+        let found = match objects.get(&namespace, &reference(from, &from.kind, &from.name)).await {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                let why = format!("there is no {} {:?}", from.kind, from.name);
+                return Ok(Verdict::no("RemediationTemplateNotFound", why));
+            }
+            Err(ReferenceError::Api(error)) => return Err(error.into()),
+            Err(error) => return Ok(Verdict::no("RemediationTemplateNotFound", error.to_string())),
+        };
+        let name = machine.name_any();
+        let kind = template::kind(&from.kind);
+        let there = objects.get(&namespace, &reference(from, kind, &name)).await;
+        if matches!(there, Ok(Some(_))) {
+            return Ok(Verdict::no(WAITING, format!("{kind} {name:?} is to remediate it")));
+        }
+        let made = Made {
+            name: &name,
+            cluster: &machine.spec.cluster_name,
+            owner: Some(owners::owner(machine, false)),
+            ..Made::default()
+        };
+        let failed = |why: String| Ok(Verdict::no("RemediationRequestCreationFailed", why));
+        let object = match template::instance(&found, made) {
+            Ok(object) => object,
+            Err(why) => return failed(why),
+        };
+        let resource = match objects.resource(&found.resource.group, kind).await {
+            Ok(resource) => resource,
+            Err(ReferenceError::Api(error)) => return Err(error.into()),
+            Err(error) => return failed(error.to_string()),
+        };
+        match objects.create(&resource, &object).await {
+            Ok(_) => Ok(Verdict::no(WAITING, format!("{kind} {name:?} is to remediate it"))),
+            Err(ReferenceError::Api(error)) => Err(error.into()),
+            Err(error) => failed(error.to_string()),
+        }
+    }
+
+    /// Takes away the object that was to remediate a machine that is well again.
+    async fn withdraw(&self, machine: &Machine, from: &RemediationTemplate) -> Result<(), Fault> {
+        let namespace = machine.namespace().unwrap_or_default();
+        let kind = template::kind(&from.kind);
+        let found = match self.0.objects.get(&namespace, &reference(from, kind, &machine.name_any())).await {
+            Ok(found) => found,
+            Err(ReferenceError::Api(error)) => return Err(error.into()),
+            Err(_) => None,
+        };
+        let uid = machine.uid().unwrap_or_default();
+        if let Some(found) = found.filter(|found| owners::is_owned(&found.object.metadata, &uid)) {
+            self.0.objects.delete(&found).await?;
+        }
+        Ok(())
+    }
+
+    async fn say(
+        &self,
+        api: &Api<MachineHealthCheck>,
+        check: &MachineHealthCheck,
+        cluster: &Cluster,
+        targets: &[Target],
+        failed: usize,
+        room: &Result<usize, String>,
+    ) -> Result<(), Fault> {
+        let count = |number: usize| Some(i32::try_from(number).unwrap_or(i32::MAX));
+        let allowed = match room {
+            Ok(_) => Verdict::yes("RemediationAllowed"),
+            Err(why) => Verdict::no("TooManyUnhealthy", why.clone()),
+        };
+        let mut status = check.status.clone().unwrap_or_default();
+        status.expected_machines = count(targets.len());
+        status.current_healthy = count(targets.len() - failed);
+        status.remediations_allowed = count(*room.as_ref().unwrap_or(&0));
+        status.targets = targets.iter().map(|target| target.machine.name_any()).collect();
+        set(&mut status, check, &allowed, Some(cluster));
+        Ok(write_status(api, check, check.status.as_ref(), &status).await?)
+    }
+
+    async fn say_unseen(
+        &self,
+        api: &Api<MachineHealthCheck>,
+        check: &MachineHealthCheck,
+        why: String,
+    ) -> Result<(), Fault> {
+        let mut status = check.status.clone().unwrap_or_default();
+        let unseen = Verdict::unknown("ConnectionDown", why);
+        set(&mut status, check, &unseen, None);
+        Ok(write_status(api, check, check.status.as_ref(), &status).await?)
+    }
+}
+
+fn set(
+    status: &mut MachineHealthCheckStatus,
+    check: &MachineHealthCheck,
+    allowed: &Verdict,
+    cluster: Option<&Cluster>,
+) {
+    let (generation, now) = (check.metadata.generation, Timestamp::now());
+    status.observed_generation = generation;
+    conditions::set(&mut status.conditions, "RemediationAllowed", allowed, generation, now);
+    conditions::set(&mut status.conditions, pause::PAUSED, &pause::verdict(cluster, check), generation, now);
+    let deprecated: &mut Option<DeprecatedStatus> = &mut status.deprecated;
+    conditions::set_old(conditions::older(deprecated), "RemediationAllowed", allowed, Severity::Warning, now);
+}
+
+fn reference(from: &RemediationTemplate, kind: &str, name: &str) -> Reference {
+    Reference {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        api_group: owners::group_of(&from.api_version).to_owned(),
+    }
+}

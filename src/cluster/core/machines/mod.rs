@@ -1,0 +1,273 @@
+//! The controller of Machine: owns its bootstrap and infrastructure objects, takes over what they say, finds its node and keeps it as
+//! the machine is, and deletes in order.
+
+mod delete;
+mod drain;
+mod node;
+mod status;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::controller::Action;
+use serde_json::{Map, json};
+use tokio::time::Instant;
+
+use self::status::{NodeSeen, View};
+use super::kit::{Fault, Kit};
+use super::seen::Named;
+use crate::api::cluster::keys::{
+    ANNOTATION_EXPIRY, ANNOTATION_REVISION, FINALIZER_MACHINE, LABEL_CONTROL_PLANE, LABEL_DEPLOYMENT,
+};
+use crate::api::cluster::v1beta2::{Cluster, Machine, MachineStatus};
+use crate::api::cluster::{GROUP, LABEL_CLUSTER};
+use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::{Verdict, conditions, fields, owners, pause};
+use crate::cluster::workload::{Workload, WorkloadError};
+use crate::runtime::{Reconcile, key, objects};
+
+/// How much less often a machine that runs is looked at.
+const RUNNING: u32 = 4;
+
+/// Keeps Machines.
+pub(super) struct Keeper {
+    pub kit: Kit,
+    /// Since when the cluster of a machine that goes does not answer, by the machine's UID.
+    silent: Mutex<HashMap<String, Instant>>,
+}
+
+impl Keeper {
+    pub(super) fn new(kit: Kit) -> Self {
+        Self { kit, silent: Mutex::default() }
+    }
+}
+
+/// What a machine names, as it was found.
+struct Parts {
+    bootstrap: Named,
+    infrastructure: Named,
+}
+
+impl Reconcile for Keeper {
+    type Object = Machine;
+    type Error = Fault;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const DEADLINE: Option<Duration> = Some(super::kit::LOOK_MAX);
+
+    fn retry_after(&self) -> Duration {
+        self.kit.pause
+    }
+
+    fn is_conflict(error: &Fault) -> bool {
+        error.is_conflict()
+    }
+
+    async fn reconcile(&self, known: Arc<Machine>) -> Result<Action, Fault> {
+        let Self { kit, .. } = self;
+        let (namespace, name) = key(known.as_ref());
+        let api = kit.api::<Machine>(&namespace);
+        let Some(machine) = api.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        let clusters = kit.api::<Cluster>(&namespace);
+        let cluster = match kit.caches.clusters.get(&(namespace.clone(), machine.spec.cluster_name.clone())) {
+            Some(cluster) => Some(cluster),
+            None => clusters.get_opt(&machine.spec.cluster_name).await?.map(Arc::new),
+        };
+        let cluster = cluster.as_deref();
+        if pause::is_paused(cluster, &machine) {
+            let mut status = machine.status.clone().unwrap_or_default();
+            let verdict = pause::verdict(cluster, &machine);
+            let generation = machine.metadata.generation;
+            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, Timestamp::now());
+            write_status(&api, &machine, machine.status.as_ref(), &status).await?;
+            return Ok(Action::await_change());
+        }
+        if machine.metadata.deletion_timestamp.is_some() {
+            return self.delete(&api, machine, cluster).await;
+        }
+        // It is woken when its cluster comes to be.
+        let Some(cluster) = cluster else { return Ok(Action::requeue(kit.pause * RUNNING)) };
+        if cluster.metadata.deletion_timestamp.is_some() && machine.finalizers().is_empty() {
+            return Ok(Action::requeue(kit.pause));
+        }
+        let machine = hold(&api, machine, cluster).await?;
+        let parts = self.parts(&machine).await?;
+        let owner = owners::owner(&machine, true);
+        let label = [(LABEL_CLUSTER, machine.spec.cluster_name.as_str())];
+        let parts = Parts {
+            bootstrap: parts.bootstrap.adopt(&kit.objects, &owner, &label).await?,
+            infrastructure: parts.infrastructure.adopt(&kit.objects, &owner, &label).await?,
+        };
+        let machine = take_over(&api, machine, &parts).await?;
+        let node = self.node(&machine, cluster).await;
+        let status = self.say(&api, &machine, machine.status.as_ref(), Some(cluster), &parts, (node, None)).await?;
+        Ok(Action::requeue(next_look(&machine, &status, kit.pause)))
+    }
+}
+
+/// When a machine is looked at again without a change.
+fn next_look(machine: &Machine, status: &MachineStatus, pause: Duration) -> Duration {
+    let running = status.phase.as_deref() == Some("Running");
+    let pause = if running { pause * RUNNING } else { pause };
+    match status::until_available(machine, &status.conditions, Timestamp::now()) {
+        Some(seconds @ 1..) => pause.min(Duration::from_secs(seconds.unsigned_abs())),
+        _ => pause,
+    }
+}
+
+/// A machine that is held by its finalizer, has the label of its cluster, and an owner.
+async fn hold(api: &Api<Machine>, machine: Machine, cluster: &Cluster) -> Result<Machine, Fault> {
+    let mut metadata = Map::new();
+    if !machine.finalizers().iter().any(|finalizer| finalizer == FINALIZER_MACHINE) {
+        metadata.insert("finalizers".into(), json!(objects::with(&machine, FINALIZER_MACHINE)));
+    }
+    if machine.labels().get(LABEL_CLUSTER) != Some(&machine.spec.cluster_name) {
+        metadata.insert("labels".into(), json!({ LABEL_CLUSTER: machine.spec.cluster_name }));
+    }
+    // One of a set or a control plane goes with that.
+    if owners::controller(&machine.metadata).is_none()
+        && let Some(all) = owners::with(&machine.metadata, &owners::owner(cluster, false))
+    {
+        metadata.insert("ownerReferences".into(), json!(all));
+    }
+    if metadata.is_empty() {
+        return Ok(machine);
+    }
+    Ok(change(api, &machine, json!({ "metadata": metadata })).await?)
+}
+
+/// Takes over what others find out: the Secret with the user data, and the identity at the provider.
+async fn take_over(api: &Api<Machine>, machine: Machine, parts: &Parts) -> Result<Machine, Fault> {
+    let mut spec = Map::new();
+    let secret = parts.bootstrap.data().and_then(fields::data_secret);
+    if machine.spec.bootstrap.data_secret_name.is_none()
+        && let Some(secret) = secret
+    {
+        spec.insert("bootstrap".into(), json!({ "dataSecretName": secret }));
+    }
+    let infrastructure = parts.infrastructure.data().filter(|object| fields::is_provisioned(object));
+    let provided = infrastructure.and_then(fields::provider_id);
+    if provided.is_some() && machine.spec.provider_id != provided {
+        spec.insert("providerID".into(), json!(provided));
+    }
+    if spec.is_empty() {
+        return Ok(machine);
+    }
+    Ok(change(api, &machine, json!({ "spec": spec })).await?)
+}
+
+/// When the certificates of a control plane machine end, as whoever made them says.
+fn expiry(machine: &Machine, bootstrap: &Named) -> Option<Timestamp> {
+    let own = machine.annotations().get(ANNOTATION_EXPIRY);
+    let text = own.or_else(|| match bootstrap {
+        Named::There(found) => found.object.annotations().get(ANNOTATION_EXPIRY),
+        _ => None,
+    });
+    text.filter(|_| machine.labels().contains_key(LABEL_CONTROL_PLANE))?.parse().ok()
+}
+
+impl Keeper {
+    async fn parts(&self, machine: &Machine) -> Result<Parts, Fault> {
+        let namespace = machine.namespace().unwrap_or_default();
+        let objects = &self.kit.objects;
+        Ok(Parts {
+            bootstrap: Named::find(objects, &namespace, machine.spec.bootstrap.config_ref.as_ref()).await?,
+            infrastructure: Named::find(objects, &namespace, Some(&machine.spec.infrastructure_ref)).await?,
+        })
+    }
+
+    async fn workload(&self, machine: &Machine) -> Result<Workload, WorkloadError> {
+        let namespace = machine.namespace().unwrap_or_default();
+        self.kit.workloads.get(&self.kit.client, &namespace, &machine.spec.cluster_name).await
+    }
+
+    /// The machine's node, which has of the machine what it should have.
+    async fn node(&self, machine: &Machine, cluster: &Cluster) -> NodeSeen {
+        let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+        let Some(id) = machine.spec.provider_id.as_deref() else {
+            return NodeSeen::NotYet("the machine has no provider ID yet".to_owned());
+        };
+        let asked = async {
+            let workload = self.workload(machine).await?;
+            let nodes = workload.nodes().await?;
+            let Some(node) = nodes.provided(id)?.cloned() else { return Ok(None) };
+            let Some(mut patch) = node::patch(machine, &node, self.is_outdated(machine)) else {
+                return Ok(Some(Node::clone(&node)));
+            };
+            patch["metadata"]["resourceVersion"] = json!(node.resource_version());
+            let api = Api::<Node>::all(workload.client().clone());
+            let patched = api.patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
+            workload.node_changed().await;
+            match patched {
+                // It changes all the time, and the cluster may have rules of its own: that it answers counts.
+                Err(kube::Error::Api(error)) => {
+                    tracing::debug!(%error, node = node.name_any(), "a node keeps what it has for now");
+                    Ok::<_, WorkloadError>(Some(Node::clone(&node)))
+                }
+                patched => Ok(Some(patched?)),
+            }
+        };
+        let initialized = done.and_then(|done| done.control_plane_initialized) == Some(true);
+        match asked.await {
+            Ok(Some(node)) => NodeSeen::There(Box::new(node)),
+            Ok(None) => NodeSeen::Missing,
+            Err(error @ (WorkloadError::Ambiguous { .. } | WorkloadError::TooMany { .. })) => {
+                NodeSeen::NotYet(error.to_string())
+            }
+            Err(_) if !initialized => NodeSeen::NotYet("the control plane is not there yet".to_owned()),
+            Err(error) => NodeSeen::Unreachable(error.to_string()),
+        }
+    }
+
+    /// Whether the machine is of an older revision of its deployment.
+    fn is_outdated(&self, machine: &Machine) -> bool {
+        let namespace = machine.namespace().unwrap_or_default();
+        let revision = |annotations: &std::collections::BTreeMap<String, String>| {
+            annotations.get(ANNOTATION_REVISION).and_then(|text| text.parse::<i64>().ok())
+        };
+        let caches = &self.kit.caches;
+        let set = owners::of_kind(&machine.metadata, GROUP, "MachineSet")
+            .and_then(|owner| caches.sets.get(&(namespace.clone(), owner.name.clone())));
+        let deployment = machine
+            .labels()
+            .get(LABEL_DEPLOYMENT)
+            .and_then(|name| caches.deployments.get(&(namespace.clone(), name.clone())));
+        let older = |one: Option<i64>, than: Option<i64>| matches!((one, than), (Some(one), Some(than)) if one < than);
+        match (set, deployment) {
+            (Some(set), Some(deployment)) => older(revision(set.annotations()), revision(deployment.annotations())),
+            _ => false,
+        }
+    }
+
+    async fn say(
+        &self,
+        api: &Api<Machine>,
+        machine: &Machine,
+        stored: Option<&MachineStatus>,
+        cluster: Option<&Cluster>,
+        parts: &Parts,
+        (node, deleting): (NodeSeen, Option<Verdict>),
+    ) -> Result<MachineStatus, Fault> {
+        let infrastructure = parts.infrastructure.data();
+        let view = View {
+            machine,
+            cluster,
+            bootstrap: parts.bootstrap.seen(&["Ready"], |object| fields::data_secret(object).is_some()),
+            infrastructure: parts.infrastructure.seen(&["Ready"], fields::is_provisioned),
+            addresses: infrastructure.map(fields::addresses),
+            failure_domain: infrastructure.and_then(fields::failure_domain),
+            expiry: expiry(machine, &parts.bootstrap),
+            node,
+            deleting,
+        };
+        let status = status::status(&view, Timestamp::now());
+        write_status(api, machine, stored, &status).await?;
+        Ok(status)
+    }
+}

@@ -1,0 +1,118 @@
+//! Objects that a cluster or a machine names: how they are found, owned, and what is seen of them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::kit::Fault;
+use crate::api::cluster::v1beta2::Reference;
+use crate::cluster::contract::{Found, Objects, ReferenceError, Verdict, fields, owners};
+
+/// What was found of an object that is named.
+pub(super) enum Named {
+    /// None is named.
+    None,
+    /// It is not there, or cannot be had: why.
+    Missing(String),
+    /// It is there.
+    There(Box<Found>),
+}
+
+/// What was seen of an object that is named.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Seen {
+    /// None is named.
+    Unnamed,
+    /// It is not there, or cannot be had: why.
+    Missing(String),
+    /// It is there.
+    There {
+        /// Its kind and name, for messages.
+        what: String,
+        /// Whether it says that it is ready, in the contract's own field.
+        done: bool,
+        /// Its condition, where it has one.
+        condition: Option<Verdict>,
+        /// Whether it is going.
+        deleted: bool,
+        /// A fault that nobody will mend.
+        failure: Option<(String, String)>,
+    },
+}
+
+impl Named {
+    /// Looks for an object, in a namespace.
+    pub(super) async fn find(objects: &Objects, namespace: &str, reference: Option<&Reference>) -> Result<Self, Fault> {
+        let Some(reference) = reference else { return Ok(Self::None) };
+        let Reference { kind, name, .. } = reference;
+        match objects.get(namespace, reference).await {
+            Ok(Some(found)) => Ok(Self::There(Box::new(found))),
+            Ok(None) => Ok(Self::Missing(format!("there is no {kind} {name:?}"))),
+            Err(ReferenceError::Api(error)) => Err(error.into()),
+            Err(error) => Ok(Self::Missing(error.to_string())),
+        }
+    }
+
+    /// The object as one of `owner`; one of another is as if it were not there.
+    pub(super) async fn adopt(
+        self,
+        objects: &Objects,
+        owner: &OwnerReference,
+        labels: &[(&str, &str)],
+    ) -> Result<Self, Fault> {
+        let Self::There(found) = self else { return Ok(self) };
+        match objects.adopt(*found, owner, labels).await {
+            Ok(found) => Ok(Self::There(Box::new(found))),
+            Err(error @ ReferenceError::Taken { .. }) => Ok(Self::Missing(error.to_string())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Spec and status of the object, if it is there.
+    pub(super) fn data(&self) -> Option<&Value> {
+        match self {
+            Self::There(found) => Some(found.data()),
+            _ => None,
+        }
+    }
+
+    /// The object, unless it is another's than of the one with this UID: that stays.
+    pub(super) fn own(&self, uid: &str) -> Option<&Found> {
+        let Self::There(found) = self else { return None };
+        let owner = owners::controller(&found.object.metadata);
+        owner.is_none_or(|owner| owner.uid == uid).then_some(found)
+    }
+
+    /// What is seen of it: the first of these conditions that it has, and whether the contract says that it is done.
+    pub(super) fn seen(&self, conditions: &[&str], done: impl Fn(&Value) -> bool) -> Seen {
+        match self {
+            Self::None => Seen::Unnamed,
+            Self::Missing(why) => Seen::Missing(why.clone()),
+            Self::There(found) => Seen::There {
+                what: format!("{} {:?}", found.resource.kind, found.object.name_any()),
+                done: done(found.data()),
+                condition: conditions.iter().find_map(|type_| fields::condition(found.data(), type_)),
+                deleted: found.is_deleted(),
+                failure: fields::failure(found.data()),
+            },
+        }
+    }
+}
+
+/// What a condition says of an object that is named: what the object says of itself, or else the contract's field.
+pub(super) fn mirrored(seen: &Seen, [ready, not_ready, missing]: [&str; 3]) -> Verdict {
+    match seen {
+        Seen::Unnamed => Verdict::no(missing, "none is named"),
+        Seen::Missing(why) => Verdict::no(missing, why.clone()),
+        Seen::There { condition: Some(condition), .. } => {
+            let reason = if condition.reason.is_empty() {
+                if condition.is_true() { ready } else { not_ready }
+            } else {
+                &condition.reason
+            };
+            Verdict { reason: reason.to_owned(), ..condition.clone() }
+        }
+        Seen::There { done: true, .. } => Verdict::yes(ready),
+        Seen::There { what, .. } => Verdict::no(not_ready, format!("{what} does not say that it is ready yet")),
+    }
+}

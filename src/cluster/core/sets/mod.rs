@@ -1,0 +1,344 @@
+//! The controller of MachineSet: as many machines as are wished for, each with objects made from the set's templates.
+//!
+//! A machine is made before its objects, which are made for it by its name: so nothing is left over when the appliance ends in
+//! between, and the next look makes what lacks.
+
+mod choice;
+mod make;
+mod preflight;
+mod status;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::core::Selector;
+use kube::runtime::controller::Action;
+use serde_json::{Value, json};
+
+use self::make::labels;
+use self::status::View;
+use super::kit::{Fault, Kit};
+use super::numbers::scaled;
+use super::seen::Named;
+use super::template::{has, in_place, is_same, selector, selects};
+use crate::api::cluster::keys::FINALIZER_SET;
+use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
+use crate::api::cluster::{GROUP, LABEL_CLUSTER};
+use crate::cluster::contract::changes::{change, delete, write_status};
+use crate::cluster::contract::{Verdict, conditions, owners, pause};
+use crate::runtime::{Reconcile, key, objects};
+
+/// Who keeps labels, annotations and times of machines.
+const MANAGER: &str = "slipway-machineset";
+/// Machines that are made in one look.
+const AT_ONCE: usize = 20;
+
+/// Keeps MachineSets.
+pub(super) struct Keeper {
+    kit: Kit,
+    /// What was applied to a machine last, by its UID.
+    applied: Mutex<HashMap<String, u64>>,
+}
+
+impl Keeper {
+    pub(super) fn new(kit: Kit) -> Self {
+        Self { kit, applied: Mutex::default() }
+    }
+}
+
+impl Reconcile for Keeper {
+    type Object = MachineSet;
+    type Error = Fault;
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const DEADLINE: Option<Duration> = Some(super::kit::LOOK_MAX);
+
+    fn retry_after(&self) -> Duration {
+        self.kit.pause
+    }
+
+    fn is_conflict(error: &Fault) -> bool {
+        error.is_conflict()
+    }
+
+    async fn reconcile(&self, known: Arc<MachineSet>) -> Result<Action, Fault> {
+        let Self { kit, .. } = self;
+        let (namespace, name) = key(known.as_ref());
+        let api = kit.api::<MachineSet>(&namespace);
+        let Some(set) = api.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        let cluster = kit.caches.clusters.get(&(namespace.clone(), set.spec.cluster_name.clone()));
+        let cluster = cluster.as_deref();
+        if pause::is_paused(cluster, &set) {
+            let mut status = set.status.clone().unwrap_or_default();
+            let verdict = pause::verdict(cluster, &set);
+            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, set.metadata.generation, Timestamp::now());
+            write_status(&api, &set, set.status.as_ref(), &status).await?;
+            return Ok(Action::await_change());
+        }
+        if set.metadata.deletion_timestamp.is_some() {
+            return self.delete(&api, &set, cluster).await;
+        }
+        let Some(cluster) = cluster else { return Ok(Action::requeue(kit.pause)) };
+        let Some(selector) = selector(&set.spec.selector) else { return Ok(Action::await_change()) };
+        let set = hold(&api, set, cluster).await?;
+        let machines = self.machines(&set, &selector).await?;
+        let lacking = self.complete(&set, &machines).await?;
+        self.apply_in_place(&set, &machines).await?;
+        self.remediate(&set, &machines).await?;
+        let objection = self.scale(&set, cluster, &machines, &selector).await?.or(lacking);
+        let waits = objection.is_some();
+        self.say(&api, &set, Some(cluster), objection).await?;
+        Ok(if waits { Action::requeue(kit.pause) } else { Action::requeue(kit.pause * 4) })
+    }
+}
+
+/// A set that is held by its finalizer, and has an owner: its deployment, or else its cluster.
+async fn hold(api: &Api<MachineSet>, set: MachineSet, cluster: &Cluster) -> Result<MachineSet, Fault> {
+    let mut metadata = serde_json::Map::new();
+    if !set.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SET) {
+        metadata.insert("finalizers".into(), json!(objects::with(&set, FINALIZER_SET)));
+    }
+    if set.labels().get(LABEL_CLUSTER) != Some(&set.spec.cluster_name) {
+        metadata.insert("labels".into(), json!({ LABEL_CLUSTER: set.spec.cluster_name }));
+    }
+    if owners::controller(&set.metadata).is_none()
+        && let Some(all) = owners::with(&set.metadata, &owners::owner(cluster, false))
+    {
+        metadata.insert("ownerReferences".into(), json!(all));
+    }
+    if metadata.is_empty() {
+        return Ok(set);
+    }
+    Ok(change(api, &set, json!({ "metadata": metadata })).await?)
+}
+
+fn is_own(set: &MachineSet, machine: &Machine) -> bool {
+    let owner = owners::controller(&machine.metadata);
+    owner.is_some_and(|owner| Some(owner.uid.as_str()) == set.metadata.uid.as_deref())
+}
+
+impl Keeper {
+    /// The set's machines, those of nobody that its selector is for among them: they are its own from now on.
+    async fn machines(&self, set: &MachineSet, selector: &Selector) -> Result<Vec<Arc<Machine>>, Fault> {
+        let namespace = set.namespace();
+        let mut machines = self.kit.caches.machines.all();
+        machines.retain(|machine| machine.namespace() == namespace);
+        let (mut own, mut orphans) = (Vec::new(), Vec::new());
+        for machine in machines {
+            if is_own(set, &machine) {
+                own.push(machine);
+            } else if owners::controller(&machine.metadata).is_none()
+                && machine.metadata.deletion_timestamp.is_none()
+                && machine.spec.cluster_name == set.spec.cluster_name
+                && selects(selector, &machine.metadata)
+            {
+                orphans.push(machine);
+            }
+        }
+        let api = self.kit.api::<Machine>(&namespace.unwrap_or_default());
+        for orphan in orphans {
+            let Some(all) = owners::with(&orphan.metadata, &owners::owner(set, true)) else { continue };
+            let patch = json!({ "metadata": { "ownerReferences": all } });
+            own.push(Arc::new(change(&api, orphan.as_ref(), patch).await?));
+        }
+        own.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
+        Ok(own)
+    }
+
+    /// Keeps in place what needs no other machine, and says whether each is as it should be.
+    async fn apply_in_place(&self, set: &MachineSet, machines: &[Arc<Machine>]) -> Result<(), Fault> {
+        let kept = in_place(&set.spec.template, &labels(set));
+        let mut hasher = DefaultHasher::new();
+        kept.to_string().hash(&mut hasher);
+        let wanted = hasher.finish();
+        let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
+        let up_to_date = self.is_up_to_date(set);
+        for machine in machines.iter().filter(|machine| machine.metadata.deletion_timestamp.is_none()) {
+            let uid = machine.uid().unwrap_or_default();
+            let last = self.applied.lock().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
+            if last != Some(wanted) || !has(machine, &kept) {
+                self.apply(&api, &machine.name_any(), &uid, &kept).await?;
+                let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+                applied.insert(uid, wanted);
+            }
+            say_up_to_date(&api, machine, &up_to_date).await?;
+        }
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        if applied.len() > 2 * self.kit.caches.machines.all().len() + 100 {
+            applied.clear();
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, api: &Api<Machine>, name: &str, uid: &str, kept: &Value) -> Result<(), Fault> {
+        let mut object = kept.clone();
+        object["apiVersion"] = json!(format!("{GROUP}/v1beta2"));
+        object["kind"] = json!("Machine");
+        object["metadata"]["name"] = json!(name);
+        object["metadata"]["uid"] = json!(uid);
+        match api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await {
+            // It is gone, or another one has its name.
+            Err(kube::Error::Api(error)) if error.is_not_found() || error.is_conflict() => Ok(()),
+            applied => applied.map(drop).map_err(Into::into),
+        }
+    }
+
+    /// Whether machines of the set are as its deployment wants them; nobody says so of a set of its own.
+    fn is_up_to_date(&self, set: &MachineSet) -> Verdict {
+        let Some(deployment) = self.deployment(set) else { return Verdict::yes("UpToDate") };
+        if !is_same(&deployment.spec.template, &set.spec.template) {
+            return Verdict::no("NotUpToDate", "the MachineDeployment has another template");
+        }
+        let after = deployment.spec.rollout.as_ref().and_then(|rollout| rollout.after.as_ref());
+        let expired = after.is_some_and(|after| {
+            after.0 <= Timestamp::now()
+                && set.metadata.creation_timestamp.as_ref().is_some_and(|created| created.0 < after.0)
+        });
+        if expired { Verdict::no("NotUpToDate", "rollout.after has passed") } else { Verdict::yes("UpToDate") }
+    }
+
+    fn deployment(&self, set: &MachineSet) -> Option<Arc<MachineDeployment>> {
+        let owner = owners::of_kind(&set.metadata, GROUP, "MachineDeployment")?;
+        self.kit.caches.deployments.get(&(set.namespace().unwrap_or_default(), owner.name.clone()))
+    }
+
+    /// Deletes machines that their health check gave to their owner, as many at once as the deployment says.
+    async fn remediate(&self, set: &MachineSet, machines: &[Arc<Machine>]) -> Result<(), Fault> {
+        let deployment = self.deployment(set);
+        // An old set's machines go anyway, the unhealthy ones first.
+        if deployment.as_ref().is_some_and(|one| !is_same(&one.spec.template, &set.spec.template)) {
+            return Ok(());
+        }
+        let wished = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
+        let most = deployment
+            .as_ref()
+            .and_then(|one| one.spec.remediation.as_ref()?.max_in_flight.clone())
+            .and_then(|most| scaled(&most, wished, true));
+        let waits = |machine: &Machine| {
+            let status = machine.status.as_ref();
+            status.is_some_and(|status| {
+                conditions::is_false(&status.conditions, "HealthCheckSucceeded")
+                    && conditions::is_false(&status.conditions, "OwnerRemediated")
+            })
+        };
+        let going = machines.iter().filter(|one| one.metadata.deletion_timestamp.is_some() && waits(one)).count();
+        let room = most.map_or(usize::MAX, |most| most.saturating_sub(going));
+        let mut next: Vec<&Arc<Machine>> =
+            machines.iter().filter(|one| one.metadata.deletion_timestamp.is_none() && waits(one)).collect();
+        next.sort_by(|one, other| one.metadata.creation_timestamp.cmp(&other.metadata.creation_timestamp));
+        let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
+        for machine in next.into_iter().take(room) {
+            delete(&api, machine).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes or deletes machines until there are as many as are wished for; says what speaks against making one.
+    async fn scale(
+        &self,
+        set: &MachineSet,
+        cluster: &Cluster,
+        machines: &[Arc<Machine>],
+        selector: &Selector,
+    ) -> Result<Option<String>, Fault> {
+        let wished = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
+        if machines.len() == wished {
+            return Ok(None);
+        }
+        let namespace = set.namespace().unwrap_or_default();
+        let api = self.kit.api::<Machine>(&namespace);
+        // What is known may be behind: what is there counts.
+        let of_cluster = ListParams::default().labels(&format!("{LABEL_CLUSTER}={}", set.spec.cluster_name));
+        let listed = api.list(&of_cluster).await?.items;
+        let own: Vec<&Machine> = listed.iter().filter(|machine| is_own(set, machine)).collect();
+        if own.len() > wished {
+            let order = set.spec.deletion.as_ref().and_then(|deletion| deletion.order).unwrap_or_default();
+            for machine in choice::victims(&own, own.len() - wished, order) {
+                delete(&api, machine).await?;
+            }
+            return Ok(None);
+        }
+        let labels = labels(set);
+        let meta = kube::core::ObjectMeta { labels: Some(labels.clone()), ..Default::default() };
+        if !selects(selector, &meta) {
+            return Ok(Some("the selector is not for the template's labels".to_owned()));
+        }
+        let plane = Named::find(&self.kit.objects, &namespace, cluster.spec.control_plane_ref.as_ref()).await?;
+        if let Some(objection) = preflight::objection(set, plane.data()) {
+            return Ok(Some(objection));
+        }
+        if let Some(objection) = self.templates(set).await? {
+            return Ok(Some(objection));
+        }
+        for _ in 0..wished.saturating_sub(own.len()).min(AT_ONCE) {
+            if let Err(why) = self.make(set, &labels).await? {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn delete(
+        &self,
+        api: &Api<MachineSet>,
+        set: &MachineSet,
+        cluster: Option<&Cluster>,
+    ) -> Result<Action, Fault> {
+        if !set.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SET) {
+            return Ok(Action::await_change());
+        }
+        let namespace = set.namespace().unwrap_or_default();
+        let machines = self.kit.api::<Machine>(&namespace);
+        let of_cluster = ListParams::default().labels(&format!("{LABEL_CLUSTER}={}", set.spec.cluster_name));
+        let listed = machines.list(&of_cluster).await?.items;
+        let own: Vec<&Machine> = listed.iter().filter(|machine| is_own(set, machine)).collect();
+        if own.is_empty() {
+            objects::release(api, set, FINALIZER_SET).await?;
+            return Ok(Action::await_change());
+        }
+        for machine in own {
+            delete(&machines, machine).await?;
+        }
+        self.say(api, set, cluster, None).await?;
+        Ok(Action::requeue(self.kit.pause))
+    }
+
+    async fn say(
+        &self,
+        api: &Api<MachineSet>,
+        set: &MachineSet,
+        cluster: Option<&Cluster>,
+        objection: Option<String>,
+    ) -> Result<(), Fault> {
+        let namespace = set.namespace();
+        let mut machines = self.kit.caches.machines.all();
+        machines.retain(|machine| machine.namespace() == namespace && is_own(set, machine));
+        machines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
+        let selector = selector(&set.spec.selector).map(|selector| selector.to_string()).unwrap_or_default();
+        let view = View { set, cluster, machines: &machines, selector, objection };
+        let status = status::status(&view, Timestamp::now());
+        Ok(write_status(api, set, set.status.as_ref(), &status).await?)
+    }
+}
+
+/// Says of a machine whether it is as it should be, where it says so not yet.
+async fn say_up_to_date(api: &Api<Machine>, machine: &Machine, verdict: &Verdict) -> Result<(), Fault> {
+    let mut status = machine.status.clone().unwrap_or_default();
+    let known = conditions::find(&status.conditions, "UpToDate").map(Verdict::of);
+    // The machine's own controller begins the status.
+    if machine.status.is_none() || known.as_ref() == Some(verdict) {
+        return Ok(());
+    }
+    conditions::set(&mut status.conditions, "UpToDate", verdict, machine.metadata.generation, Timestamp::now());
+    match write_status(api, machine, machine.status.as_ref(), &status).await {
+        // Its next version is on its way here.
+        Err(kube::Error::Api(error)) if error.is_conflict() => Ok(()),
+        written => Ok(written?),
+    }
+}

@@ -1,0 +1,127 @@
+//! Clusters: what they name, how far they are, and how they go.
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::site::{Site, cluster, is_of, says};
+use crate::api::cluster::keys::{FINALIZER_CLUSTER, LABEL_CONTROL_PLANE};
+use crate::api::cluster::v1beta2::{Cluster, Machine};
+
+#[tokio::test]
+async fn a_cluster_owns_what_it_names_and_says_how_far_it_is() {
+    let site = Site::new().await;
+    site.apply(cluster()).await;
+    site.until::<Cluster>("it is held, and nothing is there", "c", |cluster| {
+        cluster.finalizers() == [FINALIZER_CLUSTER]
+            && cluster.status.as_ref().is_some_and(|status| {
+                status.phase.as_deref() == Some("Provisioning")
+                    && says(&status.conditions, "InfrastructureReady") == "False DoesNotExist"
+            })
+    })
+    .await;
+    site.play("TestCluster", "c", json!({})).await;
+    site.play("TestControlPlane", "c", json!({"replicas": 3})).await;
+    site.when("it owns both", async || {
+        let infrastructure = site.of("TestCluster").get("c").await.unwrap();
+        let control_plane = site.of("TestControlPlane").get("c").await.unwrap();
+        let label = infrastructure.labels().get("cluster.x-k8s.io/cluster-name").is_some_and(|name| name == "c");
+        label && is_of(&infrastructure, "Cluster", "c") && is_of(&control_plane, "Cluster", "c")
+    })
+    .await;
+    // The older version of the contract.
+    let endpoint = json!({"controlPlaneEndpoint": {"host": "192.0.2.1", "port": 6443}});
+    let status = json!({"ready": true, "failureDomains": {"a": {"controlPlane": true}}});
+    site.tell("TestCluster", "c", endpoint, status).await;
+    let provisioned = site
+        .until::<Cluster>("it is provisioned", "c", |cluster| {
+            cluster.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Provisioned"))
+        })
+        .await;
+    let endpoint = provisioned.spec.control_plane_endpoint.unwrap();
+    assert_eq!((endpoint.host.as_str(), endpoint.port), ("192.0.2.1", Some(6443)));
+    let status = provisioned.status.unwrap();
+    assert_eq!(status.failure_domains[0].name, "a");
+    assert_eq!(says(&status.conditions, "ControlPlaneInitialized"), "False NotInitialized");
+    let conditions = json!([{"type": "Available", "status": "True", "reason": "Available"}]);
+    let status = json!({"initialization": {"controlPlaneInitialized": true}, "replicas": 3, "conditions": conditions});
+    site.tell("TestControlPlane", "c", json!({}), status).await;
+    let available = site
+        .until::<Cluster>("it is available", "c", |cluster| {
+            cluster.status.as_ref().is_some_and(|status| says(&status.conditions, "Available") == "True Available")
+        })
+        .await;
+    let counted = available.status.unwrap().control_plane.unwrap();
+    assert_eq!((counted.desired_replicas, counted.replicas), (Some(3), Some(3)));
+    site.played.fall_silent(Some("no route to host"));
+}
+
+#[tokio::test]
+async fn a_pause_stops_everything_and_ends() {
+    let site = Site::new().await;
+    let mut paused = cluster();
+    paused["spec"]["paused"] = true.into();
+    site.play("TestCluster", "c", json!({})).await;
+    site.apply(paused).await;
+    let cluster = site
+        .until::<Cluster>("it says so", "c", |cluster| {
+            cluster.status.as_ref().is_some_and(|status| says(&status.conditions, "Paused") == "True Paused")
+        })
+        .await;
+    assert!(cluster.finalizers().is_empty());
+    let infrastructure = site.of("TestCluster").get("c").await.unwrap();
+    assert!(infrastructure.owner_references().is_empty());
+    site.patch::<Cluster>("c", json!({"spec": {"paused": false}})).await;
+    site.when("it goes on", async || is_of(&site.of("TestCluster").get("c").await.unwrap(), "Cluster", "c")).await;
+}
+
+#[tokio::test]
+async fn another_clusters_infrastructure_is_left_alone() {
+    let site = Site::new().await;
+    site.made_cluster().await;
+    let mut thief = cluster();
+    thief["metadata"]["name"] = "thief".into();
+    thief["spec"].as_object_mut().unwrap().remove("controlPlaneRef");
+    site.apply(thief).await;
+    site.until::<Cluster>("it hears why", "thief", |cluster| {
+        let found = cluster
+            .status
+            .as_ref()
+            .and_then(|status| crate::cluster::contract::conditions::find(&status.conditions, "InfrastructureReady"));
+        found.is_some_and(|condition| condition.message.contains("controlled by Cluster \"c\""))
+    })
+    .await;
+    site.delete::<Cluster>("thief").await;
+    site.gone::<Cluster>("thief").await;
+    assert!(site.of("TestCluster").get("c").await.unwrap().metadata.deletion_timestamp.is_none());
+}
+
+#[tokio::test]
+async fn a_cluster_goes_in_order() {
+    let site = Site::new().await;
+    site.made_cluster().await;
+    site.machine("worker", json!({})).await;
+    site.machine("plane", json!({LABEL_CONTROL_PLANE: ""})).await;
+    site.running("worker").await;
+    for (kind, name) in [("TestMachine", "worker"), ("TestControlPlane", "c"), ("TestCluster", "c")] {
+        site.hold(kind, name, true).await;
+    }
+    site.delete::<Cluster>("c").await;
+    let is_deleted =
+        async |kind: &str, name: &str| site.of(kind).get(name).await.unwrap().metadata.deletion_timestamp.is_some();
+    site.when("the worker goes first", async || is_deleted("TestMachine", "worker").await).await;
+    site.until::<Cluster>("it says for what it waits", "c", |cluster| {
+        let status = cluster.status.as_ref();
+        status.is_some_and(|status| says(&status.conditions, "Deleting") == "True WaitingForWorkersDeletion")
+    })
+    .await;
+    assert!(!is_deleted("TestControlPlane", "c").await);
+    site.hold("TestMachine", "worker", false).await;
+    site.when("then the control plane", async || is_deleted("TestControlPlane", "c").await).await;
+    assert!(site.api::<Machine>().get_opt("worker").await.unwrap().is_none());
+    assert!(!is_deleted("TestCluster", "c").await);
+    site.hold("TestControlPlane", "c", false).await;
+    site.when("then what it runs on", async || is_deleted("TestCluster", "c").await).await;
+    assert!(site.api::<Machine>().get_opt("plane").await.unwrap().is_none());
+    site.hold("TestCluster", "c", false).await;
+    site.gone::<Cluster>("c").await;
+}
