@@ -63,6 +63,11 @@ fn class(status: StatusCode) -> &'static str {
 
 /// What a path of boot HTTP stands for.
 fn kind(path: &str) -> &'static str {
+    match path.split('/').nth(1) {
+        Some("v2") => return "registry",
+        Some("packages") => return "packages",
+        _ => {}
+    }
     let Some(path) = path.strip_prefix("/boot/") else { return "other" };
     match path.split_once('/') {
         None if path == "ipxe" => "script",
@@ -150,7 +155,7 @@ impl Metrics {
         }
         registry.register(
             "slipway_boot_downloads",
-            "Kernels, ramdisks and chunks of images that are sent, or wait in line for it",
+            "Kernels, ramdisks, what is published, and chunks of images that are sent, or wait in line for it",
             downloads,
         );
         let connections = Family::<[(&'static str, &'static str); 2], Gauge>::default();
@@ -187,6 +192,11 @@ mod tests {
             ("/boot/explain/dhcp", "explain"),
             ("/boot/explain/evil", "other"),
             ("/boot/evil", "other"),
+            ("/v2/", "registry"),
+            ("/v2/pause/manifests/3.10", "registry"),
+            ("/packages", "packages"),
+            ("/packages/debs/Packages", "packages"),
+            ("/v3/", "other"),
             ("/evil", "other"),
             ("", "other"),
         ];

@@ -22,6 +22,8 @@ pub mod media;
 mod metrics;
 pub mod neighbour;
 pub mod neighbour_table;
+mod parts;
+pub mod published;
 pub mod script;
 pub mod token;
 

@@ -28,6 +28,7 @@ fn faults(sources: &Sources, spec: &ImageSpec) -> Vec<FieldError> {
     let value = |field| match field {
         "url" => json!(masked(&spec.url)),
         "checksum" => json!(masked(spec.checksum.as_deref().unwrap_or_default())),
+        "publish" => json!(spec.publish),
         _ => json!(spec.format),
     };
     let faults = sources.faults(spec).into_iter();

@@ -34,7 +34,7 @@ use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::upload::Whole;
 use super::{ImportError, ImportProgress, Imported, Library, SourceRead, clean};
-use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
+use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::runtime::tasks::{Unfinished, Version};
 use crate::runtime::{Reconcile, Slim, Tasks, key, run as run_controller};
 
@@ -210,7 +210,12 @@ impl Reconcile for Importer {
             return Ok(Action::await_change());
         }
         let version = Version::of(&image);
-        let status = image.status.clone().unwrap_or_default();
+        let mut status = image.status.clone().unwrap_or_default();
+        if is_of_this_source(&image) && status.observed_generation != Some(version.generation) {
+            // Only whether it is published is another now.
+            self.0.report(&image, json!({ "observedGeneration": version.generation })).await?;
+            status.observed_generation = Some(version.generation);
+        }
         let current = status.observed_generation == Some(version.generation);
         if let Some(digest) = status.digest.clone().filter(|_| current && status.phase == ImagePhase::Ready) {
             if self.0.holds(&image.name_any(), digest).await {
@@ -332,17 +337,19 @@ impl Context {
             break (result, turn, gate);
         };
         match result {
-            Ok((imported, SourceRead { sha256, format })) => {
+            Ok((imported, SourceRead { sha256, format, contents })) => {
                 let Imported { digest, virtual_size, stored_size, .. } = imported;
                 tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
                 lock(&self.shared.failed).remove(&image.name_any());
                 let uid = image.uid();
+                let (contents, count) = contents.unzip();
                 self.report(
                     image,
                     with(json!({
                         "phase": "Ready", "percent": 100, "message": null, "failCount": 0,
                         "digest": digest, "virtualSize": virtual_size, "storedSize": stored_size,
-                        "format": format, "sha256": sha256,
+                        "format": format, "sha256": sha256, "sourceHash": source_hash(&image.spec),
+                        "contents": contents, "contentCount": count,
                     })),
                 )
                 .await?;
@@ -471,41 +478,14 @@ impl Context {
     }
 }
 
-/// Digests that a boot needs.
-fn digests(intent: BootIntentSpec) -> impl Iterator<Item = String> {
-    intent.steps.into_iter().filter_map(|step| step.image).chain(intent.live_iso)
-}
-
-/// What every report of an attempt says.
-fn base(image: &Image, failures: i64) -> Value {
-    json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null, "format": null, "sha256": null })
-}
-
-/// The pause before the next try: doubles with each failure before.
-fn pause((first, longest): (Duration, Duration), failures: i64) -> Duration {
-    let doublings = u32::try_from(failures.clamp(0, 16)).unwrap_or(16);
-    first.saturating_mul(1 << doublings).min(longest)
-}
-
-/// 0 to 99; 100 is for an image that is ready.
-fn percent(progress: ImportProgress) -> u64 {
-    progress.total.filter(|total| *total > 0).map_or(0, |total| (progress.read.saturating_mul(100) / total).min(99))
-}
-
-fn merged(base: &Value, over: Value) -> Value {
-    let mut merged = base.clone();
-    if let (Value::Object(merged), Value::Object(over)) = (&mut merged, over) {
-        merged.extend(over);
-    }
-    merged
-}
-
 mod known;
+mod reports;
 mod upkeep;
 mod uploads;
 
 pub use known::Images;
 use known::{Collect, Failed, Import, NotImported, Shared};
+use reports::{base, digests, is_of_this_source, merged, pause, percent, source_hash};
 
 #[cfg(test)]
 mod tests;

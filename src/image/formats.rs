@@ -84,6 +84,15 @@ pub(super) enum Layout {
     Qcow2,
     /// An ISO 9660 image, kept as raw bytes.
     Iso,
+    /// An archive of container images.
+    Oci,
+    /// An archive of files for nodes.
+    Packages,
+}
+
+/// Whether this format is one of archives, which no host is installed with.
+pub fn is_archive(format: Option<&str>) -> bool {
+    matches!(Layout::wanted(format), Ok(Some(Layout::Oci | Layout::Packages)))
 }
 
 impl Layout {
@@ -94,8 +103,12 @@ impl Layout {
             "raw" => Ok(Some(Self::Raw)),
             "qcow2" => Ok(Some(Self::Qcow2)),
             "live-iso" => Ok(Some(Self::Iso)),
+            "oci" => Ok(Some(Self::Oci)),
+            "packages" => Ok(Some(Self::Packages)),
             other @ ("vmdk" | "vdi" | "vhd" | "vhdx" | "vpc") => Err(convert(other)),
-            other => Err(format!("format {other:?} is not known; use raw, qcow2 or live-iso")),
+            other => Err(format!(
+                "format {other:?} is not known; use raw, qcow2 or live-iso, or oci or packages of an archive"
+            )),
         }
     }
 
@@ -105,6 +118,8 @@ impl Layout {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
             Self::Iso => "live-iso",
+            Self::Oci => "oci",
+            Self::Packages => "packages",
         }
     }
 
@@ -114,10 +129,19 @@ impl Layout {
         match wanted {
             // Raw was asked for, so whatever the guest wrote there is its own affair: it is never interpreted.
             Some(wanted @ (Self::Raw | Self::Iso)) => Ok(wanted),
+            Some(wanted @ (Self::Oci | Self::Packages)) if is_tar(head) => Ok(wanted),
+            Some(Self::Oci | Self::Packages) => {
+                Err("the spec says that it is an archive, and it is no tar file".into())
+            }
             Some(Self::Qcow2) if found != Ok(Self::Qcow2) => Err("the spec says qcow2, but it is not one".into()),
             _ => found,
         }
     }
+}
+
+/// By the magic of POSIX and of GNU.
+fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
 }
 
 fn convert(format: &str) -> String {
@@ -140,6 +164,13 @@ fn detect(head: &[u8]) -> Result<Layout, String> {
     ];
     if let Some((_, _, name)) = foreign.iter().find(|(offset, magic, _)| at(*offset, magic)) {
         return Err(convert(name));
+    }
+    if is_tar(head) {
+        return Err(
+            "it is a tar archive: say format oci of container images, packages of files for nodes, or raw if it is a \
+                    disk all the same"
+                .into(),
+        );
     }
     let text = String::from_utf8_lossy(head.get(..256).unwrap_or(head)).to_ascii_lowercase();
     if ["<!doctype html", "<html", "<?xml"].iter().any(|page| text.trim_start().starts_with(page)) {

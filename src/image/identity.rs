@@ -5,6 +5,7 @@
 //! have the same.
 
 use super::checksum::{Algorithm, bare};
+use super::formats::is_archive;
 pub use super::scheme::named;
 use crate::api::metal3::{self, ChecksumType};
 use crate::api::slipway::{Image, ImagePhase};
@@ -45,6 +46,7 @@ pub fn is_equal(image: &Image, wanted: &metal3::Image) -> bool {
     let same_kind = match wanted.format.as_deref().unwrap_or_default() {
         // It would be found out, as it was for this Image.
         "" => image.spec.format.is_none(),
+        format if is_archive(Some(format)) => false,
         format => kept == Some(format),
     };
     same_kind && proofs(image).contains(&proof)
@@ -58,6 +60,9 @@ pub fn is_equal(image: &Image, wanted: &metal3::Image) -> bool {
 pub fn agrees(image: &Image, wanted: &metal3::Image) -> Result<(), String> {
     let name = image.metadata.name.as_deref().unwrap_or_default();
     let kept = image.status.as_ref().and_then(|status| status.format.as_deref()).or(image.spec.format.as_deref());
+    if let Some(archive) = kept.filter(|kept| is_archive(Some(kept))) {
+        return Err(format!("image {name} is an archive ({archive}), and no disk: name another"));
+    }
     match (wanted.format.as_deref().unwrap_or_default(), kept) {
         ("", Some(LIVE_ISO)) => {
             return Err(format!("image {name} is a live-iso: write format: live-iso in spec.image, or name another"));
@@ -132,6 +137,8 @@ mod tests {
             (kept(&sha256, Some("raw"), "raw", ""), wanted(&sha256, ""), false),
             (kept(&sha256, Some("live-iso"), "live-iso", ""), wanted(&sha256, ""), false),
             (kept(&sha256, None, "raw", ""), wanted(&sha256, "live-iso"), false),
+            (kept(&sha256, Some("oci"), "oci", ""), wanted(&sha256, ""), false),
+            (kept(&sha256, Some("oci"), "oci", ""), wanted(&sha256, "oci"), false),
             // Another checksum, or one that proves nothing.
             (kept(&sha256, None, "raw", ""), wanted(&other, ""), false),
             (kept(&md5, None, "raw", &sha256), wanted(&md5, ""), false),
@@ -162,6 +169,8 @@ mod tests {
             (kept(&sha256, None, "raw", ""), wanted(&sha256, ""), ""),
             (kept(&sha256, None, "raw", &sha256), wanted(&other, ""), "is not that of image i"),
             (kept(&md5, None, "raw", &sha256), wanted(&"e".repeat(32), ""), "is not that of image i"),
+            (kept("", Some("oci"), "oci", &sha256), wanted("", ""), "and no disk"),
+            (kept("", Some("packages"), "packages", &sha256), wanted("", "packages"), "and no disk"),
             (kept("", None, "raw", &sha256), wanted(&sha512, ""), "give its SHA-256"),
             (kept("", None, "raw", &sha256), wanted("sha", ""), "hex digits"),
             (kept("", None, "qcow2", &sha256), wanted("", "raw"), "image i is qcow2"),

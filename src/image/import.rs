@@ -2,7 +2,8 @@
 //!
 //! A task reads the source; a blocking thread hashes it, unpacks it and hands it to [`super::chunks`]. A raw
 //! disk passes straight through. A qcow2 needs random access: it is spooled into an unnamed file of the library
-//! first, and its checksum is verified before it is looked at.
+//! first, and its checksum is verified before it is looked at. Files of an archive are stored as they come; what is of use, its
+//! index says only then.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use reqwest::Url;
 use tokio::sync::mpsc;
 
+use super::archive::Members;
 use super::brake::Brake;
 use super::checksum::{Expected, Hasher};
 use super::chunks::{self, Stored, check_room};
@@ -25,6 +27,7 @@ use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
 use super::upload::Whole;
 use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE, SourceRead};
+use crate::api::slipway::ImageContent;
 use crate::api::slipway::ImageSpec;
 use crate::protocol::{CHUNK_SIZE, Manifest};
 
@@ -177,6 +180,9 @@ impl Job {
                     Layout::Raw => self.raw(&mut disk, outer, false).map(Unpacked::Stored),
                     Layout::Iso => self.raw(&mut disk, outer, true).map(Unpacked::Stored),
                     Layout::Qcow2 => self.spool(&mut disk, outer).map(Unpacked::Spooled),
+                    Layout::Oci | Layout::Packages => {
+                        self.files(&mut disk, outer).map(|(members, stored)| Unpacked::Files(layout, members, stored))
+                    }
                 };
                 unpacked.map(|unpacked| (unpacked, layout.name()))
             })
@@ -190,14 +196,14 @@ impl Job {
             Err(error) => return Err(error),
         };
         let sha256 = self.verify(reader)?;
-        let (virtual_size, stored) = match unpacked {
-            Unpacked::Stored(disk) => disk,
-            Unpacked::Spooled(file) => self.qcow2(file)?,
+        let kept = match unpacked {
+            Unpacked::Stored(disk) => Kept::from(disk),
+            Unpacked::Spooled(file) => Kept::from(self.qcow2(file)?),
+            Unpacked::Files(layout, members, stored) => self.catalogued(layout, &members, stored)?,
         };
-        let manifest = Manifest { virtual_size, chunks: stored.chunks.clone() };
-        let imported = self.inner.commit(&manifest);
+        let imported = self.inner.commit(&kept.manifest);
         let imported = imported.map_err(|e| ImportError::passing(format!("{}: not stored: {e}", self.at)))?;
-        Ok((imported, SourceRead { sha256, format }))
+        Ok((imported, SourceRead { sha256, format, contents: kept.contents }))
     }
 
     fn damaged(&self, outer: &str, error: &io::Error) -> ImportError {
@@ -224,6 +230,8 @@ impl Job {
         check_room(
             &self.inner,
             match (layout, outer) {
+                // Its files are packed already, and what is not may be small.
+                (Layout::Oci | Layout::Packages, _) => 0,
                 // Chunks take about as much as what is published; a qcow2 is spooled besides.
                 (Layout::Qcow2, _) => total.saturating_mul(2),
                 (Layout::Raw | Layout::Iso, Outer::None) => 0,
@@ -355,4 +363,22 @@ impl Job {
 enum Unpacked {
     Stored((u64, Stored)),
     Spooled(File),
+    Files(Layout, Members, Stored),
 }
+
+/// What becomes an image.
+struct Kept {
+    manifest: Manifest,
+    contents: Option<(Vec<ImageContent>, i64)>,
+    /// Keeps the chunks until the manifest does.
+    _stored: Vec<Stored>,
+}
+
+impl From<(u64, Stored)> for Kept {
+    fn from((virtual_size, stored): (u64, Stored)) -> Self {
+        let manifest = Manifest { virtual_size, chunks: stored.chunks.clone(), catalog: None };
+        Self { manifest, contents: None, _stored: vec![stored] }
+    }
+}
+
+mod files;

@@ -23,6 +23,7 @@
 //! **Locks.** What is in memory has a lock that is held for moments, for those who serve take it. Whoever changes files
 //! holds another one over that, and takes it first.
 
+mod reading;
 mod state;
 
 use std::collections::HashSet;
@@ -512,7 +513,9 @@ fn names(manifest: &Manifest) -> impl Iterator<Item = Name> {
 
 /// What a manifest must be for anything to be done with it.
 fn check_manifest(manifest: &Manifest) -> Result<(), String> {
-    if manifest.virtual_size > MAX_VIRTUAL_SIZE || manifest.chunks.len() > MAX_CHUNKS {
+    let catalog = manifest.catalog.unwrap_or_default();
+    if manifest.virtual_size > MAX_VIRTUAL_SIZE || manifest.chunks.len() > MAX_CHUNKS || catalog > manifest.virtual_size
+    {
         return Err("it is larger than any image may be".into());
     }
     let mut end = 0;

@@ -6,6 +6,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::controller::{Images, run};
+use super::publish::Publishing;
 use super::upload::endpoint;
 use super::{Library, Sources, admission};
 use crate::api::slipway::Image;
@@ -35,6 +36,8 @@ pub struct Importing {
     pub library: Library,
     /// Those that are known.
     pub images: Images,
+    /// Those that are to be published.
+    pub publishing: Publishing,
     /// Where they may come from.
     pub sources: Sources,
     /// How many are imported at once.
@@ -70,8 +73,10 @@ impl Life for Importing {
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let (library, images) = (self.library.clone(), self.images.clone());
         let (client, tasks, stop) = (acting.client.clone(), acting.tasks.clone(), acting.stop.clone());
+        let task = tasks.task("image-publishing");
+        let publish = self.publishing.clone().run(client.clone(), library.clone(), task, stop.clone());
         let run = run(client, library, self.at_once, images, tasks, stop);
-        Ok(vec![service("images", run)])
+        Ok(vec![service("images", run), service("published images", publish)])
     }
 }
 
@@ -106,7 +111,8 @@ mod tests {
         let sources = Sources::of_tests();
         let library = Library::open(folder.path().join("images"), sources.clone()).unwrap();
         let images = Images::new(&mut Watches::default(), Arc::<Nobody>::default());
-        let importing = Importing { library, images, sources, at_once: 1 };
+        let publishing = Publishing::new(&mut Watches::default(), <_>::default());
+        let importing = Importing { library, images, publishing, sources, at_once: 1 };
         let text = crate::metrics::shown(|registry| importing.register(registry));
         for zero in ["imports", "library_images", "library_bytes"] {
             assert!(text.contains(&format!("\nslipway_image_{zero} 0\n")), "{text}");

@@ -15,6 +15,8 @@
 //! | `qcow2` | reader of QEMU's image format |
 //! | `chunks` | cuts, compresses and stores, with bounded memory |
 //! | `import` | the whole way from a URL to a manifest |
+//! | [`archive`] | archives of container images and packages: what is in them |
+//! | [`publish`] | which archives are served without a login, and under which names |
 //! | [`serve`] | chunks and manifests over HTTP |
 //! | `turns` | whose import runs next |
 //! | [`demand`] | who wants an image |
@@ -25,14 +27,17 @@
 
 use std::fmt;
 
+use crate::api::slipway::ImageContent;
 use crate::log::clean;
 
 mod admission;
+pub mod archive;
 pub mod configdrive;
 pub mod controller;
 pub mod demand;
 pub mod identity;
 mod life;
+pub mod publish;
 pub mod scheme;
 pub mod serve;
 pub mod upload;
@@ -51,6 +56,7 @@ mod source;
 mod turns;
 
 pub use fetch::{USER_AGENT_NAME, check_ca_file};
+pub use formats::is_archive;
 pub(crate) use iso9660::is_iso;
 pub use library::{Collected, Library};
 pub use life::{Importing, module};
@@ -83,7 +89,7 @@ pub struct ImportProgress {
 pub struct Imported {
     /// SHA-256 of the manifest's JSON, hex.
     pub digest: String,
-    /// Bytes on a disk, a multiple of 512.
+    /// Bytes on a disk, a multiple of 512; of an archive those of its content.
     pub virtual_size: u64,
     /// Bytes of its chunks, each counted once.
     pub stored_size: u64,
@@ -96,8 +102,10 @@ pub struct Imported {
 pub struct SourceRead {
     /// SHA-256 of the file as it was read, before anything was unpacked: lower-case hex.
     pub sha256: String,
-    /// What its content was taken for: `raw`, `qcow2` or `live-iso`.
+    /// What its content was taken for: `raw`, `qcow2`, `live-iso`, `oci` or `packages`.
     pub format: &'static str,
+    /// Of an archive: what is in it, a part of it where it is much, and how much it is.
+    pub contents: Option<(Vec<ImageContent>, i64)>,
 }
 
 /// Why an image was not imported.

@@ -16,7 +16,7 @@ use reqwest::Url;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::formats::Layout;
+use super::formats::{Layout, is_archive};
 use super::scheme::{LIBRARY_SCHEME, UPLOAD_SCHEME, is_upload, named, uploaded_file};
 use super::{ImportError, MAX_LIBRARY_CHUNKS};
 use crate::api::slipway::ImageSpec;
@@ -53,7 +53,7 @@ impl Default for Sources {
 /// What is wrong with a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFault {
-    /// The field: `url`, `checksum` or `format`.
+    /// The field: `url`, `checksum`, `format` or `publish`.
     pub field: &'static str,
     /// Why, and what can be written instead.
     pub detail: String,
@@ -135,6 +135,12 @@ impl Sources {
             add("checksum", Err(format!("must have at most {URL_MAX} bytes")));
         }
         add("format", Layout::wanted(spec.format.as_deref()).map(|_| ()));
+        if spec.publish == Some(true) && !is_archive(spec.format.as_deref()) {
+            add(
+                "publish",
+                Err("only an archive is published: give format oci or packages, or leave publish out".into()),
+            );
+        }
         faults
     }
 
@@ -283,6 +289,16 @@ mod tests {
             (&none, spec("http://127.1:8000/i", None, None), "url", "image.allow"),
             (&none, spec("http://x/i", None, Some("vmdk")), "format", "qemu-img"),
             (&none, spec("http://x/i", None, Some("tar")), "format", "raw, qcow2 or live-iso"),
+            (&none, spec("http://x/i", None, Some("oci")), "", ""),
+            (&none, ImageSpec { publish: Some(true), ..spec("http://x/i", None, Some("packages")) }, "", ""),
+            (
+                &none,
+                ImageSpec { publish: Some(true), ..spec("http://x/i", None, Some("raw")) },
+                "publish",
+                "oci or packages",
+            ),
+            (&none, ImageSpec { publish: Some(true), ..spec("http://x/i", None, None) }, "publish", "oci or packages"),
+            (&none, ImageSpec { publish: Some(false), ..spec("http://x/i", None, None) }, "", ""),
             (&with, spec("http://127.0.0.1:8000/i", None, None), "", ""),
             (&with, spec("http://127.0.0.1:8001/i", None, None), "url", "image.allow"),
             (&with, spec("file:///srv/images/a/i.raw", Some("file:///srv/images/sums"), None), "", ""),

@@ -1,5 +1,6 @@
 //! Imports of real files through real sockets.
 
+mod archives;
 mod faults;
 mod formats;
 mod guard;

@@ -1,0 +1,195 @@
+//! What is published, over boot HTTP: container images as a registry, and files for nodes.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v2/` and below | the pulling part of the OCI distribution specification ([`registry`]) |
+//! | `GET /packages/` and below | files by name, and lists of them ([`packages`]) |
+//!
+//! Nobody shows who he is, so only what [`Published`] has is found, and nothing can be written. What is larger than a piece waits
+//! for a permit, as boot files do, and is unpacked by rank, as live ISOs are.
+
+mod packages;
+mod registry;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use http::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RANGE, RETRY_AFTER,
+};
+use http::request::Parts as Head;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use tracing::warn;
+
+use super::ConnInfo;
+use super::download_scheduler::{DownloadClient, DownloadScheduler};
+use super::if_range::if_range_holds;
+use super::listener::Hangup;
+use super::parts::{PIECE, Parts, RequestedRange, range};
+use crate::image::Library;
+use crate::image::publish::table::PublishedTable;
+use crate::image::publish::{Found, Published};
+use crate::protocol::CHUNK_SIZE;
+use crate::ration::{Rank, Ranks};
+
+/// In how many seconds who came too early is to come again.
+const COME_AGAIN: &str = "2";
+
+#[derive(Clone)]
+struct Serving {
+    published: Published,
+    parts: Parts,
+    downloads: DownloadScheduler,
+    ranks: Ranks,
+}
+
+/// What is published, from a library. Requests must carry [`ConnInfo`] as an extension, else they are a stranger's.
+pub fn router(published: Published, library: Library, downloads: DownloadScheduler, ranks: Ranks) -> Router {
+    let serving = Serving { published, parts: Parts::new(library), downloads, ranks };
+    let mut router = Router::new();
+    for path in ["/v2", "/v2/", "/v2/{*rest}"] {
+        router = router.route(path, any(registry::answer));
+    }
+    for path in ["/packages", "/packages/", "/packages/{*rest}"] {
+        router = router.route(path, any(packages::answer));
+    }
+    router.with_state(serving)
+}
+
+/// A request, as far as it counts here.
+struct Asked {
+    method: Method,
+    /// With its escapes, without the query.
+    path: String,
+    query: String,
+    headers: HeaderMap,
+    peer: Option<SocketAddr>,
+    hangup: Hangup,
+    rank: Rank,
+}
+
+impl Asked {
+    fn of(serving: &Serving, request: Request) -> Self {
+        let (head, _) = request.into_parts();
+        let peer = head.extensions.get::<ConnInfo>().map(|conn| conn.peer);
+        let known = head.extensions.get::<Rank>().copied();
+        let rank = known.or_else(|| peer.map(|peer| (serving.ranks)(peer.ip()))).unwrap_or(Rank::Stranger);
+        let hangup = head.extensions.get::<Hangup>().cloned().unwrap_or_else(|| Hangup(<_>::default()));
+        let Head { method, uri, headers, .. } = head;
+        let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default().to_owned());
+        Self { method, path, query, headers, peer, hangup, rank }
+    }
+
+    fn is_head(&self) -> bool {
+        self.method == Method::HEAD
+    }
+}
+
+/// A path below a prefix, without its escapes; none of what is no text.
+fn below<'p>(path: &'p str, prefix: &str) -> Option<std::borrow::Cow<'p, str>> {
+    let rest = path.strip_prefix(prefix)?;
+    percent_encoding::percent_decode_str(rest.strip_prefix('/').unwrap_or(rest)).decode_utf8().ok()
+}
+
+/// Why content is not sent.
+enum Unsent {
+    /// This address has too much in line.
+    Busy(String),
+}
+
+impl Serving {
+    /// What is published; `None` while nobody knows.
+    fn table(&self) -> Option<Arc<PublishedTable>> {
+        self.published.table()
+    }
+
+    /// Sends what was found, or the part of it that is asked for. `tag` is what its content is named by.
+    async fn send(
+        &self,
+        asked: &Asked,
+        found: &Found,
+        tag: &str,
+        fields: &[(HeaderName, &str)],
+    ) -> Result<Response, Unsent> {
+        let mut headers = HeaderMap::new();
+        let mut field = |name: HeaderName, value: &str| {
+            headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+        };
+        field(ETAG, &format!("\"{tag}\""));
+        fields.iter().for_each(|(name, value)| field(name.clone(), value));
+        field(ACCEPT_RANGES, "bytes");
+        if is_known(&asked.headers, tag) {
+            headers.remove(CONTENT_TYPE);
+            return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
+        }
+        let allowed = asked
+            .headers
+            .get(RANGE)
+            .filter(|_| asked.method == Method::GET && if_range_holds(&asked.headers, &headers));
+        let mut field = |name: HeaderName, value: String| {
+            headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+        };
+        let (status, part) = match allowed.and_then(|asked| asked.to_str().ok()).map(|text| range(text, found.size)) {
+            None | Some(RequestedRange::Whole) => (StatusCode::OK, 0..found.size),
+            Some(RequestedRange::Part(part)) => {
+                field(CONTENT_RANGE, format!("bytes {}-{}/{}", part.start, part.end - 1, found.size));
+                (StatusCode::PARTIAL_CONTENT, part)
+            }
+            Some(RequestedRange::Outside) => {
+                let range = [(CONTENT_RANGE, format!("bytes */{}", found.size))];
+                return Ok((StatusCode::RANGE_NOT_SATISFIABLE, range).into_response());
+            }
+        };
+        let length = part.end - part.start;
+        field(CONTENT_LENGTH, length.to_string());
+        let body = match asked.is_head() {
+            true => Body::empty(),
+            false => self.body(asked, found, part).await?,
+        };
+        Ok((status, headers, body).into_response())
+    }
+
+    async fn body(&self, asked: &Asked, found: &Found, part: std::ops::Range<u64>) -> Result<Body, Unsent> {
+        let is_large = part.end - part.start > PIECE;
+        let permit = match (is_large, asked.peer) {
+            (true, Some(peer)) => {
+                let permit = self.downloads.acquire(DownloadClient::Machine(peer.ip()), asked.rank).await;
+                Some(permit.map_err(|full| {
+                    warn!(%peer, path = asked.path, error = %full, "published content refused for now");
+                    Unsent::Busy(full.to_string())
+                })?)
+            }
+            _ => None,
+        };
+        // Of those with a permit there are few: each may have a chunk that waits for it.
+        let most = if permit.is_some() { CHUNK_SIZE } else { PIECE };
+        let whole = found.offset.saturating_add(part.start)..found.offset.saturating_add(part.end);
+        let sent = self.parts.read(asked.rank, found.manifest.clone(), whole, most, asked.peer);
+        let body = Body::from_stream(sent);
+        Ok(match permit {
+            Some(permit) => permit.hold(body, asked.hangup.0.clone()),
+            None => body,
+        })
+    }
+}
+
+/// Whether the client has it already.
+fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let held = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    held.flat_map(|value| value.split(',')).map(str::trim).any(|one| one == "*" || one.trim_matches('"') == tag)
+}
+
+/// Nobody knows yet what is published: the appliance has just started, or another one acts.
+fn too_early(mut answer: Response) -> Response {
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(COME_AGAIN));
+    answer
+}
+
+#[cfg(test)]
+mod tests;

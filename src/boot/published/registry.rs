@@ -1,0 +1,185 @@
+//! A registry to pull from, by the OCI distribution specification 1.1.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v2/` | that there is one |
+//! | `GET /v2/NAME/manifests/REFERENCE` | a manifest or an index by tag or digest, as the media type that it has |
+//! | `GET /v2/NAME/blobs/DIGEST` | anything that the names of this repository lead to, with Range |
+//! | `GET /v2/NAME/tags/list?n=&last=` | the tags, in order |
+//!
+//! HEAD where there is GET. A query of containerd's, which says of which registry this is a mirror (`?ns=`), changes nothing.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, LINK};
+use http::{HeaderValue, Method, StatusCode};
+use serde_json::json;
+
+use super::{Asked, Serving, Unsent, below, too_early};
+use crate::image::archive::{is_repository, is_tag, sha256_of};
+use crate::image::publish::table::Repository;
+
+const VERSION: HeaderName = HeaderName::from_static("docker-distribution-api-version");
+const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+/// Most tags in one answer.
+const TAGS_MAX: usize = 1000;
+const BLOB_TYPE: &str = "application/octet-stream";
+
+/// What a path asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted<'p> {
+    Version,
+    Manifest { name: &'p str, reference: &'p str },
+    Blob { name: &'p str, digest: &'p str },
+    Tags { name: &'p str },
+}
+
+impl<'p> Wanted<'p> {
+    /// Of a path below `/v2/`. Names have slashes, so it is read from its end.
+    fn of(path: &'p str) -> Option<Self> {
+        if path.is_empty() {
+            return Some(Self::Version);
+        }
+        let (rest, last) = path.rsplit_once('/')?;
+        let (name, kind) = rest.rsplit_once('/')?;
+        match kind {
+            "manifests" => Some(Self::Manifest { name, reference: last }),
+            "blobs" => Some(Self::Blob { name, digest: last }),
+            "tags" if last == "list" => Some(Self::Tags { name }),
+            _ => None,
+        }
+    }
+}
+
+/// Why a request has no better answer, with the specification's code.
+struct Refusal(StatusCode, &'static str, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Self(status, code, message) = self;
+        (status, axum::Json(json!({ "errors": [{ "code": code, "message": message }] }))).into_response()
+    }
+}
+
+fn unknown(code: &'static str, what: &str) -> Refusal {
+    Refusal(StatusCode::NOT_FOUND, code, format!("{what} is not published here"))
+}
+
+fn invalid(code: &'static str, message: &str) -> Refusal {
+    Refusal(StatusCode::BAD_REQUEST, code, message.to_owned())
+}
+
+pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> Response {
+    let asked = Asked::of(&serving, request);
+    let mut answer = match judged(&serving, &asked).await {
+        Ok(answer) => answer,
+        Err(refusal) => {
+            let early = refusal.0 == StatusCode::SERVICE_UNAVAILABLE;
+            let answer = refusal.into_response();
+            if early { too_early(answer) } else { answer }
+        }
+    };
+    answer.headers_mut().insert(VERSION, HeaderValue::from_static("registry/2.0"));
+    answer
+}
+
+async fn judged(serving: &Serving, asked: &Asked) -> Result<Response, Refusal> {
+    if asked.method != Method::GET && asked.method != Method::HEAD {
+        let message = "this registry is read only".to_owned();
+        let refusal = Refusal(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", message).into_response();
+        return Ok(([(ALLOW, "GET, HEAD")], refusal).into_response());
+    }
+    let path = below(&asked.path, "/v2").ok_or_else(|| invalid("NAME_INVALID", "the path is no text"))?;
+    let other = || Refusal(StatusCode::NOT_FOUND, "UNSUPPORTED", "there is no such endpoint here".to_owned());
+    let wanted = Wanted::of(&path).ok_or_else(other)?;
+    let table = serving.table();
+    let early = || {
+        Refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "UNAVAILABLE",
+            "the appliance does not know yet what is published".into(),
+        )
+    };
+    let repository = |name: &str| {
+        if !is_repository(name) {
+            return Err(invalid("NAME_INVALID", "this is no name of a repository"));
+        }
+        let table = table.as_ref().ok_or_else(early)?;
+        table.repository(name).ok_or_else(|| unknown("NAME_UNKNOWN", name))
+    };
+    match wanted {
+        Wanted::Version => Ok(axum::Json(json!({})).into_response()),
+        Wanted::Tags { name } => tags(name, repository(name)?, &asked.query),
+        Wanted::Manifest { name, reference } => {
+            let repository = repository(name)?;
+            let digest = match sha256_of(reference) {
+                Some(_) => Some(reference),
+                None if is_tag(reference) => repository.digest(reference),
+                None => return Err(invalid("MANIFEST_INVALID", "this is neither a tag nor a digest by SHA-256")),
+            };
+            let absent = || unknown("MANIFEST_UNKNOWN", &format!("{name}: {reference}"));
+            let digest = digest.ok_or_else(absent)?;
+            let found = repository.blob(digest).ok_or_else(absent)?;
+            let kind = found.media_type.as_deref().ok_or_else(absent)?;
+            sent(serving.send(asked, found, digest, &[(CONTENT_TYPE, kind), (DIGEST, digest)]).await)
+        }
+        Wanted::Blob { name, digest } => {
+            let repository = repository(name)?;
+            if sha256_of(digest).is_none() {
+                return Err(invalid("DIGEST_INVALID", "this is no digest by SHA-256"));
+            }
+            let found = repository.blob(digest).ok_or_else(|| unknown("BLOB_UNKNOWN", digest))?;
+            let kind = found.media_type.as_deref().unwrap_or(BLOB_TYPE);
+            sent(serving.send(asked, found, digest, &[(CONTENT_TYPE, kind), (DIGEST, digest)]).await)
+        }
+    }
+}
+
+fn sent(answer: Result<Response, Unsent>) -> Result<Response, Refusal> {
+    answer.map_err(|Unsent::Busy(message)| Refusal(StatusCode::TOO_MANY_REQUESTS, "TOOMANYREQUESTS", message))
+}
+
+/// Tags from after `last`, at most `n`, and where the rest is.
+fn tags(name: &str, repository: &Repository, query: &str) -> Result<Response, Refusal> {
+    let said: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
+    let most = said.get("n").map(|n| n.parse::<usize>()).transpose();
+    let most = most.map_err(|_| invalid("UNSUPPORTED", "n is no number"))?.unwrap_or(TAGS_MAX).min(TAGS_MAX);
+    let last = said.get("last").map_or("", |last| last);
+    let mut rest = repository.tags_after(last);
+    let page: Vec<&str> = rest.by_ref().take(most).collect();
+    let next = page.last().filter(|_| rest.next().is_some());
+    // A tag has nothing that a URL escapes.
+    let link = next.map(|last| (LINK, format!("</v2/{name}/tags/list?n={most}&last={last}>; rel=\"next\"")));
+    let mut answer = axum::Json(json!({ "name": name, "tags": page })).into_response();
+    let link = link.and_then(|(field, link)| Some((field, HeaderValue::try_from(link).ok()?)));
+    answer.headers_mut().extend(link);
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_read_from_its_end() {
+        let manifest = |name, reference| Some(Wanted::Manifest { name, reference });
+        for (path, wanted) in [
+            ("", Some(Wanted::Version)),
+            ("pause/manifests/3.10", manifest("pause", "3.10")),
+            ("a/b/c/manifests/sha256:0", manifest("a/b/c", "sha256:0")),
+            ("a/manifests/manifests/x", manifest("a/manifests", "x")),
+            ("tags/list/manifests/list", manifest("tags/list", "list")),
+            ("a/b/blobs/x", Some(Wanted::Blob { name: "a/b", digest: "x" })),
+            ("a/b/tags/list", Some(Wanted::Tags { name: "a/b" })),
+            ("a/b/tags/other", None),
+            ("_catalog", None),
+            ("a/b", None),
+            ("a/referrers/sha256:0", None),
+            ("manifests/x", None),
+        ] {
+            assert_eq!(Wanted::of(path), wanted, "{path}");
+        }
+    }
+}

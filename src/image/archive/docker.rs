@@ -1,0 +1,135 @@
+//! `docker save` before Docker 25: `manifest.json`, and layers as files of whichever name.
+//!
+//! It has no manifest of the registry's kind, so one is made of each image, of Docker's own media types; what is made depends on
+//! the archive alone. Later versions write an OCI image layout beside it, which goes before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::super::hex;
+use super::catalog::{Blob, Catalog, Tag};
+use super::entries::{Member, Members};
+use super::names::{Reference, reference};
+use super::oci::{MANIFEST_MAX, NAMES_MAX, judged};
+use super::{Catalogued, Fault, ReadBack, Unkept, shown};
+
+/// What names the images.
+pub(super) const MANIFEST: &str = "manifest.json";
+/// Most layers of an image; Docker itself has 127.
+const LAYERS_MAX: usize = 512;
+
+const MANIFEST_TYPE: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const CONFIG_TYPE: &str = "application/vnd.docker.container.image.v1+json";
+const LAYER_TYPE: &str = "application/vnd.docker.image.rootfs.diff.tar";
+const GZIP_LAYER_TYPE: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
+
+/// An image in `manifest.json`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    repo_tags: Option<Vec<String>>,
+    layers: Option<Vec<String>>,
+}
+
+fn saved(members: &Members, read: &ReadBack<'_>) -> Result<Vec<Saved>, Unkept> {
+    let Some(member) = members.files.get(MANIFEST) else { return Ok(Vec::new()) };
+    if member.size > MANIFEST_MAX {
+        return Err(Fault(format!("{MANIFEST} has more than {} MiB", MANIFEST_MAX >> 20)).into());
+    }
+    let bytes = read(member).map_err(Unkept::Unread)?;
+    let images: Vec<Saved> =
+        serde_json::from_slice(&bytes).map_err(|error| Fault(format!("{MANIFEST} cannot be read: {error}")))?;
+    if images.len() > NAMES_MAX {
+        return Err(Fault(format!("{MANIFEST} names more than {NAMES_MAX} images")).into());
+    }
+    Ok(images)
+}
+
+fn references(image: &Saved) -> Result<Vec<Reference>, Fault> {
+    let tags = image.repo_tags.iter().flatten();
+    tags.map(|tag| reference(tag).ok_or_else(|| Fault(format!("{} is no name of an image", shown(tag))))).collect()
+}
+
+fn digest_of(member: &Member) -> String {
+    format!("sha256:{}", member.sha256)
+}
+
+fn find<'m>(members: &'m Members, path: &str) -> Result<&'m Member, Fault> {
+    members.files.get(path).ok_or_else(|| Fault(format!("{} is named and not in it", shown(path))))
+}
+
+/// The names of images by the digest of their config.
+pub(super) fn names(members: &Members, read: &ReadBack<'_>) -> Result<Vec<(String, Vec<Reference>)>, Unkept> {
+    let mut names = Vec::new();
+    for image in saved(members, read)? {
+        names.push((digest_of(find(members, &image.config)?), references(&image)?));
+    }
+    Ok(names)
+}
+
+/// What an archive has.
+pub(super) fn catalogue(members: &Members, read: &ReadBack<'_>) -> Result<Catalogued, Unkept> {
+    let (mut blobs, mut tags, mut made) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+    let mut end = members.end;
+    for image in saved(members, read)? {
+        let names = references(&image)?;
+        if names.is_empty() {
+            let config = shown(&image.config);
+            return Err(Fault(format!(
+                "the image with the config {config} has no name in it: give docker save its name and tag"
+            ))
+            .into());
+        }
+        let paths = image.layers.unwrap_or_default();
+        if paths.len() > LAYERS_MAX {
+            return Err(Fault(format!("an image in it has more than {LAYERS_MAX} layers")).into());
+        }
+        let config = find(members, &image.config)?;
+        let layers = paths.iter().map(|path| find(members, path)).collect::<Result<Vec<_>, _>>()?;
+        let described = layers.iter().map(|layer| described(layer)).collect::<Result<Vec<_>, _>>()?;
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": { "mediaType": CONFIG_TYPE, "size": config.size, "digest": digest_of(config) },
+            "layers": described,
+        });
+        let bytes = manifest.to_string().into_bytes();
+        let digest = format!("sha256:{}", hex(&Sha256::digest(&bytes)));
+        let mut needs = BTreeSet::new();
+        for part in [config].into_iter().chain(layers) {
+            let blob = Blob { offset: part.offset, size: part.size, media_type: None, needs: Vec::new() };
+            needs.insert(digest_of(part));
+            blobs.entry(digest_of(part)).or_insert(blob);
+        }
+        if !blobs.contains_key(&digest) {
+            let size = bytes.len() as u64;
+            let media_type = Some(MANIFEST_TYPE.to_owned());
+            blobs.insert(digest.clone(), Blob { offset: end, size, media_type, needs: needs.into_iter().collect() });
+            made.push(bytes);
+            end += size;
+        }
+        tags.extend(names.into_iter().map(|Reference { repository, tag }| Tag {
+            repository,
+            tag,
+            digest: digest.clone(),
+        }));
+    }
+    let tags = judged(tags)?;
+    Ok(Catalogued { catalog: Catalog::Oci { blobs, tags }, made })
+}
+
+fn described(layer: &Member) -> Result<serde_json::Value, Fault> {
+    let kind = match layer.head.as_slice() {
+        [0x1f, 0x8b, ..] => GZIP_LAYER_TYPE,
+        [0x28, 0xb5, 0x2f, 0xfd] => return Err(Fault(
+            "a layer in it is packed by zstd, which Docker's kind of manifest does not know: save it as an OCI archive"
+                .into(),
+        )),
+        _ => LAYER_TYPE,
+    };
+    Ok(json!({ "mediaType": kind, "size": layer.size, "digest": digest_of(layer) }))
+}

@@ -1,0 +1,274 @@
+//! An OCI image layout: from `index.json` down to what its images need.
+//!
+//! Everything that the index leads to and the archive has is kept, of all platforms, byte for byte: so digests hold, whoever pins
+//! them. A manifest's config and layers must all be there; of an index, manifests may be missing, as of platforms that were left
+//! out. Each blob must hash to its name, and have the size that is said of it. What nothing leads to is not kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use super::catalog::{Blob, Catalog, REACH_MAX, Tag};
+use super::entries::{Member, Members};
+use super::names::{Reference, is_tag, reference, sha256_of};
+use super::{Catalogued, Fault, ReadBack, Unkept, docker, shown};
+
+/// Where a layout begins.
+pub(super) const INDEX: &str = "index.json";
+const BLOBS: &str = "blobs/sha256/";
+/// Largest manifest, in bytes, as the distribution specification has it.
+pub(super) const MANIFEST_MAX: u64 = 4 << 20;
+/// Most manifests and indexes, names, and descriptors of one of them.
+const MANIFESTS_MAX: usize = 4096;
+pub(super) const NAMES_MAX: usize = 4096;
+const DESCRIPTORS_MAX: usize = 4096;
+/// Bytes of all manifests and indexes.
+const MANIFESTS_BYTES_MAX: u64 = 64 << 20;
+/// Indexes within each other.
+const DEPTH_MAX: usize = 4;
+
+/// Whole names of images: containerd's, which BuildKit and Docker write too, and the specification's, which may be a tag only.
+const NAME: &str = "io.containerd.image.name";
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+const INDEXES: [&str; 2] =
+    ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
+const MANIFESTS: [&str; 2] =
+    ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
+
+/// What names something else.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    media_type: String,
+    digest: String,
+    size: u64,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+/// A manifest or an index; which of them, its fields say.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    media_type: Option<String>,
+    manifests: Option<Vec<Descriptor>>,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+}
+
+fn document(bytes: &[u8], name: &str) -> Result<Document, Fault> {
+    let parsed: Document =
+        serde_json::from_slice(bytes).map_err(|error| Fault(format!("{name} is no manifest: {error}")))?;
+    let count = [&parsed.manifests, &parsed.layers].into_iter().flatten().map(Vec::len).sum::<usize>();
+    if count > DESCRIPTORS_MAX {
+        return Err(Fault(format!("{name} names more than {DESCRIPTORS_MAX} others")));
+    }
+    Ok(parsed)
+}
+
+/// What an image layout has.
+pub(super) fn catalogue(members: &Members, read: &ReadBack<'_>) -> Result<Catalogued, Unkept> {
+    let index = members.files.get(INDEX).ok_or_else(|| Fault(format!("it has no {INDEX}")))?;
+    let mut walk = Walk { members, read, blobs: BTreeMap::new(), manifests: 0, bytes: 0, named: 0 };
+    let top = document(&walk.text(index, INDEX)?, INDEX)?;
+    let mut tags = BTreeSet::new();
+    let mut unnamed = Vec::new();
+    for root in top.manifests.unwrap_or_default() {
+        walk.descend(&root, 0)?;
+        match named(&root.annotations)? {
+            Some(Reference { repository, tag }) => _ = tags.insert(Tag { repository, tag, digest: root.digest }),
+            None => unnamed.push(root.digest),
+        }
+    }
+    // What Docker writes beside the layout has the names that the layout lacks.
+    let beside = if unnamed.is_empty() { Vec::new() } else { docker::names(members, read)? };
+    for digest in unnamed {
+        let configs = walk.configs(&digest);
+        let names = beside.iter().filter(|(config, _)| configs.contains(config)).flat_map(|(_, names)| names);
+        let names: Vec<_> = names
+            .cloned()
+            .map(|Reference { repository, tag }| Tag { repository, tag, digest: digest.clone() })
+            .collect();
+        if names.is_empty() {
+            return Err(Fault(format!(
+                "the image {} has no name in it: write one when it is made, as skopeo copy SOURCE oci-archive:FILE:REPOSITORY:TAG does",
+                shown(&digest)
+            ))
+            .into());
+        }
+        tags.extend(names);
+    }
+    let tags = judged(tags)?;
+    Ok(Catalogued { catalog: Catalog::Oci { blobs: walk.blobs, tags }, made: Vec::new() })
+}
+
+/// Names of which each stands for one image.
+pub(super) fn judged(tags: BTreeSet<Tag>) -> Result<Vec<Tag>, Fault> {
+    if tags.is_empty() {
+        return Err(Fault("there is no image in it".into()));
+    }
+    if tags.len() > NAMES_MAX {
+        return Err(Fault(format!("it has more than {NAMES_MAX} names")));
+    }
+    let tags: Vec<Tag> = tags.into_iter().collect();
+    let twice = tags.windows(2).find_map(|pair| match pair {
+        [a, b] if a.tag.is_some() && (&a.repository, &a.tag) == (&b.repository, &b.tag) => Some(a),
+        _ => None,
+    });
+    match twice {
+        Some(Tag { repository, tag, .. }) => Err(Fault(format!(
+            "{repository}:{} stands for two images in it: nodes ask for names without their registry",
+            tag.as_deref().unwrap_or_default()
+        ))),
+        None => Ok(tags),
+    }
+}
+
+/// The name that annotations give.
+fn named(annotations: &BTreeMap<String, String>) -> Result<Option<Reference>, Fault> {
+    let whole = annotations.get(NAME);
+    // A word alone is a tag.
+    let other = annotations.get(REF_NAME).filter(|name| !is_tag(name));
+    let Some(text) = whole.or(other) else { return Ok(None) };
+    let unread = || Fault(format!("{} is no name of an image", shown(text)));
+    reference(text).map(Some).ok_or_else(unread)
+}
+
+struct Walk<'a> {
+    members: &'a Members,
+    read: &'a ReadBack<'a>,
+    blobs: BTreeMap<String, Blob>,
+    manifests: usize,
+    /// Bytes of these.
+    bytes: u64,
+    /// What they name, each time counted.
+    named: usize,
+}
+
+impl Walk<'_> {
+    fn text(&self, member: &Member, name: &str) -> Result<Vec<u8>, Unkept> {
+        if member.size > MANIFEST_MAX {
+            return Err(Fault(format!("{name} has more than {} MiB", MANIFEST_MAX >> 20)).into());
+        }
+        (self.read)(member).map_err(Unkept::Unread)
+    }
+
+    /// What a descriptor names, if the archive has it.
+    fn find(&self, of: &Descriptor) -> Result<Option<&Member>, Fault> {
+        let Some(hex) = sha256_of(&of.digest) else {
+            return Err(Fault(format!("{} is no digest by SHA-256, and no others are taken", shown(&of.digest))));
+        };
+        let Some(member) = self.members.files.get(&format!("{BLOBS}{hex}")) else { return Ok(None) };
+        if member.sha256 != hex {
+            return Err(Fault(format!("the blob {} is another one: its SHA-256 is {}", of.digest, member.sha256)));
+        }
+        if member.size != of.size {
+            return Err(Fault(format!(
+                "the blob {} has {} bytes, and {} are said of it",
+                of.digest, member.size, of.size
+            )));
+        }
+        Ok(Some(member))
+    }
+
+    fn missing(of: &Descriptor) -> Fault {
+        Fault(format!("the blob {} is named and not in it", of.digest))
+    }
+
+    /// Keeps what a descriptor of a manifest or an index leads to.
+    fn descend(&mut self, of: &Descriptor, depth: usize) -> Result<(), Unkept> {
+        let is_index = INDEXES.contains(&of.media_type.as_str());
+        if !is_index && !MANIFESTS.contains(&of.media_type.as_str()) {
+            return Err(Fault(format!(
+                "{} is of the kind {}, which is no image",
+                shown(&of.digest),
+                shown(&of.media_type)
+            ))
+            .into());
+        }
+        if depth > DEPTH_MAX {
+            return Err(Fault(format!("its indexes are more than {DEPTH_MAX} within each other")).into());
+        }
+        let member = self.find(of)?.ok_or_else(|| Self::missing(of))?.clone();
+        if let Some(known) = self.blobs.get(&of.digest) {
+            return if known.media_type.as_deref() == Some(&of.media_type) {
+                Ok(())
+            } else {
+                Err(Fault(format!("{} is named as two kinds of things", of.digest)).into())
+            };
+        }
+        self.manifests += 1;
+        self.bytes = self.bytes.saturating_add(member.size);
+        if self.manifests > MANIFESTS_MAX || self.bytes > MANIFESTS_BYTES_MAX {
+            let most = MANIFESTS_BYTES_MAX >> 20;
+            return Err(
+                Fault(format!("it has more than {MANIFESTS_MAX} manifests, or more than {most} MiB of them")).into()
+            );
+        }
+        let said = document(&self.text(&member, &of.digest)?, &of.digest)?;
+        // One that could be read as either would be two things to two readers.
+        let either = said.manifests.is_some() && (said.layers.is_some() || said.config.is_some());
+        if either || said.media_type.as_deref().is_some_and(|own| own != of.media_type) {
+            return Err(
+                Fault(format!("{} is named as one kind of thing, and says that it is another", of.digest)).into()
+            );
+        }
+        let mut needs = BTreeSet::new();
+        // Before what it leads to, so that a circle ends.
+        let media_type = Some(of.media_type.clone());
+        let blob = Blob { offset: member.offset, size: member.size, media_type, needs: Vec::new() };
+        self.blobs.insert(of.digest.clone(), blob);
+        if is_index {
+            let children = said.manifests.unwrap_or_default();
+            for child in &children {
+                if self.find(child)?.is_some() {
+                    self.descend(child, depth + 1)?;
+                    needs.insert(child.digest.clone());
+                }
+            }
+            if needs.is_empty() {
+                return Err(Fault(format!("of what the index {} names, nothing is in it", of.digest)).into());
+            }
+        } else {
+            let Some(config) = &said.config else {
+                return Err(Fault(format!("the manifest {} names no config", of.digest)).into());
+            };
+            for part in [config].into_iter().chain(said.layers.iter().flatten()) {
+                self.keep(part)?;
+                needs.insert(part.digest.clone());
+            }
+        }
+        self.named += needs.len();
+        if self.named > REACH_MAX {
+            return Err(Fault(format!("its manifests name more than {REACH_MAX} blobs")).into());
+        }
+        if let Some(blob) = self.blobs.get_mut(&of.digest) {
+            blob.needs = needs.into_iter().collect();
+        }
+        Ok(())
+    }
+
+    /// Keeps a config or a layer.
+    fn keep(&mut self, of: &Descriptor) -> Result<(), Fault> {
+        let member = self.find(of)?.ok_or_else(|| Self::missing(of))?;
+        let blob = Blob { offset: member.offset, size: member.size, media_type: None, needs: Vec::new() };
+        self.blobs.entry(of.digest.clone()).or_insert(blob);
+        Ok(())
+    }
+
+    /// What an image's manifests need, its configs among it.
+    fn configs(&self, digest: &str) -> BTreeSet<String> {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![digest.to_owned()]);
+        while let Some(digest) = open.pop() {
+            let needs = self.blobs.get(&digest).map(|blob| blob.needs.clone()).unwrap_or_default();
+            if seen.insert(digest) {
+                open.extend(needs);
+            }
+        }
+        seen
+    }
+}
+
+#[cfg(test)]
+mod tests;
