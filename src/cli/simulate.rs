@@ -22,7 +22,8 @@ Examples:
   slipway simulate --machines 100
   slipway simulate --machines 1000 --bmc-failures 1% --packet-loss 2% --deadline 10m
   slipway simulate --config /etc/slipway/slipway.toml --hosts rack.yaml --delay-firmware 40s
-  slipway simulate --kubeconfig ~/.kube/config --relay 172.22.0.9 --dhcp 172.22.0.1 --machines 20")]
+  slipway simulate --kubeconfig ~/.kube/config --relay 172.22.0.9 --dhcp 172.22.0.1 --machines 20
+  slipway simulate --kubeconfig ~/.kube/config --relay 172.22.0.9 --dhcp 172.22.0.1 --until available --stay")]
 pub(super) struct Options {
     /// Number of machines
     #[arg(long, short = 'm', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=20_000))]
@@ -61,6 +62,9 @@ pub(super) struct Options {
     /// Keep the hosts, or the folder of the simulator's own appliance, at the end
     #[arg(long)]
     keep: bool,
+    /// When all hosts have arrived, let the machines go on until Ctrl-C, or until the deadline
+    #[arg(long)]
+    stay: bool,
     /// Output format of the summary
     #[arg(long, short, value_name = "FORMAT", value_parser = ["text", "json"], default_value = "text")]
     output: String,
@@ -192,6 +196,7 @@ impl Options {
             image: self.image,
             hosts: self.hosts,
             keep: self.keep,
+            stay: self.stay,
             appliance,
         })
     }

@@ -21,7 +21,7 @@ use crate::agent::log::Log;
 use crate::agent::session::{self, SessionEnd};
 use crate::api::MacAddress;
 use crate::bmc::BootDevice;
-use crate::bmc::sim::Machine;
+use crate::bmc::sim::SimulatedMachine;
 use crate::bmc::sim::machine::{MachineStart, PowerCommand};
 use crate::protocol::OpenSession;
 
@@ -59,7 +59,7 @@ pub struct Simulated {
     /// Its address, when it needs no DHCP.
     pub address: Option<Ipv4Addr>,
     /// Its power.
-    pub machine: Arc<Machine>,
+    pub machine: Arc<SimulatedMachine>,
     /// Its disk.
     pub disk: Arc<Disk>,
     /// What it shares.

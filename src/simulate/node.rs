@@ -13,7 +13,7 @@ use super::rng::SeededRng;
 use crate::agent::session::{Done, Executor, StepError, StepJob};
 use crate::api::MacAddress;
 use crate::api::metal3::{Cpu, HardwareBios, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Nic, Storage};
-use crate::bmc::sim::Machine;
+use crate::bmc::sim::SimulatedMachine;
 use crate::bmc::sim::machine::PowerCommand;
 use crate::protocol::{Action, Session};
 
@@ -27,7 +27,7 @@ const PARTS: u32 = 10;
 /// A machine's ramdisk.
 pub struct Node {
     /// Where its power is.
-    pub machine: Arc<Machine>,
+    pub machine: Arc<SimulatedMachine>,
     /// Its disk.
     pub disk: Arc<Disk>,
     /// What an inspection finds.

@@ -40,6 +40,8 @@ pub struct SimulationPlan {
     pub hosts: Option<PathBuf>,
     /// Whether what was made stays.
     pub keep: bool,
+    /// Whether machines go on when all have arrived, until the run is stopped or its deadline is over.
+    pub stay: bool,
     /// The appliance.
     pub appliance: Appliance,
 }
@@ -247,6 +249,7 @@ mod tests {
             image: None,
             hosts: None,
             keep: false,
+            stay: false,
             appliance: Appliance::Own { config: None },
         }
     }

@@ -16,7 +16,7 @@ use super::objects::HostWithSecret;
 use super::plan::{BootMethod, SimulationPlan};
 use super::relay::Relay;
 use crate::api::metal3::BootMode;
-use crate::bmc::sim::Machine;
+use crate::bmc::sim::SimulatedMachine;
 
 /// First of the addresses that machines have which need no DHCP.
 const FIRST: u32 = Ipv4Addr::new(127, 82, 0, 0).to_bits();
@@ -32,7 +32,7 @@ pub struct RackMachine {
     /// Its host's name.
     pub name: String,
     /// Its power and its boots.
-    pub machine: Arc<Machine>,
+    pub machine: Arc<SimulatedMachine>,
     /// Its disk.
     pub disk: Arc<Disk>,
 }

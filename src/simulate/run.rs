@@ -208,7 +208,33 @@ impl Fleet {
                 break;
             }
         }
+        if plan.stay && missing.is_empty() {
+            self.stay(site, deadline, stop, tell).await?;
+        }
         Ok(Outcome { goals, missing, tally: self.hosts.tally() })
+    }
+
+    /// Lets the machines go on until `stop` or the deadline: others order what happens to their hosts.
+    async fn stay(
+        &self,
+        site: &mut RunningAppliance,
+        deadline: Instant,
+        stop: &CancellationToken,
+        tell: &mut impl FnMut(&Running<'_>),
+    ) -> anyhow::Result<()> {
+        loop {
+            let hosts = self.names.len();
+            let line = format!("all have arrived, and {hosts} machines go on until Ctrl-C");
+            tell(&Running { line: &line, arrived: hosts, hosts });
+            if let Some(own) = &mut site.own {
+                own.check()?;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep_until(deadline) => return Ok(()),
+                () = tokio::time::sleep(TELL) => {}
+            }
+        }
     }
 
     /// Removes what was made. In an appliance of its own that ends with it.
