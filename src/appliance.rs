@@ -16,6 +16,7 @@ use crate::api::{Kind, MacAddress, StoragePolicy};
 use crate::apiserver::{self, ApiServer};
 use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
+use crate::cluster::workload::Workloads;
 use crate::config::Config;
 use crate::engine::{External, Fence};
 use crate::host::agent_api::Sessions;
@@ -255,6 +256,7 @@ async fn begin(
     let tftp = tftp::Server::bind(config.boot.tftp, files.clone())?;
     let library = Library::open(config.data_dir.images(), image_sources(config, &live))
         .with_context(|| format!("image library {}", config.data_dir.images().display()))?;
+    let published = image::publish::Published::default();
     let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
     let mut watches = Watches::default();
     let tasks = Tasks::default();
@@ -285,9 +287,11 @@ async fn begin(
         metrics: &metrics,
         refusals: &refusals,
         library: &library,
+        published: &published,
         sources: &sources,
         leases: &leases,
         reservations: &reservations,
+        workloads: &Workloads::new(live.cluster_allow.clone()),
         cards: Arc::new(move || boot::neighbour::cached(cards.clone())),
     })
     .into();
@@ -412,11 +416,9 @@ async fn begin(
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
         .telling(Arc::new(move |host, reason| refusals.take(host, reason)))
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), own);
-    let router = boot::router(site, index.clone(), tokens, files, downloads).merge(boot::live::router(
-        index.clone(),
-        library.clone(),
-        ranks.clone(),
-    ));
+    let router = boot::router(site, index.clone(), tokens, files, downloads.clone())
+        .merge(boot::live::router(index.clone(), library.clone(), ranks.clone()))
+        .merge(boot::published::router(published, library.clone(), downloads, ranks.clone()));
     let parts = acting::Parts { engine: config.engine.clone(), lives, tasks: tasks.clone() };
     let reload = Reload::new(config, level, live, embedded_api);
     let (config, store, shutdown) = (config.clone(), store.clone(), shutdown.clone());

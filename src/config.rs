@@ -14,12 +14,14 @@ use crate::files;
 use crate::outbound::Allowed;
 
 mod backup;
+mod cluster;
 mod discovery;
 mod network;
 mod span;
 mod webhooks;
 
 pub use backup::BackupConfig;
+pub use cluster::{Actor, ClusterConfig, Controllers};
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
 pub use network::{AddressRange, NetworkConfig, NetworkMode, ReservationConfig};
 pub use span::Span;
@@ -51,6 +53,8 @@ pub struct Config {
     pub image: ImageConfig,
     /// How hosts are driven.
     pub host: HostConfig,
+    /// Who acts on the objects of clusters.
+    pub cluster: ClusterConfig,
     /// Where the objects are.
     pub engine: EngineConfig,
     /// Logging.
@@ -464,6 +468,7 @@ impl Config {
             faults.push("api.admin_certificate must be 10m to 8760h".into());
         }
         faults.extend(self.api.webhooks.faults());
+        faults.extend(self.cluster.faults());
         for name in self.api.names.iter().filter(|name| !crate::pki::is_name(name)) {
             faults.push(format!("api.names: {name:?} is neither an IP address nor a DNS name"));
         }

@@ -11,7 +11,7 @@
 //! |  | [`agent`] | what runs in the ramdisk, as process 1 |
 //! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
-//! |  | [`cluster_api`] | the kinds of Cluster API, for its managers |
+//! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
 //! | machinery | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
 //! |  | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! |  | [`dhcp`] | DHCP server: packet in, packet out; leases |
@@ -50,7 +50,7 @@ pub mod backup;
 pub mod bmc;
 pub mod boot;
 pub mod cli;
-pub mod cluster_api;
+pub mod cluster;
 pub mod config;
 pub mod descriptors;
 pub mod dhcp;

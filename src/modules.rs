@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
-use crate::api::{self, Declared, Kind, StoragePolicy};
+use crate::api::{self, Declared, Kind, StoragePolicy, ipam};
 use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot::neighbour::Cards;
-use crate::cluster_api;
+use crate::cluster;
+use crate::cluster::workload::Workloads;
 use crate::config::{Config, HostConfig, WebhooksConfig};
 use crate::dhcp::{self, Leases, Reservations, ServicePorts};
 use crate::host::directory::Directory;
@@ -18,6 +19,7 @@ use crate::host::status::boot_refusals::BootRefusals;
 use crate::host::status::metrics::Metrics;
 use crate::host::{self, MachineSettings, Machines};
 use crate::image::controller::Images;
+use crate::image::publish::{Published, Publishing};
 use crate::image::{self, Importing, Library, Sources};
 use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
@@ -29,7 +31,13 @@ use crate::runtime::{Tasks, Watches};
 /// Every life.
 const LIVES: &[Entry] = &[
     entry(host::module, |house| Some(Box::new(machines(house)))),
-    entry(cluster_api::module, |_| None),
+    entry(cluster::core::module, clusters),
+    entry(cluster::control_plane::module, |house| Some(Box::new(control_planes(house)))),
+    entry(cluster::infrastructure::module, |house| Some(Box::new(infrastructure(house)))),
+    entry(cluster::certificates::module, certificates),
+    entry(cluster::bootstrap::module, bootstrap),
+    entry(cluster::data::module, |house| Some(Box::new(cluster::data::MachineData::new(house.watches, house.config)?))),
+    entry(cluster::ipam::module, |house| Some(Box::new(cluster::ipam::Addresses::new(house.watches, house.config)?))),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(tasks, |house| Some(Box::new(Supervised(house.tasks.clone())))),
@@ -70,12 +78,16 @@ pub struct House<'a> {
     pub refusals: &'a BootRefusals,
     /// Images that are there.
     pub library: &'a Library,
+    /// What of them is served without a login.
+    pub published: &'a Published,
     /// Where images may come from.
     pub sources: &'a Sources,
     /// Addresses that were given.
     pub leases: &'a Leases,
     /// Whose an address always is.
     pub reservations: &'a Reservations,
+    /// Clusters that were made.
+    pub workloads: &'a Workloads,
     /// Which network card answers at an address.
     pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
 }
@@ -91,6 +103,8 @@ pub struct LiveSettings {
     pub quirks: Live<Quirks>,
     /// `image.allow`
     pub image_allow: Live<Vec<Allowed>>,
+    /// `cluster.allow`
+    pub cluster_allow: Live<Vec<Allowed>>,
     /// `[api.webhooks]`
     pub webhooks: Live<WebhooksConfig>,
 }
@@ -107,6 +121,7 @@ impl LiveSettings {
             bmc_allow: config.bmc.allow.clone().into(),
             quirks: Quirks::load(config.bmc.quirks.as_deref())?.into(),
             image_allow: config.image.allow.clone().into(),
+            cluster_allow: config.cluster.allow.clone().into(),
             webhooks: config.api.webhooks.clone().into(),
         })
     }
@@ -125,14 +140,47 @@ fn machines(house: &mut House<'_>) -> Machines {
     Machines::new(house.watches, directory, logs, media, settings, metrics, refusals).with_leases(house.leases)
 }
 
+/// Where control planes are kept here, their certificates are, too.
+fn certificates(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = acts_on(house, "controlplane.cluster.x-k8s.io");
+    acts.then(|| Box::new(cluster::certificates::ClusterSecrets::new(house.watches)) as Box<dyn Life>)
+}
+
+fn bootstrap(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = acts_on(house, api::bootstrap::GROUP);
+    let workloads = house.workloads.clone();
+    acts.then(|| Box::new(cluster::bootstrap::Bootstrap::new(house.watches, workloads)) as Box<dyn Life>)
+}
+
+/// Whether controllers of a group of Cluster API run here.
+fn acts_on(house: &House<'_>, group: &str) -> bool {
+    house.config.cluster.acts_on(group, house.config.engine.kubeconfig.is_some())
+}
+
+fn control_planes(house: &mut House<'_>) -> cluster::control_plane::ControlPlanes {
+    let acts = acts_on(house, api::control_plane::GROUP);
+    cluster::control_plane::ControlPlanes::new(house.watches, house.workloads.clone(), acts)
+}
+
+fn clusters(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = house.config.cluster.acts_on(api::cluster::GROUP, house.config.engine.kubeconfig.is_some());
+    acts.then(|| Box::new(cluster::core::Clusters::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
+}
+
 fn importing(house: &mut House<'_>) -> Importing {
     let askers = Arc::new(house.directory.requesters.clone());
     Importing {
         library: house.library.clone(),
         images: Images::new(house.watches, askers),
+        publishing: Publishing::new(house.watches, house.published.clone()),
         sources: house.sources.clone(),
         at_once: house.config.image.imports,
     }
+}
+
+fn infrastructure(house: &mut House<'_>) -> cluster::infrastructure::Infrastructure {
+    let acts = acts_on(house, api::infrastructure::GROUP);
+    cluster::infrastructure::Infrastructure::new(house.watches, house.workloads.clone(), acts)
 }
 
 fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
@@ -166,10 +214,11 @@ pub fn declared() -> impl Iterator<Item = Declared> {
     modules().into_iter().flat_map(|module| module.kinds)
 }
 
-/// The kinds that Slipway's own controllers act on. A Kubernetes API server that keeps the objects must have these; those
-/// of Cluster API are its own there, and must not be replaced.
+/// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;
+/// those of Cluster API and of Metal3's managers for it are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    kinds().into_iter().filter(|kind| kind.also_served.is_none()).collect()
+    let of_clusters = |group: &str| group.ends_with("cluster.x-k8s.io") || group == ipam::metal3::GROUP;
+    kinds().into_iter().filter(|kind| !of_clusters(&kind.crd.spec.group)).collect()
 }
 
 /// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.

@@ -223,6 +223,9 @@ pub struct Manifest {
     pub virtual_size: u64,
     /// Chunks by rising offset, none overlapping.
     pub chunks: Vec<Chunk>,
+    /// Of an archive, which is no disk: where its catalog begins, which goes on to the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catalog: Option<u64>,
 }
 
 /// One piece of an image.

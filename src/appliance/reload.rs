@@ -16,12 +16,13 @@ use crate::log::LevelHandle;
 use crate::modules::LiveSettings;
 
 /// Keys, and sections whose every key, a running process takes.
-const LIVE: [&str; 8] = [
+const LIVE: [&str; 9] = [
     "log.level",
     "host.",
     "bmc.allow",
     "bmc.quirks",
     "image.allow",
+    "cluster.allow",
     "api.event_lifetime",
     "api.admin_certificate",
     "api.webhooks.",
@@ -163,6 +164,7 @@ impl Reload {
         live.host.set(new.host.get());
         live.bmc_allow.set(new.bmc_allow.get());
         live.image_allow.set(new.image_allow.get());
+        live.cluster_allow.set(new.cluster_allow.get());
         live.webhooks.set(new.webhooks.get());
         if let Some(api) = &self.api {
             api.keep_events(config.api.event_lifetime.0);

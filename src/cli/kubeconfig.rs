@@ -1,5 +1,7 @@
-//! `slipway kubeconfig`: makes a client certificate, and prints a kubeconfig with it or merges it into one that is there.
+//! `slipway kubeconfig`: makes a client certificate, and prints a kubeconfig with it or merges it into one that is there. For a
+//! cluster that was made it prints the one that is kept for it.
 
+mod cluster;
 mod merge;
 mod target;
 
@@ -9,7 +11,8 @@ use jiff::Timestamp;
 
 use self::merge::Entry;
 use self::target::Target;
-use super::common::ConfigFile;
+use super::client::Server;
+use super::common::{ConfigFile, print_text};
 use super::local::in_data_folder;
 use crate::appliance;
 
@@ -18,7 +21,8 @@ use crate::appliance;
 Examples:
   sudo slipway kubeconfig --merge
   sudo slipway kubeconfig --server https://slipway.example:8443 > slipway.kubeconfig
-  sudo slipway kubeconfig --revoke-all --merge")]
+  sudo slipway kubeconfig --revoke-all --merge
+  sudo slipway kubeconfig --cluster edge -n rack > edge.kubeconfig")]
 pub(super) struct Options {
     #[command(flatten)]
     config: ConfigFile,
@@ -41,9 +45,22 @@ pub(super) struct Options {
     /// Make it the current context; without this it is only where the file has none
     #[arg(long, requires = "merge")]
     set_current: bool,
+    /// Print the kubeconfig of a cluster that was made, instead of the appliance's own
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["server", "revoke_all", "merge"])]
+    cluster: Option<String>,
+    /// Namespace of the cluster
+    #[arg(long, short, value_name = "NAME", default_value = "default", requires = "cluster")]
+    namespace: String,
+    /// Ask the server of this kubeconfig for it [default: --config, $KUBECONFIG, ~/.kube/config, or the appliance on this box]
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    kubeconfig: Option<PathBuf>,
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    if let Some(name) = &options.cluster {
+        let server = Server::of_any(options.kubeconfig.clone(), options.config.config.clone());
+        return print_text(&cluster::kubeconfig(&server, &options.namespace, name)?);
+    }
     let config = options.config.load()?;
     let made =
         || in_data_folder(&config, || appliance::kubeconfig(&config, options.server.as_deref(), options.revoke_all))?;

@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::machine::{Account, BootOverride, Fault, Machine, Override, PowerCommand, Scope};
+use super::machine::{Account, BootOverride, Fault, Override, PowerCommand, Scope, SimulatedMachine};
 use crate::bmc::BootDevice;
 use crate::bmc::ipmi::commands::{APP, BootFlags, CHASSIS, SELECT_CD, SELECT_DISK, SELECT_PXE, cmd};
 use crate::bmc::ipmi::packet::{self, Frame, Ignored, MAX_PACKET, Message, V20, le32, payload};
@@ -25,7 +25,7 @@ const DEVICE: [u8; 6] = [0x20, 0x01, 0x01, 0x00, 0x02, 0x80];
 
 /// A BMC that speaks IPMI 2.0.
 pub struct IpmiSim {
-    machine: Arc<Machine>,
+    machine: Arc<SimulatedMachine>,
     accounts: Vec<Account>,
     suites: Vec<CipherSuite>,
     kg: Option<Vec<u8>>,
@@ -59,7 +59,7 @@ enum Reply {
 
 impl IpmiSim {
     /// With these accounts and suites.
-    pub fn new(machine: Arc<Machine>, accounts: Vec<Account>, suites: &[CipherSuite]) -> Self {
+    pub fn new(machine: Arc<SimulatedMachine>, accounts: Vec<Account>, suites: &[CipherSuite]) -> Self {
         Self {
             machine,
             accounts,

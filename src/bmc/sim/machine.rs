@@ -180,7 +180,7 @@ pub struct Power {
 
 /// A simulated machine; all methods may be called from everywhere.
 #[derive(Debug)]
-pub struct Machine {
+pub struct SimulatedMachine {
     /// What it says that it is.
     pub profile: Profile,
     state: Mutex<State>,
@@ -188,7 +188,7 @@ pub struct Machine {
     commanded: Notify,
 }
 
-impl Machine {
+impl SimulatedMachine {
     /// A machine that is off.
     pub fn new(profile: Profile) -> Self {
         let boot = BootOverride { uefi: profile.uefi, ..BootOverride::default() };
@@ -299,7 +299,7 @@ impl Machine {
         self.state().generation
     }
 
-    /// Shows a fault to requests of this kind: so many times, or until [`Machine::heal`].
+    /// Shows a fault to requests of this kind: so many times, or until [`SimulatedMachine::heal`].
     pub fn inject(&self, fault: Fault, scope: Scope, times: Option<u32>) {
         let mut state = self.state();
         if state.faults.len() < MAX_KEPT {
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn faults_hit_what_they_are_for_as_often_as_told() {
-        let machine = Machine::new(Profile::default());
+        let machine = SimulatedMachine::new(Profile::default());
         machine.inject(Fault::Busy, Scope::Write, Some(2));
         machine.inject(Fault::Garbage, Scope::All, None);
         let seen: Vec<_> = [Scope::Read, Scope::Write, Scope::Write, Scope::Write].map(|s| machine.fault(s)).into();

@@ -1,7 +1,7 @@
 //! A simulated BMC: IPMI 2.0 with cipher suites 3 and 17, and Redfish, over a simulated machine.
 //!
 //! For tests, and for trying things out without hardware. It binds nothing by itself: the caller gives it a socket or a
-//! listener and ends it through a token. Faults can be set while it runs ([`Machine::inject`]).
+//! listener and ends it through a token. Faults can be set while it runs ([`SimulatedMachine::inject`]).
 
 pub mod chance;
 pub mod ipmi;
@@ -11,5 +11,5 @@ mod redfish_views;
 
 pub use chance::Chance;
 pub use ipmi::IpmiSim;
-pub use machine::{Account, Fault, Machine, Profile, Scope};
+pub use machine::{Account, Fault, Profile, Scope, SimulatedMachine};
 pub use redfish::{MediaFault, MediaStyle, RedfishOptions, RedfishSim};

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::machine::{Account, Fault, Machine, PowerCommand, Scope};
+use super::machine::{Account, Fault, PowerCommand, Scope, SimulatedMachine};
 use super::redfish_views as views;
 use crate::bmc::ipmi::suite::same;
 
@@ -124,7 +124,7 @@ impl Default for RedfishOptions {
 
 /// A Redfish service over one or more machines.
 pub struct RedfishSim {
-    machines: Vec<Arc<Machine>>,
+    machines: Vec<Arc<SimulatedMachine>>,
     account: Account,
     options: RedfishOptions,
     state: Mutex<State>,
@@ -149,7 +149,7 @@ type Reply = Result<Response<Body>, Dropped>;
 
 impl RedfishSim {
     /// Over these machines, which must have different names.
-    pub fn new(machines: Vec<Arc<Machine>>, account: Account, options: RedfishOptions) -> Arc<Self> {
+    pub fn new(machines: Vec<Arc<SimulatedMachine>>, account: Account, options: RedfishOptions) -> Arc<Self> {
         let state = State { post_refusals: options.post_refusals, ..State::default() };
         Arc::new(Self { machines, account, options, state: Mutex::new(state) })
     }
@@ -319,7 +319,7 @@ impl RedfishSim {
 
     fn system(
         &self,
-        machine: &Machine,
+        machine: &SimulatedMachine,
         method: &Method,
         rest: &[&str],
         headers: &HeaderMap,
@@ -343,12 +343,12 @@ impl RedfishSim {
         }
     }
 
-    fn etag(&self, machine: &Machine) -> String {
+    fn etag(&self, machine: &SimulatedMachine) -> String {
         let weak = if self.options.weak_etags { "W/" } else { "" };
         format!("{weak}\"{}\"", machine.generation())
     }
 
-    fn tagged(&self, machine: &Machine, body: Value) -> Response<Body> {
+    fn tagged(&self, machine: &SimulatedMachine, body: Value) -> Response<Body> {
         let mut response = views::ok(&body);
         if let Ok(value) = self.etag(machine).parse() {
             response.headers_mut().insert(ETAG, value);
@@ -357,7 +357,7 @@ impl RedfishSim {
     }
 
     /// The refusal of a write whose `If-Match` does not fit.
-    fn precondition(&self, machine: &Machine, headers: &HeaderMap) -> Option<Response<Body>> {
+    fn precondition(&self, machine: &SimulatedMachine, headers: &HeaderMap) -> Option<Response<Body>> {
         if !self.options.if_match {
             return None;
         }
@@ -373,7 +373,7 @@ impl RedfishSim {
         }
     }
 
-    fn patch(&self, machine: &Machine, headers: &HeaderMap, body: &Value, ignore: bool) -> Response<Body> {
+    fn patch(&self, machine: &SimulatedMachine, headers: &HeaderMap, body: &Value, ignore: bool) -> Response<Body> {
         if let Some(refusal) = self.precondition(machine, headers) {
             return refusal;
         }
@@ -427,7 +427,7 @@ impl RedfishSim {
     /// The virtual CD drive.
     fn media(
         &self,
-        machine: &Machine,
+        machine: &SimulatedMachine,
         method: &Method,
         rest: &[&str],
         headers: &HeaderMap,
@@ -482,11 +482,11 @@ impl RedfishSim {
     }
 
     /// What is below a system for an inventory.
-    fn hardware(&self, machine: &Machine, rest: &[&str]) -> Option<Response<Body>> {
+    fn hardware(&self, machine: &SimulatedMachine, rest: &[&str]) -> Option<Response<Body>> {
         views::hardware(machine, rest).map(|body| views::ok(&body))
     }
 
-    fn reset(&self, machine: &Machine, body: &Value, ignore: bool) -> Response<Body> {
+    fn reset(&self, machine: &SimulatedMachine, body: &Value, ignore: bool) -> Response<Body> {
         let kind = body["ResetType"].as_str().unwrap_or_default();
         let allowed = self.options.reset_types.iter().any(|t| t == kind);
         let command = match kind {

@@ -5,7 +5,7 @@ use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json as value};
 
-use super::machine::{BootOverride, Machine, Override};
+use super::machine::{BootOverride, Override, SimulatedMachine};
 use super::redfish::{MediaStyle, RedfishOptions};
 use crate::bmc::{BootDevice, Health};
 
@@ -81,17 +81,17 @@ pub(super) fn manager(names: &[&str], options: &RedfishOptions) -> Value {
     manager
 }
 
-fn drives_path(machine: &Machine, style: MediaStyle) -> String {
+fn drives_path(machine: &SimulatedMachine, style: MediaStyle) -> String {
     let above = if style == MediaStyle::System { path(&machine.profile.name) } else { MANAGER.to_owned() };
     format!("{above}/VirtualMedia")
 }
 
-pub(super) fn drives(machine: &Machine, style: MediaStyle) -> Value {
+pub(super) fn drives(machine: &SimulatedMachine, style: MediaStyle) -> Value {
     let path = drives_path(machine, style);
     collection(&path, "VirtualMedia", "Virtual Media Collection", &[format!("{path}/Cd")])
 }
 
-pub(super) fn drive(machine: &Machine, style: MediaStyle) -> Value {
+pub(super) fn drive(machine: &SimulatedMachine, style: MediaStyle) -> Value {
     let path = format!("{}/Cd", drives_path(machine, style));
     let image = machine.media();
     let mut drive = value!({
@@ -110,7 +110,7 @@ pub(super) fn drive(machine: &Machine, style: MediaStyle) -> Value {
 }
 
 /// A processor, a network card and a disk, for inventories. The card's address follows from the machine's name.
-pub(super) fn hardware(machine: &Machine, rest: &[&str]) -> Option<Value> {
+pub(super) fn hardware(machine: &SimulatedMachine, rest: &[&str]) -> Option<Value> {
     let id = path(&machine.profile.name);
     let of = |folder: &str, kind: &str| {
         let at = format!("{id}/{folder}");
@@ -167,7 +167,7 @@ fn cd(options: &RedfishOptions) -> &'static str {
     if options.cd_on_usb { "UsbCd" } else { "Cd" }
 }
 
-fn boot(machine: &Machine, options: &RedfishOptions) -> Value {
+fn boot(machine: &SimulatedMachine, options: &RedfishOptions) -> Value {
     let now = machine.boot();
     let mut targets = vec!["None", "Pxe", "Hdd"];
     if options.media != MediaStyle::None {
@@ -199,7 +199,7 @@ fn boot(machine: &Machine, options: &RedfishOptions) -> Value {
     boot
 }
 
-pub(super) fn system(machine: &Machine, options: &RedfishOptions) -> Value {
+pub(super) fn system(machine: &SimulatedMachine, options: &RedfishOptions) -> Value {
     let id = path(&machine.profile.name);
     let mut system = value!({
         "@odata.id": id, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem",
@@ -237,7 +237,7 @@ pub(super) fn system(machine: &Machine, options: &RedfishOptions) -> Value {
     system
 }
 
-pub(super) fn settings(machine: &Machine, options: &RedfishOptions) -> Value {
+pub(super) fn settings(machine: &SimulatedMachine, options: &RedfishOptions) -> Value {
     let id = path(&machine.profile.name);
     value!({
         "@odata.id": format!("{id}/Settings"), "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem",

@@ -67,6 +67,12 @@ impl Server {
         Self { kubeconfig, context, config: Some(config), namespace: None }
     }
 
+    /// The same, where a configuration that everybody has counts no more than $KUBECONFIG and ~/.kube/config.
+    pub(in crate::cli) fn of_any(kubeconfig: Option<PathBuf>, config: PathBuf) -> Self {
+        let config = Some(config).filter(|config| config != Path::new(DEFAULT_PATH));
+        Self { kubeconfig, context: None, config, namespace: None }
+    }
+
     /// The server of a command line that is not complete yet.
     pub(super) fn of_words(words: &[String]) -> Self {
         let value = |long: &str, short: &str| {

@@ -4,6 +4,7 @@
 //! to any server of a kubeconfig. What is decided and printed is in pure functions; [`request`] does the I/O.
 
 mod apply;
+mod cluster;
 mod completion;
 mod connect;
 mod delete;
@@ -60,6 +61,9 @@ pub(super) enum Command {
     /// Power, provision, release, detach, label, accept or move hosts; print the log of a ramdisk
     #[command(subcommand)]
     Host(host::Command),
+    /// Make, look at, scale, upgrade and delete clusters
+    #[command(subcommand)]
+    Cluster(cluster::Command),
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
@@ -73,6 +77,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             Command::Delete(options) => delete::run(options, &mut out).await,
             Command::Wait(options) => wait::run(options, &mut out).await,
             Command::Host(command) => host::run(command, &mut out).await,
+            Command::Cluster(command) => cluster::run(command, &mut out).await,
         };
         let done = done.and_then(|()| Ok(out.flush()?));
         // Whoever reads the output may have had enough.

@@ -12,10 +12,11 @@ use kube::{Api, Client, ResourceExt};
 
 use super::list::size;
 use super::send::Endpoint;
-use super::{connect, delete};
-use crate::api::slipway::{Image, ImagePhase, ImageSpec};
+use super::{connect, delete, folder};
+use crate::api::slipway::{Image, ImagePhase, ImageSpec, ImageStatus};
 use crate::cli::client::Server;
 use crate::cli::progress::Progress;
+use crate::image::is_archive;
 use crate::image::scheme::upload_url;
 
 #[derive(clap::Args)]
@@ -23,18 +24,23 @@ use crate::image::scheme::upload_url;
 Examples:
   slipway image import debian-12 debian-12.qcow2 --checksum SHA256
   slipway image import debian-12 https://server/image.qcow2 --checksum https://server/SHA256SUMS
-  zstd -dc disk.raw.zst | slipway image import golden -")]
+  zstd -dc disk.raw.zst | slipway image import golden -
+  slipway image import kubernetes-1-34 images.tar --format oci --publish
+  slipway image import node-debs ./debs --format packages --publish")]
 pub(in crate::cli) struct Options {
     /// Name in the library
     name: String,
-    /// File, - for standard input, or a URL that the appliance reads: http, https, or file:// below its image.file_folder
+    /// File, folder (of an archive), - for standard input, or a URL that the appliance reads: http, https, or file:// below its image.file_folder
     source: String,
     /// Checksum of the source as published, or the URL of a file of checksums
     #[arg(long)]
     checksum: Option<String>,
-    /// raw, qcow2 or live-iso [default: raw or qcow2, whichever it is]
+    /// raw, qcow2 or live-iso, or oci or packages of an archive [default: raw or qcow2, whichever it is]
     #[arg(long)]
     format: Option<String>,
+    /// Serve what is in the archive to everybody who reaches the appliance's boot HTTP, without a login
+    #[arg(long)]
+    publish: bool,
     /// Do not wait until the import is done
     #[arg(long)]
     no_wait: bool,
@@ -45,14 +51,19 @@ pub(in crate::cli) struct Options {
 pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     let client = connect(&options.server).await?;
     let images = Api::<Image>::all(client.clone());
-    let Options { name, source, checksum, format, no_wait, .. } = options;
-    let mut content = if source.contains("://") { None } else { Some(Content::open(&source)?) };
+    let Options { name, source, checksum, format, publish, no_wait, .. } = options;
+    let is_archive = is_archive(format.as_deref());
+    if publish && !is_archive {
+        bail!("--publish is for archives: give --format oci or --format packages with it");
+    }
+    let mut content = if source.contains("://") { None } else { Some(Content::open(&source, is_archive)?) };
     let url = match (&content, Path::new(&source).file_name()) {
         (None, _) => source.clone(),
         (Some(Content { is_file: true, .. }), Some(file)) => upload_url(&file.to_string_lossy()),
         (Some(_), _) => upload_url(&name),
     };
-    let image = Image::new(&name, ImageSpec { url, checksum, checksum_type: None, format });
+    let image =
+        Image::new(&name, ImageSpec { url, checksum, checksum_type: None, format, publish: publish.then_some(true) });
     let made = make(&images, &image, content.is_some()).await?;
     if let Some(content) = &mut content {
         send(&client, &images, &made, content).await?;
@@ -73,14 +84,18 @@ struct Content {
 }
 
 impl Content {
-    fn open(source: &str) -> anyhow::Result<Self> {
+    fn open(source: &str, is_archive: bool) -> anyhow::Result<Self> {
         if source == "-" {
             return Ok(Self { source: Box::new(io::stdin()), is_file: false, bytes: None });
         }
         let file = File::open(source).with_context(|| source.to_owned())?;
         let about = file.metadata().with_context(|| source.to_owned())?;
         if about.is_dir() {
-            bail!("{source} is a folder");
+            if !is_archive {
+                bail!("{source} is a folder: only an archive is made of one, with --format packages or --format oci");
+            }
+            let (source, bytes) = folder::archive(Path::new(source))?;
+            return Ok(Self { source, is_file: true, bytes: Some(bytes) });
         }
         let is_file = about.is_file();
         Ok(Self { source: Box::new(file), is_file, bytes: is_file.then_some(about.len()) })
@@ -170,12 +185,7 @@ async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<()> {
         match status.phase {
             ImagePhase::Ready => {
                 progress.end();
-                let bytes = |bytes: Option<i64>| size(bytes.unwrap_or_default());
-                println!(
-                    "image {name} is ready: {} on a disk, {} in the library; hosts name it as slipway://{name}",
-                    bytes(status.virtual_size),
-                    bytes(status.stored_size)
-                );
+                println!("{}", told(&image, &status));
                 return Ok(());
             }
             ImagePhase::Failed => {
@@ -194,6 +204,25 @@ async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<()> {
     }
 }
 
+/// What is said of an image that is there.
+fn told(image: &Image, status: &ImageStatus) -> String {
+    let (name, bytes) = (image.name_any(), |bytes: Option<i64>| size(bytes.unwrap_or_default()));
+    let (all, stored) = (bytes(status.virtual_size), bytes(status.stored_size));
+    if !is_archive(status.format.as_deref()) {
+        return format!(
+            "image {name} is ready: {all} on a disk, {stored} in the library; hosts name it as slipway://{name}"
+        );
+    }
+    let what = if status.format.as_deref() == Some("oci") { "container images" } else { "files" };
+    let count = status.content_count.unwrap_or_default();
+    let served = match (image.spec.publish, what) {
+        (Some(true), "files") => format!("nodes get them from /packages/{name}/"),
+        (Some(true), _) => "nodes pull them from boot HTTP".to_owned(),
+        _ => "nobody gets them until spec.publish is true".to_owned(),
+    };
+    format!("image {name} is ready: {count} {what}, {all}, {stored} in the library; {served}")
+}
+
 /// Returns at the next change of the image, or after some seconds without one.
 async fn wait_for_change(images: &Api<Image>, name: &str, version: &str) -> anyhow::Result<()> {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
@@ -209,4 +238,37 @@ async fn wait_for_change(images: &Api<Image>, name: &str, version: &str) -> anyh
         Ok(())
     };
     tokio::time::timeout(Duration::from_secs(10), next).await.unwrap_or(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_that_is_there_is_told_by_its_contents_and_whether_nodes_get_them() {
+        for (format, publish, said) in [
+            ("raw", None, "image i is ready: 2.0 kB on a disk, 1.0 kB in the library; hosts name it as slipway://i"),
+            (
+                "oci",
+                None,
+                "image i is ready: 7 container images, 2.0 kB, 1.0 kB in the library; nobody gets them until spec.publish is true",
+            ),
+            (
+                "oci",
+                Some(true),
+                "image i is ready: 7 container images, 2.0 kB, 1.0 kB in the library; nodes pull them from boot HTTP",
+            ),
+            (
+                "packages",
+                Some(true),
+                "image i is ready: 7 files, 2.0 kB, 1.0 kB in the library; nodes get them from /packages/i/",
+            ),
+        ] {
+            let image = Image::new("i", ImageSpec { publish, ..ImageSpec::default() });
+            let status = json!({ "format": format, "virtualSize": 2000, "storedSize": 1000, "contentCount": 7 });
+            assert_eq!(told(&image, &serde_json::from_value(status).unwrap()), said);
+        }
+    }
 }

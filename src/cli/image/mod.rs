@@ -1,5 +1,6 @@
 //! `slipway image`: imports, lists and removes images of the library, from any desk.
 
+mod folder;
 mod import;
 mod list;
 mod send;
@@ -21,6 +22,9 @@ pub(super) enum Command {
     /// A file on this computer, or standard input, is sent to the appliance; when the connection is cut it goes on where it was,
     /// and so does the same command when it is run again. Hosts name the image as spec.image.url: slipway://NAME. Formats: raw, qcow2 and live-iso, also compressed with gz, xz, zst or bz2.
     /// An image whose import failed is replaced.
+    ///
+    /// Archives are for nodes, not for disks: --format oci has container images, as skopeo, buildah and docker save write them, and
+    /// --format packages any files; a folder is sent as a tar file. --publish serves what is in them by HTTP, without a login.
     Import(import::Options),
     /// List the images in the library, and the hosts that use each
     #[command(visible_alias = "ls")]

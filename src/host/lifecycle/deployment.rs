@@ -2,7 +2,7 @@
 //! (docs/design/host.md, "Provisioning: wanted, cancelled, given up").
 
 use crate::api::metal3::{BareMetalHostSpec, CustomDeploy, Image, ProvisionStatus};
-use crate::image::check_host_source;
+use crate::image::{check_host_source, is_archive};
 
 /// Format of an image that is booted and not written.
 pub(super) const LIVE_ISO: &str = "live-iso";
@@ -59,6 +59,11 @@ pub(super) fn image(image: Option<&Image>) -> Option<&Image> {
 ///
 /// What is wrong with which field.
 pub(super) fn source(image: &Image) -> Result<(), String> {
+    if is_archive(image.format.as_deref()) {
+        return Err(
+            "spec.image.format names an archive, and a host is installed with a disk: raw, qcow2 or live-iso".into()
+        );
+    }
     check_host_source(&image.url, image.checksum.as_deref())
         .map_err(|fault| format!("spec.image.{} {}", fault.field, fault.detail))
 }

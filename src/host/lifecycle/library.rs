@@ -146,6 +146,7 @@ pub(super) fn image_spec(image: &Image) -> ImageSpec {
         checksum: image.checksum.clone(),
         checksum_type: image.checksum_type,
         format: image.format.clone().filter(|format| !format.is_empty()),
+        publish: None,
     }
 }
 

@@ -162,7 +162,7 @@ fn image(content: &[u8]) -> (Memory, Manifest) {
             source.chunks.insert(sha256, stored.into());
         }
     }
-    (source, Manifest { virtual_size: content.len() as u64, chunks })
+    (source, Manifest { virtual_size: content.len() as u64, chunks, catalog: None })
 }
 
 fn shared(source: Memory) -> (Arc<Memory>, Arc<dyn ChunkSource>) {

@@ -17,7 +17,7 @@ use super::*;
 use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
 use crate::bmc::sim::machine::PowerCommand;
-use crate::bmc::sim::{Account, Machine, MediaFault, Profile, RedfishOptions, RedfishSim};
+use crate::bmc::sim::{Account, MediaFault, Profile, RedfishOptions, RedfishSim, SimulatedMachine};
 use crate::bmc::{BmcSettings, Registry};
 use crate::boot::{BootFiles, Tokens};
 use crate::config::HostConfig;
@@ -30,7 +30,7 @@ use crate::store::{Store, StoreOptions};
 
 struct Site {
     client: Client,
-    machine: Arc<Machine>,
+    machine: Arc<SimulatedMachine>,
     tokens: Arc<Tokens>,
     folder: tempfile::TempDir,
     bmc: String,
@@ -57,7 +57,7 @@ impl Site {
         let client = api.client();
         tokio::spawn(async move { api.run().await });
 
-        let machine = Arc::new(Machine::new(Profile::default()));
+        let machine = Arc::new(SimulatedMachine::new(Profile::default()));
         let account =
             Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -11,7 +11,7 @@ use crate::config::Span;
 /// A provisioned host `h` whose machine is on, and a host `other` with a machine and a BMC of its own.
 struct Pair {
     site: Site,
-    other: Arc<Machine>,
+    other: Arc<SimulatedMachine>,
     /// The one of the two BMCs that speaks Redfish.
     service: Arc<RedfishSim>,
 }
@@ -21,7 +21,7 @@ impl Pair {
     async fn new(redfish: bool, options: RedfishOptions) -> Self {
         let mut site = Site::idle().await;
         let (mut other, mut address) = (site.machine.clone(), site.bmc.clone());
-        site.machine = Arc::new(Machine::new(Profile::default()));
+        site.machine = Arc::new(SimulatedMachine::new(Profile::default()));
         let (service, _) = site.redfish(options).await;
         if !redfish {
             std::mem::swap(&mut site.machine, &mut other);

@@ -25,7 +25,7 @@ use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::machine::PowerCommand;
-use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
+use crate::bmc::sim::{Account, IpmiSim, Profile, RedfishOptions, RedfishSim, SimulatedMachine};
 use crate::bmc::{BmcSettings, Health};
 use crate::boot::HostIndex;
 use crate::modules::kinds;
@@ -48,7 +48,7 @@ mod unsupported;
 struct Site {
     api: ApiServer,
     client: Client,
-    machine: Arc<Machine>,
+    machine: Arc<SimulatedMachine>,
     /// Address of its BMC.
     bmc: String,
     shutdown: CancellationToken,
@@ -73,7 +73,7 @@ impl Site {
         let server = api.clone();
         tokio::spawn(async move { server.run().await });
 
-        let machine = Arc::new(Machine::new(Profile::default()));
+        let machine = Arc::new(SimulatedMachine::new(Profile::default()));
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = format!("ipmi://{}", socket.local_addr().unwrap());
         let account = Account {

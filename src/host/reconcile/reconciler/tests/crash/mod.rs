@@ -27,7 +27,7 @@ use crate::api::metal3::{
 use crate::api::slipway::{BootTarget, ImagePhase};
 use crate::apiserver::{ApiServer, Identity};
 use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
-use crate::bmc::sim::{Machine, Profile};
+use crate::bmc::sim::{Profile, SimulatedMachine};
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
 use crate::boot::{DownloadScheduler, HostIndex, Tokens};
 use crate::config::Span;
@@ -134,7 +134,7 @@ impl Crash {
 
 /// A process's connection to a machine.
 struct Plug {
-    machine: Arc<Machine>,
+    machine: Arc<SimulatedMachine>,
     asked: Arc<Mutex<Vec<PowerAction>>>,
     crash: Arc<Crash>,
     /// What happens before the machine is asked for its power, or before it is switched: once.
@@ -210,7 +210,7 @@ enum Disk {
 struct Node {
     name: String,
     mac: String,
-    machine: Arc<Machine>,
+    machine: Arc<SimulatedMachine>,
     disk: Mutex<Disk>,
     /// Disk-changing steps as they began: state of the host, what.
     changes: Mutex<Vec<String>>,
@@ -302,7 +302,7 @@ impl Site {
         Arc::new(Node {
             name: name.to_owned(),
             mac,
-            machine: Arc::new(Machine::new(Profile::default())),
+            machine: Arc::new(SimulatedMachine::new(Profile::default())),
             disk: Mutex::new(Disk::Old),
             changes: Mutex::default(),
             asked: Arc::default(),
