@@ -145,7 +145,7 @@ impl Running {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_step_is_done_once_and_told_and_the_reboot_comes_last() {
     let piece = |offset| Chunk { offset, length: 4096, sha256: DIGEST.into(), stored: 500 };
-    let image = Manifest { virtual_size: 1000, chunks: vec![piece(0), piece(4096)] };
+    let image = Manifest { virtual_size: 1000, chunks: vec![piece(0), piece(4096)], catalog: None };
     let mut foreign = erase("old");
     foreign.generation = GENERATION - 1;
     let appliance = Appliance::start(vec![

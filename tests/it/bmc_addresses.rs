@@ -9,7 +9,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use slipway::api::metal3::BareMetalHost;
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::{Account, Machine, Profile, RedfishOptions, RedfishSim};
+use slipway::bmc::sim::{Account, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Machine};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 

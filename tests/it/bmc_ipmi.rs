@@ -9,7 +9,7 @@ use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::IpmiBmc;
 use slipway::bmc::ipmi::suite::CipherSuite;
 use slipway::bmc::sim::machine::MachineStart;
-use slipway::bmc::sim::{Account, Fault, IpmiSim, Machine, Profile, Scope};
+use slipway::bmc::sim::{Account, Fault, IpmiSim, Profile, Scope, SimulatedMachine as Machine};
 use slipway::bmc::{
     Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Registry,
 };

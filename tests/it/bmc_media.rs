@@ -6,7 +6,9 @@ use std::time::Duration;
 use slipway::bmc::address::Privilege;
 use slipway::bmc::quirks::Quirks;
 use slipway::bmc::sim::machine::{MachineStart, Override};
-use slipway::bmc::sim::{Account, Fault, Machine, MediaFault, MediaStyle, Profile, RedfishOptions, RedfishSim, Scope};
+use slipway::bmc::sim::{
+    Account, Fault, MediaFault, MediaStyle, Profile, RedfishOptions, RedfishSim, Scope, SimulatedMachine as Machine,
+};
 use slipway::bmc::{
     Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, Registry,
 };

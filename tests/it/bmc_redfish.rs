@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use slipway::bmc::address::Privilege;
 use slipway::bmc::sim::machine::{BootOverride, MachineStart, Override};
-use slipway::bmc::sim::{Account, Fault, Machine, Profile, RedfishOptions, RedfishSim, Scope};
+use slipway::bmc::sim::{Account, Fault, Profile, RedfishOptions, RedfishSim, Scope, SimulatedMachine as Machine};
 use slipway::bmc::{
     Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, Health, PowerAction, PowerState,
     Registry,

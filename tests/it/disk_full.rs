@@ -9,7 +9,7 @@ use slipway::api::metal3::{BareMetalHost, ProvisioningState};
 use slipway::api::slipway::BootIntent;
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
+use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 

@@ -21,7 +21,7 @@ use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, Provisi
 use slipway::api::slipway::BootIntent;
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
+use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
@@ -67,14 +67,11 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMu
 
 /// The real API server and its kubeconfig, or why there is none.
 async fn peer(folder: &Path) -> Result<(Process, PathBuf), String> {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("slipway");
-    let built = std::fs::read_dir(&cache).into_iter().flatten().flatten().map(|entry| entry.path());
-    if !built.into_iter().any(|path| path.join("kube-apiserver").is_file()) {
-        return Err(format!(
-            "no kube-apiserver below {}: `python3 tests/api/servers.py peer FOLDER` builds it",
-            cache.display()
-        ));
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/programs.py");
+    let wanted = ["--kept", "etcd", "kube-apiserver", "kube-controller-manager"];
+    let kept = Command::new("python3").arg(programs).args(wanted).output().unwrap();
+    if !kept.status.success() {
+        return Err("no kube-apiserver is built: `python3 tests/api/servers.py peer FOLDER` builds it".to_owned());
     }
     let said = std::fs::File::create(folder.join("peer.out")).unwrap();
     let complaints = std::fs::File::create(folder.join("peer.err")).unwrap();

@@ -25,7 +25,7 @@ use slipway::api::metal3::BareMetalHost;
 use slipway::api::slipway::{Image, ImageSpec};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
+use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
 use tokio_util::sync::CancellationToken;
 
 use crate::needs;

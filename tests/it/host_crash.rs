@@ -291,6 +291,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
         image: None,
         hosts: None,
         keep: false,
+        stay: false,
         appliance: Appliance::Own { config: None },
     };
     let images = [serve_image(1, token.clone()).await.unwrap(), serve_image(2, token.clone()).await.unwrap()];

@@ -15,7 +15,7 @@ use serde_json::json;
 use slipway::api::metal3::{BareMetalHost, HardwareData, OperationalStatus, ProvisioningState};
 use slipway::api::slipway::BootIntent;
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::{Account, Machine, Profile, RedfishOptions, RedfishSim};
+use slipway::bmc::sim::{Account, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Machine};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::time::timeout;

@@ -14,7 +14,7 @@ use slipway::api::metal3::{self, BareMetalHost, BareMetalHostSpec};
 use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, Image, ImagePhase, ImageSpec};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
+use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
 use slipway::host::lifecycle::image_name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};

@@ -15,7 +15,7 @@ use slipway::api::metal3::BareMetalHost;
 use slipway::api::slipway::{BootIntent, Image, ImagePhase};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
+use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio_util::sync::CancellationToken;
 

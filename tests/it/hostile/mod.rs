@@ -21,7 +21,7 @@ use slipway::api::metal3::{BareMetalHost, DataImage};
 use slipway::api::slipway::{BootIntent, BootTarget, Image, ImagePhase};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
+use slipway::bmc::sim::{Account, IpmiSim, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Machine};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

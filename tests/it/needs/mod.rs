@@ -51,11 +51,27 @@ pub fn root() -> bool {
 
 /// Whether a program is installed; says so when it is not.
 pub fn program(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    let found = folders.map(|folder: PathBuf| folder.join(name)).any(|file| file.is_file());
+    let found = on_path(name).is_some();
     if !found {
         lacks(&format!("{name} is not installed"));
     }
     found
+}
+
+/// The real kubeadm: `$KUBEADM`, which `make unit` sets, or the one on the path; says so when there is none.
+pub fn kubeadm() -> Option<PathBuf> {
+    let named = std::env::var_os("KUBEADM").filter(|name| !name.is_empty()).map(PathBuf::from);
+    let found = named.or_else(|| on_path("kubeadm"));
+    if found.is_none() {
+        lacks(
+            "no kubeadm in $KUBEADM or on the path; `python3 tests/lab/programs.py kubeadm` builds it and says where it is",
+        );
+    }
+    found
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    folders.map(|folder: PathBuf| folder.join(name)).find(|file| file.is_file())
 }

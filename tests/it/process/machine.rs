@@ -12,7 +12,7 @@ use serde_json::json;
 use slipway::api::MacAddress;
 use slipway::api::metal3::BareMetalHost;
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::{Account, Machine as Simulated, Profile, RedfishOptions, RedfishSim};
+use slipway::bmc::sim::{Account, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Simulated};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
