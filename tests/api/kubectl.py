@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import servers
+import programs
 import tools
 from accepted import Accepted
 from kubectl_cases import SCRIPT
@@ -62,7 +63,7 @@ def record():
         with tempfile.TemporaryDirectory() as folder, servers.Peer(Path(folder, "peer")) as peer:
             servers.install_kinds(peer)
             return transcripts(peer, minor, Path(folder))
-    tools.kubernetes()
+    programs.programs(*servers.PROGRAMS)
     for minor, groups in zip(VERSIONS, both(one)):
         for group, texts in groups.items():
             path = golden(minor, group)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 
+import programs  # noqa: E402
 import tools  # noqa: E402
 from wait import GiveUp, LabError, check_output, fail, say, tail, wait_for  # noqa: E402
 
@@ -28,6 +29,8 @@ from wait import GiveUp, LabError, check_output, fail, say, tail, wait_for  # no
 # aggregation get theirs, and a namespace has its ServiceAccount.
 CONTROLLERS = ["namespace-controller", "garbage-collector-controller", "serviceaccount-controller",
                "clusterrole-aggregation-controller", "serviceaccount-token-controller"]
+# What the real API server consists of.
+PROGRAMS = ["etcd", "kube-apiserver", "kube-controller-manager"]
 # As Slipway names the administrator.
 ADMIN = "slipway-admin"
 
@@ -185,17 +188,17 @@ class Peer(Server):
     name = "kube-apiserver"
 
     def start(self):
-        programs = tools.kubernetes()
+        built = programs.programs(*PROGRAMS)
         self.certificates()
         # A client URL per server, so that several may run beside each other.
         client, peer, port = free_port(), free_port(), free_port()
-        self.spawn("etcd", [programs / "etcd", "--data-dir", self.folder / "etcd", "--name", "judge", "--unsafe-no-fsync",
+        self.spawn("etcd", [built["etcd"], "--data-dir", self.folder / "etcd", "--name", "judge", "--unsafe-no-fsync",
                             "--listen-client-urls", f"http://127.0.0.1:{client}", "--advertise-client-urls", f"http://127.0.0.1:{client}",
                             "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
                             "--initial-cluster", f"judge=http://127.0.0.1:{peer}"])
         pki, self.url = self.folder / "pki", f"https://127.0.0.1:{port}"
         self.spawn("kube-apiserver", [
-            programs / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client}", "--bind-address=127.0.0.1", f"--secure-port={port}",
+            built["kube-apiserver"], f"--etcd-servers=http://127.0.0.1:{client}", "--bind-address=127.0.0.1", f"--secure-port={port}",
             "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
             f"--tls-cert-file={pki}/server.crt", f"--tls-private-key-file={pki}/server.key", f"--client-ca-file={pki}/ca.crt",
             "--authorization-mode=RBAC", "--anonymous-auth=true", "--allow-privileged",
@@ -207,7 +210,7 @@ class Peer(Server):
             for name, end in (("certificate", "crt"), ("key", "key"))}))
         self.ready("kube-apiserver", "kube-apiserver to be ready", lambda: self.client().request("GET", "/readyz")[0] == 200)
         self.spawn("kube-controller-manager", [
-            programs / "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--bind-address=127.0.0.1", f"--secure-port={free_port()}",
+            built["kube-controller-manager"], f"--kubeconfig={self.kubeconfig}", "--bind-address=127.0.0.1", f"--secure-port={free_port()}",
             f"--controllers={','.join(CONTROLLERS)}", "--leader-elect=false", "--use-service-account-credentials=false",
             f"--service-account-private-key-file={pki}/sa.key", f"--root-ca-file={pki}/ca.crt", f"--cert-dir={self.folder}/controllers",
             "--concurrent-gc-syncs=4", "--concurrent-namespace-syncs=4", "--v=1"])
