@@ -15,11 +15,13 @@ RUST    := 1.92
 DESTDIR ?=
 PREFIX  ?= /usr
 FUZZ_SECONDS ?= 600
+# `--git MODULE=FOLDER` for each module that the Go module proxy does not have: tests/api/definitions.py.
+UPSTREAM ?=
 SHARE   = $(DESTDIR)$(PREFIX)/share
 DOC     = $(SHARE)/doc/slipway
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install uninstall package try-package build lab rust packages unit clients conformance journeys fleet fuzz clean-cache
+.PHONY: help demo test bench lint install uninstall package try-package build lab rust packages unit clients conformance cluster journeys fleet fuzz clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +42,7 @@ lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd un
 	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
 	cargo_deny="$$(python3 tests/lab/tools.py cargo-deny)" && "$$cargo_deny" --locked check licenses sources bans
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
-	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run images/debian-12/build images/gokrazy/build packaging/build packaging/sbom.py packaging/try \
+	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run tests/lab/kubeadm tests/lab/cluster images/debian-12/build images/gokrazy/build packaging/build packaging/sbom.py packaging/try \
 	  benches/run benches/suite/*.py
 	@for script in tests/lab/packages .ci/run benches/dhcp/run benches/tftp/run; do bash -n "$$script" || exit 1; done
 	@# The binary is not installed on a machine that only builds: that one message is expected.
@@ -106,7 +108,8 @@ lab: rust ## the same, built sooner and with a development build's checks: what 
 
 unit: rust packages ## cargo test; nothing is passed over for want of a tool or of root
 	@python3 tests/lab/tools.py emulators >/dev/null
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB)
+	@python3 tests/lab/programs.py kubeadm >/dev/null
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB)
 
 clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
@@ -115,11 +118,16 @@ clients: lab ## two kubectl, helm, the Python client and raw requests, against r
 
 conformance: lab rust ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
 	@tests/lab/packages lab
+	python3 tests/api/definitions.py $(UPSTREAM) check
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
 	python3 tests/api/clients.py go
 	PEER=1 python3 tests/api/clients.py python helm go
 	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test it engine::
+
+cluster: lab rust ## machines that are off become a Kubernetes cluster, which is upgraded and deleted; builds Kubernetes from source once (needs Go)
+	@tests/lab/packages lab
+	tests/lab/cluster
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab
