@@ -1,6 +1,6 @@
 //! One cluster's connections.
 //!
-//! A few requests are under way at once, each within its time and with an answer of bounded size. A cluster that does not answer
+//! A few requests are under way at once, each within its time and with a bounded answer ([`super::answer`]). A cluster that does not answer
 //! is left alone for a while: what asks for it meanwhile hears at once why, and waits for nothing.
 
 use std::error::Error as _;
@@ -13,13 +13,14 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderValue};
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use reqwest::Url;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service};
 
+use super::answer::{ANSWER_MAX, Answer, Room, Taken, check, limit};
 use super::kubeconfig::Target;
 use super::tunnel::Tunnel;
 use crate::outbound::client::{Client, ClientSettings, Error};
@@ -33,8 +34,6 @@ const TURN: Duration = Duration::from_secs(20);
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a connection is kept for another request.
 const KEPT: Duration = Duration::from_secs(60);
-/// Bytes of an answer.
-const ANSWER_MAX: usize = 16 << 20;
 /// Bytes of a request.
 const REQUEST_MAX: usize = 2 << 20;
 
@@ -67,6 +66,7 @@ struct Inner {
     target: Target,
     guard: Guard,
     patience: Patience,
+    room: Room,
     places: Arc<Semaphore>,
     idle: Mutex<Vec<Client>>,
     silent: Mutex<Option<Silence>>,
@@ -83,9 +83,17 @@ struct Silence {
 }
 
 impl Connection {
-    pub(super) fn new(target: Target, guard: Guard, patience: Patience) -> Self {
+    pub(super) fn new(target: Target, guard: Guard, patience: Patience, room: Room) -> Self {
         let places = Arc::new(Semaphore::new(AT_ONCE));
-        Self(Arc::new(Inner { target, guard, patience, places, idle: Mutex::default(), silent: Mutex::default() }))
+        Self(Arc::new(Inner {
+            target,
+            guard,
+            patience,
+            room,
+            places,
+            idle: Mutex::default(),
+            silent: Mutex::default(),
+        }))
     }
 
     /// Where it leads.
@@ -125,7 +133,7 @@ impl Inner {
         silent.as_ref().filter(|one| one.at.elapsed() < pause(one.times)).map(|one| one.why.clone())
     }
 
-    async fn exchange(&self, request: Request<Body>) -> Result<Response<Full<Bytes>>, BoxError> {
+    async fn exchange(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         if let Some(why) = self.silence() {
             return Err(why.into());
         }
@@ -138,6 +146,7 @@ impl Inner {
         // Literal addresses are nobody else's to judge, and what is this box's own changes.
         self.guard.url(&self.target.server)?;
         let (head, body) = request.into_parts();
+        let most = limit(&head.uri);
         let base = self.target.server.as_str().trim_end_matches('/');
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let url = Url::parse(&format!("{base}{path}"))?;
@@ -149,17 +158,19 @@ impl Inner {
         }
         fields.extend(self.target.login.clone().map(|login| (AUTHORIZATION, login)));
         let client = self.client();
-        let answered = answer(&client, head.method, &url, fields, body, self.patience.deadline).await;
+        let answered = self.answer(&client, head.method, &url, fields, body).await;
         let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
         match answered {
-            Ok(answer) => {
+            Ok((head, answer, taken)) => {
                 *silent = None;
                 let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                 idle.push(client);
                 idle.truncate(AT_ONCE);
-                Ok(answer)
+                check(&answer, most)?;
+                Ok(head.map(|()| Answer::new(answer, taken)))
             }
-            Err(error) => {
+            Err(Fault::Crowded) => Err("too much is read of clusters at once".into()),
+            Err(Fault::Client(error)) => {
                 let why = told(&error, self.patience.deadline);
                 if error.is_timeout() || error.is_connect() {
                     let times = silent.as_ref().map_or(0, |before| before.times.saturating_add(1));
@@ -171,25 +182,41 @@ impl Inner {
             }
         }
     }
+
+    async fn answer(
+        &self,
+        client: &Client,
+        method: http::Method,
+        url: &Url,
+        fields: http::HeaderMap,
+        body: Bytes,
+    ) -> Result<(Response<()>, Bytes, Taken), Fault> {
+        let mut answer = client.send(method, url, fields, body, Some(self.patience.deadline)).await?;
+        let (mut whole, mut taken) = (BytesMut::new(), Taken::default());
+        while let Some(chunk) = answer.chunk().await? {
+            let grown = self.room.grow(&mut taken, whole.len() + chunk.len());
+            timeout(self.patience.deadline, grown).await.map_err(|_| Fault::Crowded)?;
+            whole.extend_from_slice(&chunk);
+        }
+        let mut head = Response::new(());
+        *head.status_mut() = answer.status();
+        *head.headers_mut() = answer.headers().clone();
+        Ok((head, whole.freeze(), taken))
+    }
 }
 
-async fn answer(
-    client: &Client,
-    method: http::Method,
-    url: &Url,
-    fields: http::HeaderMap,
-    body: Bytes,
-    deadline: Duration,
-) -> Result<Response<Full<Bytes>>, Error> {
-    let mut answer = client.send(method, url, fields, body, Some(deadline)).await?;
-    let mut whole = BytesMut::new();
-    while let Some(chunk) = answer.chunk().await? {
-        whole.extend_from_slice(&chunk);
+/// Why there is no answer.
+enum Fault {
+    /// The cluster's, or the way to it.
+    Client(Error),
+    /// There was no room for it.
+    Crowded,
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
     }
-    let mut response = Response::new(Full::new(whole.freeze()));
-    *response.status_mut() = answer.status();
-    *response.headers_mut() = answer.headers().clone();
-    Ok(response)
 }
 
 /// The innermost cause says most.
@@ -211,7 +238,7 @@ fn told(error: &Error, deadline: Duration) -> String {
 }
 
 impl Service<Request<Body>> for Connection {
-    type Response = Response<Full<Bytes>>;
+    type Response = Response<Answer>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 

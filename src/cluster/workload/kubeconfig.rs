@@ -87,12 +87,55 @@ const OF_CLUSTERS: &[&str] = &["extensions", "disable-compression"];
 /// The same of a user.
 const OF_USERS: &[&str] = &["extensions"];
 
+/// What its current context is made of.
+struct Current {
+    name: String,
+    context: Context,
+    cluster: Cluster,
+    user: User,
+}
+
 /// Reads a kubeconfig.
 ///
 /// # Errors
 ///
 /// Why it cannot be used.
 pub(super) fn read(text: &[u8]) -> Result<Target, String> {
+    let Current { cluster, user, .. } = current(text)?;
+    target(&cluster, &user)
+}
+
+/// The current context of a kubeconfig, written anew with what is known to be harmless: for programs that would run what else a
+/// kubeconfig may name.
+///
+/// # Errors
+///
+/// Why it cannot be used.
+pub(super) fn plain(text: &[u8]) -> Result<String, String> {
+    let Current { name, context, cluster, user } = current(text)?;
+    target(&cluster, &user)?;
+    let login = [
+        ("client-certificate-data", user.client_certificate_data),
+        ("client-key-data", user.client_key_data),
+        ("token", user.token),
+    ];
+    let login: serde_json::Map<String, Value> = login
+        .into_iter()
+        .filter(|(_, text)| !text.is_empty())
+        .map(|(key, text)| (key.to_owned(), text.into()))
+        .collect();
+    let plain = serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": context.cluster, "user": context.user}}],
+        "clusters": [{"name": context.cluster, "cluster": {
+            "server": cluster.server, "certificate-authority-data": cluster.certificate_authority_data,
+        }}],
+        "users": [{"name": context.user, "user": login}],
+    });
+    serde_saphyr::to_string(&plain).map_err(|error| error.to_string())
+}
+
+fn current(text: &[u8]) -> Result<Current, String> {
     if text.len() > TEXT_MAX {
         return Err(format!("it has more than {} KiB", TEXT_MAX >> 10));
     }
@@ -101,11 +144,16 @@ pub(super) fn read(text: &[u8]) -> Result<Target, String> {
     let text: Text = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget })
         // The error's text shows lines of the file, in which keys may be.
         .map_err(|_| "it is no kubeconfig in YAML")?;
-    let context = named(text.contexts, &text.current_context).ok_or("its current-context is not among its contexts")?;
+    let name = text.current_context;
+    let context = named(text.contexts, &name).ok_or("its current-context is not among its contexts")?;
     let cluster = named(text.clusters, &context.cluster).ok_or("the context's cluster is not among its clusters")?;
     let user = named(text.users, &context.user).ok_or("the context's user is not among its users")?;
     refuse(&cluster.rest, OF_CLUSTERS, "cluster")?;
     refuse(&user.rest, OF_USERS, "user")?;
+    Ok(Current { name, context, cluster, user })
+}
+
+fn target(cluster: &Cluster, user: &User) -> Result<Target, String> {
     let server = Url::parse(&cluster.server).map_err(|_| "the cluster's server is no URL")?;
     if server.scheme() != "https" || !server.has_host() {
         return Err("the cluster's server is not https://HOST:PORT".to_owned());
@@ -114,7 +162,7 @@ pub(super) fn read(text: &[u8]) -> Result<Target, String> {
         return Err("the cluster's server has a login or a query".to_owned());
     }
     let port = server.port_or_known_default().ok_or("the cluster's server has no port")?;
-    let (tls, login) = (tls(&cluster, &user)?, login(&user)?);
+    let (tls, login) = (tls(cluster, user)?, login(user)?);
     Ok(Target { server, port, tls, login })
 }
 
@@ -194,6 +242,17 @@ mod tests {
         let target = read(text(&server, "token: secret").as_bytes()).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!((target.server.as_str(), target.port), ("https://10.0.0.1:6443/prefix", 6443));
         assert_eq!(target.login.unwrap().to_str().unwrap(), "Bearer secret");
+    }
+
+    #[test]
+    fn what_is_handed_on_has_the_current_context_alone() {
+        let server = format!("server: 'https://10.0.0.1:6443', certificate-authority-data: {}", authority());
+        let more = "- name: other\n  user: {exec: {command: sh}}\n";
+        let plain = plain((text(&server, "token: 'a: b'") + more).as_bytes()).unwrap();
+        assert!(!plain.contains("exec") && plain.contains("current-context: x"), "{plain}");
+        let again = read(plain.as_bytes()).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(again.login.unwrap().to_str().unwrap(), "Bearer a: b");
+        assert!(super::plain(text(&server, "exec: {command: sh}").as_bytes()).unwrap_err().contains("\"exec\""));
     }
 
     #[test]

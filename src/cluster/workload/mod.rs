@@ -3,6 +3,7 @@
 //! Where a kubeconfig leads is judged by [`crate::outbound`] with `cluster.allow`, for whoever may write the Secret chose it. Each
 //! cluster has its own connections and its own bounds: one that hangs holds up no other.
 
+mod answer;
 mod connection;
 mod kubeconfig;
 mod nodes;
@@ -17,8 +18,9 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
+use answer::{Room, Rooms, UNDER_WAY};
 use connection::{Connection, Patience};
-use nodes::{GOOD_FOR, Heard, Listed};
+use nodes::{GOOD_FOR, Heard, KEPT_OF_ALL, Listed};
 pub use nodes::{Nodes, PAGES_MAX};
 pub use tunnel::Forward;
 
@@ -27,7 +29,7 @@ use crate::live::Live;
 use crate::outbound::{Allowed, Guard};
 use crate::runtime::Key;
 
-/// Clusters whose connections are kept; of more, those that were asked for least lately are made anew.
+/// Clusters whose connections are kept; of more, those of whoever has most that were asked for least lately are made anew.
 const KEPT: usize = 1000;
 /// How long an answer shows that a cluster answers.
 const ANSWERED_FOR: Duration = Duration::from_secs(30);
@@ -106,10 +108,23 @@ pub fn secret_name(cluster: &str) -> String {
     format!("{cluster}-kubeconfig")
 }
 
+/// A cluster's kubeconfig for whoever runs `kubectl` with it: its current context, without anything that would be run, read or gone by.
+///
+/// # Errors
+///
+/// Why it cannot be used: whoever may write its Secret has written it.
+pub fn plain_kubeconfig(text: &[u8]) -> Result<String, String> {
+    kubeconfig::plain(text)
+}
+
 /// The clusters that were made. Cheap to clone.
 #[derive(Clone)]
 pub struct Workloads {
     guard: Guard,
+    /// For answers that are under way.
+    under_way: Rooms,
+    /// For lists of nodes that are kept for a while.
+    lists: Rooms,
     known: Arc<Mutex<HashMap<Key, Known>>>,
 }
 
@@ -133,7 +148,12 @@ pub struct Workload {
 impl Workloads {
     /// None yet. `allow` is `cluster.allow`.
     pub fn new(allow: impl Into<Live<Vec<Allowed>>>) -> Self {
-        Self { guard: Guard::new("cluster.allow", allow), known: Arc::default() }
+        Self {
+            guard: Guard::new("cluster.allow", allow),
+            under_way: Rooms::new(UNDER_WAY),
+            lists: Rooms::new(KEPT_OF_ALL),
+            known: Arc::default(),
+        }
     }
 
     /// A cluster, as its Secret says now. `client` reads the Secret; nothing is asked of the cluster yet.
@@ -166,14 +186,13 @@ impl Workloads {
         let target =
             text.ok_or_else(|| "it has no key \"value\"".to_owned()).and_then(|text| kubeconfig::read(&text.0));
         let target = target.map_err(|why| WorkloadError::Kubeconfig { name, why })?;
-        let connection = Connection::new(target, self.guard.clone(), Patience::default());
+        let connection = Connection::new(target, self.guard.clone(), Patience::default(), self.under_way.of(namespace));
         let server = connection.server().to_string();
         let tunnel = Client::new(connection.tunnel(), "default");
-        let workload = Workload::new(Client::new(connection, "default"), server, GOOD_FOR).with_tunnel(tunnel);
-        if known.len() >= KEPT
-            && let Some(oldest) = known.iter().min_by_key(|(_, one)| one.asked).map(|(key, _)| key.clone())
-        {
-            known.remove(&oldest);
+        let workload = Workload::new(Client::new(connection, "default"), server, GOOD_FOR, self.lists.of(namespace))
+            .with_tunnel(tunnel);
+        if known.len() >= KEPT {
+            make_room(&mut known);
         }
         let version = secret.resource_version();
         known.insert(key, Known { version, workload: workload.clone(), asked: Instant::now() });
@@ -192,7 +211,7 @@ impl Workloads {
         let key = (namespace.to_owned(), cluster.to_owned());
         let known = Known {
             version: Some(PLAYED.to_owned()),
-            workload: Workload::new(client, PLAYED.to_owned(), Duration::ZERO),
+            workload: Workload::new(client, PLAYED.to_owned(), Duration::ZERO, self.lists.of(namespace)),
             asked: Instant::now(),
         };
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, known);
@@ -205,12 +224,28 @@ impl Workloads {
     }
 }
 
+/// Forgets the cluster that was asked for least lately, of those of the namespace that has most.
+fn make_room(known: &mut HashMap<Key, Known>) {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for (namespace, _) in known.keys() {
+        *counts.entry(namespace).or_default() += 1;
+    }
+    let Some(most) = counts.into_iter().max_by_key(|(_, count)| *count).map(|(namespace, _)| namespace.to_owned())
+    else {
+        return;
+    };
+    let own = known.iter().filter(|((namespace, _), _)| *namespace == most);
+    if let Some(oldest) = own.min_by_key(|(_, one)| one.asked).map(|(key, _)| key.clone()) {
+        known.remove(&oldest);
+    }
+}
+
 #[cfg(test)]
 const PLAYED: &str = "played";
 
 impl Workload {
-    fn new(client: Client, server: String, good_for: Duration) -> Self {
-        let nodes = Arc::new(Listed::new(good_for));
+    fn new(client: Client, server: String, good_for: Duration, room: Room) -> Self {
+        let nodes = Arc::new(Listed::new(good_for, room));
         Self { client, tunnel: None, server, nodes, answered: Arc::default() }
     }
 

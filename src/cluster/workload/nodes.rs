@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::WorkloadError;
+use super::answer::{Room, Taken};
 
 /// How long a list of nodes is good.
 pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
@@ -26,11 +27,17 @@ const KEPT_MAX: usize = 16 << 20;
 /// Bytes of a condition's message.
 const MESSAGE_MAX: usize = 1024;
 
+/// KiB of all lists that are kept, as JSON; parsed they take some times that.
+pub(super) const KEPT_OF_ALL: u32 = 64 << 10;
+/// How long a list waits until there is room for it. Others are kept for [`GOOD_FOR`].
+const ROOM_WAIT: Duration = Duration::from_secs(10);
+
 /// The nodes of a cluster.
 #[derive(Debug, Default)]
 pub struct Nodes {
     by_name: HashMap<String, Arc<Node>>,
     by_provider: HashMap<String, Vec<Arc<Node>>>,
+    _taken: Taken,
 }
 
 impl Nodes {
@@ -77,16 +84,17 @@ impl Nodes {
 /// What was heard last, or why nothing was, and when.
 pub(super) type Heard<T> = Option<(Instant, Result<T, String>)>;
 
-/// The last list.
+/// The last list. It goes when it is no good any more, whether somebody asks for another one or not.
 pub(super) struct Listed {
-    last: Mutex<Heard<Arc<Nodes>>>,
+    last: Arc<Mutex<Heard<Arc<Nodes>>>>,
     good_for: Duration,
+    room: Room,
 }
 
 impl Listed {
     /// None yet.
-    pub(super) fn new(good_for: Duration) -> Self {
-        Self { last: Mutex::default(), good_for }
+    pub(super) fn new(good_for: Duration, room: Room) -> Self {
+        Self { last: Arc::default(), good_for, room }
     }
 
     /// How long a list, or why there is none, is good.
@@ -102,9 +110,18 @@ impl Listed {
         }
         // Not beside the next one.
         *last = None;
-        let listed = list(client).await.map(Arc::new);
+        let listed = list(client, &self.room).await.map(Arc::new);
         let known = listed.as_ref().map(Arc::clone).map_err(WorkloadError::to_string);
         *last = Some((Instant::now(), known));
+        drop(last);
+        let (last, good_for) = (self.last.clone(), self.good_for);
+        tokio::spawn(async move {
+            tokio::time::sleep(good_for).await;
+            let mut last = last.lock().await;
+            if last.as_ref().is_some_and(|(at, _)| at.elapsed() >= good_for) {
+                *last = None;
+            }
+        });
         listed
     }
 
@@ -114,9 +131,9 @@ impl Listed {
     }
 }
 
-async fn list(client: &Client) -> Result<Nodes, WorkloadError> {
+async fn list(client: &Client, room: &Room) -> Result<Nodes, WorkloadError> {
     let api = Api::<Node>::all(client.clone());
-    let (mut all, mut rest, mut kept) = (Vec::new(), None, 0);
+    let (mut all, mut rest, mut kept, mut taken) = (Vec::new(), None, 0, Taken::default());
     for _ in 0..PAGES_MAX {
         let params = ListParams { limit: Some(PAGE), continue_token: rest, ..ListParams::default() };
         let page = api.list(&params).await?;
@@ -127,9 +144,13 @@ async fn list(client: &Client) -> Result<Nodes, WorkloadError> {
         if all.len() > MOST || kept > KEPT_MAX {
             break;
         }
+        let grown = tokio::time::timeout(ROOM_WAIT, room.grow(&mut taken, kept)).await;
+        grown.map_err(|_| WorkloadError::Silent {
+            why: "too many nodes of clusters are looked at at once".to_owned(),
+        })?;
         rest = page.metadata.continue_.filter(|token| !token.is_empty());
         if rest.is_none() {
-            return Ok(Nodes::new(all));
+            return Ok(Nodes { _taken: taken, ..Nodes::new(all) });
         }
     }
     Err(WorkloadError::TooMany { most: MOST })

@@ -31,7 +31,8 @@ struct Server {
 
 impl Server {
     /// Answers each request with this text, or never.
-    async fn new(answer: Option<&'static str>) -> Self {
+    async fn new(answer: Option<&str>) -> Self {
+        let answer = answer.map(Arc::<str>::from);
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -55,12 +56,12 @@ impl Server {
         let serve = async move {
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
-                let acceptor = acceptor.clone();
+                let (acceptor, answer) = (acceptor.clone(), answer.clone());
                 tokio::spawn(async move {
                     let Ok(mut stream) = acceptor.accept(stream).await else { return };
                     let mut seen = vec![0; 16 << 10];
                     while let Ok(1..) = stream.read(&mut seen).await {
-                        let Some(answer) = answer else { continue };
+                        let Some(answer) = &answer else { continue };
                         let head = format!(
                             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
                             answer.len()
@@ -141,6 +142,53 @@ async fn nodes_of_a_cluster_are_found_by_its_secret() {
 }
 
 #[tokio::test]
+async fn more_than_was_asked_for_is_not_read() {
+    let site = Site::new("127.0.0.1").await;
+    let many = |one: &str, count: usize| vec![one; count].join(",");
+    let list = format!(r#"{{"metadata":{{}},"items":[{}]}}"#, many("{}", 101));
+    let node = format!(r#"{{"metadata":{{"name":"n"}},"status":{{"conditions":[{}]}}}}"#, many("{}", 100_000));
+    for (cluster, answer, wanted) in
+        [("list", list, "more than the 100 objects that were asked for"), ("node", node, "objects or")]
+    {
+        let server = Server::new(Some(&answer)).await;
+        site.secret(cluster, &server.kubeconfig()).await;
+        let workload = site.get(cluster).await.unwrap();
+        let listed = workload.nodes().await.map(drop);
+        let refused = listed.and(workload.node("n").await.map(drop)).unwrap_err().to_string();
+        assert!(refused.contains(wanted), "{cluster}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn lists_of_nodes_are_kept_no_longer_than_they_are_good() {
+    let (site, server) = (Site::new("127.0.0.1").await, Server::new(Some(NODES)).await);
+    site.secret("c", &server.kubeconfig()).await;
+    let workload = site.get("c").await.unwrap();
+    let kept = Arc::downgrade(&workload.nodes().await.unwrap());
+    assert!(kept.upgrade().is_some());
+    let gone = async {
+        while kept.upgrade().is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_has_most_clusters_makes_room_for_another() {
+    let site = Site::new("127.0.0.1").await;
+    for (namespace, name) in [("one", "a"), ("many", "a"), ("many", "b"), ("other", "a")] {
+        site.workloads.play(namespace, name, site.client.clone());
+    }
+    let mut known = site.workloads.known.lock().unwrap();
+    make_room(&mut known);
+    let mut left: Vec<_> = known.keys().cloned().collect();
+    left.sort();
+    let left: Vec<(&str, &str)> = left.iter().map(|(namespace, name)| (&**namespace, &**name)).collect();
+    assert_eq!(left, [("many", "b"), ("one", "a"), ("other", "a")]);
+}
+
+#[tokio::test]
 async fn the_appliance_itself_is_no_cluster_unless_it_is_allowed() {
     let (site, server) = (Site::new("192.0.2.1").await, Server::new(Some(NODES)).await);
     site.secret("c", &server.kubeconfig()).await;
@@ -164,7 +212,9 @@ async fn a_cluster_that_hangs_is_left_alone_and_holds_up_no_other() {
         let target = kubeconfig::read(server.kubeconfig().as_bytes()).unwrap_or_else(|why| panic!("{why}"));
         let patience =
             Patience { deadline, first_pause: Duration::from_secs(600), left_alone: Duration::from_secs(600) };
-        Workload::new(Client::new(Connection::new(target, guard.clone(), patience), "default"), String::new(), GOOD_FOR)
+        let connection = Connection::new(target, guard.clone(), patience, Rooms::new(UNDER_WAY).of("default"));
+        let lists = Rooms::new(KEPT_OF_ALL).of("default");
+        Workload::new(Client::new(connection, "default"), String::new(), GOOD_FOR, lists)
     };
     let stuck = workload(&hanging, Duration::from_millis(300));
     let other = workload(&well, Duration::from_secs(60));
