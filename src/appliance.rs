@@ -342,6 +342,9 @@ async fn begin(
             for kind in declared().filter(|kind| kind.memory() > 0) {
                 store.add_weight(&kind.storage(), kind.memory());
             }
+            for kind in declared().filter(|kind| kind.is_kept_parsed()) {
+                store.weigh_parsed(&kind.storage());
+            }
             let in_memory = |kind: &&Arc<apiserver::Resource>| kind.policy == StoragePolicy::View;
             views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
             api.set_backup(backup::page::page(backup_source(config, store, &views), token()));

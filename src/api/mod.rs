@@ -56,6 +56,7 @@ pub struct Declared {
     complete: Option<Complete>,
     belongs_to_host: bool,
     memory: usize,
+    is_kept_parsed: bool,
     #[cfg(test)]
     generate: fn() -> CustomResourceDefinition,
 }
@@ -70,6 +71,7 @@ impl Declared {
             complete: None,
             belongs_to_host: false,
             memory: 0,
+            is_kept_parsed: false,
             #[cfg(test)]
             generate: generated::one::<T>,
         }
@@ -114,6 +116,16 @@ impl Declared {
     /// Controllers keep so many bytes of each object beside it.
     pub fn costing(self, memory: usize) -> Self {
         Self { memory, ..self }
+    }
+
+    /// Controllers keep its objects parsed, as large as whoever writes them makes them.
+    pub fn kept_parsed(self) -> Self {
+        Self { is_kept_parsed: true, ..self }
+    }
+
+    /// Whether controllers keep its objects parsed.
+    pub fn is_kept_parsed(&self) -> bool {
+        self.is_kept_parsed
     }
 
     /// Bytes that controllers keep of each object beside it.

@@ -406,9 +406,13 @@ impl Committer {
         }
         if durable && let Some(made) = &made {
             // Packed: of two texts of one length, one may take much more.
-            let before = current.as_deref().map_or(0, index::weight);
-            let more = index::weight(made).saturating_sub(before);
-            if let Some(crowded) = self.shared.read().crowded(&identity.namespace, more, made.is_ending()) {
+            let crowded = {
+                let kept = self.shared.read();
+                let before = current.as_deref().map_or(0, |current| kept.weight_of(current));
+                let more = kept.weight_of(made).saturating_sub(before);
+                kept.crowded(&identity.namespace, more, made.is_ending())
+            };
+            if let Some(crowded) = crowded {
                 return Err(crowded);
             }
             if !fits || (grows(current.as_deref(), made) && !self.may_grow(low, pending.bytes + sizes[0])) {

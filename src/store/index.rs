@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-pub(super) use resource::{HISTORY_BYTES, Logged, Resource, weight};
+pub(super) use resource::{HISTORY_BYTES, Logged, Resource};
 pub(super) use shared::Shared;
 
 use super::TableEntry;
@@ -175,6 +175,27 @@ impl Index {
         let there: Vec<_> = of.objects.iter().map(|(namespace, names)| (namespace.clone(), names.len())).collect();
         for (namespace, count) in there {
             self.weigh(namespace, count * more, 0);
+        }
+    }
+
+    /// Counts objects of a resource as they are parsed, too: those who follow it keep them so.
+    fn weigh_parsed(&mut self, resource: &Arc<str>) {
+        let of = self.resource_mut(resource);
+        if std::mem::replace(&mut of.parsed, true) {
+            return;
+        }
+        let sum = |names: &BTreeMap<String, Arc<Object>>| names.values().map(|object| object.parsed()).sum::<usize>();
+        let there: Vec<_> = of.objects.iter().map(|(namespace, names)| (namespace.clone(), sum(names))).collect();
+        for (namespace, more) in there {
+            self.weigh(namespace, more, 0);
+        }
+    }
+
+    /// What an object of the index, or one that comes, weighs.
+    pub fn weight_of(&self, object: &Object) -> usize {
+        match self.resources.get(&object.resource) {
+            Some(of) => of.weight_of(object),
+            None => Resource::new().weight_of(object),
         }
     }
 

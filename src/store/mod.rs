@@ -244,6 +244,12 @@ impl Store {
         self.shared.add_weight(&resource.into(), bytes);
     }
 
+    /// Counts objects of a resource also as they are parsed: those who follow it keep them so. To be said once, before clients
+    /// come.
+    pub fn weigh_parsed(&self, resource: &str) {
+        self.shared.weigh_parsed(&resource.into());
+    }
+
     /// What objects take in memory that are gone or replaced, that the history has no longer, and that somebody holds
     /// still.
     pub fn retired(&self) -> Retired {

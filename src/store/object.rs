@@ -44,6 +44,9 @@ pub struct Object {
 /// What a label takes besides its text, in bytes: two places in a list and two allocations.
 const LABEL_WEIGHT: usize = 64;
 
+/// What a value takes besides its text where an object is kept parsed, in bytes: a string and its place in a map.
+const VALUE_WEIGHT: usize = 96;
+
 /// What an object takes besides its text, as it is kept, in bytes.
 pub(super) const OBJECT_WEIGHT: usize = 1024;
 
@@ -171,6 +174,22 @@ impl Object {
     /// Bytes that are kept of it beside its text: labels and who owns it are not packed.
     pub(super) fn unpacked(&self) -> usize {
         self.unpacked
+    }
+
+    /// Bytes that it takes parsed, roughly.
+    pub(super) fn parsed(&self) -> usize {
+        let json = self.json();
+        let (mut values, mut in_string, mut is_escaped) = (1, false, false);
+        for byte in &json {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' => is_escaped = in_string,
+                b'"' => in_string = !in_string,
+                b',' | b'{' | b'[' if !in_string => values += 1,
+                _ => {}
+            }
+        }
+        json.len() + values * VALUE_WEIGHT
     }
 
     /// The store lets go of it: what it takes is counted until nobody has it any more.

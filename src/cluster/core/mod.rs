@@ -20,7 +20,7 @@ use crate::api::cluster::convert;
 use crate::api::{Declared, ServedVersion, StoragePolicy, cluster};
 use crate::module::{KEEPS, Module, Right};
 
-/// Bytes that the controllers keep of each object: itself, without what only clients look at.
+/// Bytes that the controllers keep of each object besides its text: they keep it parsed, without what only clients look at.
 const MEMORY: usize = 4096;
 
 /// Clusters and machines: stored as v1beta2 and served as v1beta1 too.
@@ -36,6 +36,7 @@ pub fn module() -> Module {
                 },
             )
             .costing(MEMORY)
+            .kept_parsed()
         };
     }
     Module {

@@ -28,7 +28,7 @@ const EVENT_WEIGHT: usize = 512;
 const PART_OF_TEXT: usize = 16;
 
 /// What an object takes as it is kept, in bytes, packed or not.
-pub(in crate::store) fn weight(object: &Object) -> usize {
+pub(super) fn weight(object: &Object) -> usize {
     (record::size(object) + object.unpacked()).max(object.json_len() / PART_OF_TEXT)
 }
 
@@ -98,6 +98,8 @@ pub(in crate::store) struct Resource {
     pub(super) published: bool,
     /// What each of its objects takes besides its text, in bytes.
     pub(super) each: usize,
+    /// Whether those who follow it keep its objects parsed.
+    pub(super) parsed: bool,
     /// Events up to this revision are not kept.
     pub(super) trimmed: u64,
 }
@@ -113,6 +115,7 @@ impl Resource {
             event_disk_bytes: 0,
             published: false,
             each: OBJECT_WEIGHT,
+            parsed: false,
             trimmed: 0,
         }
     }
@@ -158,7 +161,8 @@ impl Resource {
 
     /// What an object takes of memory or disk, whichever is more, roughly, in bytes; views of what is elsewhere are not counted.
     pub(super) fn weight_of(&self, object: &Object) -> usize {
-        if self.published { 0 } else { weight(object) + self.each }
+        let parsed = if self.parsed { object.parsed() } else { 0 };
+        if self.published { 0 } else { weight(object) + self.each + parsed }
     }
 
     pub(super) fn bytes_of(&self, object: &Object) -> usize {

@@ -65,6 +65,11 @@ impl Shared {
         self.write().add_weight(resource, more);
     }
 
+    /// See [`Store::weigh_parsed`](super::Store::weigh_parsed).
+    pub fn weigh_parsed(&self, resource: &Arc<str>) {
+        self.write().weigh_parsed(resource);
+    }
+
     /// Makes the changes of a group visible.
     pub fn apply(&self, group: Applied) {
         let (touched, revision) = {
