@@ -249,6 +249,31 @@ pub struct MachineDeletionStatus {
     pub wait_for_pre_terminate_hook_start_time: Option<Time>,
 }
 
+/// Requirements of a selector of machines, of labels and of expressions each: every look at a cluster holds all of its machines
+/// against them. And values of one of them.
+pub const SELECTOR_REQUIREMENTS: usize = 64;
+/// See [`SELECTOR_REQUIREMENTS`].
+pub const SELECTOR_VALUES: usize = 256;
+
+/// That a selector has not more than these.
+pub(super) fn bounded_selector() -> serde_json::Value {
+    let (most, values) = (SELECTOR_REQUIREMENTS, SELECTOR_VALUES);
+    serde_json::json!([
+        {
+            "rule": format!("!has(self.matchLabels) || size(self.matchLabels) <= {most}"),
+            "message": format!("must have at most {most} labels"),
+        },
+        {
+            "rule": format!("!has(self.matchExpressions) || size(self.matchExpressions) <= {most}"),
+            "message": format!("must have at most {most} expressions"),
+        },
+        {
+            "rule": format!("!has(self.matchExpressions) || self.matchExpressions.all(one, !has(one.values) || size(one.values) <= {values})"),
+            "message": format!("must have at most {values} values in an expression"),
+        },
+    ])
+}
+
 /// Conditions as a list by type.
 pub(super) fn conditions(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     by_key::<Condition>(generator, "type", 32)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::api::cluster::v1beta2::{Machine, MachineSpec, MachineTemplateSpec};
+use crate::api::cluster::{SELECTOR_REQUIREMENTS, SELECTOR_VALUES};
 
 /// Letters of a hash, of which names are made too.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -38,8 +39,15 @@ pub(super) fn hash(template: &MachineTemplateSpec, after: Option<i64>) -> String
     letters.map(|letter| char::from(*letter)).collect()
 }
 
-/// Which objects a selector is for; `None` when it selects nothing, or everything, or is none.
+/// Which objects a selector is for; `None` when it selects nothing, or everything, or is none, or has more requirements than may
+/// be written.
 pub(super) fn selector(selector: &LabelSelector) -> Option<Selector> {
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
+    let values = expressions.iter().map(|one| one.values.as_ref().map_or(0, Vec::len)).max().unwrap_or(0);
+    if labels.max(expressions.len()) > SELECTOR_REQUIREMENTS || values > SELECTOR_VALUES {
+        return None;
+    }
     let selector = Selector::try_from(selector.clone()).ok()?;
     (!selector.selects_all()).then_some(selector)
 }
@@ -141,5 +149,32 @@ mod tests {
         let one = selector(&LabelSelector { match_labels: Some(labels.clone()), match_expressions: None }).unwrap();
         assert!(selects(&one, &ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }));
         assert!(!selects(&one, &ObjectMeta::default()));
+    }
+
+    #[test]
+    fn a_selector_with_more_than_may_be_written_selects_nothing() {
+        use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+
+        let expressions = |count: usize, values: usize| {
+            let one = LabelSelectorRequirement {
+                key: "a".to_owned(),
+                operator: "In".to_owned(),
+                values: Some((0..values).map(|value| value.to_string()).collect()),
+            };
+            LabelSelector { match_labels: None, match_expressions: Some(vec![one; count]) }
+        };
+        let labels = |count: usize| LabelSelector {
+            match_labels: Some((0..count).map(|label| (format!("l{label}"), String::new())).collect()),
+            match_expressions: None,
+        };
+        for (given, wanted) in [
+            (expressions(64, 256), true),
+            (expressions(65, 1), false),
+            (expressions(1, 257), false),
+            (labels(64), true),
+            (labels(65), false),
+        ] {
+            assert_eq!(selector(&given).is_some(), wanted);
+        }
     }
 }

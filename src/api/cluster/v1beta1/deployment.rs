@@ -53,7 +53,7 @@ pub struct MachineDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout_after: Option<Time>,
     /// Which machines are its own.
-    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic", "x-kubernetes-validations" = crate::api::cluster::bounded_selector()))]
     pub selector: LabelSelector,
     /// What a machine is like.
     pub template: MachineTemplateSpec,

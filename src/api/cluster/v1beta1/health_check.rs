@@ -41,7 +41,7 @@ pub struct MachineHealthCheckSpec {
     #[schemars(length(min = 1, max = 63))]
     pub cluster_name: String,
     /// Which machines are looked at.
-    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic", "x-kubernetes-validations" = crate::api::cluster::bounded_selector()))]
     pub selector: LabelSelector,
     /// A machine has failed when its node says one of these for long enough.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -54,7 +54,7 @@ pub struct MachineSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_policy: Option<DeletionOrder>,
     /// Which machines are its own.
-    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic", "x-kubernetes-validations" = crate::api::cluster::bounded_selector()))]
     pub selector: LabelSelector,
     /// What a machine is like.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -39,7 +39,7 @@ pub struct MachineHealthCheckSpec {
     #[schemars(length(min = 1, max = 63))]
     pub cluster_name: String,
     /// Which machines are looked at.
-    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic", "x-kubernetes-validations" = crate::api::cluster::bounded_selector()))]
     pub selector: LabelSelector,
     /// When a machine has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -51,7 +51,7 @@ pub struct MachineSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_naming: Option<MachineNaming>,
     /// Which machines are its own.
-    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic", "x-kubernetes-validations" = crate::api::cluster::bounded_selector()))]
     pub selector: LabelSelector,
     /// What a machine is like.
     pub template: MachineTemplateSpec,

@@ -9,6 +9,8 @@ use crate::api::infrastructure::HostSelector;
 
 /// Requirements of one selector, at most.
 const MOST: usize = 256;
+/// Values of one requirement, at most.
+const VALUES: usize = 256;
 /// Letters of a value that a message shows.
 const SHOWN: usize = 63;
 
@@ -96,7 +98,11 @@ fn test(key: &str, operator: &str, values: &[String]) -> Result<Test, SelectorFa
         _ => Err(wants("exactly one value")),
     };
     let number = || one()?.parse::<i64>().map_err(|_| wants("a whole number"));
-    let some = || if values.is_empty() { Err(wants("at least one value")) } else { Ok(values.to_vec()) };
+    let some = || match values.len() {
+        0 => Err(wants("at least one value")),
+        1..=VALUES => Ok(values.to_vec()),
+        _ => Err(wants("at most 256 values")),
+    };
     let none = |test| if values.is_empty() { Ok(test) } else { Err(wants("no values")) };
     match operator.to_lowercase().as_str() {
         "in" => Ok(Test::In(some()?)),
