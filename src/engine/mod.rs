@@ -11,6 +11,7 @@ mod answers;
 pub mod election;
 pub mod fence;
 pub mod leader;
+mod paths;
 mod scrape;
 
 use std::collections::HashSet;
@@ -130,7 +131,7 @@ impl External {
         let answers = BoundedAnswers::default();
         let builder = ClientBuilder::try_from(config.clone())
             .map_err(|source| EngineError::Client { file: file.clone(), source: Box::new(source) })?;
-        let client = builder.with_layer(&answers).build();
+        let client = builder.with_layer(&answers).with_layer(&paths::layer()).build();
         Ok(Some(Self { config, file, answers, client }))
     }
 
@@ -152,7 +153,7 @@ impl External {
     pub fn fenced(&self, fence: Fence) -> Result<Client, EngineError> {
         let builder = ClientBuilder::try_from(self.config.clone())
             .map_err(|source| EngineError::Client { file: self.file.clone(), source: Box::new(source) })?;
-        Ok(builder.with_layer(&self.answers).with_layer(&fence.layer()).build())
+        Ok(builder.with_layer(&self.answers).with_layer(&paths::layer()).with_layer(&fence.layer()).build())
     }
 
     /// Returns when every kind is served there.
