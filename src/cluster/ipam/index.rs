@@ -68,6 +68,14 @@ impl Index {
         })
     }
 
+    /// The addresses of a pool that a claim of a group has; `None` as long as not everything was listed.
+    pub fn addresses_of(&self, pool: &Key, group: Group, claim: &str) -> Option<Vec<Address>> {
+        let known = self.lock();
+        let of_pool = known.addresses.values().flat_map(|all| all.of(pool)).map(|(_, one)| one);
+        let its = of_pool.filter(|one| one.id.0 == group && one.claim == claim);
+        (known.awaited == 0).then(|| its.cloned().collect())
+    }
+
     /// Takes note of an address that was just stored: the watch tells it later, and until then it must not be given again.
     pub fn stored<K: Kinds>(&self, object: &K::Address) {
         self.lock().addresses.entry(K::GROUP).or_default().put(&key(object), of::<K>(object));

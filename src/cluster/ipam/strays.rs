@@ -33,6 +33,10 @@ impl<K: Kinds> Reconcile for Strays<K> {
     type Object = Slim<K::Claim>;
     type Error = kube::Error;
 
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+    // All claims of a pool that goes are woken at once.
+    const AT_ONCE: u16 = 64;
+
     fn retry_after(&self) -> Duration {
         Duration::from_secs(1)
     }
@@ -53,9 +57,10 @@ impl<K: Kinds> Reconcile for Strays<K> {
                 if pools.get_opt(&place.1).await?.is_some() {
                     return Ok(Action::await_change());
                 }
-                let Some(known) = self.index.of(&place) else { return Ok(Action::requeue(self.retry_after())) };
-                let its = known.addresses.into_iter().filter(|one| one.id.0 == K::GROUP && one.claim == name);
-                (format!("there is no IPPool {}", place.1), its.collect())
+                let Some(its) = self.index.addresses_of(&place, K::GROUP, &name) else {
+                    return Ok(Action::requeue(self.retry_after()));
+                };
+                (format!("there is no IPPool {}", place.1), its)
             }
         };
         let claim = groups::claim::<K>(&object);
