@@ -1,6 +1,7 @@
 //! What a decision brings about.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -17,8 +18,9 @@ use super::{inside, make};
 use crate::api::cluster::v1beta2::Machine;
 use crate::api::control_plane::ANNOTATION_REMEDIATING;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
-use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::changes::change;
 use crate::cluster::contract::conditions::{self, older, set_old};
+use crate::cluster::contract::throttle::MessageThrottle;
 use crate::cluster::contract::{Found, KubeVersion, Objects, Severity, Verdict};
 use crate::cluster::workload::Workload;
 
@@ -170,19 +172,24 @@ pub(super) async fn say(objects: &Objects, scope: &Scope, refusal: &Refusal) -> 
     // It was written meanwhile: as it is now.
     let machines = Api::<Machine>::namespaced(objects.client().clone(), &scope.namespace());
     let Some(machine) = machines.get_opt(&refusal.machine).await? else { return Ok(()) };
-    change_conditions(objects, &machine, |all| set(all, OWNER_REMEDIATED, &verdict, machine.metadata.generation)).await
+    // What is said here is nobody else's text.
+    let at_once = MessageThrottle::new(Duration::ZERO);
+    let generation = machine.metadata.generation;
+    change_conditions(objects, &at_once, &machine, |all| set(all, OWNER_REMEDIATED, &verdict, generation)).await?;
+    Ok(())
 }
 
-/// Changes what a machine's conditions say, in both of their shapes.
+/// Changes what a machine's conditions say, in both of their shapes. How long that waits, where only messages are new.
 ///
 /// # Errors
 ///
 /// What the API says.
 pub(super) async fn change_conditions(
     objects: &Objects,
+    throttle: &MessageThrottle,
     machine: &Machine,
     alter: impl FnOnce(&mut Both),
-) -> Result<(), Fault> {
+) -> Result<Option<Duration>, Fault> {
     let mut status = machine.status.clone().unwrap_or_default();
     let mut both =
         Both { new: std::mem::take(&mut status.conditions), old: std::mem::take(older(&mut status.deprecated)) };
@@ -195,8 +202,7 @@ pub(super) async fn change_conditions(
         status.deprecated = None;
     }
     let machines = Api::<Machine>::namespaced(objects.client().clone(), &machine.namespace().unwrap_or_default());
-    write_status(&machines, machine, machine.status.as_ref(), &status).await?;
-    Ok(())
+    Ok(throttle.write_status(&machines, machine, machine.status.as_ref(), &status).await?)
 }
 
 /// A machine's conditions.

@@ -26,6 +26,7 @@ use crate::api::control_plane::{
     ANNOTATION_REMEDIATING, ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY, FINALIZER,
 };
 use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::throttle::{MessageThrottle, again};
 use crate::cluster::contract::{Found, KubeVersion, Objects, Truth, Verdict, conditions, fields, owners, pause};
 use crate::cluster::workload::{Workload, Workloads};
 use crate::runtime::{Key, Reconcile, Slim, key, objects};
@@ -42,6 +43,8 @@ pub(super) struct Times {
     pub(super) settled: Duration,
     /// So long a cluster that does not answer counts as it was.
     pub(super) grace: Duration,
+    /// So long a status stays in which only messages have become other ones.
+    pub(super) messages: Duration,
 }
 
 /// Keeps control planes.
@@ -50,6 +53,8 @@ pub(super) struct Keeper {
     pub(super) workloads: Workloads,
     pub(super) door: Arc<dyn Door>,
     pub(super) times: Times,
+    /// When statuses of control planes and of their machines were written.
+    pub(super) throttle: MessageThrottle,
     /// Since when clusters do not answer.
     pub(super) silent: Mutex<HashMap<Key, Instant>>,
 }
@@ -66,6 +71,8 @@ pub(super) struct Findings {
     pub(super) decision: Option<Decision>,
     pub(super) blocked: Option<String>,
     pub(super) deleting: Option<status::Deleting>,
+    /// How long a machine's messages wait to be written.
+    pub(super) held: Option<Duration>,
 }
 
 impl Reconcile for Keeper {
@@ -119,8 +126,8 @@ impl Reconcile for Keeper {
         {
             findings.blocked = Some(fault.to_string());
         }
-        self.show(&scope, &findings).await?;
-        done
+        let held = self.show(&scope, &findings).await?.into_iter().chain(findings.held).min();
+        Ok(again(done?, held))
     }
 
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {
@@ -146,10 +153,10 @@ impl Keeper {
         Ok(Action::await_change())
     }
 
-    /// Looks at everything, and does the next thing.
-    async fn look(&self, scope: &Scope, findings: &mut Findings) -> Result<Action, Fault> {
+    /// Looks at everything, and does the next thing. After which time it is looked at again; nothing where a change brings that about.
+    async fn look(&self, scope: &Scope, findings: &mut Findings) -> Result<Option<Duration>, Fault> {
         findings.shown = scope.owned.iter().map(Owned::shown).collect();
-        let wait = Ok(Action::requeue(self.times.pause));
+        let wait = Ok(Some(self.times.pause));
         let template = make::template(&self.objects, scope).await?;
         findings.blocked = template.as_ref().err().cloned();
         let initialization = scope.cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
@@ -169,7 +176,7 @@ impl Keeper {
         findings.certificates = Some(certificates);
         if !available && !findings.initialized {
             // They are made in an instant, and nobody says when.
-            return Ok(Action::requeue(self.times.pause.min(SOON)));
+            return Ok(Some(self.times.pause.min(SOON)));
         }
         let endpoint = serde_json::to_value(&scope.cluster).ok().and_then(|cluster| fields::endpoint(&cluster));
         if endpoint.is_none() {
@@ -185,10 +192,10 @@ impl Keeper {
             for machine in &scope.orphans {
                 make::adopt(&self.objects, scope, machine, version).await?;
             }
-            return Ok(Action::requeue(Duration::ZERO));
+            return Ok(Some(Duration::ZERO));
         }
         if self.keep(scope).await? {
-            return Ok(Action::requeue(self.times.pause.min(SOON)));
+            return Ok(Some(self.times.pause.min(SOON)));
         }
         self.decide(scope, findings, version, available, &template).await
     }
@@ -213,7 +220,7 @@ impl Keeper {
         version: KubeVersion,
         certificates: bool,
         template: &Result<Found, String>,
-    ) -> Result<Action, Fault> {
+    ) -> Result<Option<Duration>, Fault> {
         let inside = self.inside(scope, findings).await;
         let hosts: Vec<health::Host> = scope.owned.iter().map(Owned::host).collect();
         let examined = |contact: &Contact| -> Vec<Verdicts> {
@@ -236,7 +243,7 @@ impl Keeper {
             && (plan::remediated(&plane) || plane.remediation.is_none())
         {
             act::forget(&self.objects, &scope.plane).await?;
-            return Ok(Action::await_change());
+            return Ok(None);
         }
         let decision = plan::next(&plane);
         if let Some(refusal) = &decision.refusal {
@@ -256,9 +263,9 @@ impl Keeper {
         if settled && findings.initialized {
             self.settle(scope, &inside, findings).await?;
             let all_well = findings.shown.iter().all(|shown| shown.parts.values().all(Verdict::is_true));
-            return Ok(Action::requeue(if all_well { self.times.settled } else { self.times.pause }));
+            return Ok(Some(if all_well { self.times.settled } else { self.times.pause }));
         }
-        Ok(Action::requeue(if acted { self.times.pause.min(SOON) } else { self.times.pause }))
+        Ok(Some(if acted { self.times.pause.min(SOON) } else { self.times.pause }))
     }
 
     /// Looks at the cluster that was made.
@@ -315,7 +322,7 @@ impl Keeper {
             let well = conditions::is_true(owned.conditions(), "HealthCheckSucceeded");
             let current = up_to_date(owned, &planned.outdated);
             let parts = parts.and_then(|parts| parts.get(index));
-            act::change_conditions(&self.objects, &owned.machine, |all| {
+            let held = act::change_conditions(&self.objects, &self.throttle, &owned.machine, |all| {
                 for (type_, verdict) in parts.into_iter().flatten() {
                     act::set(all, type_, verdict, generation);
                 }
@@ -325,6 +332,7 @@ impl Keeper {
                 }
             })
             .await?;
+            findings.held = findings.held.into_iter().chain(held).min();
             if let Some(shown) = findings.shown.get_mut(index) {
                 shown.said.insert("UpToDate", current);
                 if let Some(parts) = parts {
@@ -381,8 +389,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Shows what was found.
-    async fn show(&self, scope: &Scope, findings: &Findings) -> Result<(), Fault> {
+    /// Shows what was found. How long that waits, where only messages are new.
+    async fn show(&self, scope: &Scope, findings: &Findings) -> Result<Option<Duration>, Fault> {
         let status = report(
             &scope.plane,
             Some(&scope.cluster),
@@ -393,12 +401,11 @@ impl Keeper {
         );
         // It may have been written meanwhile, its annotations at least.
         let planes = self.planes(&scope.namespace());
-        let Some(now) = planes.get_opt(&scope.plane.name_any()).await? else { return Ok(()) };
+        let Some(now) = planes.get_opt(&scope.plane.name_any()).await? else { return Ok(None) };
         if now.status != scope.plane.status {
-            return Ok(());
+            return Ok(None);
         }
-        write_status(&planes, &now, now.status.as_ref(), &status).await?;
-        Ok(())
+        Ok(self.throttle.write_status(&planes, &now, now.status.as_ref(), &status).await?)
     }
 }
 

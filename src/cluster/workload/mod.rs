@@ -91,13 +91,38 @@ impl WorkloadError {
     }
 }
 
-/// What an API server says, in its own words.
+/// Most characters of a peer's text that are shown.
+const TEXT_MAX: usize = 400;
+
+/// A peer's text for people: on one line, without control characters, and cut where it is long.
+pub fn brief(text: &str) -> String {
+    let (mut line, mut count, mut gap) = (String::new(), 0, false);
+    for char in text.chars() {
+        if char.is_whitespace() || char.is_control() {
+            gap = count > 0;
+            continue;
+        }
+        if count + usize::from(gap) >= TEXT_MAX {
+            line.push('…');
+            break;
+        }
+        if std::mem::take(&mut gap) {
+            line.push(' ');
+            count += 1;
+        }
+        line.push(char);
+        count += 1;
+    }
+    line
+}
+
+/// What an API server says, in its own words, as [`brief`] shows them.
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => format!("it answers {}", status.code),
-        kube::Error::Api(status) => status.message.clone(),
-        kube::Error::Service(error) => error.to_string(),
-        error => error.to_string(),
+        kube::Error::Api(status) => brief(&status.message),
+        kube::Error::Service(error) => brief(&error.to_string()),
+        error => brief(&error.to_string()),
     }
 }
 

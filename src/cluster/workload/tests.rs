@@ -156,6 +156,26 @@ async fn a_secret_that_is_no_kubeconfig_is_named() {
     assert!(error.to_string().contains("\"c-kubeconfig\""), "{error}");
 }
 
+#[test]
+fn what_a_peer_says_is_short_and_on_one_line() {
+    for (text, wanted) in [
+        ("no route", "no route"),
+        ("  a\n\tb\u{1b}[31mc\u{0}  ", "a b [31mc"),
+        ("", ""),
+        ("\n", ""),
+        (&"é".repeat(TEXT_MAX), &"é".repeat(TEXT_MAX)),
+        (&"é".repeat(TEXT_MAX + 1), &format!("{}…", "é".repeat(TEXT_MAX))),
+        (&format!("{} b", "a".repeat(TEXT_MAX - 1)), &format!("{}…", "a".repeat(TEXT_MAX - 1))),
+        (&format!("a{}", "\n".repeat(10 * TEXT_MAX)), "a"),
+    ] {
+        assert_eq!(brief(text), wanted);
+    }
+    let status = |message: String| kube::core::Status { message, code: 500, ..kube::core::Status::default() };
+    let told = said(&kube::Error::Api(Box::new(status("x\n".repeat(5000)))));
+    assert!(told.len() < 1000 && !told.contains('\n'), "{told}");
+    assert_eq!(said(&kube::Error::Api(Box::new(status(String::new())))), "it answers 500");
+}
+
 #[tokio::test]
 async fn a_cluster_that_hangs_is_left_alone_and_holds_up_no_other() {
     let (hanging, well) = (Server::new(None).await, Server::new(Some(NODES)).await);
