@@ -12,19 +12,19 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::act::{self, Hands};
+use super::budget::Budget;
 use super::etcd::{Door, Members};
 use super::fault::Fault;
 use super::health::{self, Contact, Verdicts};
 use super::plan::{self, Decision};
 use super::scope::{Owned, Scope};
+use super::secrets::Provided;
 use super::status::{self, OWNER_REMEDIATED, Report, Shown};
-use super::{admission, deletion, inside, make, secrets};
+use super::{admission, deletion, inside, make, secrets, settle};
 use crate::api::cluster;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlaneStatus};
-use crate::api::control_plane::{
-    ANNOTATION_REMEDIATING, ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY, FINALIZER,
-};
+use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
 use crate::cluster::contract::changes::{change, write_status};
 use crate::cluster::contract::throttle::{MessageThrottle, again};
 use crate::cluster::contract::{Found, KubeVersion, Objects, Truth, Verdict, conditions, fields, owners, pause};
@@ -32,7 +32,7 @@ use crate::cluster::workload::{Workload, Workloads};
 use crate::runtime::{Key, Reconcile, Slim, key, objects};
 
 /// When something was done.
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// How often things are looked at.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,8 @@ pub(super) struct Times {
     pub(super) grace: Duration,
     /// So long a status stays in which only messages have become other ones.
     pub(super) messages: Duration,
+    /// For all that a look asks of the cluster; shorter than [`Keeper::DEADLINE`], by what the appliance's own API takes.
+    pub(super) budget: Duration,
 }
 
 /// Keeps control planes.
@@ -172,12 +174,11 @@ impl Keeper {
             }
         };
         let certificates = secrets::certificates(&self.objects, scope).await?;
-        let available = certificates.is_true();
-        findings.certificates = Some(certificates);
-        if !available && !findings.initialized {
-            // They are made in an instant, and nobody says when.
-            return Ok(Some(self.times.pause.min(SOON)));
+        findings.certificates = Some(certificates.verdict());
+        if let Some(pause) = certificates.pause(self.times).filter(|_| !findings.initialized) {
+            return Ok(Some(pause));
         }
+        let available = certificates == Provided::Available;
         let endpoint = serde_json::to_value(&scope.cluster).ok().and_then(|cluster| fields::endpoint(&cluster));
         if endpoint.is_none() {
             findings.blocked = Some("Waiting for spec.controlPlaneEndpoint of the cluster".into());
@@ -221,7 +222,8 @@ impl Keeper {
         certificates: bool,
         template: &Result<Found, String>,
     ) -> Result<Option<Duration>, Fault> {
-        let inside = self.inside(scope, findings).await;
+        let budget = Budget::begin(self.times.budget);
+        let inside = self.inside(scope, findings, budget).await;
         let hosts: Vec<health::Host> = scope.owned.iter().map(Owned::host).collect();
         let examined = |contact: &Contact| -> Vec<Verdicts> {
             hosts.iter().map(|host| health::examine(host, contact, scope.etcd_managed())).collect()
@@ -256,12 +258,15 @@ impl Keeper {
             template,
             workload: inside.workload.as_ref(),
             members: inside.members.as_ref(),
+            budget,
         };
         let settled = decision.action == plan::Action::Settle;
         findings.decision = Some(decision.clone());
         let acted = act::act(&hands, &decision).await?;
         if settled && findings.initialized {
-            self.settle(scope, &inside, findings).await?;
+            if let (Some(workload), Contact::Seen(_)) = (&inside.workload, &inside.contact) {
+                settle::settle(&self.objects, scope, workload, budget, findings).await?;
+            }
             let all_well = findings.shown.iter().all(|shown| shown.parts.values().all(Verdict::is_true));
             return Ok(Some(if all_well { self.times.settled } else { self.times.pause }));
         }
@@ -269,7 +274,7 @@ impl Keeper {
     }
 
     /// Looks at the cluster that was made.
-    async fn inside(&self, scope: &Scope, findings: &mut Findings) -> Inside {
+    async fn inside(&self, scope: &Scope, findings: &mut Findings, budget: Budget) -> Inside {
         let (namespace, name) = (scope.namespace(), scope.name_of_cluster());
         let workload = match self.workloads.get(self.objects.client(), &namespace, &name).await {
             Ok(workload) => workload,
@@ -279,7 +284,8 @@ impl Keeper {
             // A machine that goes does not begin a cluster any more.
             let goes = matches!(scope.owned.as_slice(), [one] if one.machine.metadata.deletion_timestamp.is_some()
                 || conditions::is_false(one.conditions(), OWNER_REMEDIATED));
-            let begun = !scope.owned.is_empty() && !goes && inside::is_begun(&workload).await == Ok(true);
+            let begun =
+                !scope.owned.is_empty() && !goes && budget.within(inside::is_begun(&workload)).await == Ok(true);
             findings.initialized = begun;
             return Inside { workload: Some(workload), ..Inside::early() };
         }
@@ -289,7 +295,7 @@ impl Keeper {
             None
         };
         let nodes: Vec<String> = scope.owned.iter().filter_map(Owned::node).collect();
-        match inside::look(&workload, &nodes, members.clone()).await {
+        match budget.within(inside::look(&workload, &nodes, members.clone())).await {
             Ok(seen) => {
                 self.silences().remove(&key(&scope.plane));
                 let members = members.and_then(Result::ok);
@@ -343,52 +349,6 @@ impl Keeper {
         Ok(())
     }
 
-    /// What is done once all machines are there: what runs on all nodes follows, and certificates are looked at.
-    async fn settle(&self, scope: &Scope, inside: &Inside, findings: &mut Findings) -> Result<(), Fault> {
-        let (Some(workload), Contact::Seen(_)) = (&inside.workload, &inside.contact) else { return Ok(()) };
-        let skips = |annotation: &str| scope.plane.annotations().contains_key(annotation);
-        let mut faults = Vec::new();
-        if !skips(ANNOTATION_SKIP_KUBE_PROXY) {
-            faults.extend(inside::update_kube_proxy(workload, &scope.spec).await.err());
-        }
-        if !skips(ANNOTATION_SKIP_COREDNS) {
-            faults.extend(inside::update_coredns(workload, &scope.spec).await.err());
-        }
-        self.expiries(scope, workload).await?;
-        // The control plane is well all the same.
-        for why in &faults {
-            tracing::warn!(control_plane = %scope.plane.name_any(), why, "an addon of a cluster is not as its control plane says");
-        }
-        findings.blocked = findings.blocked.take().or_else(|| faults.into_iter().next());
-        Ok(())
-    }
-
-    /// Notes when the certificates of each machine end, once.
-    async fn expiries(&self, scope: &Scope, workload: &Workload) -> Result<(), Fault> {
-        for owned in &scope.owned {
-            let (Some(node), Some(config)) = (owned.node(), &owned.config) else { continue };
-            if config.object.annotations().contains_key(ANNOTATION_EXPIRY)
-                || owned.machine.metadata.deletion_timestamp.is_some()
-            {
-                continue;
-            }
-            let (namespace, cluster) = (scope.namespace(), scope.name_of_cluster());
-            let of = (namespace.as_str(), cluster.as_str());
-            match inside::certificate_end(self.objects.client(), workload, of, &node, port(config)).await {
-                Ok(ends) => {
-                    let patch = json!({"metadata": {"annotations": {ANNOTATION_EXPIRY: conditions::whole(ends)}}});
-                    self.objects.patch(config, &patch).await?;
-                }
-                // The others most likely neither, and each takes its time.
-                Err(why) => {
-                    tracing::debug!(node, why, "cannot see when the certificates of a machine end");
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Shows what was found. How long that waits, where only messages are new.
     async fn show(&self, scope: &Scope, findings: &Findings) -> Result<Option<Duration>, Fault> {
         let status = report(
@@ -407,19 +367,6 @@ impl Keeper {
         }
         Ok(self.throttle.write_status(&planes, &now, now.status.as_ref(), &status).await?)
     }
-}
-
-/// Annotation of a KubeadmConfig: when the certificates of its machine end.
-const ANNOTATION_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";
-
-/// Where the API server of a machine listens.
-fn port(config: &Found) -> u16 {
-    let spec = &config.data()["spec"];
-    let paths =
-        ["/initConfiguration/localAPIEndpoint/bindPort", "/joinConfiguration/controlPlane/localAPIEndpoint/bindPort"];
-    let port =
-        paths.into_iter().find_map(|path| spec.pointer(path)?.as_u64()).and_then(|port| u16::try_from(port).ok());
-    port.filter(|port| *port > 0).unwrap_or(6443)
 }
 
 /// Whether a machine is as it should be.

@@ -24,6 +24,7 @@ const TIMES: Times = Times {
     settled: Duration::from_secs(60),
     grace: Duration::from_secs(300),
     messages: MESSAGES,
+    budget: Duration::from_secs(90),
 };
 
 /// Control planes, as this process knows them.
