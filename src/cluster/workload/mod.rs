@@ -6,6 +6,7 @@
 mod connection;
 mod kubeconfig;
 mod nodes;
+mod pages;
 mod tunnel;
 
 use std::collections::HashMap;
@@ -18,8 +19,9 @@ use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
 use connection::{Connection, Patience};
+pub use nodes::Nodes;
 use nodes::{GOOD_FOR, Heard, Listed};
-pub use nodes::{Nodes, PAGES_MAX};
+pub use pages::{PAGES_MAX, pages};
 pub use tunnel::Forward;
 
 use crate::apiserver::subdomain;
@@ -76,8 +78,8 @@ pub enum WorkloadError {
         /// Another one.
         other: String,
     },
-    /// It has more nodes than are looked at.
-    #[error("the cluster has more than {most} nodes")]
+    /// It has more nodes, or whatever else is listed, than are looked at.
+    #[error("the cluster lists more than {most} objects, or does not come to an end")]
     TooMany {
         /// So many are.
         most: usize,
@@ -182,12 +184,12 @@ impl Workloads {
             self.forget(namespace, cluster);
             return Err(WorkloadError::NoSecret { name });
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(one) = known.get_mut(&key).filter(|one| one.version == secret.resource_version()) {
-            one.asked = Instant::now();
-            return Ok(one.workload.clone());
+        let version = secret.resource_version();
+        if let Some(workload) = self.kept(&key, version.as_deref()) {
+            return Ok(workload);
         }
         let text = secret.data.as_ref().and_then(|data| data.get("value"));
+        // It takes its time, while others ask for their clusters.
         let target =
             text.ok_or_else(|| "it has no key \"value\"".to_owned()).and_then(|text| kubeconfig::read(&text.0));
         let target = target.map_err(|why| WorkloadError::Kubeconfig { name, why })?;
@@ -195,14 +197,30 @@ impl Workloads {
         let server = connection.server().to_string();
         let tunnel = Client::new(connection.tunnel(), "default");
         let workload = Workload::new(Client::new(connection, "default"), server, GOOD_FOR).with_tunnel(tunnel);
+        Ok(self.keep(key, version, workload))
+    }
+
+    /// The cluster, if its connections were made of this version of the Secret.
+    fn kept(&self, key: &Key, version: Option<&str>) -> Option<Workload> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = known.get_mut(key).filter(|one| one.version.as_deref() == version)?;
+        one.asked = Instant::now();
+        Some(one.workload.clone())
+    }
+
+    /// Keeps a cluster's connections; of those that were made of one version of the Secret at the same time, the first ones.
+    fn keep(&self, key: Key, version: Option<String>, workload: Workload) -> Workload {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = known.get(&key).filter(|one| one.version == version) {
+            return one.workload.clone();
+        }
         if known.len() >= KEPT
             && let Some(oldest) = known.iter().min_by_key(|(_, one)| one.asked).map(|(key, _)| key.clone())
         {
             known.remove(&oldest);
         }
-        let version = secret.resource_version();
         known.insert(key, Known { version, workload: workload.clone(), asked: Instant::now() });
-        Ok(workload)
+        workload
     }
 
     /// The cluster is gone.

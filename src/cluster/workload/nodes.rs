@@ -1,6 +1,7 @@
 //! The nodes of a cluster, as they were a moment ago: whoever looks for one looks at the same list.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::WorkloadError;
+use super::pages::pages;
 
 /// How long a list of nodes is good.
 pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
@@ -19,8 +21,6 @@ pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
 const PAGE: u32 = 100;
 /// Nodes of one cluster.
 const MOST: usize = 10_000;
-/// Pages of a list: whoever answers may put one node on each, or none.
-pub const PAGES_MAX: usize = 200;
 /// Bytes of what is kept of all nodes of a cluster, as JSON.
 const KEPT_MAX: usize = 16 << 20;
 /// Bytes of a condition's message.
@@ -115,24 +115,15 @@ impl Listed {
 }
 
 async fn list(client: &Client) -> Result<Nodes, WorkloadError> {
-    let api = Api::<Node>::all(client.clone());
-    let (mut all, mut rest, mut kept) = (Vec::new(), None, 0);
-    for _ in 0..PAGES_MAX {
-        let params = ListParams { limit: Some(PAGE), continue_token: rest, ..ListParams::default() };
-        let page = api.list(&params).await?;
-        for node in page.items.into_iter().map(slim) {
-            kept += serde_json::to_vec(&node).map_or(0, |bytes| bytes.len());
-            all.push(node);
-        }
-        if all.len() > MOST || kept > KEPT_MAX {
-            break;
-        }
-        rest = page.metadata.continue_.filter(|token| !token.is_empty());
-        if rest.is_none() {
-            return Ok(Nodes::new(all));
-        }
-    }
-    Err(WorkloadError::TooMany { most: MOST })
+    let (mut all, mut kept) = (Vec::new(), 0);
+    pages(&Api::all(client.clone()), &ListParams::default(), (PAGE, MOST), |node| {
+        let node = slim(node);
+        kept += serde_json::to_vec(&node).map_or(0, |bytes| bytes.len());
+        all.push(node);
+        if kept > KEPT_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .await?;
+    Ok(Nodes::new(all))
 }
 
 /// What of a node is looked at here.
