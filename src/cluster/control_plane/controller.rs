@@ -45,7 +45,7 @@ pub(super) struct Times {
     pub(super) grace: Duration,
     /// So long a status stays in which only messages have become other ones.
     pub(super) messages: Duration,
-    /// For all that a look asks of the cluster; shorter than [`Keeper::DEADLINE`], by what the appliance's own API takes.
+    /// For all that a look asks of the cluster; shorter than a whole look may take, by what the appliance's own API takes.
     pub(super) budget: Duration,
 }
 

@@ -116,7 +116,7 @@ impl Listed {
 
 async fn list(client: &Client) -> Result<Nodes, WorkloadError> {
     let (mut all, mut kept) = (Vec::new(), 0);
-    pages(&Api::all(client.clone()), &ListParams::default(), (PAGE, MOST), |node| {
+    pages(&Api::<Node>::all(client.clone()), &ListParams::default(), (PAGE, MOST), |node| {
         let node = slim(node);
         kept += serde_json::to_vec(&node).map_or(0, |bytes| bytes.len());
         all.push(node);
