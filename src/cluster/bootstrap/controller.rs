@@ -23,7 +23,7 @@ use crate::api::cluster;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::certificates::{self, CertificateError, Certificates, Place, Purpose};
-use crate::cluster::contract::changes::write_status;
+use crate::cluster::contract::throttle::{MessageThrottle, again};
 use crate::cluster::contract::{Objects, conditions, owners, pause};
 use crate::cluster::workload::Workloads;
 use crate::runtime::{Reconcile, Slim, key};
@@ -35,6 +35,8 @@ pub(super) struct Times {
     pub(super) pause: Duration,
     /// A token that a node has not used yet.
     pub(super) token: Duration,
+    /// So long a status stays in which only messages have become other ones.
+    pub(super) messages: Duration,
 }
 
 /// Keeps KubeadmConfigs.
@@ -42,6 +44,8 @@ pub(super) struct Keeper {
     pub(super) objects: Objects,
     pub(super) workloads: Workloads,
     pub(super) times: Times,
+    /// When statuses were written.
+    pub(super) throttle: MessageThrottle,
 }
 
 /// A KubeadmConfig, and whom it is for.
@@ -119,7 +123,7 @@ impl Reconcile for Keeper {
         let generation = scope.config.metadata.generation;
         let paused = pause::is_paused(Some(&scope.cluster), &scope.config);
         let mut findings = Findings::default();
-        let done = if paused { Ok(Action::await_change()) } else { self.look(&mut scope, &mut findings).await };
+        let done = if paused { Ok(None) } else { self.look(&mut scope, &mut findings).await };
         if let Err(fault) = &done
             && !fault.is_conflict()
         {
@@ -129,8 +133,8 @@ impl Reconcile for Keeper {
         let mut status = if paused { before.clone() } else { status::report(&before, &findings, generation, now) };
         let verdict = pause::verdict(Some(&scope.cluster), &scope.config);
         conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, now);
-        write_status(&configs, &scope.config, Some(&before), &status).await?;
-        done
+        let held = self.throttle.write_status(&configs, &scope.config, Some(&before), &status).await?;
+        Ok(again(done?, held))
     }
 }
 
@@ -177,13 +181,14 @@ impl Keeper {
         Ok(cluster.map(|cluster| Scope { config, machine, cluster, namespace }))
     }
 
-    async fn look(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Action, Fault> {
+    /// Does the next thing. After which time it is looked at again; nothing where a change brings that about.
+    async fn look(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Option<Duration>, Fault> {
         if !scope.is_provisioned() {
             findings.data = Some(Found::waits(
                 "WaitingForClusterInfrastructure",
                 "Waiting for the cluster's infrastructure to be provisioned",
             ));
-            return Ok(Action::await_change());
+            return Ok(None);
         }
         if !scope.is_made()
             && let Some(secret) = scope.machine.spec.bootstrap.data_secret_name.clone()
@@ -198,7 +203,7 @@ impl Keeper {
             return self.keep_token(scope).await;
         }
         if scope.machine.metadata.deletion_timestamp.is_some() {
-            return Ok(Action::await_change());
+            return Ok(None);
         }
         if scope.is_initialized() {
             lock::release(self.client(), &scope.cluster, None).await?;
@@ -208,27 +213,27 @@ impl Keeper {
     }
 
     /// A token is good until its node is there.
-    pub(super) async fn keep_token(&self, scope: &Scope) -> Result<Action, Fault> {
+    pub(super) async fn keep_token(&self, scope: &Scope) -> Result<Option<Duration>, Fault> {
         let token = join::token(&scope.config);
         let Some(token) = token.filter(|_| !scope.has_node() && scope.machine.metadata.deletion_timestamp.is_none())
         else {
-            return Ok(Action::await_change());
+            return Ok(None);
         };
         if !scope.is_initialized() {
-            return Ok(Action::await_change());
+            return Ok(None);
         }
         let place = scope.place();
         let workload = self.workloads.get(self.client(), place.namespace, place.cluster).await?;
         token::ensure(workload.client(), token, Timestamp::now()).await?;
-        Ok(Action::requeue(self.times.token))
+        Ok(Some(self.times.token))
     }
 
     /// Nobody has begun the cluster yet.
-    async fn wait_or_begin(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Action, Fault> {
+    async fn wait_or_begin(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Option<Duration>, Fault> {
         const WAITS: &str = "WaitingForControlPlaneAvailable";
         if !scope.is_control_plane() {
             findings.data = Some(Found::waits(WAITS, "Waiting for the control plane of the cluster to be initialized"));
-            return Ok(Action::await_change());
+            return Ok(None);
         }
         if scope.cluster.spec.control_plane_ref.is_some() {
             // Whoever keeps the control plane makes them; before that nobody can begin.
@@ -241,11 +246,11 @@ impl Keeper {
             Lock::Of(other) => {
                 findings.data =
                     Some(Found::waits(WAITS, format!("Waiting for the Machine {other} to begin the cluster")));
-                return Ok(Action::requeue(self.times.pause));
+                return Ok(Some(self.times.pause));
             }
             Lock::Unreadable(name) => {
                 findings.data = Some(Found::failed(format!("The ConfigMap {name:?} says not who begins the cluster")));
-                return Ok(Action::requeue(self.times.pause));
+                return Ok(Some(self.times.pause));
             }
         }
         // Whoever cannot begin it holds up nobody else.
@@ -257,7 +262,7 @@ impl Keeper {
             }
         };
         store::store(self.client(), scope, &made, findings).await?;
-        Ok(Action::await_change())
+        Ok(None)
     }
 
     /// Certificates that somebody has made.

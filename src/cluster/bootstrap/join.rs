@@ -1,9 +1,10 @@
 //! A machine that joins a cluster: how it finds it, and its user data.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::controller::{Keeper, Scope};
@@ -22,8 +23,12 @@ pub(super) fn token(config: &KubeadmConfig) -> Option<&str> {
     config.spec.join_configuration.as_ref()?.discovery.as_ref()?.bootstrap_token.as_ref()?.token.as_deref()
 }
 
-/// Makes the user data of a machine that joins.
-pub(super) async fn join(keeper: &Keeper, scope: &mut Scope, findings: &mut Findings) -> Result<Action, Fault> {
+/// Makes the user data of a machine that joins. After which time it is looked at again; nothing where a change brings that about.
+pub(super) async fn join(
+    keeper: &Keeper,
+    scope: &mut Scope,
+    findings: &mut Findings,
+) -> Result<Option<Duration>, Fault> {
     let is_control_plane = scope.machine.labels().contains_key(LABEL_CONTROL_PLANE);
     let given = scope.config.spec.join_configuration.clone().unwrap_or_default();
     if !is_control_plane && given.control_plane.is_some() {
@@ -38,7 +43,7 @@ pub(super) async fn join(keeper: &Keeper, scope: &mut Scope, findings: &mut Find
             "WaitingForControlPlaneAvailable",
             "Waiting for spec.controlPlaneEndpoint of the cluster",
         ));
-        return Ok(Action::requeue(keeper.times.pause));
+        return Ok(Some(keeper.times.pause));
     };
     let mut more = Vec::new();
     let file = given.discovery.as_ref().and_then(|discovery| discovery.file.as_ref());
@@ -53,7 +58,7 @@ pub(super) async fn join(keeper: &Keeper, scope: &mut Scope, findings: &mut Find
     let files = is_control_plane.then_some(&certificates);
     let made = data::render(keeper, scope, Command::Join, documents, files, more).await?;
     store::store(keeper.client(), scope, &made, findings).await?;
-    Ok(if token(&scope.config).is_some() { Action::requeue(keeper.times.token) } else { Action::await_change() })
+    Ok(token(&scope.config).map(|_| keeper.times.token))
 }
 
 /// What a node joins as: one of the control plane, or a worker on which nothing runs until its labels are right.

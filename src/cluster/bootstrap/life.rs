@@ -14,13 +14,14 @@ use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::apiserver::Admission;
+use crate::cluster::contract::throttle::{MESSAGES, MessageThrottle};
 use crate::cluster::contract::{Objects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
 
 /// What is waited for is looked at so often. Tokens are looked at thrice in the time that they are good for.
-const TIMES: Times = Times { pause: Duration::from_secs(15), token: Duration::from_secs(5 * 60) };
+const TIMES: Times = Times { pause: Duration::from_secs(15), token: Duration::from_secs(5 * 60), messages: MESSAGES };
 
 /// KubeadmConfigs, as this process knows them.
 pub struct Bootstrap {
@@ -146,7 +147,8 @@ impl Life for Bootstrap {
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let objects = Objects::new(acting.client.clone());
-        let keeper = Arc::new(Keeper { objects, workloads: self.workloads.clone(), times: self.times });
+        let throttle = MessageThrottle::new(self.times.messages);
+        let keeper = Arc::new(Keeper { objects, workloads: self.workloads.clone(), times: self.times, throttle });
         let (configs, stop) = (self.configs.clone(), acting.stop.clone());
         Ok(vec![service("bootstrap of machines", async move { run(keeper, &configs, stream::empty(), stop).await })])
     }

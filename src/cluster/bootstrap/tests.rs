@@ -1,6 +1,8 @@
 //! KubeadmConfigs through the API: clusters and machines are played, and another API is the cluster that is made.
 
 use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -33,6 +35,7 @@ struct Site {
     client: Client,
     /// The cluster `c`, once it is made.
     made: Client,
+    workloads: Workloads,
     shutdown: CancellationToken,
     _folders: Vec<tempfile::TempDir>,
 }
@@ -58,6 +61,11 @@ async fn api(shutdown: &CancellationToken, life: Option<&Bootstrap>) -> (Client,
 
 impl Site {
     async fn new() -> Self {
+        Self::within(Duration::ZERO).await
+    }
+
+    /// One in which messages that change are written once in this time.
+    async fn within(messages: Duration) -> Self {
         let shutdown = CancellationToken::new();
         let (made, of_made) = api(&shutdown, None).await;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}});
@@ -70,7 +78,7 @@ impl Site {
         workloads.play(NAMESPACE, "c", made.clone());
         let mut watches = Watches::default();
         let soon = Duration::from_millis(50);
-        let life = Bootstrap::new(&mut watches, workloads).within(Times { pause: soon, token: soon });
+        let life = Bootstrap::new(&mut watches, workloads.clone()).within(Times { pause: soon, token: soon, messages });
         let (client, own) = api(&shutdown, Some(&life)).await;
         tokio::spawn(watches.run(client.clone(), shutdown.clone()));
         let (tasks, stop) = (Tasks::default(), shutdown.clone());
@@ -78,7 +86,7 @@ impl Site {
         for (_, service) in life.act(&acting).unwrap() {
             tokio::spawn(service);
         }
-        Self { client, made, shutdown, _folders: vec![of_made, own] }
+        Self { client, made, workloads, shutdown, _folders: vec![of_made, own] }
     }
 
     fn api<K>(&self) -> Api<K>
@@ -304,6 +312,45 @@ async fn a_token_is_good_until_its_node_is_there() {
         }
     };
     tokio::time::timeout(DEADLINE, gone).await.expect("the user data goes");
+}
+
+#[tokio::test]
+async fn answers_that_vary_are_not_written_each_time() {
+    // Messages wait for longer than the test lasts.
+    let site = Site::within(DEADLINE.saturating_mul(10)).await;
+    site.cluster(json!({})).await;
+    site.machine("cp-1", true, json!({})).await;
+    site.data("cp-1").await;
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counted = refused.clone();
+    let refuse = move |_: http::Request<kube::client::Body>| {
+        let number = counted.fetch_add(1, Ordering::Relaxed);
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503,
+            "message": format!("request {number}\nis refused"), "reason": "ServiceUnavailable"});
+        let body = kube::client::Body::from(status.to_string().into_bytes());
+        std::future::ready(Ok::<_, tower::BoxError>(http::Response::builder().status(503).body(body).unwrap()))
+    };
+    site.workloads.play(NAMESPACE, "c", Client::new(tower::service_fn(refuse), "default"));
+    site.initialized().await;
+    site.machine("w-1", false, json!({})).await;
+    site.says("w-1", "DataSecretAvailable", "is refused").await;
+    let version = async || site.api::<KubeadmConfig>().get("w-1").await.unwrap().resource_version();
+    let rests = async {
+        loop {
+            let (before, asked) = (version().await, refused.load(Ordering::Relaxed));
+            while refused.load(Ordering::Relaxed) < asked + 3 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            if version().await == before {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, rests).await.expect("nothing is written, though it is asked on");
+    site.says("w-1", "DataSecretAvailable", "request ").await;
+    let config = site.api::<KubeadmConfig>().get("w-1").await.unwrap();
+    let all = config.status.unwrap().conditions;
+    assert!(!conditions::find(&all, "DataSecretAvailable").unwrap().message.contains('\n'), "{all:?}");
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 //! An object names another one by group, kind and name; whoever keeps the other says in fields that the contract names how far it
 //! is. Nobody here needs the other's type: [`Objects`] finds it, [`fields`] reads it in the shape of either version of the
 //! contract. [`owners`], [`pause`] and [`conditions`] are what all of them have alike, [`template`] makes objects from
-//! templates, [`changes`] writes only what is other than before, and [`wake`] has an object looked at when one of its own changes.
+//! templates, [`changes`] writes only what is other than before, [`throttle`] not too often, and [`wake`] has an object looked at when
+//! one of its own changes.
 
 pub mod changes;
 pub mod conditions;
@@ -13,6 +14,7 @@ mod objects;
 pub mod owners;
 pub mod pause;
 pub mod template;
+pub mod throttle;
 mod version;
 pub mod wake;
 

@@ -21,8 +21,10 @@ use crate::apiserver::subdomain;
 const GROUPS: &str = ".cluster.x-k8s.io";
 /// Kinds that are remembered; a site has some dozens.
 const REMEMBERED: usize = 256;
-/// How long it is believed which version a kind is served in.
+/// How long it is believed which version a kind is served in,
 const GOOD_FOR: Duration = Duration::from_secs(600);
+/// and that nobody serves it: whoever names such a kind is looked at again and again, and its definition may come.
+const UNSERVED_FOR: Duration = Duration::from_secs(10);
 
 /// An object that is referred to cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +95,8 @@ pub struct Objects {
     known: Arc<Mutex<Known>>,
 }
 
-/// What the API calls a kind, by group and kind, and since when that is known.
-type Known = HashMap<(String, String), (Instant, ApiResource)>;
+/// What the API calls a kind, by group and kind, and since when that is known; nothing where nobody serves it.
+type Known = HashMap<(String, String), (Instant, Option<ApiResource>)>;
 
 impl Objects {
     /// Those that the client sees.
@@ -117,19 +119,35 @@ impl Objects {
             return Err(ReferenceError::Group { kind: kind.to_owned(), group: group.to_owned() });
         }
         let id = (group.to_owned(), kind.to_owned());
-        if let Some((at, known)) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&id)
-            && at.elapsed() < GOOD_FOR
-        {
-            return Ok(known.clone());
-        }
-        let found = self.discover(group, kind).await?;
-        let found = found.ok_or_else(|| ReferenceError::Kind { kind: kind.to_owned(), group: group.to_owned() })?;
+        let found = match self.remembered(&id) {
+            Some(known) => known,
+            None => {
+                let found = self.discover(group, kind).await?;
+                self.remember(id, found.clone());
+                found
+            }
+        };
+        found.ok_or_else(|| ReferenceError::Kind { kind: kind.to_owned(), group: group.to_owned() })
+    }
+
+    /// What is known of a kind, as long as it is believed.
+    fn remembered(&self, id: &(String, String)) -> Option<Option<ApiResource>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, found) = known.get(id)?;
+        let good_for = if found.is_some() { GOOD_FOR } else { UNSERVED_FOR };
+        (at.elapsed() < good_for).then(|| found.clone())
+    }
+
+    fn remember(&self, id: (String, String), found: Option<ApiResource>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
-            known.clear();
+        if known.len() >= REMEMBERED && !known.contains_key(&id) {
+            // Users may name any kind: those that there are are kept.
+            known.retain(|_, (_, found)| found.is_some());
+            if known.len() >= REMEMBERED {
+                known.clear();
+            }
         }
-        known.insert(id, (Instant::now(), found.clone()));
-        Ok(found)
+        known.insert(id, (Instant::now(), found));
     }
 
     async fn discover(&self, group: &str, kind: &str) -> Result<Option<ApiResource>, kube::Error> {
@@ -313,6 +331,44 @@ mod tests {
             controller: controller.then_some(true),
             block_owner_deletion: None,
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kinds_that_nobody_serves_are_asked_for_once_in_a_while() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let told = asked.clone();
+        let answer = move |request: http::Request<kube::client::Body>| {
+            let path = request.uri().path().to_owned();
+            let answer = match path.as_str() {
+                "/apis" => json!({"kind": "APIGroupList", "groups": [{"name": "x.cluster.x-k8s.io",
+                    "versions": [{"groupVersion": "x.cluster.x-k8s.io/v1beta2", "version": "v1beta2"}]}]}),
+                _ => json!({"kind": "APIResourceList", "groupVersion": "x.cluster.x-k8s.io/v1beta2", "resources": [
+                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []}]}),
+            };
+            told.lock().unwrap().push(path);
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body)))
+        };
+        let objects = Objects::new(Client::new(tower::service_fn(answer), "default"));
+        let count = || std::mem::take(&mut *asked.lock().unwrap()).len();
+        for _ in 0..5 {
+            let error = objects.resource("x.cluster.x-k8s.io", "Lacking").await.unwrap_err();
+            assert!(matches!(error, ReferenceError::Kind { .. }), "{error}");
+        }
+        assert_eq!(count(), 2);
+        assert_eq!(objects.resource("x.cluster.x-k8s.io", "There").await.unwrap().plural, "theres");
+        assert_eq!(count(), 2);
+        tokio::time::advance(UNSERVED_FOR).await;
+        objects.resource("x.cluster.x-k8s.io", "Lacking").await.unwrap_err();
+        objects.resource("x.cluster.x-k8s.io", "There").await.unwrap();
+        assert_eq!(count(), 2, "it may be served by now");
+        for number in 0..REMEMBERED {
+            objects.resource("x.cluster.x-k8s.io", &format!("Lacking{number}")).await.unwrap_err();
+        }
+        count();
+        objects.resource("x.cluster.x-k8s.io", "There").await.unwrap();
+        assert_eq!(count(), 0, "what there is is not forgotten for what there is not");
+        assert!(objects.known.lock().unwrap().len() <= REMEMBERED);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a decision brings about.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -8,17 +9,19 @@ use kube::ResourceExt;
 use kube::api::Api;
 use serde_json::json;
 
+use super::budget::Budget;
 use super::etcd::Members;
 use super::fault::Fault;
-use super::plan::{Action, Decision, Handover, Refusal, State};
+use super::plan::{Action, Decision, EtcdMember, Handover, Refusal, State};
 use super::scope::{Owned, Scope};
 use super::status::OWNER_REMEDIATED;
 use super::{inside, make};
 use crate::api::cluster::v1beta2::Machine;
 use crate::api::control_plane::ANNOTATION_REMEDIATING;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
-use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::changes::change;
 use crate::cluster::contract::conditions::{self, older, set_old};
+use crate::cluster::contract::throttle::MessageThrottle;
 use crate::cluster::contract::{Found, KubeVersion, Objects, Severity, Verdict};
 use crate::cluster::workload::Workload;
 
@@ -31,6 +34,8 @@ pub(super) struct Hands<'a> {
     pub(super) template: &'a Result<Found, String>,
     pub(super) workload: Option<&'a Workload>,
     pub(super) members: Option<&'a Arc<dyn Members>>,
+    /// For what is asked of the cluster.
+    pub(super) budget: Budget,
 }
 
 /// Does what was decided. Whether something was done that brings about another look by itself.
@@ -42,7 +47,8 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, 
     let Hands { objects, scope, .. } = hands;
     if decision.rolling_out && matches!(decision.action, Action::Join { .. } | Action::Delete { .. }) {
         let workload = hands.workload.ok_or_else(|| Fault::Inside("the cluster cannot be reached".into()))?;
-        let prepared = inside::prepare(workload, &scope.spec, hands.version, scope.etcd_managed()).await;
+        let prepare = inside::prepare(workload, &scope.spec, hands.version, scope.etcd_managed());
+        let prepared = hands.budget.within(prepare).await;
         prepared.map_err(|why| Fault::Inside(format!("the upgrade cannot be prepared: {why}")))?;
     }
     match &decision.action {
@@ -75,14 +81,14 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, 
         }
         Action::RemoveMember(member) => {
             tracing::info!(member = member.name, "removing a member of etcd that belongs to no machine");
-            members(hands)?.remove(member.id, &nodes(scope, &[&member.name])).await.map_err(Fault::Inside)?;
+            remove(hands, member).await?;
         }
         Action::Release { machine, handover, member } => {
             hand_over(hands, handover.as_ref()).await?;
             let owned = named(scope, machine)?;
             if let Some(member) = member {
                 tracing::info!(machine, "removing the member of etcd of a machine that goes");
-                members(hands)?.remove(member.id, &nodes(scope, &[&member.name])).await.map_err(Fault::Inside)?;
+                remove(hands, member).await?;
             }
             make::release(objects, &owned.machine).await?;
         }
@@ -139,12 +145,18 @@ fn nodes(scope: &Scope, without: &[&str]) -> Vec<String> {
     nodes.filter(|node| !without.contains(&node.as_str())).collect()
 }
 
+/// Removes a member of etcd, asked at another one.
+async fn remove(hands: &Hands<'_>, member: &EtcdMember) -> Result<(), Fault> {
+    let nodes = nodes(hands.scope, &[&member.name]);
+    hands.budget.within(members(hands)?.remove(member.id, &nodes)).await.map_err(Fault::Inside)
+}
+
 /// Hands the lead of etcd to the first that takes it.
 async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(), Fault> {
     let Some(Handover { from, to }) = handover else { return Ok(()) };
     let mut why = "nobody could take it".to_owned();
     for heir in to {
-        match members(hands)?.hand_over(from, heir).await {
+        match hands.budget.within(members(hands)?.hand_over(from, heir)).await {
             Ok(()) => {
                 tracing::info!(from, to = heir, "handed on the lead of etcd");
                 return Ok(());
@@ -170,19 +182,24 @@ pub(super) async fn say(objects: &Objects, scope: &Scope, refusal: &Refusal) -> 
     // It was written meanwhile: as it is now.
     let machines = Api::<Machine>::namespaced(objects.client().clone(), &scope.namespace());
     let Some(machine) = machines.get_opt(&refusal.machine).await? else { return Ok(()) };
-    change_conditions(objects, &machine, |all| set(all, OWNER_REMEDIATED, &verdict, machine.metadata.generation)).await
+    // What is said here is nobody else's text.
+    let at_once = MessageThrottle::new(Duration::ZERO);
+    let generation = machine.metadata.generation;
+    change_conditions(objects, &at_once, &machine, |all| set(all, OWNER_REMEDIATED, &verdict, generation)).await?;
+    Ok(())
 }
 
-/// Changes what a machine's conditions say, in both of their shapes.
+/// Changes what a machine's conditions say, in both of their shapes. How long that waits, where only messages are new.
 ///
 /// # Errors
 ///
 /// What the API says.
 pub(super) async fn change_conditions(
     objects: &Objects,
+    throttle: &MessageThrottle,
     machine: &Machine,
     alter: impl FnOnce(&mut Both),
-) -> Result<(), Fault> {
+) -> Result<Option<Duration>, Fault> {
     let mut status = machine.status.clone().unwrap_or_default();
     let mut both =
         Both { new: std::mem::take(&mut status.conditions), old: std::mem::take(older(&mut status.deprecated)) };
@@ -195,8 +212,7 @@ pub(super) async fn change_conditions(
         status.deprecated = None;
     }
     let machines = Api::<Machine>::namespaced(objects.client().clone(), &machine.namespace().unwrap_or_default());
-    write_status(&machines, machine, machine.status.as_ref(), &status).await?;
-    Ok(())
+    Ok(throttle.write_status(&machines, machine, machine.status.as_ref(), &status).await?)
 }
 
 /// A machine's conditions.

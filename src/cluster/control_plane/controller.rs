@@ -12,26 +12,27 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::act::{self, Hands};
+use super::budget::Budget;
 use super::etcd::{Door, Members};
 use super::fault::Fault;
 use super::health::{self, Contact, Verdicts};
 use super::plan::{self, Decision};
 use super::scope::{Owned, Scope};
+use super::secrets::Provided;
 use super::status::{self, OWNER_REMEDIATED, Report, Shown};
-use super::{admission, deletion, inside, make, secrets};
+use super::{admission, deletion, inside, make, secrets, settle};
 use crate::api::cluster;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlaneStatus};
-use crate::api::control_plane::{
-    ANNOTATION_REMEDIATING, ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY, FINALIZER,
-};
+use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
 use crate::cluster::contract::changes::{change, write_status};
+use crate::cluster::contract::throttle::{MessageThrottle, again};
 use crate::cluster::contract::{Found, KubeVersion, Objects, Truth, Verdict, conditions, fields, owners, pause};
 use crate::cluster::workload::{Workload, Workloads};
 use crate::runtime::{Key, Reconcile, Slim, key, objects};
 
 /// When something was done.
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// How often things are looked at.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,10 @@ pub(super) struct Times {
     pub(super) settled: Duration,
     /// So long a cluster that does not answer counts as it was.
     pub(super) grace: Duration,
+    /// So long a status stays in which only messages have become other ones.
+    pub(super) messages: Duration,
+    /// For all that a look asks of the cluster; shorter than a whole look may take, by what the appliance's own API takes.
+    pub(super) budget: Duration,
 }
 
 /// Keeps control planes.
@@ -50,6 +55,8 @@ pub(super) struct Keeper {
     pub(super) workloads: Workloads,
     pub(super) door: Arc<dyn Door>,
     pub(super) times: Times,
+    /// When statuses of control planes and of their machines were written.
+    pub(super) throttle: MessageThrottle,
     /// Since when clusters do not answer.
     pub(super) silent: Mutex<HashMap<Key, Instant>>,
 }
@@ -66,6 +73,8 @@ pub(super) struct Findings {
     pub(super) decision: Option<Decision>,
     pub(super) blocked: Option<String>,
     pub(super) deleting: Option<status::Deleting>,
+    /// How long a machine's messages wait to be written.
+    pub(super) held: Option<Duration>,
 }
 
 impl Reconcile for Keeper {
@@ -119,8 +128,8 @@ impl Reconcile for Keeper {
         {
             findings.blocked = Some(fault.to_string());
         }
-        self.show(&scope, &findings).await?;
-        done
+        let held = self.show(&scope, &findings).await?.into_iter().chain(findings.held).min();
+        Ok(again(done?, held))
     }
 
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {
@@ -146,10 +155,10 @@ impl Keeper {
         Ok(Action::await_change())
     }
 
-    /// Looks at everything, and does the next thing.
-    async fn look(&self, scope: &Scope, findings: &mut Findings) -> Result<Action, Fault> {
+    /// Looks at everything, and does the next thing. After which time it is looked at again; nothing where a change brings that about.
+    async fn look(&self, scope: &Scope, findings: &mut Findings) -> Result<Option<Duration>, Fault> {
         findings.shown = scope.owned.iter().map(Owned::shown).collect();
-        let wait = Ok(Action::requeue(self.times.pause));
+        let wait = Ok(Some(self.times.pause));
         let template = make::template(&self.objects, scope).await?;
         findings.blocked = template.as_ref().err().cloned();
         let initialization = scope.cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
@@ -165,12 +174,11 @@ impl Keeper {
             }
         };
         let certificates = secrets::certificates(&self.objects, scope).await?;
-        let available = certificates.is_true();
-        findings.certificates = Some(certificates);
-        if !available && !findings.initialized {
-            // They are made in an instant, and nobody says when.
-            return Ok(Action::requeue(self.times.pause.min(SOON)));
+        findings.certificates = Some(certificates.verdict());
+        if let Some(pause) = certificates.pause(self.times).filter(|_| !findings.initialized) {
+            return Ok(Some(pause));
         }
+        let available = certificates == Provided::Available;
         let endpoint = serde_json::to_value(&scope.cluster).ok().and_then(|cluster| fields::endpoint(&cluster));
         if endpoint.is_none() {
             findings.blocked = Some("Waiting for spec.controlPlaneEndpoint of the cluster".into());
@@ -185,10 +193,10 @@ impl Keeper {
             for machine in &scope.orphans {
                 make::adopt(&self.objects, scope, machine, version).await?;
             }
-            return Ok(Action::requeue(Duration::ZERO));
+            return Ok(Some(Duration::ZERO));
         }
         if self.keep(scope).await? {
-            return Ok(Action::requeue(self.times.pause.min(SOON)));
+            return Ok(Some(self.times.pause.min(SOON)));
         }
         self.decide(scope, findings, version, available, &template).await
     }
@@ -213,8 +221,9 @@ impl Keeper {
         version: KubeVersion,
         certificates: bool,
         template: &Result<Found, String>,
-    ) -> Result<Action, Fault> {
-        let inside = self.inside(scope, findings).await;
+    ) -> Result<Option<Duration>, Fault> {
+        let budget = Budget::begin(self.times.budget);
+        let inside = self.inside(scope, findings, budget).await;
         let hosts: Vec<health::Host> = scope.owned.iter().map(Owned::host).collect();
         let examined = |contact: &Contact| -> Vec<Verdicts> {
             hosts.iter().map(|host| health::examine(host, contact, scope.etcd_managed())).collect()
@@ -236,7 +245,7 @@ impl Keeper {
             && (plan::remediated(&plane) || plane.remediation.is_none())
         {
             act::forget(&self.objects, &scope.plane).await?;
-            return Ok(Action::await_change());
+            return Ok(None);
         }
         let decision = plan::next(&plane);
         if let Some(refusal) = &decision.refusal {
@@ -249,20 +258,23 @@ impl Keeper {
             template,
             workload: inside.workload.as_ref(),
             members: inside.members.as_ref(),
+            budget,
         };
         let settled = decision.action == plan::Action::Settle;
         findings.decision = Some(decision.clone());
         let acted = act::act(&hands, &decision).await?;
         if settled && findings.initialized {
-            self.settle(scope, &inside, findings).await?;
+            if let (Some(workload), Contact::Seen(_)) = (&inside.workload, &inside.contact) {
+                settle::settle(&self.objects, scope, workload, budget, findings).await?;
+            }
             let all_well = findings.shown.iter().all(|shown| shown.parts.values().all(Verdict::is_true));
-            return Ok(Action::requeue(if all_well { self.times.settled } else { self.times.pause }));
+            return Ok(Some(if all_well { self.times.settled } else { self.times.pause }));
         }
-        Ok(Action::requeue(if acted { self.times.pause.min(SOON) } else { self.times.pause }))
+        Ok(Some(if acted { self.times.pause.min(SOON) } else { self.times.pause }))
     }
 
     /// Looks at the cluster that was made.
-    async fn inside(&self, scope: &Scope, findings: &mut Findings) -> Inside {
+    async fn inside(&self, scope: &Scope, findings: &mut Findings, budget: Budget) -> Inside {
         let (namespace, name) = (scope.namespace(), scope.name_of_cluster());
         let workload = match self.workloads.get(self.objects.client(), &namespace, &name).await {
             Ok(workload) => workload,
@@ -272,7 +284,8 @@ impl Keeper {
             // A machine that goes does not begin a cluster any more.
             let goes = matches!(scope.owned.as_slice(), [one] if one.machine.metadata.deletion_timestamp.is_some()
                 || conditions::is_false(one.conditions(), OWNER_REMEDIATED));
-            let begun = !scope.owned.is_empty() && !goes && inside::is_begun(&workload).await == Ok(true);
+            let begun =
+                !scope.owned.is_empty() && !goes && budget.within(inside::is_begun(&workload)).await == Ok(true);
             findings.initialized = begun;
             return Inside { workload: Some(workload), ..Inside::early() };
         }
@@ -282,7 +295,7 @@ impl Keeper {
             None
         };
         let nodes: Vec<String> = scope.owned.iter().filter_map(Owned::node).collect();
-        match inside::look(&workload, &nodes, members.clone()).await {
+        match budget.within(inside::look(&workload, &nodes, members.clone())).await {
             Ok(seen) => {
                 self.silences().remove(&key(&scope.plane));
                 let members = members.and_then(Result::ok);
@@ -315,7 +328,7 @@ impl Keeper {
             let well = conditions::is_true(owned.conditions(), "HealthCheckSucceeded");
             let current = up_to_date(owned, &planned.outdated);
             let parts = parts.and_then(|parts| parts.get(index));
-            act::change_conditions(&self.objects, &owned.machine, |all| {
+            let held = act::change_conditions(&self.objects, &self.throttle, &owned.machine, |all| {
                 for (type_, verdict) in parts.into_iter().flatten() {
                     act::set(all, type_, verdict, generation);
                 }
@@ -325,6 +338,7 @@ impl Keeper {
                 }
             })
             .await?;
+            findings.held = findings.held.into_iter().chain(held).min();
             if let Some(shown) = findings.shown.get_mut(index) {
                 shown.said.insert("UpToDate", current);
                 if let Some(parts) = parts {
@@ -335,54 +349,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// What is done once all machines are there: what runs on all nodes follows, and certificates are looked at.
-    async fn settle(&self, scope: &Scope, inside: &Inside, findings: &mut Findings) -> Result<(), Fault> {
-        let (Some(workload), Contact::Seen(_)) = (&inside.workload, &inside.contact) else { return Ok(()) };
-        let skips = |annotation: &str| scope.plane.annotations().contains_key(annotation);
-        let mut faults = Vec::new();
-        if !skips(ANNOTATION_SKIP_KUBE_PROXY) {
-            faults.extend(inside::update_kube_proxy(workload, &scope.spec).await.err());
-        }
-        if !skips(ANNOTATION_SKIP_COREDNS) {
-            faults.extend(inside::update_coredns(workload, &scope.spec).await.err());
-        }
-        self.expiries(scope, workload).await?;
-        // The control plane is well all the same.
-        for why in &faults {
-            tracing::warn!(control_plane = %scope.plane.name_any(), why, "an addon of a cluster is not as its control plane says");
-        }
-        findings.blocked = findings.blocked.take().or_else(|| faults.into_iter().next());
-        Ok(())
-    }
-
-    /// Notes when the certificates of each machine end, once.
-    async fn expiries(&self, scope: &Scope, workload: &Workload) -> Result<(), Fault> {
-        for owned in &scope.owned {
-            let (Some(node), Some(config)) = (owned.node(), &owned.config) else { continue };
-            if config.object.annotations().contains_key(ANNOTATION_EXPIRY)
-                || owned.machine.metadata.deletion_timestamp.is_some()
-            {
-                continue;
-            }
-            let (namespace, cluster) = (scope.namespace(), scope.name_of_cluster());
-            let of = (namespace.as_str(), cluster.as_str());
-            match inside::certificate_end(self.objects.client(), workload, of, &node, port(config)).await {
-                Ok(ends) => {
-                    let patch = json!({"metadata": {"annotations": {ANNOTATION_EXPIRY: conditions::whole(ends)}}});
-                    self.objects.patch(config, &patch).await?;
-                }
-                // The others most likely neither, and each takes its time.
-                Err(why) => {
-                    tracing::debug!(node, why, "cannot see when the certificates of a machine end");
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Shows what was found.
-    async fn show(&self, scope: &Scope, findings: &Findings) -> Result<(), Fault> {
+    /// Shows what was found. How long that waits, where only messages are new.
+    async fn show(&self, scope: &Scope, findings: &Findings) -> Result<Option<Duration>, Fault> {
         let status = report(
             &scope.plane,
             Some(&scope.cluster),
@@ -393,26 +361,12 @@ impl Keeper {
         );
         // It may have been written meanwhile, its annotations at least.
         let planes = self.planes(&scope.namespace());
-        let Some(now) = planes.get_opt(&scope.plane.name_any()).await? else { return Ok(()) };
+        let Some(now) = planes.get_opt(&scope.plane.name_any()).await? else { return Ok(None) };
         if now.status != scope.plane.status {
-            return Ok(());
+            return Ok(None);
         }
-        write_status(&planes, &now, now.status.as_ref(), &status).await?;
-        Ok(())
+        Ok(self.throttle.write_status(&planes, &now, now.status.as_ref(), &status).await?)
     }
-}
-
-/// Annotation of a KubeadmConfig: when the certificates of its machine end.
-const ANNOTATION_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";
-
-/// Where the API server of a machine listens.
-fn port(config: &Found) -> u16 {
-    let spec = &config.data()["spec"];
-    let paths =
-        ["/initConfiguration/localAPIEndpoint/bindPort", "/joinConfiguration/controlPlane/localAPIEndpoint/bindPort"];
-    let port =
-        paths.into_iter().find_map(|path| spec.pointer(path)?.as_u64()).and_then(|port| u16::try_from(port).ok());
-    port.filter(|port| *port > 0).unwrap_or(6443)
 }
 
 /// Whether a machine is as it should be.

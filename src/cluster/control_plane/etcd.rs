@@ -23,7 +23,7 @@ pub(super) use identity::Identity;
 use rpc::Channel;
 
 use super::plan::{Etcd, EtcdMember};
-use crate::cluster::workload::{Forward, Workload};
+use crate::cluster::workload::{Forward, Workload, brief, said};
 
 /// Namespace of kubeadm's pods.
 pub(super) const SYSTEM: &str = "kube-system";
@@ -74,7 +74,7 @@ impl Door for Tunnels {
     ) -> Result<Arc<dyn Members>, String> {
         let name = format!("{cluster}-etcd");
         let secret = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(&name).await;
-        let secret = secret.map_err(|error| format!("the Secret {name:?} cannot be read: {error}"))?;
+        let secret = secret.map_err(|error| format!("the Secret {name:?} cannot be read: {}", said(&error)))?;
         let secret = secret.ok_or_else(|| format!("there is no Secret {name:?}"))?;
         let identity = Identity::of_authority(&secret).map_err(|why| format!("the Secret {name:?}: {why}"))?;
         let tunnel = workload.tunnel().ok_or("the cluster cannot be tunnelled to")?;
@@ -90,7 +90,7 @@ struct Tunnelled {
 impl Tunnelled {
     async fn channel(&self, node: &str) -> Result<Channel, String> {
         let pod = format!("etcd-{node}");
-        let ports = self.pods.portforward(&pod, &[PORT]).await.map_err(|error| error.to_string())?;
+        let ports = self.pods.portforward(&pod, &[PORT]).await.map_err(|error| said(&error))?;
         let mut ports = Forward(ports);
         let stream = ports.0.take_stream(PORT).ok_or("the tunnel has no stream")?;
         connect(stream, &self.identity, Some(ports)).await
@@ -125,7 +125,7 @@ where
 
 async fn within<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = || format!("etcd did not answer within {} s", DEADLINE.as_secs());
-    timeout(DEADLINE, work).await.unwrap_or_else(|_| Err(late()))
+    timeout(DEADLINE, work).await.unwrap_or_else(|_| Err(late())).map_err(|why| brief(&why))
 }
 
 #[async_trait]

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 
 use super::plan::{self, Etcd, State};
 use crate::cluster::contract::{Truth, Verdict};
+use crate::cluster::workload::brief;
 
 /// Label of nodes of a control plane.
 pub(super) const NODE_LABEL: &str = "node-role.kubernetes.io/control-plane";
@@ -172,14 +173,14 @@ fn examine_containers(containers: &[ContainerStatus]) -> Verdict {
     if !waiting.is_empty() {
         let last = containers.iter().filter_map(|container| container.last_state.as_ref()?.terminated.as_ref());
         let failed = last.into_iter().any(|terminated| terminated.exit_code != 0);
-        return Verdict::no(if failed { "Failed" } else { "Provisioning" }, waiting.join(", "));
+        return Verdict::no(if failed { "Failed" } else { "Provisioning" }, brief(&waiting.join(", ")));
     }
     let ended: Vec<&str> =
         states().filter_map(|state| state.terminated.as_ref()).filter_map(|state| state.reason.as_deref()).collect();
     if ended.is_empty() {
         Verdict::no("Provisioning", "Waiting for its probes")
     } else {
-        Verdict::no("Failed", ended.join(", "))
+        Verdict::no("Failed", brief(&ended.join(", ")))
     }
 }
 
@@ -200,7 +201,7 @@ fn examine_member(node: &str, etcd: Option<&Result<Etcd, String>>) -> Verdict {
     if alarms.is_empty() {
         return Verdict::yes("Healthy");
     }
-    Verdict::no("NotHealthy", format!("etcd raises alarms: {}", alarms.join(", ")))
+    Verdict::no("NotHealthy", brief(&format!("etcd raises alarms: {}", alarms.join(", "))))
 }
 
 /// What is wrong with etcd as a whole: members without a machine.
@@ -211,7 +212,7 @@ pub(super) fn strays(hosts: &[Host], etcd: Option<&Etcd>) -> Vec<String> {
     strays
         .map(|member| match member.name.as_str() {
             "" => format!("The member {:x} of etcd has not started", member.id),
-            name => format!("The member {name} of etcd belongs to no Machine"),
+            name => format!("The member {} of etcd belongs to no Machine", brief(name)),
         })
         .collect()
 }

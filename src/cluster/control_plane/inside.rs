@@ -215,7 +215,7 @@ pub(super) async fn certificate_end(
         let tunnel = workload.tunnel().ok_or("the cluster cannot be tunnelled to")?;
         let pods = Api::<Pod>::namespaced(tunnel, SYSTEM);
         let pod = format!("kube-apiserver-{node}");
-        let mut ports = Forward(pods.portforward(&pod, &[port]).await.map_err(|error| error.to_string())?);
+        let mut ports = Forward(pods.portforward(&pod, &[port]).await.map_err(|error| said(&error))?);
         let stream = ports.0.take_stream(port).ok_or("the tunnel has no stream")?;
         // kubeadm puts this name into the certificate of each API server.
         let name = ServerName::try_from("kubernetes").map_err(|error| error.to_string())?;

@@ -12,14 +12,20 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::GROUP;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::apiserver::Admission;
+use crate::cluster::contract::throttle::{MESSAGES, MessageThrottle};
 use crate::cluster::contract::{Objects, wake};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Cache, Slim, Watches, run};
 
 const KIND: &str = "KubeadmControlPlane";
-const TIMES: Times =
-    Times { pause: Duration::from_secs(15), settled: Duration::from_secs(60), grace: Duration::from_secs(300) };
+const TIMES: Times = Times {
+    pause: Duration::from_secs(15),
+    settled: Duration::from_secs(60),
+    grace: Duration::from_secs(300),
+    messages: MESSAGES,
+    budget: Duration::from_secs(90),
+};
 
 /// Control planes, as this process knows them.
 pub struct ControlPlanes {
@@ -67,6 +73,7 @@ impl Life for ControlPlanes {
             workloads: self.workloads.clone(),
             door: self.door.clone(),
             times: self.times,
+            throttle: MessageThrottle::new(self.times.messages),
             silent: Default::default(),
         });
         let (known, stop) = (self.known.clone(), acting.stop.clone());

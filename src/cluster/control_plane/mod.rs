@@ -6,6 +6,7 @@
 
 mod act;
 mod admission;
+mod budget;
 mod controller;
 mod deletion;
 mod desired;
@@ -19,6 +20,7 @@ mod make;
 mod plan;
 mod scope;
 mod secrets;
+mod settle;
 mod status;
 #[cfg(test)]
 mod tests;

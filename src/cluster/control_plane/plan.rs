@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 pub use preflight::Preflight;
+pub(super) use remediation::RECOVERY;
 pub use remediation::{Refusal, Remediation, Retries, remediated};
 pub use select::{RolloutRules, rollout_dates};
 

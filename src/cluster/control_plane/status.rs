@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::health::{self, ETCD_MEMBER, Verdicts};
-use super::plan::{Action, Decision, Etcd, Remediation};
+use super::plan::{Action, Decision, Etcd, RECOVERY, Remediation};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::control_plane::VersionCount;
@@ -171,6 +171,9 @@ fn whole(report: &Report<'_>) -> Vec<(&'static str, Verdict)> {
     let mut verdicts = Vec::new();
     if report.etcd_managed {
         let mut verdict = unknown.clone().unwrap_or_else(|| of_parts(&is_member));
+        if report.contact.is_down() && !report.machines.is_empty() {
+            verdict.message = format!("{}\n{}", verdict.message, if_lost(report.machines.len()));
+        }
         let hosts: Vec<health::Host> = report.machines.iter().map(host).collect();
         let strays = health::strays(&hosts, report.etcd);
         if !strays.is_empty() {
@@ -183,6 +186,12 @@ fn whole(report: &Report<'_>) -> Vec<(&'static str, Verdict)> {
     let parts = unknown.unwrap_or_else(|| of_parts(&|type_| !is_member(type_)));
     verdicts.push(("ControlPlaneComponentsHealthy", parts));
     verdicts
+}
+
+/// What there is to do about a cluster that is silent because most of its machines are lost: nothing is replaced in it.
+fn if_lost(machines: usize) -> String {
+    let losses = machines - machines / 2;
+    format!("Where {losses} or more of the {machines} Machines are lost, etcd has no quorum. {RECOVERY}")
 }
 
 fn host(machine: &Shown) -> health::Host {

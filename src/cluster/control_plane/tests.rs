@@ -4,12 +4,14 @@ mod played;
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use played::{CLUSTER, Site};
 
+use super::controller::Times;
 use super::status::OWNER_REMEDIATED;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
@@ -147,6 +149,89 @@ async fn the_only_machine_is_not_replaced() {
     .await;
     site.until("it is shown", async || shown(&site.plane().await, "Remediating") == "True Remediating").await;
     assert_eq!(site.machines().await[0].name_any(), ill);
+}
+
+#[tokio::test]
+async fn two_lost_machines_of_three_are_not_replaced() {
+    let site = Site::new().await;
+    site.create(3, "v1.34.0").await;
+    site.until("three machines", async || replicas(&site.plane().await) == [Some(3); 4]).await;
+    let names: Vec<String> = site.machines().await.iter().map(ResourceExt::name_any).collect();
+    // Without a quorum etcd answers nothing, and so does the cluster.
+    site.played.silence();
+    for name in names.iter().take(2) {
+        site.say(name, &[("HealthCheckSucceeded", "False"), (OWNER_REMEDIATED, "False")]).await;
+    }
+    site.until("a refusal that says what to do", async || {
+        site.machines().await.iter().any(|machine| {
+            let all = machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            conditions::find(all, OWNER_REMEDIATED)
+                .is_some_and(|one| one.reason == "CannotBeRemediated" && one.message.contains("docs/cluster.md"))
+        })
+    })
+    .await;
+    site.until("it is shown", async || shown(&site.plane().await, "EtcdClusterHealthy") == "Unknown ConnectionDown")
+        .await;
+    let left = site.machines().await;
+    assert!(left.iter().all(|machine| machine.metadata.deletion_timestamp.is_none()));
+    assert_eq!(left.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), names);
+}
+
+#[tokio::test]
+async fn answers_that_vary_are_not_written_each_time() {
+    // Messages wait for longer than the test lasts.
+    let site = Site::within(Times { messages: PATIENCE.saturating_mul(10), ..played::TIMES }).await;
+    site.create(3, "v1.34.0").await;
+    site.until("three machines", async || replicas(&site.plane().await) == [Some(3); 4]).await;
+    site.played.refuse();
+    site.until("it is shown", async || {
+        shown(&site.plane().await, "ControlPlaneComponentsHealthy") == "Unknown ConnectionDown"
+    })
+    .await;
+    let versions = async || -> Vec<Option<String>> {
+        let machines = site.machines().await;
+        let all = machines.iter().map(ResourceExt::resource_version);
+        all.chain([site.plane().await.resource_version()]).collect()
+    };
+    site.until("nothing is written, though it is asked on", async || {
+        let (before, asked) = (versions().await, site.played.refused());
+        site.until("it is asked on", async || site.played.refused() >= asked + 5).await;
+        versions().await == before
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_hangs_holds_up_its_control_plane_for_a_while_only() {
+    let site = Site::within(Times { budget: Duration::from_secs(1), ..played::TIMES }).await;
+    site.create(1, "v1.34.0").await;
+    site.until("a machine", async || replicas(&site.plane().await) == [Some(1); 4]).await;
+    site.played.hang();
+    site.until("it is shown", async || {
+        let all = site.plane().await.status.unwrap_or_default().conditions;
+        conditions::find(&all, "ControlPlaneComponentsHealthy")
+            .is_some_and(|one| one.reason == "ConnectionDown" && one.message.contains("did not answer"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_is_named() {
+    let site = Site::new().await;
+    let bad = json!({"metadata": {"name": format!("{CLUSTER}-ca")}, "stringData": {"tls.crt": "x", "tls.key": "y"}});
+    let bad: Secret = serde_json::from_value(bad).unwrap();
+    let secrets = site.api::<Secret>();
+    secrets.create(&PostParams::default(), &bad).await.unwrap();
+    site.create(1, "v1.34.0").await;
+    site.until("it is named", async || {
+        let all = site.plane().await.status.unwrap_or_default().conditions;
+        conditions::find(&all, "CertificatesAvailable")
+            .is_some_and(|one| one.status == "False" && one.message.contains("\"one-ca\""))
+    })
+    .await;
+    assert!(site.machines().await.is_empty());
+    secrets.delete(&bad.name_any(), &DeleteParams::default()).await.unwrap();
+    site.until("a machine", async || replicas(&site.plane().await) == [Some(1); 4]).await;
 }
 
 #[tokio::test]

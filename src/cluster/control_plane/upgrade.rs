@@ -1,8 +1,11 @@
 //! What an upgrade changes in the cluster that was made: kubeadm's ConfigMap, kube-proxy, CoreDNS. Pure.
 
+mod kubeadm_api;
+
 use serde_json::{Map, Value};
 
 use super::images::{self, Image};
+use crate::cluster::contract::KubeVersion;
 
 /// Bytes of kubeadm's configuration, and nodes of its YAML.
 const CONFIG_MAX: usize = 256 << 10;
@@ -22,32 +25,27 @@ pub(super) enum Kept {
     Refused(String),
 }
 
-/// kubeadm's ClusterConfiguration with another version of Kubernetes, and what the control plane says of it. `config` is the
-/// wanted `clusterConfiguration` of v1beta2, `managed` whether etcd runs on the machines. None when nothing changes.
+/// kubeadm's ClusterConfiguration with another version of Kubernetes, as the kubeadm of that version writes it, and with what the
+/// control plane says. `config` is the wanted `clusterConfiguration` of v1beta2, `managed` whether etcd runs on the machines. None
+/// when nothing changes.
 ///
 /// # Errors
 ///
-/// When what is there is no ClusterConfiguration.
+/// When what is there is no ClusterConfiguration, or the version is none.
 pub(super) fn cluster_configuration(
     text: &str,
     version: &str,
     config: &Value,
     managed: bool,
 ) -> Result<Option<String>, String> {
-    if text.len() > CONFIG_MAX {
-        return Err(format!("ClusterConfiguration has more than {} KiB", CONFIG_MAX >> 10));
-    }
-    let budget = serde_saphyr::budget! { max_nodes: NODES_MAX, max_total_scalar_bytes: CONFIG_MAX };
-    let before: Value = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget })
-        .map_err(|_| "ClusterConfiguration is no YAML".to_owned())?;
-    let Value::Object(mut map) = before.clone() else { return Err("ClusterConfiguration is no object".into()) };
-    let api = map.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
-    if !api.starts_with("kubeadm.k8s.io/") {
+    let before = parsed(text)?;
+    let mut map = before.clone();
+    if !map.get("apiVersion").and_then(Value::as_str).is_some_and(|api| api.starts_with("kubeadm.k8s.io/")) {
         return Err("ClusterConfiguration is not of kubeadm.k8s.io".into());
     }
+    kubeadm_api::raise(&mut map, version.parse::<KubeVersion>()?);
     map.insert("kubernetesVersion".into(), version.into());
-    // Arguments are a map before kubeadm's v1beta4, and a list since.
-    let listed = !matches!(api.rsplit('/').next(), Some("v1beta2" | "v1beta3"));
+    let listed = !kubeadm_api::has_maps(&map);
     if let Some(repository) = text_of(config, "imageRepository") {
         map.insert("imageRepository".into(), repository.into());
     }
@@ -95,18 +93,30 @@ pub(super) fn cluster_configuration(
 ///
 /// When what is there is no ClusterConfiguration.
 pub(super) fn dns_configuration(text: &str, config: &Value) -> Result<Option<String>, String> {
-    let before: Value = serde_saphyr::from_str(text).map_err(|_| "ClusterConfiguration is no YAML".to_owned())?;
-    let Value::Object(mut map) = before.clone() else { return Err("ClusterConfiguration is no object".into()) };
+    let before = parsed(text)?;
+    let mut map = before.clone();
     replace(&mut map, "dns", config.get("dns").cloned());
     written(&before, map)
 }
 
-fn written(before: &Value, map: Map<String, Value>) -> Result<Option<String>, String> {
-    let after = Value::Object(map);
-    if after == *before {
+/// What is in the cluster, where anybody may have put it.
+fn parsed(text: &str) -> Result<Map<String, Value>, String> {
+    if text.len() > CONFIG_MAX {
+        return Err(format!("ClusterConfiguration has more than {} KiB", CONFIG_MAX >> 10));
+    }
+    let budget = serde_saphyr::budget! { max_nodes: NODES_MAX, max_total_scalar_bytes: CONFIG_MAX };
+    match serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget }) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err("ClusterConfiguration is no object".into()),
+        Err(_) => Err("ClusterConfiguration is no YAML".into()),
+    }
+}
+
+fn written(before: &Map<String, Value>, map: Map<String, Value>) -> Result<Option<String>, String> {
+    if map == *before {
         return Ok(None);
     }
-    serde_saphyr::to_string(&after).map(Some).map_err(|error| error.to_string())
+    serde_saphyr::to_string(&Value::Object(map)).map(Some).map_err(|error| error.to_string())
 }
 
 fn text_of<'v>(config: &'v Value, field: &str) -> Option<&'v str> {
@@ -191,7 +201,11 @@ mod tests {
     use super::*;
 
     fn changed(text: &str, config: Value) -> Value {
-        let text = cluster_configuration(text, "v1.34.0", &config, true).unwrap().unwrap();
+        changed_to(text, "v1.34.0", config)
+    }
+
+    fn changed_to(text: &str, version: &str, config: Value) -> Value {
+        let text = cluster_configuration(text, version, &config, true).unwrap().unwrap();
         serde_saphyr::from_str(&text).unwrap()
     }
 
@@ -211,6 +225,10 @@ mod tests {
         for bad in ["", "a: [", "[]", "apiVersion: v1", &"a".repeat(CONFIG_MAX + 1)] {
             assert!(cluster_configuration(bad, "v1.34.0", &json!({}), true).is_err(), "{bad:.20}");
         }
+        for bad in ["", "a: [", "[]", &"a".repeat(CONFIG_MAX + 1)] {
+            assert!(dns_configuration(bad, &json!({})).is_err(), "{bad:.20}");
+        }
+        assert!(cluster_configuration(OLD, "latest", &json!({}), true).is_err());
     }
 
     #[test]
@@ -236,11 +254,26 @@ mod tests {
         assert_eq!(dns_configuration(OLD, &json!({})), Ok(None));
         // What is no longer said is taken away, and an older kubeadm has arguments as a map.
         let older = "apiVersion: kubeadm.k8s.io/v1beta3\nscheduler:\n  extraArgs:\n    a: b\napiServer:\n  timeoutForControlPlane: 4m0s\n";
-        let new = changed(older, json!({"apiServer": {"extraArgs": args}}));
+        let new = changed_to(older, "v1.30.1", json!({"apiServer": {"extraArgs": args}}));
         assert_eq!(
-            (&new["scheduler"], &new["apiServer"]),
-            (&json!({}), &json!({"extraArgs": {"v": "2"}, "timeoutForControlPlane": "4m0s"}))
+            (&new["apiVersion"], &new["scheduler"], &new["apiServer"]),
+            (
+                &json!("kubeadm.k8s.io/v1beta3"),
+                &json!({}),
+                &json!({"extraArgs": {"v": "2"}, "timeoutForControlPlane": "4m0s"})
+            )
         );
+        // From then on they are a list.
+        let new = changed_to(older, "v1.31.0", json!({"apiServer": {"extraArgs": args}}));
+        assert_eq!(
+            (&new["apiVersion"], &new["scheduler"], &new["apiServer"]),
+            (&json!("kubeadm.k8s.io/v1beta4"), &json!({}), &json!({ "extraArgs": args }))
+        );
+        // Also where nothing else changes.
+        let same = older.replace("apiServer", "kubernetesVersion: v1.31.0\napiServer");
+        let config = json!({"scheduler": {"extraArgs": [{"name": "a", "value": "b"}]}});
+        let new = changed_to(&same, "v1.31.0", config.clone());
+        assert_eq!((&new["apiVersion"], &new["scheduler"]), (&json!("kubeadm.k8s.io/v1beta4"), &config["scheduler"]));
     }
 
     #[test]

@@ -80,14 +80,40 @@ impl Room {
     /// Waits until there is room for what has grown to so many bytes. The namespace's part comes first: who has used that
     /// up waits in nobody else's way.
     pub(super) async fn grow(&self, taken: &mut Taken, bytes: usize) {
-        let wanted = u32::try_from(bytes.saturating_sub(FREE).div_ceil(1 << 10)).unwrap_or(u32::MAX).min(self.size);
-        let Some(more) = wanted.checked_sub(taken.kib).filter(|more| *more > 0) else { return };
+        let (wanted, more) = self.lacks(taken, bytes);
+        if more == 0 {
+            return;
+        }
         // Nobody closes them.
         let Ok(own) = self.own.clone().acquire_many_owned(more).await else { return };
         let Ok(all) = self.all.clone().acquire_many_owned(more).await else { return };
-        taken.kib = wanted;
-        merge(&mut taken.own, own);
-        merge(&mut taken.all, all);
+        taken.add(wanted, own, all);
+    }
+
+    /// Takes the room now, if there is any.
+    pub(super) fn try_grow(&self, taken: &mut Taken, bytes: usize) -> bool {
+        let (wanted, more) = self.lacks(taken, bytes);
+        if more == 0 {
+            return true;
+        }
+        let Ok(own) = self.own.clone().try_acquire_many_owned(more) else { return false };
+        let Ok(all) = self.all.clone().try_acquire_many_owned(more) else { return false };
+        taken.add(wanted, own, all);
+        true
+    }
+
+    /// KiB that so many bytes take, and how many of them are not taken yet.
+    fn lacks(&self, taken: &Taken, bytes: usize) -> (u32, u32) {
+        let wanted = u32::try_from(bytes.saturating_sub(FREE).div_ceil(1 << 10)).unwrap_or(u32::MAX).min(self.size);
+        (wanted, wanted.saturating_sub(taken.kib))
+    }
+}
+
+impl Taken {
+    fn add(&mut self, kib: u32, own: OwnedSemaphorePermit, all: OwnedSemaphorePermit) {
+        self.kib = kib;
+        merge(&mut self.own, own);
+        merge(&mut self.all, all);
     }
 }
 
@@ -238,6 +264,7 @@ mod tests {
         let (mut small, mut large) = (Taken::default(), Taken::default());
         let again = rooms.of("one");
         again.grow(&mut small, FREE).await;
+        assert!(again.try_grow(&mut small, FREE) && !again.try_grow(&mut small, FREE + 1));
         assert!(again.grow(&mut large, FREE + 1).now_or_never().is_none());
         let mut others = Taken::default();
         assert!(other.grow(&mut others, FREE + ANSWER_MAX).now_or_never().is_some());

@@ -7,6 +7,7 @@ mod answer;
 mod connection;
 mod kubeconfig;
 mod nodes;
+mod pages;
 mod tunnel;
 
 use std::collections::HashMap;
@@ -20,8 +21,9 @@ use tokio::time::Instant;
 
 use answer::{Room, Rooms, UNDER_WAY};
 use connection::{Connection, Patience};
+pub use nodes::Nodes;
 use nodes::{GOOD_FOR, Heard, KEPT_OF_ALL, Listed};
-pub use nodes::{Nodes, PAGES_MAX};
+pub use pages::{PAGES_MAX, pages};
 pub use tunnel::Forward;
 
 use crate::apiserver::subdomain;
@@ -78,8 +80,8 @@ pub enum WorkloadError {
         /// Another one.
         other: String,
     },
-    /// It has more nodes than are looked at.
-    #[error("the cluster has more than {most} nodes")]
+    /// It has more nodes, or whatever else is listed, than are looked at.
+    #[error("the cluster lists more than {most} objects, or does not come to an end")]
     TooMany {
         /// So many are.
         most: usize,
@@ -93,13 +95,38 @@ impl WorkloadError {
     }
 }
 
-/// What an API server says, in its own words.
+/// Most characters of a peer's text that are shown.
+const TEXT_MAX: usize = 400;
+
+/// A peer's text for people: on one line, without control characters, and cut where it is long.
+pub fn brief(text: &str) -> String {
+    let (mut line, mut count, mut gap) = (String::new(), 0, false);
+    for char in text.chars() {
+        if char.is_whitespace() || char.is_control() {
+            gap = count > 0;
+            continue;
+        }
+        if count + usize::from(gap) >= TEXT_MAX {
+            line.push('…');
+            break;
+        }
+        if std::mem::take(&mut gap) {
+            line.push(' ');
+            count += 1;
+        }
+        line.push(char);
+        count += 1;
+    }
+    line
+}
+
+/// What an API server says, in its own words, as [`brief`] shows them.
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => format!("it answers {}", status.code),
-        kube::Error::Api(status) => status.message.clone(),
-        kube::Error::Service(error) => error.to_string(),
-        error => error.to_string(),
+        kube::Error::Api(status) => brief(&status.message),
+        kube::Error::Service(error) => brief(&error.to_string()),
+        error => brief(&error.to_string()),
     }
 }
 
@@ -177,12 +204,12 @@ impl Workloads {
             self.forget(namespace, cluster);
             return Err(WorkloadError::NoSecret { name });
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(one) = known.get_mut(&key).filter(|one| one.version == secret.resource_version()) {
-            one.asked = Instant::now();
-            return Ok(one.workload.clone());
+        let version = secret.resource_version();
+        if let Some(workload) = self.kept(&key, version.as_deref()) {
+            return Ok(workload);
         }
         let text = secret.data.as_ref().and_then(|data| data.get("value"));
+        // It takes its time, while others ask for their clusters.
         let target =
             text.ok_or_else(|| "it has no key \"value\"".to_owned()).and_then(|text| kubeconfig::read(&text.0));
         let target = target.map_err(|why| WorkloadError::Kubeconfig { name, why })?;
@@ -191,12 +218,28 @@ impl Workloads {
         let tunnel = Client::new(connection.tunnel(), "default");
         let workload = Workload::new(Client::new(connection, "default"), server, GOOD_FOR, self.lists.of(namespace))
             .with_tunnel(tunnel);
+        Ok(self.keep(key, version, workload))
+    }
+
+    /// The cluster, if its connections were made of this version of the Secret.
+    fn kept(&self, key: &Key, version: Option<&str>) -> Option<Workload> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = known.get_mut(key).filter(|one| one.version.as_deref() == version)?;
+        one.asked = Instant::now();
+        Some(one.workload.clone())
+    }
+
+    /// Keeps a cluster's connections; of those that were made of one version of the Secret at the same time, the first ones.
+    fn keep(&self, key: Key, version: Option<String>, workload: Workload) -> Workload {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = known.get(&key).filter(|one| one.version == version) {
+            return one.workload.clone();
+        }
         if known.len() >= KEPT {
             make_room(&mut known);
         }
-        let version = secret.resource_version();
         known.insert(key, Known { version, workload: workload.clone(), asked: Instant::now() });
-        Ok(workload)
+        workload
     }
 
     /// The cluster is gone.

@@ -1,6 +1,7 @@
 //! The nodes of a cluster, as they were a moment ago: whoever looks for one looks at the same list.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::time::Instant;
 
 use super::WorkloadError;
 use super::answer::{Room, Taken};
+use super::pages::pages;
 
 /// How long a list of nodes is good.
 pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
@@ -20,8 +22,6 @@ pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
 const PAGE: u32 = 100;
 /// Nodes of one cluster.
 const MOST: usize = 10_000;
-/// Pages of a list: whoever answers may put one node on each, or none.
-pub const PAGES_MAX: usize = 200;
 /// Bytes of what is kept of all nodes of a cluster, as JSON.
 const KEPT_MAX: usize = 16 << 20;
 /// Bytes of a condition's message.
@@ -29,8 +29,8 @@ const MESSAGE_MAX: usize = 1024;
 
 /// KiB of all lists that are kept, as JSON; parsed they take some times that.
 pub(super) const KEPT_OF_ALL: u32 = 64 << 10;
-/// How long a list waits until there is room for it. Others are kept for [`GOOD_FOR`].
-const ROOM_WAIT: Duration = Duration::from_secs(10);
+/// There is no room for a list now. Others are kept for [`GOOD_FOR`].
+const CROWDED: &str = "too many nodes of clusters are looked at at once";
 
 /// The nodes of a cluster.
 #[derive(Debug, Default)]
@@ -132,28 +132,17 @@ impl Listed {
 }
 
 async fn list(client: &Client, room: &Room) -> Result<Nodes, WorkloadError> {
-    let api = Api::<Node>::all(client.clone());
-    let (mut all, mut rest, mut kept, mut taken) = (Vec::new(), None, 0, Taken::default());
-    for _ in 0..PAGES_MAX {
-        let params = ListParams { limit: Some(PAGE), continue_token: rest, ..ListParams::default() };
-        let page = api.list(&params).await?;
-        for node in page.items.into_iter().map(slim) {
-            kept += serde_json::to_vec(&node).map_or(0, |bytes| bytes.len());
-            all.push(node);
-        }
-        if all.len() > MOST || kept > KEPT_MAX {
-            break;
-        }
-        let grown = tokio::time::timeout(ROOM_WAIT, room.grow(&mut taken, kept)).await;
-        grown.map_err(|_| WorkloadError::Silent {
-            why: "too many nodes of clusters are looked at at once".to_owned(),
-        })?;
-        rest = page.metadata.continue_.filter(|token| !token.is_empty());
-        if rest.is_none() {
-            return Ok(Nodes { _taken: taken, ..Nodes::new(all) });
-        }
-    }
-    Err(WorkloadError::TooMany { most: MOST })
+    let (mut all, mut kept, mut taken, mut fits) = (Vec::new(), 0, Taken::default(), true);
+    pages(&Api::<Node>::all(client.clone()), &ListParams::default(), (PAGE, MOST), |node| {
+        let node = slim(node);
+        kept += serde_json::to_vec(&node).map_or(0, |bytes| bytes.len());
+        all.push(node);
+        fits = room.try_grow(&mut taken, kept);
+        if kept > KEPT_MAX || !fits { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .await
+    .map_err(|error| if fits { error } else { WorkloadError::Silent { why: CROWDED.to_owned() } })?;
+    Ok(Nodes { _taken: taken, ..Nodes::new(all) })
 }
 
 /// What of a node is looked at here.

@@ -1,12 +1,13 @@
 //! Tunnels to the pods of a cluster, through its API server.
 //!
 //! A request that is upgraded becomes a stream, so each has a connection of its own: judged as every other one to the cluster, and
-//! given up when it does not stand in time. Who uses a tunnel says how long.
+//! given up when it does not stand in time. Who uses a tunnel says how long; how much comes through is bounded here.
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -21,6 +22,7 @@ use kube::api::Portforwarder;
 use kube::client::Body;
 use reqwest::Url;
 use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -34,6 +36,9 @@ use crate::outbound::Guard;
 const CONNECT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that is no stream.
 const ANSWER_MAX: usize = 256 << 10;
+/// Bytes that come through one tunnel: some answers of etcd, of 1 MiB each at most, and what they are wrapped in. kube's client
+/// takes no bound for its WebSocket, which gathers 64 MiB of a message without end.
+const STREAM_MAX: usize = 4 << 20;
 
 /// Streams to a pod, which end with this: a server that says nothing more keeps none of them.
 pub struct Forward(pub Portforwarder);
@@ -70,6 +75,7 @@ impl Tunnel {
 impl Inner {
     async fn exchange(&self, request: Request<Body>) -> Result<Response<Limited<Incoming>>, BoxError> {
         let stream = timeout(CONNECT, self.connect()).await.map_err(|_| late("connection"))??;
+        let stream = Rationed { stream, left: STREAM_MAX };
         let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // It ends with the stream.
         tokio::spawn(async move {
@@ -112,6 +118,44 @@ impl Inner {
             }
         }
         Err(why)
+    }
+}
+
+/// A stream that ends with an error once more was read of it than it may bring.
+struct Rationed<S> {
+    stream: S,
+    /// Bytes that may still come.
+    left: usize,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Rationed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let read = buffer.filled().len().saturating_sub(before);
+        match self.left.checked_sub(read) {
+            Some(left) => self.left = left,
+            None => return Poll::Ready(Err(io::Error::other("more came through a tunnel than is read of one"))),
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Rationed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -102,9 +102,12 @@ fn names(objects: &[&Value]) -> String {
 /// The control plane that a cluster names.
 pub(super) fn control_plane<'o>(cluster: &Value, all: &'o [Value]) -> Result<&'o Value, String> {
     let wanted = text(cluster, "/spec/controlPlaneRef/name");
-    all.iter()
-        .find(|object| object["kind"] == "KubeadmControlPlane" && name(object) == wanted)
-        .ok_or_else(|| format!("cluster {} has no KubeadmControlPlane", name(cluster)))
+    all.iter().find(|object| object["kind"] == "KubeadmControlPlane" && name(object) == wanted).ok_or_else(|| {
+        format!(
+            "cluster {} has no KubeadmControlPlane: what else keeps its control plane is changed with kubectl",
+            name(cluster)
+        )
+    })
 }
 
 /// The deployments of a cluster, by name.

@@ -135,7 +135,7 @@ fn line(front: String, object: &Value, now: Timestamp) -> Line {
         told.ready = if state == "provisioned" && error.is_empty() { "True" } else { "False" }.to_owned();
         told.reason = state.to_owned();
         told.message = error.to_owned();
-    } else if let Some(condition) = condition(object) {
+    } else if let Some(condition) = condition(object, &WHOLE) {
         told.ready = text(condition, "/status").to_owned();
         let is_well = told.ready == "True";
         if !is_well {
@@ -154,10 +154,13 @@ fn line(front: String, object: &Value, now: Timestamp) -> Line {
     told
 }
 
-/// The condition that says most of an object as a whole.
-fn condition(object: &Value) -> Option<&Value> {
+/// Conditions that say most of an object as a whole, best first.
+const WHOLE: [&str; 3] = ["Ready", "Available", "DataSecretAvailable"];
+
+/// The first of these conditions that an object has.
+pub(super) fn condition<'o>(object: &'o Value, types: &[&str]) -> Option<&'o Value> {
     let all = object["status"]["conditions"].as_array()?;
-    ["Ready", "Available", "DataSecretAvailable"].iter().find_map(|kind| all.iter().find(|one| one["type"] == *kind))
+    types.iter().find_map(|kind| all.iter().find(|one| one["type"] == *kind))
 }
 
 #[cfg(test)]

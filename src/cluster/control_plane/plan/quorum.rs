@@ -46,11 +46,25 @@ fn has_quorum(voting: usize, ill: usize) -> bool {
     voting.saturating_sub(ill) > voting / 2
 }
 
-/// Whether a member is well, as far as its machine knows; one without a machine has at least no alarm.
+/// Names of the members that are not well, without one.
+pub(super) fn ill_members<'p>(plane: &'p Plane, without: Option<&str>) -> Vec<&'p str> {
+    let others = plane.members().iter().filter(|member| Some(member.name.as_str()) != without);
+    let ill = others.filter(|member| member.name.is_empty() || member.learner || !member_is_well(plane, member));
+    ill.map(|member| if member.name.is_empty() { "one that has not started" } else { member.name.as_str() }).collect()
+}
+
+/// Whether so many machines are unhealthy that etcd on the others has no quorum.
+pub(super) fn is_lost(plane: &Plane) -> bool {
+    let ill = plane.machines.iter().filter(|machine| machine.unhealthy).count();
+    plane.etcd_managed && !has_quorum(plane.machines.len(), ill)
+}
+
+/// Whether a member is well, as far as its machine knows; one without a machine has at least no alarm. That etcd lists a member
+/// says nothing of whether it lives: one on a node that nobody hears of may be dead, and is not counted on.
 fn member_is_well(plane: &Plane, member: &EtcdMember) -> bool {
     let hosts = |machine: &&super::Machine| machine.node.as_deref() == Some(member.name.as_str());
     match plane.machines.iter().find(hosts) {
-        Some(machine) => machine.health.etcd_member == State::True,
+        Some(machine) => machine.health.etcd_member == State::True && machine.health.etcd_pod == State::True,
         None => !plane.etcd.iter().flat_map(|etcd| &etcd.alarms).any(|(id, _)| *id == member.id),
     }
 }

@@ -110,11 +110,24 @@ pub(super) fn next(plane: &Plane) -> Step {
         return refuse(DEFERRED, "Another Machine of the control plane is still being deleted".into());
     }
     if plane.etcd_managed && plane.members().is_empty() {
+        if quorum::is_lost(plane) {
+            let ill = plane.machines.iter().filter(|machine| machine.unhealthy).count();
+            let all = plane.machines.len();
+            let message = format!(
+                "etcd does not answer, and {ill} of {all} Machines are unhealthy: it has no quorum, and no other Machine could \
+                 join. {RECOVERY}"
+            );
+            return refuse(CANNOT, message);
+        }
         return refuse(DEFERRED, "The members of etcd are not known".into());
     }
-    if !may_lose(plane, machine) {
-        let message = "Without it etcd could lose its quorum, or no control plane components would be healthy";
+    if !quorum::components_stand(plane, Some(&machine.name)) {
+        let message = "Without it no Machine would be left whose control plane components are all healthy; mend one of the others \
+                       first";
         return refuse(CANNOT, message.into());
+    }
+    if let Some(message) = quorum_lost_without(plane, machine) {
+        return refuse(CANNOT, message);
     }
     match deletion::handover(plane, machine) {
         Ok(handover) => Step::Replace(Action::Replace { remediation, handover }),
@@ -122,19 +135,26 @@ pub(super) fn next(plane: &Plane) -> Step {
     }
 }
 
+/// Members that a message names.
+const NAMED: usize = 5;
+
 const CANNOT: &str = "CannotBeRemediated";
 const DEFERRED: &str = "RemediationDeferred";
 
-/// Whether what is left stands without a machine.
-fn may_lose(plane: &Plane, machine: &Machine) -> bool {
-    if !quorum::components_stand(plane, Some(&machine.name)) {
-        return false;
+/// What users do when etcd has lost its quorum.
+pub(in crate::cluster::control_plane) const RECOVERY: &str = "Bring one of them back (power, network, kubelet), or recover etcd by hand: \
+     docs/cluster.md, \"When etcd has lost its quorum\"";
+
+/// Why etcd does not stand without a machine; nothing when it does.
+fn quorum_lost_without(plane: &Plane, machine: &Machine) -> Option<String> {
+    // Its member has no name that could be known, or is not ours.
+    let node = machine.node.as_deref().filter(|_| plane.etcd_managed)?;
+    if quorum::etcd_stands(plane, false, Some(node)) {
+        return None;
     }
-    match &machine.node {
-        Some(node) if plane.etcd_managed => quorum::etcd_stands(plane, false, Some(node)),
-        // Its member has no name that could be known, or is not ours.
-        _ => true,
-    }
+    let ill = quorum::ill_members(plane, Some(node));
+    let named = ill.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    Some(format!("Without it etcd could lose its quorum: of its other members these are not well: {named}. {RECOVERY}"))
 }
 
 /// The most broken one comes first: the others have a better chance once it is replaced.

@@ -474,6 +474,100 @@ fn an_unhealthy_machine_is_replaced_where_that_is_safe() {
     ]);
 }
 
+/// A node that nobody hears of: its member is in etcd's list all the same.
+fn unheard(machine: &mut Machine) {
+    machine.health = Health { etcd_member: State::True, ..Health::default() };
+}
+
+#[test]
+fn a_machine_that_dies_with_its_member_is_replaced_as_long_as_a_quorum_lives() {
+    // Machines, those that are dead and found ill, those that are dead and not found ill yet, those that live and are found ill, and
+    // whether etcd answers.
+    let of = |count: u32, dead: &[usize], unfound: &[usize], alive: &[usize], answers: bool| {
+        with(of((1..=count).map(machine)), |plane| {
+            for index in dead {
+                ill(&mut plane.machines[*index]);
+                unheard(&mut plane.machines[*index]);
+            }
+            unfound.iter().for_each(|index| unheard(&mut plane.machines[*index]));
+            for index in alive {
+                plane.machines[*index].unhealthy = true;
+                plane.machines[*index].to_remediate = true;
+            }
+            // Whoever leads lives.
+            etcd(plane).leader = u64::from(count);
+            if !answers {
+                plane.etcd = None;
+            }
+        })
+    };
+    let refused = |plane: &Plane| {
+        let decision = next(plane);
+        assert!(!matches!(decision.action, Action::Replace { .. } | Action::Delete { .. } | Action::Join { .. }));
+        let refusal = decision.refusal.unwrap();
+        (refusal.reason, refusal.message)
+    };
+    check(vec![
+        ("one of three", of(3, &[0], &[], &[], true), "replace m1 try 0"),
+        ("one of five", of(5, &[1], &[], &[], true), "replace m2 try 0"),
+        ("two of five, one after the other", of(5, &[0, 1], &[], &[], true), "replace m1 try 0"),
+        ("two of five, one not found yet", of(5, &[0], &[1], &[], true), "replace m1 try 0"),
+        ("the dead one before the living one", of(3, &[1], &[], &[0], true), "replace m2 try 0"),
+        ("a living one, while the others live", of(3, &[], &[], &[0], true), "replace m1 try 0"),
+    ]);
+    for (what, plane, reason, message) in [
+        ("a living one, while another is dead", of(3, &[], &[1], &[0], true), CANNOT, "these are not well: m2."),
+        ("two of three", of(3, &[0, 1], &[], &[], false), CANNOT, "2 of 3 Machines are unhealthy"),
+        ("three of five", of(5, &[0, 1, 2], &[], &[], false), CANNOT, "3 of 5 Machines are unhealthy"),
+        ("all of three", of(3, &[0, 1, 2], &[], &[], false), CANNOT, "3 of 3 Machines are unhealthy"),
+        ("one of two", of(2, &[0], &[], &[], false), CANNOT, "1 of 2 Machines are unhealthy"),
+        ("one of three, while etcd is silent", of(3, &[0], &[], &[], false), DEFERRED, "are not known"),
+        ("two of five, while etcd is silent", of(5, &[0, 1], &[], &[], false), DEFERRED, "are not known"),
+    ] {
+        let (said, why) = refused(&plane);
+        assert_eq!(said, reason, "{what}: {why}");
+        assert!(why.contains(message), "{what}: {why}");
+        assert_eq!(why.contains("docs/cluster.md"), reason == CANNOT, "{what}: how to recover is said: {why}");
+    }
+    let only = with(plane(), |plane| {
+        ill(&mut plane.machines[0]);
+        plane.machines[1].health.scheduler = State::False;
+        plane.machines[2].health.scheduler = State::False;
+    });
+    assert!(refused(&only).1.contains("mend one of the others"));
+}
+
+#[test]
+fn a_dead_machine_that_goes_takes_its_member_along() {
+    let going = |change: fn(&mut Plane)| {
+        with(plane(), |plane| {
+            plane.machines[1].deleted = Some(at(-60));
+            plane.machines[1].awaits_hook = true;
+            plane.machines[1].health = Health { etcd_member: State::False, ..Health::default() };
+            etcd(plane).leader = 3;
+            change(plane);
+        })
+    };
+    check(vec![
+        ("the others live", going(|_| {}), "release m2, without member 2"),
+        (
+            "another one may be dead",
+            going(|plane| unheard(&mut plane.machines[0])),
+            "wait: without Machine m2 etcd could lose its quorum",
+        ),
+        (
+            "its successor comes when it is gone",
+            with(going(|plane| drop(plane.machines.remove(1))), |plane| drop(etcd(plane).members.remove(1))),
+            "join",
+        ),
+        (
+            "a member that it left behind goes first",
+            going(|plane| drop(plane.machines.remove(1))),
+            "remove member 2 \"m2\"",
+        ),
+    ]);
+}
+
 #[test]
 fn quorum_is_never_lost_by_a_replacement() {
     // Machines, those to be replaced, further members that are ill, and whether one is replaced.

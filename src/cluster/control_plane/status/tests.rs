@@ -196,6 +196,21 @@ fn conditions_say_how_it_is() {
 }
 
 #[test]
+fn a_silent_cluster_says_how_etcd_is_recovered() {
+    for (machines, wanted) in [(1, "1 or more of the 1"), (2, "1 or more of the 2"), (3, "2 or more of the 3")] {
+        let silent = case().with(|case| {
+            case.machines.truncate(machines);
+            case.contact = Contact::Down("no route".into());
+        });
+        let (_, message) = silent.shows("EtcdClusterHealthy");
+        assert!(message.starts_with("no route\n") && message.contains(wanted), "{message}");
+        assert!(message.contains("When etcd has lost its quorum"), "{message}");
+    }
+    let (_, message) = case().with(|case| case.contact = Contact::Early).shows("EtcdClusterHealthy");
+    assert!(!message.contains("quorum"), "{message}");
+}
+
+#[test]
 fn messages_say_why() {
     let outdated = |case: &mut Case, index: usize, why: &str| {
         drop(case.machines[index].said.insert("UpToDate", Verdict::no("NotUpToDate", why)));

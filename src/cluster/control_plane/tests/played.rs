@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -39,10 +40,12 @@ use crate::store::{Store, StoreOptions};
 pub(super) const NAMESPACE: &str = "default";
 pub(super) const CLUSTER: &str = "one";
 const FINALIZER_MACHINE: &str = "machine.cluster.x-k8s.io";
-const TIMES: Times = Times {
-    pause: std::time::Duration::from_millis(50),
-    settled: std::time::Duration::from_millis(200),
-    grace: std::time::Duration::ZERO,
+pub(super) const TIMES: Times = Times {
+    pause: Duration::from_millis(50),
+    settled: Duration::from_millis(200),
+    grace: Duration::ZERO,
+    messages: Duration::ZERO,
+    budget: PATIENCE,
 };
 
 /// A cluster that was made.
@@ -61,6 +64,10 @@ struct State {
     /// Machines whose pods do not run.
     failed: BTreeSet<String>,
     silent: bool,
+    /// No request ends.
+    hangs: bool,
+    /// How many requests were refused, each with another text; nothing while they are answered.
+    refused: Option<usize>,
     /// Most machines that had no node at once.
     most: usize,
 }
@@ -96,6 +103,21 @@ impl Played {
 
     pub(super) fn silence(&self) {
         self.state().silent = true;
+    }
+
+    /// From now on each request is refused with a text of its own.
+    pub(super) fn refuse(&self) {
+        self.state().refused = Some(0);
+    }
+
+    /// Requests that were refused.
+    pub(super) fn refused(&self) -> usize {
+        self.state().refused.unwrap_or_default()
+    }
+
+    /// From now on no request ends.
+    pub(super) fn hang(&self) {
+        self.state().hangs = true;
     }
 
     /// The pods of a machine end.
@@ -158,6 +180,10 @@ impl Played {
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
+                let hangs = played.state().hangs;
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
                 let (code, answer) = played.answer(&head.method, head.uri.path(), &body);
                 let response = Response::builder().status(code).body(Full::<Bytes>::from(answer.to_string()));
                 Ok::<_, Infallible>(response.unwrap())
@@ -176,6 +202,10 @@ impl Played {
         };
         if state.silent {
             return status(503, "ServiceUnavailable");
+        }
+        if let Some(refused) = &mut state.refused {
+            *refused += 1;
+            return status(503, &format!("request {refused} is refused"));
         }
         let sent = || serde_json::from_slice::<Value>(body).unwrap();
         match method.as_str() {
@@ -259,6 +289,10 @@ impl Drop for Site {
 
 impl Site {
     pub(super) async fn new() -> Self {
+        Self::within(TIMES).await
+    }
+
+    pub(super) async fn within(times: Times) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 1000 };
@@ -269,7 +303,7 @@ impl Site {
         let workloads = Workloads::new(Vec::new());
         workloads.play(NAMESPACE, CLUSTER, played.client());
         let mut watches = Watches::default();
-        let life = ControlPlanes::new(&mut watches, workloads, true).with(Arc::new(PlayedDoor(played.clone())), TIMES);
+        let life = ControlPlanes::new(&mut watches, workloads, true).with(Arc::new(PlayedDoor(played.clone())), times);
         for (kind, rules) in life.admission() {
             api.add_admission(kind, rules);
         }
@@ -387,7 +421,7 @@ impl Site {
     pub(super) async fn until(&self, what: &str, met: impl AsyncFn() -> bool) {
         let wait = async {
             while !met().await {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         if tokio::time::timeout(PATIENCE, wait).await.is_err() {
@@ -424,7 +458,7 @@ async fn write(api: &Api<Machine>, machine: &Machine, said: &[(&str, &str)], mor
 async fn play(client: Client, played: Arc<Played>, stop: CancellationToken) {
     let api = Api::<Machine>::namespaced(client, NAMESPACE);
     while !stop.is_cancelled() {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
         let Ok(list) = api.list(&ListParams::default().labels("cluster.x-k8s.io/control-plane")).await else {
             continue;
         };

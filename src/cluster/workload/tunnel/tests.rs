@@ -1,6 +1,7 @@
 //! Streams to a pod, through an API server that is played.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,9 +19,22 @@ use crate::outbound::Allowed;
 
 const PORT: u16 = 2379;
 
-/// An API server that upgrades the first request of each connection where `upgrades`, and sends back what comes in. Where it is, and
-/// its authority.
-async fn server(upgrades: bool) -> (SocketAddr, String) {
+/// What an API server does with the first request of a connection.
+#[derive(Clone)]
+enum Played {
+    /// It says that there is no such pod.
+    Refuses,
+    /// It upgrades it, and sends back what comes in.
+    Echoes,
+    /// It upgrades it, and sends a message that does not end. It counts the bytes that it got rid of.
+    Floods(Arc<AtomicUsize>),
+}
+
+/// Bytes of the message that does not end: less than what the library gathers.
+const FLOOD: usize = 32 << 20;
+
+/// An API server. Where it is, and its authority.
+async fn server(played: Played) -> (SocketAddr, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -40,10 +54,11 @@ async fn server(upgrades: bool) -> (SocketAddr, String) {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = TlsAcceptor::from(Arc::new(tls.clone()));
+            let played = played.clone();
             tokio::spawn(async move {
                 // Whoever hangs up ends it.
                 if let Ok(stream) = acceptor.accept(stream).await {
-                    drop(serve(stream, upgrades).await);
+                    drop(serve(stream, played).await);
                 }
             });
         }
@@ -51,7 +66,7 @@ async fn server(upgrades: bool) -> (SocketAddr, String) {
     (address, STANDARD.encode(authority.pem()))
 }
 
-async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, upgrades: bool) -> io::Result<()> {
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, played: Played) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await?);
@@ -59,7 +74,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, upgrades: bool) 
     let head = String::from_utf8(head).unwrap();
     assert!(head.starts_with("GET /api/v1/namespaces/kube-system/pods/etcd-a/portforward?&ports=2379 "), "{head}");
     assert!(head.contains("authorization: Bearer t"), "{head}");
-    if !upgrades {
+    if matches!(played, Played::Refuses) {
         let answer = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no such pod","reason":"NotFound","code":404}"#;
         let head = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
         return stream.write_all(head.as_bytes()).await;
@@ -75,6 +90,19 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, upgrades: bool) 
     let [low, high] = PORT.to_le_bytes();
     for channel in [0, 1] {
         stream.write_all(&[0x82, 3, channel, low, high]).await?;
+    }
+    if let Played::Floods(sent) = played {
+        let piece = vec![0; 64 << 10];
+        // The first piece of a message, then further ones, and never the last.
+        let mut kind = 0x02;
+        while sent.load(Ordering::Relaxed) < FLOOD {
+            stream.write_all(&[kind, 127]).await?;
+            stream.write_all(&(piece.len() as u64).to_be_bytes()).await?;
+            stream.write_all(&piece).await?;
+            sent.fetch_add(piece.len(), Ordering::Relaxed);
+            kind = 0;
+        }
+        return Ok(());
     }
     loop {
         // Short frames, which are masked.
@@ -102,7 +130,7 @@ fn tunnel(address: SocketAddr, authority: &str, allow: &[&str]) -> Api<Pod> {
 
 #[tokio::test]
 async fn a_stream_goes_to_a_pod_and_back() {
-    let (address, authority) = server(true).await;
+    let (address, authority) = server(Played::Echoes).await;
     let pods = tunnel(address, &authority, &["127.0.0.1/32"]);
     let mut ports = pods.portforward("etcd-a", &[PORT]).await.unwrap();
     let mut stream = ports.take_stream(PORT).unwrap();
@@ -115,8 +143,22 @@ async fn a_stream_goes_to_a_pod_and_back() {
 }
 
 #[tokio::test]
+async fn a_message_that_does_not_end_is_cut_off() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let (address, authority) = server(Played::Floods(sent.clone())).await;
+    let pods = tunnel(address, &authority, &["127.0.0.1/32"]);
+    let mut ports = pods.portforward("etcd-a", &[PORT]).await.unwrap();
+    let mut stream = ports.take_stream(PORT).unwrap();
+    let mut all = Vec::new();
+    // The stream ends, in whatever way.
+    drop(tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut all)).await.expect("it ends"));
+    assert!(all.is_empty());
+    assert!(sent.load(Ordering::Relaxed) < FLOOD, "all of it was read");
+}
+
+#[tokio::test]
 async fn what_is_refused_is_told() {
-    let (address, authority) = server(false).await;
+    let (address, authority) = server(Played::Refuses).await;
     let refused = |allow: &'static [&'static str], authority: String| async move {
         let pods = tunnel(address, &authority, allow);
         pods.portforward("etcd-a", &[PORT]).await.err().unwrap().to_string()
@@ -127,7 +169,7 @@ async fn what_is_refused_is_told() {
     // An address of the appliance's own is judged here as everywhere.
     let judged = refused(&[], authority).await;
     assert!(judged.contains("cluster.allow"), "{judged}");
-    let (_, other) = server(false).await;
+    let (_, other) = server(Played::Refuses).await;
     let believed = refused(allowed, other).await;
     assert!(believed.contains("certificate"), "{believed}");
 }

@@ -1,0 +1,138 @@
+//! A cluster and all that may belong to it, as the server has it.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use futures::stream::{SelectAll, StreamExt};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::tree;
+use crate::cli::client::connect::{Server, Session};
+use crate::cli::client::errors::RequestError;
+use crate::cli::client::request;
+use crate::cli::client::types::{Type, Types};
+
+/// Kinds of which a cluster consists.
+const KINDS: [(&str, &str); 11] = [
+    ("cluster.x-k8s.io", "Cluster"),
+    ("cluster.x-k8s.io", "Machine"),
+    ("cluster.x-k8s.io", "MachineSet"),
+    ("cluster.x-k8s.io", "MachineDeployment"),
+    ("controlplane.cluster.x-k8s.io", "KubeadmControlPlane"),
+    ("bootstrap.cluster.x-k8s.io", "KubeadmConfig"),
+    ("infrastructure.cluster.x-k8s.io", "Metal3Cluster"),
+    ("infrastructure.cluster.x-k8s.io", "Metal3Machine"),
+    ("infrastructure.cluster.x-k8s.io", "Metal3MachineTemplate"),
+    ("metal3.io", "BareMetalHost"),
+    ("slipway.dev", "Image"),
+];
+
+/// The type of a kind as the server prefers it.
+pub(super) fn type_of<'t>(types: &'t Types, kind: &str) -> anyhow::Result<&'t Type> {
+    let group = KINDS.iter().find(|(_, one)| *one == kind).map_or("bootstrap.cluster.x-k8s.io", |(group, _)| group);
+    // Both versions may be served; the patches here are of the newer.
+    let mut found: Vec<&Type> = types.listed().filter(|of| of.group == group && of.kind == kind).collect();
+    found.sort_by(|one, other| other.version.cmp(&one.version));
+    found
+        .first()
+        .copied()
+        .with_context(|| format!("the server has no {kind} of {group}: is it a Slipway of this version?"))
+}
+
+pub(super) async fn find(session: &Session, of: &Type, name: &str) -> anyhow::Result<Option<Value>> {
+    match session.get(&of.path(Some(&session.namespace), Some(name)), &[], request::JSON).await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A cluster and everything of its namespace that may belong to it.
+pub(super) struct Known {
+    pub types: Types,
+    pub cluster: Value,
+    pub all: Vec<Value>,
+    /// Of which revision the list of each kind is.
+    revisions: Vec<String>,
+}
+
+impl Known {
+    pub(super) async fn of(server: &Server, name: &str) -> anyhow::Result<(Session, Self)> {
+        let session = server.connect().await?;
+        let types = session.types().await?;
+        let known = Self::read(&session, &types, name).await?;
+        Ok((session, known))
+    }
+
+    pub(super) async fn read(session: &Session, types: &Types, name: &str) -> anyhow::Result<Self> {
+        let mut known = Self::unread(types, name);
+        if !known.again(session).await? {
+            bail!(
+                "there is no cluster {name:?} in namespace {}: see `slipway cluster status`, or `slipway get clusters -A` for all namespaces",
+                session.namespace
+            );
+        }
+        Ok(known)
+    }
+
+    /// A cluster of this name, of which nothing is known yet.
+    pub(super) fn unread(types: &Types, name: &str) -> Self {
+        let cluster = json!({"metadata": {"name": name}});
+        Self { types: types.clone(), cluster, all: Vec::new(), revisions: Vec::new() }
+    }
+
+    /// Reads everything anew; whether the cluster is still there.
+    pub(super) async fn again(&mut self, session: &Session) -> anyhow::Result<bool> {
+        let name = tree::name(&self.cluster).to_owned();
+        let (mut all, mut revisions) = (Vec::new(), Vec::new());
+        for (_, kind) in KINDS.iter().filter(|(_, kind)| *kind != "Image") {
+            let of = type_of(&self.types, kind)?;
+            let each = |page: Value| {
+                let items = page["items"].as_array().cloned().unwrap_or_default();
+                all.extend(items.into_iter().map(|mut item| {
+                    // Lists leave out what their items are.
+                    item["kind"] = (*kind).into();
+                    item["apiVersion"] = of.api_version().into();
+                    item
+                }));
+                Ok(())
+            };
+            revisions.push(session.pages(&of.path(Some(&session.namespace), None), &[], request::JSON, each).await?);
+        }
+        (self.all, self.revisions) = (all, revisions);
+        let found = self.all.iter().find(|object| object["kind"] == "Cluster" && tree::name(object) == name);
+        Ok(found.cloned().map(|cluster| self.cluster = cluster).is_some())
+    }
+}
+
+/// Waits until anything of a cluster's kinds changed since it was read. Not longer than a while: a watch may have ended without a
+/// word.
+pub(super) async fn next_change(session: &Session, known: &Known, deadline: Instant) -> anyhow::Result<()> {
+    let mut changes = SelectAll::new();
+    let kinds = KINDS.iter().filter(|(_, kind)| *kind != "Image");
+    for ((_, kind), revision) in kinds.zip(&known.revisions) {
+        let path = type_of(&known.types, kind)?.path(Some(&session.namespace), None);
+        match session.watch(&path, &[("resourceVersion", revision)], request::METADATA).await {
+            Ok(events) => changes.push(Box::pin(events)),
+            // Too long ago: it is read anew.
+            Err(error) if error.is_expired() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let first = async {
+        while let Some(event) = changes.next().await {
+            match event {
+                Ok(event) if event["type"] == "BOOKMARK" => {}
+                Ok(_) | Err(RequestError::Refused(_)) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    };
+    let until = deadline.min(Instant::now() + WATCH);
+    timeout_at(until, first).await.unwrap_or(Ok(()))
+}
+
+/// How long a change is waited for before everything is read anew.
+pub(super) const WATCH: Duration = Duration::from_secs(5);

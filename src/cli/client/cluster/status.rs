@@ -1,0 +1,81 @@
+//! `cluster status`: a cluster as a tree, or all clusters of a namespace, a line each.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::known::{Known, WATCH, next_change};
+use super::{overview, tree};
+use crate::cli::client::connect::Server;
+use crate::cli::client::tabs::{Look, Rows};
+use crate::cli::client::terminal::{Terminal, When};
+
+#[derive(clap::Args)]
+pub(in crate::cli) struct Status {
+    /// Name of the cluster [default: a line for each cluster of the namespace]
+    name: Option<String>,
+    /// Draw it anew at each change
+    #[arg(long, short)]
+    watch: bool,
+    /// When states have colours
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    color: When,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) async fn status(options: Status, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (session, mut known) = match &options.name {
+        Some(name) => Known::of(&options.server, name).await?,
+        None => {
+            let session = options.server.connect().await?;
+            let mut known = Known::unread(&session.types().await?, "");
+            known.again(&session).await?;
+            (session, known)
+        }
+    };
+    let terminal = Terminal::standard_output(options.color);
+    let look =
+        Look { width: terminal.width, colored: if terminal.color { vec![1, 2] } else { Vec::new() }, headed: true };
+    let mut shown = String::new();
+    loop {
+        let now = Timestamp::now();
+        let rows = match &options.name {
+            Some(_) => {
+                table(tree::HEADINGS, tree::lines(&known.cluster, &known.all, now).into_iter().map(tree::Line::cells))
+            }
+            None => table(overview::HEADINGS, overview::rows(&known.all, now)),
+        };
+        let drawn = match (&options.name, rows.len()) {
+            (None, 0 | 1) => format!(
+                "no clusters in namespace {}: `slipway cluster create --help` says how one is made\n",
+                session.namespace
+            ),
+            _ => Rows::default().shown(&rows, &look),
+        };
+        if drawn != shown {
+            if options.watch && !shown.is_empty() {
+                // On a terminal in the place of the last one.
+                write!(out, "{}", if terminal.width.is_some() { "\u{1b}[H\u{1b}[2J" } else { "\n" })?;
+            }
+            write!(out, "{drawn}")?;
+            out.flush()?;
+            shown = drawn;
+        }
+        if !options.watch {
+            return Ok(());
+        }
+        next_change(&session, &known, Instant::now() + WATCH).await?;
+        let is_there = known.again(&session).await?;
+        if let Some(name) = options.name.as_ref().filter(|_| !is_there) {
+            writeln!(out, "cluster {name} is gone")?;
+            return Ok(());
+        }
+    }
+}
+
+/// Headings, and the lines below them.
+fn table<const N: usize>(headings: [&str; N], lines: impl IntoIterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    std::iter::once(headings.map(str::to_owned).to_vec()).chain(lines).collect()
+}

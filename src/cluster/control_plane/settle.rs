@@ -1,0 +1,81 @@
+//! What is done once all machines are there: what runs on all nodes follows the version, and it is noted when certificates end.
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::budget::Budget;
+use super::controller::Findings;
+use super::fault::Fault;
+use super::inside;
+use super::scope::Scope;
+use crate::api::control_plane::{ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY};
+use crate::cluster::contract::{Found, Objects, conditions};
+use crate::cluster::workload::Workload;
+
+/// Annotation of a KubeadmConfig: when the certificates of its machine end.
+const ANNOTATION_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";
+
+/// Brings the addons of a cluster to what its control plane says, and looks at its certificates.
+///
+/// # Errors
+///
+/// What the appliance's own API says. What the cluster refuses is among the findings: the control plane is well all the same.
+pub(super) async fn settle(
+    objects: &Objects,
+    scope: &Scope,
+    workload: &Workload,
+    budget: Budget,
+    findings: &mut Findings,
+) -> Result<(), Fault> {
+    let skips = |annotation: &str| scope.plane.annotations().contains_key(annotation);
+    let mut faults = Vec::new();
+    if !skips(ANNOTATION_SKIP_KUBE_PROXY) {
+        faults.extend(budget.within(inside::update_kube_proxy(workload, &scope.spec)).await.err());
+    }
+    if !skips(ANNOTATION_SKIP_COREDNS) {
+        faults.extend(budget.within(inside::update_coredns(workload, &scope.spec)).await.err());
+    }
+    expiries(objects, scope, workload, budget).await?;
+    for why in &faults {
+        tracing::warn!(control_plane = %scope.plane.name_any(), why, "an addon of a cluster is not as its control plane says");
+    }
+    findings.blocked = findings.blocked.take().or_else(|| faults.into_iter().next());
+    Ok(())
+}
+
+/// Notes when the certificates of each machine end, once.
+async fn expiries(objects: &Objects, scope: &Scope, workload: &Workload, budget: Budget) -> Result<(), Fault> {
+    for owned in &scope.owned {
+        let (Some(node), Some(config)) = (owned.node(), &owned.config) else { continue };
+        if config.object.annotations().contains_key(ANNOTATION_EXPIRY)
+            || owned.machine.metadata.deletion_timestamp.is_some()
+        {
+            continue;
+        }
+        let (namespace, cluster) = (scope.namespace(), scope.name_of_cluster());
+        let of = (namespace.as_str(), cluster.as_str());
+        let asked = inside::certificate_end(objects.client(), workload, of, &node, port(config));
+        match budget.within(asked).await {
+            Ok(ends) => {
+                let patch = json!({"metadata": {"annotations": {ANNOTATION_EXPIRY: conditions::whole(ends)}}});
+                objects.patch(config, &patch).await?;
+            }
+            // The others most likely neither, and each takes its time.
+            Err(why) => {
+                tracing::debug!(node, why, "cannot see when the certificates of a machine end");
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where the API server of a machine listens.
+fn port(config: &Found) -> u16 {
+    let spec = &config.data()["spec"];
+    let paths =
+        ["/initConfiguration/localAPIEndpoint/bindPort", "/joinConfiguration/controlPlane/localAPIEndpoint/bindPort"];
+    let port =
+        paths.into_iter().find_map(|path| spec.pointer(path)?.as_u64()).and_then(|port| u16::try_from(port).ok());
+    port.filter(|port| *port > 0).unwrap_or(6443)
+}
