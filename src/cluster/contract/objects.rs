@@ -82,6 +82,14 @@ impl Found {
         &self.object.data
     }
 
+    /// Without spec and status, which may be large, and without who wrote it.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        self.object.data = Value::Null;
+        self.object.metadata.managed_fields = None;
+        self
+    }
+
     /// Whether it is going.
     pub fn is_deleted(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()

@@ -61,7 +61,7 @@ pub(super) async fn delete(
         None => Vec::<String>::new(),
     };
     let owned: Vec<Owned> =
-        ours.into_iter().map(|machine| Owned { machine, config: None, infrastructure: None }).collect();
+        ours.into_iter().map(|machine| Owned { machine, told: None, config: None, infrastructure: None }).collect();
     let shown: Vec<Shown> = owned.iter().map(Owned::shown).collect();
     let deleting = if workers.is_empty() {
         for owned in &owned {

@@ -24,6 +24,7 @@ mod settle;
 mod status;
 #[cfg(test)]
 mod tests;
+mod told;
 mod upgrade;
 
 pub use life::ControlPlanes;

@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::desired;
 use super::fault::Fault;
-use super::health::{self, Host, NODE_LABEL, NODE_MARKED, PODS, Verdicts};
+use super::health::{self, Host, NODE_MARKED, PODS, Verdicts};
 use super::plan::{self, Plane, Remediation, Retries, RolloutRules, rollout_dates};
 use super::status::{OWNER_REMEDIATED, Shown};
+use super::told::Told;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{
     ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND, ANNOTATION_DELETE_MACHINE, ANNOTATION_REMEDIATE,
@@ -22,13 +23,15 @@ use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATING,
 use crate::cluster::contract::{Found, KubeVersion, Objects, Verdict, conditions, owners};
 
 /// Machines of a cluster that are listed at once.
-const PAGE: u32 = 500;
+const PAGE: u32 = 16;
 /// Since this minor version the hook of a control plane is the last one that goes: its kubelet needs the API server beside it.
 const HOOK_LAST_SINCE: (u32, u32) = (1, 31);
 
-/// A machine of the control plane, and what it names.
+/// A machine of the control plane, and what it names, of which spec and status are not kept.
 pub(super) struct Owned {
     pub(super) machine: Machine,
+    /// What kubeadm was told.
+    pub(super) told: Option<Told>,
     pub(super) config: Option<Found>,
     pub(super) infrastructure: Option<Found>,
 }
@@ -46,21 +49,13 @@ impl Owned {
         self.machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
     }
 
-    /// What kubeadm was told.
-    fn told(&self) -> Option<&Value> {
-        self.config.as_ref().map(|config| &config.data()["spec"])
-    }
-
     fn deleted(&self) -> Option<Timestamp> {
         self.machine.metadata.deletion_timestamp.as_ref().map(|time| time.0)
     }
 
     /// For the look at its parts.
     pub(super) fn host(&self) -> Host {
-        let taints = ["initConfiguration", "joinConfiguration"]
-            .into_iter()
-            .find_map(|kind| self.told()?.get(kind)?.pointer("/nodeRegistration/taints")?.as_array());
-        let untainted = taints.is_some_and(|taints| !taints.iter().any(|taint| taint["key"] == NODE_LABEL));
+        let untainted = self.told.is_some_and(|told| told.is_untainted);
         Host { node: self.node(), deleted: self.deleted().is_some(), untainted }
     }
 
@@ -103,7 +98,12 @@ impl Owned {
         let status = self.machine.status.as_ref();
         let expires = status.and_then(|status| status.certificates_expiry_date.as_ref()).map(|time| time.0);
         let mut why = rollout_dates(rules, created, expires, now);
-        why.extend(desired::outdated(spec, self.machine.spec.version.as_deref(), cloned, self.told()));
+        why.extend(desired::outdated(
+            spec,
+            self.machine.spec.version.as_deref(),
+            cloned,
+            self.told.map(|told| told.is_current),
+        ));
         why
     }
 
@@ -151,6 +151,7 @@ impl Scope {
         let namespace = plane.namespace().unwrap_or_default();
         let selector = format!("{LABEL_CLUSTER}={},{LABEL_CONTROL_PLANE}", cluster.name_any());
         let uid = plane.uid().unwrap_or_default();
+        let spec = serde_json::to_value(&plane.spec).map_err(kube::Error::SerdeError)?;
         let (mut owned, mut orphans, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         for machine in machines(objects, &namespace, &selector, MOST).await? {
             match owners::controller(&machine.metadata) {
@@ -159,15 +160,17 @@ impl Scope {
                         Some(reference) => objects.get(&namespace, reference).await?,
                         None => None,
                     };
-                    let infrastructure = objects.get(&namespace, &machine.spec.infrastructure_ref).await?;
-                    owned.push(Owned { machine, config, infrastructure });
+                    let told = config.as_ref().map(|config| Told::new(&config.data()["spec"], &spec));
+                    let config = config.map(Found::bare);
+                    let infrastructure =
+                        objects.get(&namespace, &machine.spec.infrastructure_ref).await?.map(Found::bare);
+                    owned.push(Owned { machine, told, config, infrastructure });
                 }
                 Some(_) => foreign.push(machine.name_any()),
                 None => orphans.push(machine),
             }
         }
         owned.sort_by_key(Owned::name);
-        let spec = serde_json::to_value(&plane.spec).map_err(kube::Error::SerdeError)?;
         Ok(Self { plane, spec, cluster, owned, orphans, foreign })
     }
 
@@ -239,7 +242,7 @@ impl Scope {
 }
 
 /// Machines of one control plane: where there are more something is wrong, and all of them are in memory.
-pub(super) const MOST: usize = 64;
+pub(super) const MOST: usize = 16;
 
 /// Machines with these labels.
 ///

@@ -46,7 +46,7 @@ pub(super) async fn settle(
 /// Notes when the certificates of each machine end, once.
 async fn expiries(objects: &Objects, scope: &Scope, workload: &Workload, budget: Budget) -> Result<(), Fault> {
     for owned in &scope.owned {
-        let (Some(node), Some(config)) = (owned.node(), &owned.config) else { continue };
+        let (Some(node), Some(config), Some(told)) = (owned.node(), &owned.config, owned.told) else { continue };
         if config.object.annotations().contains_key(ANNOTATION_EXPIRY)
             || owned.machine.metadata.deletion_timestamp.is_some()
         {
@@ -54,7 +54,7 @@ async fn expiries(objects: &Objects, scope: &Scope, workload: &Workload, budget:
         }
         let (namespace, cluster) = (scope.namespace(), scope.name_of_cluster());
         let of = (namespace.as_str(), cluster.as_str());
-        let asked = inside::certificate_end(objects.client(), workload, of, &node, port(config));
+        let asked = inside::certificate_end(objects.client(), workload, of, &node, told.port);
         match budget.within(asked).await {
             Ok(ends) => {
                 let patch = json!({"metadata": {"annotations": {ANNOTATION_EXPIRY: conditions::whole(ends)}}});
@@ -68,14 +68,4 @@ async fn expiries(objects: &Objects, scope: &Scope, workload: &Workload, budget:
         }
     }
     Ok(())
-}
-
-/// Where the API server of a machine listens.
-fn port(config: &Found) -> u16 {
-    let spec = &config.data()["spec"];
-    let paths =
-        ["/initConfiguration/localAPIEndpoint/bindPort", "/joinConfiguration/controlPlane/localAPIEndpoint/bindPort"];
-    let port =
-        paths.into_iter().find_map(|path| spec.pointer(path)?.as_u64()).and_then(|port| u16::try_from(port).ok());
-    port.filter(|port| *port > 0).unwrap_or(6443)
 }
