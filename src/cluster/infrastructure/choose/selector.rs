@@ -4,19 +4,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::api::infrastructure::HostSelector;
 
 /// Requirements of one selector, at most.
 const MOST: usize = 256;
-/// Values of one requirement, at most.
+/// Values of all its requirements, at most.
 const VALUES: usize = 256;
 /// Letters of a value that a message shows.
 const SHOWN: usize = 63;
 
 /// What a host's labels must be.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Selector(Vec<Requirement>);
+pub struct Selector(Vec<Arc<Requirement>>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Requirement {
@@ -58,7 +59,7 @@ pub enum SelectorFault {
         wants: &'static str,
     },
     /// Too many.
-    #[error("hostSelector has more than {MOST} requirements")]
+    #[error("hostSelector has more than {MOST} requirements or {VALUES} values")]
     TooMany,
 }
 
@@ -70,16 +71,17 @@ impl Selector {
     /// When it makes no sense.
     pub fn new(selector: Option<&HostSelector>) -> Result<Self, SelectorFault> {
         let Some(selector) = selector else { return Ok(Self::default()) };
-        if selector.match_labels.len() + selector.match_expressions.len() > MOST {
+        let values: usize = selector.match_expressions.iter().map(|expression| expression.values.len()).sum();
+        if selector.match_labels.len() + selector.match_expressions.len() > MOST || values > VALUES {
             return Err(SelectorFault::TooMany);
         }
         let labels = selector
             .match_labels
             .iter()
-            .map(|(key, value)| Ok(Requirement { key: key.clone(), test: Test::In(vec![value.clone()]) }));
+            .map(|(key, value)| Ok(Arc::new(Requirement { key: key.clone(), test: Test::In(vec![value.clone()]) })));
         let expressions = selector.match_expressions.iter().map(|expression| {
             let test = test(&expression.key, &expression.operator, &expression.values)?;
-            Ok(Requirement { key: expression.key.clone(), test })
+            Ok(Arc::new(Requirement { key: expression.key.clone(), test }))
         });
         labels.chain(expressions).collect::<Result<_, _>>().map(Self)
     }
@@ -98,11 +100,7 @@ fn test(key: &str, operator: &str, values: &[String]) -> Result<Test, SelectorFa
         _ => Err(wants("exactly one value")),
     };
     let number = || one()?.parse::<i64>().map_err(|_| wants("a whole number"));
-    let some = || match values.len() {
-        0 => Err(wants("at least one value")),
-        1..=VALUES => Ok(values.to_vec()),
-        _ => Err(wants("at most 256 values")),
-    };
+    let some = || if values.is_empty() { Err(wants("at least one value")) } else { Ok(values.to_vec()) };
     let none = |test| if values.is_empty() { Ok(test) } else { Err(wants("no values")) };
     match operator.to_lowercase().as_str() {
         "in" => Ok(Test::In(some()?)),
@@ -134,7 +132,7 @@ impl Test {
 /// A requirement that a host's labels do not meet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unmet {
-    requirement: Requirement,
+    requirement: Arc<Requirement>,
     found: Option<String>,
 }
 
@@ -247,5 +245,7 @@ mod tests {
         let match_expressions = std::iter::repeat_n(one, MOST + 1).flatten().collect();
         let many = HostSelector { match_expressions, ..HostSelector::default() };
         assert_eq!(Selector::new(Some(&many)), Err(SelectorFault::TooMany));
+        let values = expression("k", "In", &["x"; VALUES + 1]);
+        assert_eq!(Selector::new(Some(&values)), Err(SelectorFault::TooMany));
     }
 }
