@@ -12,6 +12,7 @@ use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
+use super::grouped::{Mention, Mentions};
 use super::watches::{Change, Key, Watches, key};
 
 /// Names of objects that a controller has yet to look at: each once, however often it was woken for. Cheap to clone.
@@ -29,6 +30,12 @@ impl Wakes {
     pub fn wake(&self, key: Key) {
         self.names().insert(key);
         self.0.more.notify_one();
+    }
+
+    /// Whether the object is yet to be looked at.
+    #[cfg(test)]
+    pub fn is_woken(&self, key: &Key) -> bool {
+        self.names().contains(key)
     }
 
     fn names(&self) -> MutexGuard<'_, HashSet<Key>> {
@@ -59,11 +66,13 @@ impl Wakes {
 pub struct Cache<V: Resource<DynamicType = ()> + 'static> {
     store: Store<V>,
     wakes: Wakes,
+    // std's lock: held for a look, never across an await.
+    mentions: Arc<Mutex<Mentions>>,
 }
 
 impl<V: Resource<DynamicType = ()> + Clone + 'static> Clone for Cache<V> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), wakes: self.wakes.clone() }
+        Self { store: self.store.clone(), wakes: self.wakes.clone(), mentions: self.mentions.clone() }
     }
 }
 
@@ -73,15 +82,31 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
+        Self::indexed(watches, view, |_| Vec::new())
+    }
+
+    /// The same, and finds objects by what they mention: few things, of names that have bounds.
+    pub fn indexed<K>(
+        watches: &mut Watches,
+        view: impl Fn(&K) -> V + Send + 'static,
+        mentions: impl Fn(&K) -> Vec<Mention> + Send + 'static,
+    ) -> Self
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
         let (store, mut writer) = reflector::store();
-        let cache = Self { store, wakes: Wakes::default() };
+        let cache = Self { store, wakes: Wakes::default(), mentions: Arc::default() };
         let (kept, mut complete) = (cache.clone(), false);
         watches.observe(move |change: &Change<'_, K>| match change {
             Change::Put(object) => {
+                let key = key(*object);
+                // Found first and woken last: what changes in between wakes it once more.
+                kept.mentions().put(&key, mentions(object));
                 writer.apply_watcher_event(&Event::Apply(view(object)));
-                kept.wakes.wake(key(*object));
+                kept.wakes.wake(key);
             }
             Change::Gone(key) => {
+                kept.mentions().put(key, Vec::new());
                 if let Some(gone) = kept.get(key) {
                     writer.apply_watcher_event(&Event::Delete(V::clone(&gone)));
                 }
@@ -105,12 +130,28 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
         self.store.state()
     }
 
+    /// Those that mention something.
+    pub fn mentioning(&self, mention: &Mention) -> Vec<Arc<V>> {
+        let keys: Vec<Key> = self.mentions().of(mention).cloned().collect();
+        keys.iter().filter_map(|key| self.get(key)).collect()
+    }
+
+    /// Has those looked at that mention something.
+    pub fn wake_mentioning(&self, mention: &Mention) {
+        self.mentions().of(mention).for_each(|key| self.wakes.wake(key.clone()));
+    }
+
+    fn mentions(&self) -> MutexGuard<'_, Mentions> {
+        // Nothing in it can panic between two changes that belong together.
+        self.mentions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has objects looked at.
     pub fn wakes(&self) -> &Wakes {
         &self.wakes
     }
 
-    /// Has those looked at of which `wanted` is true.
+    /// Has those looked at of which `wanted` is true: all are looked through, which is not for what happens often.
     pub fn wake_where(&self, wanted: impl Fn(&V) -> bool) {
         for object in self.all().iter().filter(|object| wanted(object)) {
             self.wakes.wake(key(object.as_ref()));

@@ -1,6 +1,6 @@
-//! What is known of objects, by what they belong to.
+//! What is known of objects, by what they belong to, and by what they mention.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::watches::Key;
 
@@ -57,9 +57,84 @@ impl<T: PartialEq> Grouped<T> {
     }
 }
 
+/// What an object says of another: that it is of a cluster, made from a template, for a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mention {
+    /// What is mentioned, as what: usually a kind.
+    what: &'static str,
+    /// Its namespace and name.
+    of: Key,
+}
+
+impl Mention {
+    /// The object of this namespace and name, as `what`; without a name, everything of the namespace.
+    pub fn new(what: &'static str, namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { what, of: (namespace.into(), name.into()) }
+    }
+}
+
+/// Objects by what they mention, so that nobody looks through all objects for those whom a change concerns.
+#[derive(Debug, Default)]
+pub struct Mentions {
+    by: HashMap<Mention, BTreeSet<Key>>,
+    /// What each object mentions, by which it is found when it goes.
+    of: HashMap<Key, Vec<Mention>>,
+}
+
+impl Mentions {
+    /// Takes note of what an object mentions now; nothing when it is gone.
+    pub fn put(&mut self, object: &Key, now: Vec<Mention>) {
+        if self.of.get(object).map(Vec::as_slice).unwrap_or_default() == now {
+            return;
+        }
+        for before in self.of.remove(object).unwrap_or_default() {
+            if let Some(all) = self.by.get_mut(&before) {
+                all.remove(object);
+                if all.is_empty() {
+                    self.by.remove(&before);
+                }
+            }
+        }
+        if now.is_empty() {
+            return;
+        }
+        for mention in &now {
+            self.by.entry(mention.clone()).or_default().insert(object.clone());
+        }
+        self.of.insert(object.clone(), now);
+    }
+
+    /// The objects that mention something, in the order of their names.
+    pub fn of(&self, mention: &Mention) -> impl Iterator<Item = &Key> {
+        self.by.get(mention).into_iter().flatten()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_those_are_found_that_mention_something() {
+        let (cluster, other) = (Mention::new("Cluster", "rack", "c"), Mention::new("Cluster", "rack", "d"));
+        let template = Mention::new("Template", "rack", "c");
+        let mut known = Mentions::default();
+        known.put(&key("a"), vec![cluster.clone(), template.clone()]);
+        known.put(&key("b"), vec![cluster.clone()]);
+        known.put(&("hall".into(), "a".into()), vec![Mention::new("Cluster", "hall", "c")]);
+        let names = |known: &Mentions, of: &Mention| known.of(of).map(|key| key.1.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            (names(&known, &cluster), names(&known, &template)),
+            (vec!["a".into(), "b".into()], vec!["a".into()])
+        );
+        known.put(&key("a"), vec![other.clone()]);
+        assert_eq!((names(&known, &cluster), names(&known, &other)), (vec!["b".into()], vec!["a".into()]));
+        assert_eq!(known.of(&template).count(), 0);
+        known.put(&key("a"), Vec::new());
+        known.put(&key("b"), Vec::new());
+        known.put(&key("b"), Vec::new());
+        assert_eq!((known.by.len(), known.of.len()), (1, 1), "the other namespace's is left");
+    }
 
     fn key(name: &str) -> Key {
         ("rack".into(), name.into())

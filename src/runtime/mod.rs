@@ -28,7 +28,7 @@ mod watches;
 pub use cache::{Cache, Wakes};
 pub use controller::{Reconcile, run};
 pub use events::Note;
-pub use grouped::Grouped;
+pub use grouped::{Grouped, Mention};
 pub use readable::Readable;
 pub use slim::{Slim, essence};
 pub use tasks::{Jobs, Task, Tasks};

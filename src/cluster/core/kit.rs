@@ -3,18 +3,22 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::api::cluster::LABEL_CLUSTER;
-use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
-use crate::cluster::contract::{Objects, ReferenceError};
+use crate::api::cluster::v1beta2::{
+    Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet, MachineTemplateSpec,
+};
+use crate::cluster::contract::{Objects, ReferenceError, owners};
 use crate::cluster::workload::{WorkloadError, Workloads, said};
-use crate::runtime::{Cache, Key, Watches};
+use crate::runtime::{Cache, Key, Mention, Watches, objects};
 
 /// Characters of an annotation's value that are kept: the keys are what counts.
 const ANNOTATION_KEPT: usize = 256;
+
+/// Letters of a name or UID that objects are found by.
+const NAME: usize = 253;
 
 /// How long a look may take: what hangs is begun anew with what is so by then.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(600);
@@ -49,7 +53,9 @@ impl Fault {
 pub(super) struct Caches {
     pub clusters: Cache<Cluster>,
     pub machines: Cache<Machine>,
+    /// Without their templates: who goes by these reads the object.
     pub sets: Cache<MachineSet>,
+    /// Without their templates, too.
     pub deployments: Cache<MachineDeployment>,
     pub checks: Cache<MachineHealthCheck>,
 }
@@ -63,12 +69,39 @@ impl Caches {
                 thin.spec.topology = None;
                 thin
             }),
-            machines: Cache::new(watches, thin::<Machine>),
-            sets: Cache::new(watches, thin::<MachineSet>),
-            deployments: Cache::new(watches, thin::<MachineDeployment>),
-            checks: Cache::new(watches, thin::<MachineHealthCheck>),
+            machines: Cache::indexed(watches, thin::<Machine>, |one| mentions(one, &one.spec.cluster_name)),
+            sets: Cache::indexed(watches, set, |one| mentions(one, &one.spec.cluster_name)),
+            deployments: Cache::indexed(watches, deployment, |one| mentions(one, &one.spec.cluster_name)),
+            checks: Cache::indexed(watches, thin::<MachineHealthCheck>, |one| mentions(one, &one.spec.cluster_name)),
         }
     }
+}
+
+/// A cluster, as the one that an object is of.
+pub(super) fn of_cluster((namespace, name): &Key) -> Mention {
+    Mention::new("Cluster", namespace, name)
+}
+
+/// An object of this UID, as the one that controls another of its namespace.
+pub(super) fn kept_by(owner: &impl ResourceExt) -> Mention {
+    Mention::new("Controller", owner.namespace().unwrap_or_default(), owner.uid().unwrap_or_default())
+}
+
+/// What an object of a cluster is found by: its cluster, and what controls it. What nobody controls is found as such.
+fn mentions(object: &impl ResourceExt, cluster: &str) -> Vec<Mention> {
+    let namespace = object.namespace().unwrap_or_default();
+    let controller = owners::controller(object.meta());
+    let controller = match controller {
+        Some(owner) if owner.uid.len() <= NAME => Some(Mention::new("Controller", &*namespace, &*owner.uid)),
+        Some(_) => None,
+        None => Some(nobodys(&(namespace.clone(), cluster.to_owned()))),
+    };
+    [of_cluster(&(namespace, cluster.to_owned()))].into_iter().chain(controller).collect()
+}
+
+/// A cluster, as the one that an object is of which nothing controls.
+pub(super) fn nobodys((namespace, cluster): &Key) -> Mention {
+    Mention::new("Nobody's of the cluster", namespace, cluster)
 }
 
 /// A copy without what only clients look at.
@@ -82,6 +115,18 @@ fn thin<K: Resource + Clone>(object: &K) -> K {
             value.shrink_to_fit();
         }
     }
+    thin
+}
+
+fn set(object: &MachineSet) -> MachineSet {
+    let mut thin = thin(object);
+    thin.spec.template = MachineTemplateSpec::default();
+    thin
+}
+
+fn deployment(object: &MachineDeployment) -> MachineDeployment {
+    let mut thin = thin(object);
+    thin.spec.template = MachineTemplateSpec::default();
     thin
 }
 
@@ -106,17 +151,23 @@ impl Kit {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Whether an object of a cluster is left, as the API says now.
-    pub(super) async fn is_left<K>(&self, namespace: &str, cluster: &str) -> Result<bool, kube::Error>
+    /// The objects of a namespace that are wanted, as the API says now: what is known of them may be behind. They are read page
+    /// by page, of which nothing else is kept.
+    pub(super) async fn listed<K>(
+        &self,
+        namespace: &str,
+        wanted: impl Fn(&K) -> bool + Send,
+    ) -> Result<Vec<K>, kube::Error>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let of_cluster = ListParams::default().labels(&format!("{LABEL_CLUSTER}={cluster}")).limit(1);
-        Ok(!self.api::<K>(namespace).list(&of_cluster).await?.items.is_empty())
+        let mut found = Vec::new();
+        let keep = |object| {
+            if wanted(&object) {
+                found.push(object);
+            }
+        };
+        objects::each(&self.api::<K>(namespace), keep).await?;
+        Ok(found)
     }
-}
-
-/// Whether an object is of a cluster: by its namespace, and by the name it gives.
-pub(super) fn is_of(object: &impl ResourceExt, named: &str, (namespace, cluster): &Key) -> bool {
-    named == cluster && object.meta().namespace.as_deref() == Some(namespace)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::stream;
 use kube::{Resource, ResourceExt};
 
-use super::kit::{Caches, Kit};
+use super::kit::{Caches, Kit, kept_by, of_cluster};
 use super::{clusters, deployments, health, machines, sets};
 use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::GROUP;
@@ -15,7 +15,7 @@ use crate::api::cluster::keys::LABEL_DEPLOYMENT;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
-use crate::cluster::contract::{Objects, owners, pause, wake};
+use crate::cluster::contract::{Objects, pause, wake};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Change, Key, Watches, key, run};
@@ -80,21 +80,13 @@ fn keepers(watches: &mut Watches, caches: &Caches) {
     // Who keeps a machine's deployment up to date is told of the other way round, too.
     wake::on::<MachineDeployment>(watches, caches.sets.wakes().clone(), {
         let sets = caches.sets.clone();
-        move |one: &MachineDeployment| {
-            let own = sets.all().into_iter().filter(|set| {
-                set.namespace() == one.namespace()
-                    && owners::controller(&set.metadata).is_some_and(|owner| owner.name == one.name_any())
-            });
-            own.map(|set| key(set.as_ref())).collect()
-        }
+        move |one: &MachineDeployment| sets.mentioning(&kept_by(one)).iter().map(|set| key(set.as_ref())).collect()
     });
     wake::on::<Machine>(watches, caches.checks.wakes().clone(), {
         let checks = caches.checks.clone();
         move |one: &Machine| {
-            let of = checks.all().into_iter().filter(|check| {
-                check.namespace() == one.namespace() && check.spec.cluster_name == one.spec.cluster_name
-            });
-            of.map(|check| key(check.as_ref())).collect()
+            let cluster = (one.namespace().unwrap_or_default(), one.spec.cluster_name.clone());
+            checks.mentioning(&of_cluster(&cluster)).iter().map(|check| key(check.as_ref())).collect()
         }
     });
 }
@@ -134,11 +126,11 @@ fn cluster(watches: &mut Watches, caches: &Caches) {
             }
             Change::Listed => return,
         };
-        let is = |namespace: Option<String>, cluster: &str| namespace.as_ref() == Some(&of.0) && cluster == of.1;
-        caches.machines.wake_where(|one| is(one.namespace(), &one.spec.cluster_name));
-        caches.sets.wake_where(|one| is(one.namespace(), &one.spec.cluster_name));
-        caches.deployments.wake_where(|one| is(one.namespace(), &one.spec.cluster_name));
-        caches.checks.wake_where(|one| is(one.namespace(), &one.spec.cluster_name));
+        let of = of_cluster(&of);
+        caches.machines.wake_mentioning(&of);
+        caches.sets.wake_mentioning(&of);
+        caches.deployments.wake_mentioning(&of);
+        caches.checks.wake_mentioning(&of);
     });
 }
 

@@ -37,6 +37,8 @@ struct Known {
     of_machine: Grouped<bool>,
     /// Claims of addresses by their data.
     addresses: HashMap<AddressClaims, Grouped<()>>,
+    /// The templates of claims, by the claims' cluster.
+    of_cluster: Grouped<Key>,
     /// Whether clusters are paused.
     clusters: HashMap<Key, bool>,
     /// Kinds that were not listed yet.
@@ -79,7 +81,9 @@ pub(super) fn claim(object: &Metal3DataClaim) -> Claim {
 fn data(object: &Metal3Data) -> Option<(Key, Data)> {
     let template = template_of(&key(object).0, object.spec.template.as_ref())?;
     let claim = object.spec.claim.as_ref().map(|claim| claim.name.clone()).unwrap_or_default();
-    Some((template, Data { name: object.name_any(), index: object.spec.index.unwrap_or_default(), claim }))
+    let claim_uid = owners::of_kind(&object.metadata, infrastructure::GROUP, "Metal3DataClaim");
+    let claim_uid = claim_uid.map(|owner| owner.uid.clone());
+    Some((template, Data { name: object.name_any(), index: object.spec.index.unwrap_or_default(), claim, claim_uid }))
 }
 
 impl Index {
@@ -98,10 +102,16 @@ impl Index {
         watches.observe(move |change: &Change<'_, Metal3DataClaim>| match change {
             Change::Put(object) => {
                 let place = key(*object);
-                let of = template_of(&place.0, object.spec.template.as_ref()).map(|of| (of, claim(object)));
-                index.put(&templates, |known| known.claims.put(&place, of));
+                let template = template_of(&place.0, object.spec.template.as_ref());
+                let claim = claim(object);
+                let cluster = claim.cluster.clone().map(|cluster| (place.0.clone(), cluster));
+                index.lock().of_cluster.put(&place, cluster.zip(template.clone()));
+                index.put(&templates, |known| known.claims.put(&place, template.map(|of| (of, claim))));
             }
-            Change::Gone(place) => index.put(&templates, |known| known.claims.put(place, None)),
+            Change::Gone(place) => {
+                index.lock().of_cluster.put(place, None);
+                index.put(&templates, |known| known.claims.put(place, None));
+            }
             Change::Listed => index.listed(&templates, 0),
         });
     }
@@ -164,8 +174,7 @@ impl Index {
                 let (place, paused) = (key(*cluster), cluster.spec.paused == Some(true));
                 let mut known = index.lock();
                 if known.clusters.insert(place.clone(), paused) == Some(true) && !paused {
-                    let here = known.claims.groups().filter(|template| template.0 == place.0);
-                    here.for_each(|template| templates.wake(template.clone()));
+                    known.of_cluster.of(&place).for_each(|(_, template)| templates.wake(template.clone()));
                 }
             }
             Change::Gone(place) => drop(index.lock().clusters.remove(*place)),

@@ -35,7 +35,7 @@ use crate::api::{Declared, ServedVersion, StoragePolicy, cluster, infrastructure
 use crate::apiserver::Admission;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
-use crate::runtime::{Cache, Change, Slim, Watches, key, run};
+use crate::runtime::{Cache, Change, Mention, Slim, Watches, key, run};
 
 /// What is kept of each claim and data beside the store.
 const MEMORY: usize = 2000;
@@ -128,7 +128,11 @@ impl MachineData {
 
     fn watching(watches: &mut Watches) -> Self {
         let templates = Cache::new(watches, |template: &Metal3DataTemplate| Slim::from(template));
-        let data = Cache::new(watches, |data: &Metal3Data| Slim::from(data));
+        let claim = |data: &Metal3Data| {
+            let claim = data.spec.claim.as_ref().filter(|_| data.metadata.deletion_timestamp.is_some());
+            claim.map(|claim| goes_with(&key(data).0, &claim.name)).into_iter().collect()
+        };
+        let data = Cache::indexed(watches, |data: &Metal3Data| Slim::from(data), claim);
         let claims = Cache::new(watches, |claim: &Metal3DataClaim| Slim::from(claim));
         let index = Index::default();
         index.follow(watches, &Woken { templates: templates.wakes().clone(), data: data.wakes().clone() });
@@ -145,8 +149,8 @@ impl MachineData {
         let known = all.clone();
         watches.observe(move |change: &Change<'_, Metal3DataClaim>| {
             // Data that is to go waits for its claim.
-            if let Change::Gone(claim) = change {
-                known.data.wake_where(|data| data_of(data, claim));
+            if let Change::Gone((namespace, claim)) = change {
+                known.data.wake_mentioning(&goes_with(namespace, claim));
             }
         });
         all
@@ -168,9 +172,9 @@ impl MachineData {
     }
 }
 
-/// Whether data that is to go may be of a claim.
-fn data_of(data: &Slim<Metal3Data>, claim: &crate::runtime::Key) -> bool {
-    kube::Resource::meta(data).deletion_timestamp.is_some() && key(data).0 == claim.0
+/// A claim, as the one that data goes with.
+fn goes_with(namespace: &str, claim: &str) -> Mention {
+    Mention::new("Metal3DataClaim", namespace, claim)
 }
 
 impl Life for MachineData {

@@ -39,6 +39,15 @@ pub(super) struct Data {
     pub index: i32,
     /// Name of its claim.
     pub claim: String,
+    /// UID of that, where it says so: of one name there may have been several.
+    pub claim_uid: Option<String>,
+}
+
+impl Data {
+    /// Whether it is of a claim, and not of an earlier one of its name.
+    fn is_of(&self, claim: &Claim) -> bool {
+        self.claim == claim.name && self.claim_uid.as_ref().is_none_or(|uid| *uid == claim.uid)
+    }
 }
 
 /// One thing that is to be done.
@@ -61,6 +70,16 @@ pub(super) struct Plan {
     pub steps: Vec<Step>,
     /// Indexes and claims.
     pub indexes: BTreeMap<i32, String>,
+}
+
+impl Plan {
+    /// Leaves so many steps: what answers a claim first, before what only tells it again. False when that is not all.
+    pub fn keep(&mut self, most: usize) -> bool {
+        self.steps.sort_by_key(|step| matches!(step, Step::Tell(..)));
+        let is_all = self.steps.len() <= most;
+        self.steps.truncate(most);
+        is_all
+    }
 }
 
 /// Name of the data with an index.
@@ -87,7 +106,8 @@ pub(super) fn plan(
     }
     let mut from = 0;
     for claim in claims {
-        let its = by_claim.get(claim.name.as_str()).cloned().unwrap_or_default();
+        let mut its = by_claim.get(claim.name.as_str()).cloned().unwrap_or_default();
+        its.retain(|data| data.is_of(&claim));
         if claim.deleted {
             if claim.held {
                 let mut names: Vec<String> = its.iter().map(|data| data.name.clone()).collect();
@@ -163,7 +183,16 @@ mod tests {
     }
 
     fn data(index: i32, claim: &str) -> Data {
-        Data { name: data_name("t", index), index, claim: claim.into() }
+        Data { name: data_name("t", index), index, claim: claim.into(), claim_uid: None }
+    }
+
+    #[test]
+    fn claims_that_have_no_data_come_before_those_that_are_told_again() {
+        let claims = vec![claim("told"), claim("x"), claim("y")];
+        let mut plan = plan(None, claims, &[data(0, "told")], |_| false, &BTreeSet::new());
+        assert!(plan.keep(3) && plan.steps.len() == 3);
+        assert!(matches!(plan.steps.last(), Some(Step::Tell(told, _)) if told.name == "told"));
+        assert!(!plan.keep(2) && plan.steps.iter().all(|step| matches!(step, Step::Make(..))));
     }
 
     fn planned(closed: Option<&str>, claims: &[Claim], all: &[Data], foreign: &[i32]) -> Vec<String> {
@@ -192,6 +221,14 @@ mod tests {
             (vec![Claim { error: Some("x".into()), ..told("a", 5) }], vec![data(5, "a")], vec![], vec!["a has t-5"]),
             (vec![Claim { held: false, ..told("a", 5) }], vec![data(5, "a")], vec![], vec!["a has t-5"]),
             (vec![told("a", 5)], vec![], vec![], vec!["a gets 0"]),
+            // It was made for a claim of the name that was before.
+            (
+                vec![claim("a")],
+                vec![Data { claim_uid: Some("before".into()), ..data(0, "a") }],
+                vec![],
+                vec!["a gets 1"],
+            ),
+            (vec![claim("a")], vec![Data { claim_uid: Some("a".into()), ..data(0, "a") }], vec![], vec!["a has t-0"]),
             (vec![deleted("a")], vec![data(1, "a")], vec![], vec!["a leaves [\"t-1\"]"]),
             (
                 vec![Claim { deleted: true, ..told("a", 7) }],

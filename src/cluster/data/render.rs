@@ -17,10 +17,10 @@ use super::templates::{MESSAGE_MAX, RETRY, is_conflict};
 use super::{meta_data, network_data, pools};
 use crate::api::cluster::v1beta2::{self, Cluster};
 use crate::api::cluster::{self, LABEL_CLUSTER};
-use crate::api::infrastructure::data::FINALIZER_DATA;
 use crate::api::infrastructure::data::v1beta2::{
     Metal3Data, Metal3DataClaim, Metal3DataTemplate, Metal3DataTemplateSpec,
 };
+use crate::api::infrastructure::data::{FINALIZER_CLAIM, FINALIZER_DATA};
 use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::infrastructure::{self};
 use crate::api::metal3::{BareMetalHost, HardwareData, SecretReference};
@@ -31,6 +31,8 @@ use crate::runtime::{Key, Reconcile, Slim, key, objects};
 const ANNOTATION_HOST: &str = "metal3.io/BareMetalHost";
 /// How often it is looked at what wakes nobody, as a host's hardware.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The same where something is left of an earlier machine, which goes by itself, or when somebody deletes it.
+const LOOK_LATER: Duration = Duration::from_secs(300);
 
 /// Makes the Secrets.
 pub(super) struct Rendering {
@@ -44,6 +46,8 @@ pub(super) struct Rendering {
 enum Waits {
     /// For this.
     For(String),
+    /// For this, which takes longer.
+    Long(String),
     /// The API failed.
     Api(kube::Error),
 }
@@ -58,6 +62,11 @@ impl From<RenderError> for Waits {
     fn from(error: RenderError) -> Self {
         Self::For(error.to_string())
     }
+}
+
+/// A Secret of an earlier Metal3Data says what an earlier machine was to be.
+fn stale(name: &str) -> Waits {
+    Waits::Long(format!("the Secret {name} was made for an earlier Metal3Data, and is not used: it must go first"))
 }
 
 fn wait<T>(why: impl Into<String>) -> Result<T, Waits> {
@@ -95,13 +104,15 @@ impl Reconcile for Rendering {
                 return Ok(Action::requeue(LOOK_AGAIN));
             }
         }
-        let (ready, error) = match self.make(&place, data).await {
-            Ok(()) => (true, None),
-            Err(Waits::For(why)) => (false, Some(why.chars().take(MESSAGE_MAX).collect::<String>())),
+        let (error, next) = match self.make(&place, data).await {
+            Ok(()) => (None, Action::await_change()),
+            Err(Waits::For(why)) => (Some(why), Action::requeue(LOOK_AGAIN)),
+            Err(Waits::Long(why)) => (Some(why), Action::requeue(LOOK_LATER)),
             Err(Waits::Api(error)) => return Err(error),
         };
-        self.report(&place, ready, error).await?;
-        Ok(if ready { Action::await_change() } else { Action::requeue(LOOK_AGAIN) })
+        let error = error.map(|why| why.chars().take(MESSAGE_MAX).collect::<String>());
+        self.report(&place, error.is_none(), error).await?;
+        Ok(next)
     }
 }
 
@@ -115,7 +126,8 @@ impl Rendering {
 
     /// Gives back what was taken for it, once its claim is gone: until then the machine may use it.
     async fn end(&self, place: &Key, data: &Metal3Data) -> Result<Action, kube::Error> {
-        if !data.finalizers().iter().any(|name| name == FINALIZER_DATA) {
+        let is_held_by = |finalizer: &str| data.finalizers().iter().any(|name| name == finalizer);
+        if !is_held_by(FINALIZER_DATA) && !is_held_by(FINALIZER_CLAIM) {
             return Ok(Action::await_change());
         }
         if let Some(claim) = data.spec.claim.as_ref().filter(|claim| !claim.name.is_empty()) {
@@ -125,6 +137,11 @@ impl Rendering {
             if its {
                 return Ok(Action::requeue(LOOK_AGAIN));
             }
+        }
+        // Its claim was to let it go, and was taken away before it did.
+        if is_held_by(FINALIZER_CLAIM) {
+            objects::release(&self.api(&place.0), data, FINALIZER_CLAIM).await?;
+            return Ok(Action::requeue(RETRY));
         }
         if !addresses::give_back(&self.client, &self.index, data).await? {
             return Ok(Action::requeue(RETRY));
@@ -149,11 +166,13 @@ impl Rendering {
         let secrets = self.api::<Secret>(&place.0);
         let mut missing = Vec::new();
         for (document, name) in wanted(&data, &template.spec) {
-            match look(&secrets, &name).await? {
+            match look(&secrets, &data, &name).await? {
                 There::Yes => {}
                 There::No => missing.push((document, name)),
+                There::Stale => return Err(stale(&name)),
                 There::Other => {
-                    return wait(format!("the Secret {name} is there, and not for this: it has another type"));
+                    let why = "it has another type, or belongs to another object";
+                    return wait(format!("the Secret {name} is there, and not for this: {why}"));
                 }
             }
         }
@@ -185,9 +204,10 @@ impl Rendering {
                 Err(kube::Error::Api(error)) if error.is_invalid() => return wait(error.message),
                 stored => stored?,
             }
-            match look(&secrets, &name).await? {
+            match look(&secrets, &data, &name).await? {
                 There::Yes => {}
-                _ => return wait(format!("the Secret {name} was taken away, or is another's")),
+                There::Stale => return Err(stale(&name)),
+                There::No | There::Other => return wait(format!("the Secret {name} was taken away, or is another's")),
             }
         }
         Ok(())
@@ -201,7 +221,7 @@ impl Rendering {
         let secrets = self.api::<Secret>(&place.0);
         for secret in [&data.spec.meta_data, &data.spec.network_data].into_iter().flatten() {
             let name = secret.name.as_deref().unwrap_or_default();
-            if name.is_empty() || look(&secrets, name).await? != There::Yes {
+            if name.is_empty() || look(&secrets, data, name).await? != There::Yes {
                 return Ok(false);
             }
         }
@@ -215,6 +235,10 @@ impl Rendering {
         let Some(claim) = self.api::<Metal3DataClaim>(&place.0).get_opt(claim).await? else {
             return wait(format!("there is no Metal3DataClaim {claim}"));
         };
+        if !owners::is_owned(&data.metadata, &claim.uid().unwrap_or_default()) {
+            let why = "this was made for an earlier Metal3DataClaim of the name";
+            return Err(Waits::Long(format!("{why} {}, and must go first", claim.name_any())));
+        }
         let Some(owner) = owners::of_kind(&claim.metadata, infrastructure::GROUP, "Metal3Machine") else {
             return wait("Metal3Machine not found in owner references");
         };

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::machine::RenderError;
 use crate::api::cluster::LABEL_CLUSTER;
+use crate::api::infrastructure;
 use crate::api::infrastructure::data::SECRET_TYPE;
 use crate::api::infrastructure::data::v1beta2::Metal3Data;
 use crate::cluster::contract::owners;
@@ -61,21 +62,34 @@ pub(super) enum There {
     Yes,
     /// It is not.
     No,
+    /// There is one that was made for another Metal3Data: an earlier one, of an earlier machine or template.
+    Stale,
     /// There is one of the name that is for something else.
     Other,
 }
 
-/// Looks for a Secret. One that is there stays as it is, so that a machine is made again as it was.
+/// Looks for a Secret of data. One that is there stays as it is, so that a machine is made again as it was.
 ///
 /// # Errors
 ///
 /// What the API says.
-pub(super) async fn look(secrets: &Api<Secret>, name: &str) -> Result<There, kube::Error> {
-    Ok(match secrets.get_opt(name).await? {
-        None => There::No,
-        Some(secret) if secret.type_.as_deref() == Some(SECRET_TYPE) => There::Yes,
-        Some(_) => There::Other,
-    })
+pub(super) async fn look(secrets: &Api<Secret>, data: &Metal3Data, name: &str) -> Result<There, kube::Error> {
+    Ok(secrets.get_opt(name).await?.map_or(There::No, |secret| judge(&secret, data)))
+}
+
+/// Whose a Secret is. One of nobody may be used: whoever made it named it so.
+fn judge(secret: &Secret, data: &Metal3Data) -> There {
+    let meta = &secret.metadata;
+    if secret.type_.as_deref() != Some(SECRET_TYPE) {
+        return There::Other;
+    }
+    if owners::is_owned(meta, data.metadata.uid.as_deref().unwrap_or_default()) {
+        return There::Yes;
+    }
+    if owners::of_kind(meta, infrastructure::GROUP, "Metal3Data").is_some() {
+        return There::Stale;
+    }
+    if owners::controller(meta).is_some() { There::Other } else { There::Yes }
 }
 
 /// Stores a Secret, which goes with its Metal3Data.
@@ -114,6 +128,29 @@ pub(super) async fn store(
 mod tests {
     use super::*;
     use crate::image::configdrive;
+
+    #[test]
+    fn only_a_secret_of_this_data_or_of_nobody_is_used() {
+        let mut data = Metal3Data::new("t-0", Default::default());
+        data.metadata.uid = Some("now".into());
+        let mut before = data.clone();
+        before.metadata.uid = Some("before".into());
+        let mut foreign = Secret::default();
+        (foreign.metadata.name, foreign.metadata.uid) = (Some("x".into()), Some("x".into()));
+        let rows = [
+            (SECRET_TYPE, Some(owners::owner(&data, true)), There::Yes),
+            (SECRET_TYPE, None, There::Yes),
+            (SECRET_TYPE, Some(owners::owner(&before, true)), There::Stale),
+            (SECRET_TYPE, Some(owners::owner(&foreign, true)), There::Other),
+            ("Opaque", Some(owners::owner(&data, true)), There::Other),
+            ("Opaque", None, There::Other),
+        ];
+        for (type_, owner, wanted) in rows {
+            let mut secret = Secret { type_: Some(type_.into()), ..Secret::default() };
+            secret.metadata.owner_references = owner.map(|owner| vec![owner]);
+            assert_eq!(judge(&secret, &data), wanted, "{secret:?}");
+        }
+    }
 
     #[test]
     fn texts_stay_texts_in_yaml() {

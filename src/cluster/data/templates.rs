@@ -24,6 +24,10 @@ use crate::runtime::{Key, Reconcile, Slim, key, objects};
 
 /// Claims of a template that are written for at once.
 const AT_ONCE: usize = 16;
+/// Claims of a template that are answered at once; then others of its namespace have their turn.
+const IN_ONE_LOOK: usize = 512;
+/// How soon it goes on with the next ones: what is known of the first has arrived by then, or arrives meanwhile.
+const GO_ON: Duration = Duration::from_millis(50);
 /// So often in one look another index is tried whose name is somebody else's.
 const ROUNDS: usize = 64;
 /// Most characters of a message that are kept.
@@ -77,7 +81,7 @@ impl Reconcile for Templates {
         };
         let closed = deleted.then(|| format!("the Metal3DataTemplate {} is being deleted", place.1));
         // What is missing wakes it.
-        let Some((indexes, failed)) = self.answer(&place, closed.as_deref()).await else {
+        let Some(Answered { indexes, failed, is_all }) = self.answer(&place, closed.as_deref()).await else {
             return Ok(Action::await_change());
         };
         if let Some(status) = status(&template, &indexes, Timestamp::now()) {
@@ -86,23 +90,40 @@ impl Reconcile for Templates {
         if deleted
             && indexes.is_empty()
             && failed.is_none()
+            && is_all
             && let Some(template) = templates.get_opt(&place.1).await?
         {
             objects::release(&templates, &template, FINALIZER_TEMPLATE).await?;
         }
-        failed.map_or(Ok(Action::await_change()), Err)
+        match failed {
+            Some(failed) => Err(failed),
+            None if is_all => Ok(Action::await_change()),
+            None => Ok(Action::requeue(GO_ON)),
+        }
     }
 }
 
+/// What came of a look at a template's claims.
+struct Answered {
+    /// Who had which index.
+    indexes: BTreeMap<i32, String>,
+    /// What failed first.
+    failed: Option<kube::Error>,
+    /// Whether all claims had their turn.
+    is_all: bool,
+}
+
 impl Templates {
-    /// Brings all claims to where they belong, and says who had which index, and what failed; `None` before anything is known.
-    async fn answer(&self, place: &Key, closed: Option<&str>) -> Option<(BTreeMap<i32, String>, Option<kube::Error>)> {
+    /// Brings claims to where they belong, as many as have their turn in one look; `None` before anything is known.
+    async fn answer(&self, place: &Key, closed: Option<&str>) -> Option<Answered> {
         let writer = Writer { client: &self.client, index: &self.index, namespace: &place.0 };
         let mut foreign = BTreeSet::new();
         for round in 0.. {
             let (claims, data) = self.index.of(place)?;
             let paused = |cluster: &str| self.index.is_paused(&(place.0.clone(), cluster.to_owned()));
-            let Plan { steps, indexes } = plan(closed, claims, &data, paused, &foreign);
+            let mut plan = plan(closed, claims, &data, paused, &foreign);
+            let is_all = plan.keep(IN_ONE_LOOK);
+            let Plan { steps, indexes } = plan;
             let (mut taken, mut error) = (Vec::new(), None);
             let mut steps = stream::iter(steps).map(|step| writer.do_step(&place.1, step)).buffer_unordered(AT_ONCE);
             while let Some(done) = steps.next().await {
@@ -112,7 +133,7 @@ impl Templates {
                 }
             }
             if taken.is_empty() || round == ROUNDS || error.is_some() {
-                return Some((indexes, error));
+                return Some(Answered { indexes, failed: error, is_all });
             }
             foreign.extend(taken);
         }
@@ -180,7 +201,8 @@ impl Writer<'_> {
                 let Some(there) = all.get_opt(&name).await? else { return Ok(None) };
                 self.index.stored(&there);
                 let of = template_of(self.namespace, there.spec.template.as_ref());
-                let of_claim = there.spec.claim.as_ref().is_some_and(|its| its.name == claim.name);
+                let of_claim = there.spec.claim.as_ref().is_some_and(|its| its.name == claim.name)
+                    && owners::is_owned(&there.metadata, &claim.uid);
                 if of.is_none_or(|(_, of)| of != template) || !of_claim {
                     return Ok(Some(index));
                 }

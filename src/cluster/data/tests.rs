@@ -348,6 +348,29 @@ async fn what_is_there_is_not_written_again_and_another_secret_is_not_taken() {
 }
 
 #[tokio::test]
+async fn what_was_made_for_an_earlier_machine_is_not_used() {
+    let site = Site::new().await;
+    site.template(json!({"metaData": {"strings": [{"key": "a", "value": "b"}]}})).await;
+    let before = json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "Metal3Data",
+        "metadata": {"name": "elsewhere-7"},
+        "spec": {"index": 7, "template": {"name": "elsewhere"}, "claim": {"name": "x"}}});
+    let before = site.create(before).await;
+    let owner = json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "Metal3Data",
+        "name": before.name_any(), "uid": before.uid(), "controller": true});
+    let secret = json!({"metadata": {"name": "m-metadata", "ownerReferences": [owner]}, "type": SECRET_TYPE,
+        "stringData": {"metaData": "before: yes"}});
+    let secret = serde_json::from_value::<Secret>(secret).unwrap();
+    site.api().create(&PostParams::default(), &secret).await.unwrap();
+    site.machine("m").await;
+    site.associate("m").await;
+    site.until("it says so", async || {
+        site.error("tmpl-0").await.contains("the Secret m-metadata was made for an earlier Metal3Data")
+    })
+    .await;
+    assert!(!site.is_ready("tmpl-0").await);
+}
+
+#[tokio::test]
 async fn a_pool_that_has_no_more_is_said_where_the_machine_waits() {
     let site = Site::new().await;
     site.pool("net", "10.0.0.1", "10.0.0.1").await;

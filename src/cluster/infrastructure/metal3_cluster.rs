@@ -38,6 +38,9 @@ pub struct Clusters {
     client: Client,
 }
 
+/// Machines that are read at once.
+const PAGE: u32 = 50;
+
 /// The Cluster of a Metal3Cluster.
 #[derive(Clone, Copy, Debug)]
 enum Owner<'a> {
@@ -74,7 +77,7 @@ impl Clusters {
         };
         let is_paused = pause::is_paused(cluster.as_ref(), &object);
         let left = match object.metadata.deletion_timestamp {
-            Some(_) if !is_paused => self.left(&object, reference.map(|owner| owner.name.as_str())).await?,
+            Some(_) if !is_paused => self.left(&object).await?,
             _ => None,
         };
         let api = Api::<Metal3Cluster>::namespaced(self.client.clone(), &namespace);
@@ -103,18 +106,43 @@ impl Clusters {
     }
 
     /// A machine that must go before the Metal3Cluster does.
-    async fn left(&self, object: &Metal3Cluster, owner: Option<&str>) -> Result<Option<String>, kube::Error> {
-        let label = object.labels().get(LABEL_CLUSTER).map(String::as_str);
-        let Some(cluster) = owner.or(label) else { return Ok(None) };
-        let params = ListParams::default().labels(&format!("{LABEL_CLUSTER}={cluster}")).limit(1);
+    async fn left(&self, object: &Metal3Cluster) -> Result<Option<String>, kube::Error> {
+        let Some(cluster) = cluster_of(object) else { return Ok(None) };
+        let params = ListParams::default().labels(&format!("{LABEL_CLUSTER}={cluster}"));
         let namespace = object.namespace().unwrap_or_default();
-        let machines = Api::<Machine>::namespaced(self.client.clone(), &namespace).list(&params).await?;
-        if let Some(machine) = machines.items.first() {
+        let machines = Api::<Machine>::namespaced(self.client.clone(), &namespace);
+        // The label may be wrong, and a machine of another cluster would stay.
+        let machine = first(&machines, &params, |machine| machine.spec.cluster_name == cluster).await?;
+        if let Some(machine) = machine {
             return Ok(Some(format!("Machine {}", machine.name_any())));
         }
-        let machines = Api::<Metal3Machine>::namespaced(self.client.clone(), &namespace).list(&params).await?;
-        Ok(machines.items.first().map(|machine| format!("Metal3Machine {}", machine.name_any())))
+        let machines = Api::<Metal3Machine>::namespaced(self.client.clone(), &namespace);
+        // Without its Machine, nobody has one go that does not go already.
+        let goes = |machine: &Metal3Machine| machine.metadata.deletion_timestamp.is_some();
+        Ok(first(&machines, &params, goes).await?.map(|machine| format!("Metal3Machine {}", machine.name_any())))
     }
+}
+
+/// The first object that is so, looked for page by page.
+async fn first<K>(api: &Api<K>, of: &ListParams, is: impl Fn(&K) -> bool) -> Result<Option<K>, kube::Error>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut params = of.clone().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        let found = page.items.into_iter().find(|object| is(object));
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if found.is_some() || params.continue_token.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+/// The cluster that a Metal3Cluster is of: the one that owns it, or else the one that its label names.
+pub(super) fn cluster_of(object: &Metal3Cluster) -> Option<&str> {
+    let owner = owners::of_kind(&object.metadata, GROUP, "Cluster").map(|owner| owner.name.as_str());
+    owner.or_else(|| object.labels().get(LABEL_CLUSTER).map(String::as_str))
 }
 
 /// What is said of a Metal3Cluster. `left` is a machine that must go first, of one that goes.

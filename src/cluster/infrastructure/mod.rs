@@ -152,15 +152,16 @@ struct Caches {
 impl Caches {
     /// Nothing yet, until the watches run.
     fn new(watches: &mut Watches) -> Self {
-        let clusters = Cache::new(watches, |object: &Metal3Cluster| Slim::from(object));
-        let machines = Cache::new(watches, |object: &Metal3Machine| MachineView::from(object));
+        let clusters = Cache::indexed(watches, |object: &Metal3Cluster| Slim::from(object), waking::waits_for);
+        let machines = Cache::indexed(watches, |object: &Metal3Machine| object.into(), MachineView::mentions);
         let remediations = Cache::new(watches, |object: &Metal3Remediation| Slim::from(object));
-        let hosts = Cache::new(watches, |object: &BareMetalHost| HostView::from(object));
+        let hosts = Cache::indexed(watches, |object: &BareMetalHost| object.into(), HostView::mentions);
         let hardware = Cache::new(watches, |object: &HardwareData| HardwareView::from(object));
         // What is woken looks into the caches, so these are told first.
         waking::clusters(watches, &clusters);
         waking::machines(watches, &machines);
-        Self { clusters, machines, remediations, hosts: Hosts::new(hosts, hardware) }
+        let hosts = Hosts::new(hosts, hardware, machines.wakes().clone());
+        Self { clusters, machines, remediations, hosts }
     }
 }
 

@@ -7,33 +7,60 @@ use std::hash::{Hash, Hasher};
 use kube::ResourceExt;
 
 use super::choose::{Capacity, Consumer, HardwareView, HostView};
-use super::machine::{ANNOTATION_PREFIXES, MachineView};
-use crate::api::cluster::GROUP as CLUSTER_GROUP;
+use super::machine::{ANNOTATION_PREFIXES, MachineView, made_from, of_cluster, wants_host};
+use super::metal3_cluster;
 use crate::api::cluster::v1beta2::{Cluster, Machine, Reference};
+use crate::api::cluster::{GROUP as CLUSTER_GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::GROUP;
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate};
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::cluster::contract::{owners, wake};
-use crate::runtime::{Cache, Change, Key, Slim, Wakes, Watches, key};
+use crate::runtime::{Cache, Change, Key, Mention, Slim, Wakes, Watches, key};
+
+/// The cluster whose machines a Metal3Cluster that goes waits for.
+pub(super) fn waits_for(object: &Metal3Cluster) -> Vec<Mention> {
+    let namespace = object.namespace().unwrap_or_default();
+    let cluster = metal3_cluster::cluster_of(object).filter(|_| object.metadata.deletion_timestamp.is_some());
+    cluster.map(|cluster| left_by(&namespace, cluster)).into_iter().collect()
+}
+
+/// A cluster, as the one that a machine was of which is gone.
+fn left_by(namespace: &str, cluster: &str) -> Mention {
+    Mention::new("Cluster", namespace, cluster)
+}
 
 /// Has Metal3Clusters looked at when their Clusters change, and when a machine is gone for which one waits.
 pub(super) fn clusters(watches: &mut Watches, clusters: &Cache<Slim<Metal3Cluster>>) {
     wake::on::<Cluster>(watches, clusters.wakes().clone(), |cluster| {
         named(cluster.namespace(), cluster.spec.infrastructure_ref.as_ref(), "Metal3Cluster")
     });
-    let waiting = clusters.clone();
-    watches.observe::<Machine>(move |change: &Change<'_, Machine>| leave(&waiting, change));
-    let waiting = clusters.clone();
-    watches.observe::<Metal3Machine>(move |change: &Change<'_, Metal3Machine>| leave(&waiting, change));
+    leaving::<Machine>(watches, clusters.clone());
+    leaving::<Metal3Machine>(watches, clusters.clone());
 }
 
-fn leave<K>(waiting: &Cache<Slim<Metal3Cluster>>, change: &Change<'_, K>) {
-    if let Change::Gone((namespace, _)) = change {
-        waiting.wake_where(|cluster| {
-            let meta = kube::Resource::meta(cluster);
-            meta.deletion_timestamp.is_some() && meta.namespace.as_ref() == Some(namespace)
-        });
-    }
+/// Has those looked at that wait for a machine of a cluster to be gone, or not of that cluster any more.
+fn leaving<K>(watches: &mut Watches, waiting: Cache<Slim<Metal3Cluster>>)
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let mut known: HashMap<Key, String> = HashMap::new();
+    watches.observe::<K>(move |change: &Change<'_, K>| {
+        let (place, now) = match change {
+            Change::Put(object) => (key(*object), object.labels().get(LABEL_CLUSTER).cloned()),
+            Change::Gone(place) => ((*place).clone(), None),
+            Change::Listed => return,
+        };
+        if known.get(&place) == now.as_ref() {
+            return;
+        }
+        let before = match now {
+            Some(now) => known.insert(place.clone(), now),
+            None => known.remove(&place),
+        };
+        if let Some(before) = before {
+            waiting.wake_mentioning(&left_by(&place.0, &before));
+        }
+    });
 }
 
 /// Has Metal3Machines looked at when what they wait for changes.
@@ -43,7 +70,7 @@ pub(super) fn machines(watches: &mut Watches, machines: &Cache<MachineView>) {
     });
     let all = machines.clone();
     on_change(watches, cluster_facts, move |(namespace, name), _| {
-        all.wake_where(|machine| is_in(machine, namespace) && machine.cluster.as_deref() == Some(name));
+        all.wake_mentioning(&of_cluster(namespace, name));
     });
     let all = machines.clone();
     let facts = |cluster: &Metal3Cluster| {
@@ -52,12 +79,14 @@ pub(super) fn machines(watches: &mut Watches, machines: &Cache<MachineView>) {
         (owner.map(|owner| owner.name.clone()), cluster.spec.cloud_provider_enabled, prefixes)
     };
     on_change(watches, facts, move |(namespace, _), (cluster, ..)| {
-        all.wake_where(|machine| is_in(machine, namespace) && machine.cluster == *cluster);
+        if let Some(cluster) = cluster {
+            all.wake_mentioning(&of_cluster(namespace, cluster));
+        }
     });
     let all = machines.clone();
     let facts = |template: &Metal3MachineTemplate| template.resource_version();
     on_change(watches, facts, move |(namespace, name), _| {
-        all.wake_where(|machine| is_in(machine, namespace) && machine.template.as_deref() == Some(name));
+        all.wake_mentioning(&made_from(namespace, name));
     });
     hosts(watches, machines);
 }
@@ -88,16 +117,17 @@ fn hosts(watches: &mut Watches, machines: &Cache<MachineView>) {
             match known.insert(key(*host), facts.clone()) {
                 Some(before) if before == facts => {}
                 before => {
-                    tell(&wakes, &facts.0);
+                    let namespace = host.namespace().unwrap_or_default();
+                    tell(&wakes, &namespace, &facts.0);
                     if let Some((before, _)) = before.filter(|(before, _)| *before != facts.0) {
-                        tell(&wakes, &before);
+                        tell(&wakes, &namespace, &before);
                     }
                 }
             }
         }
         Change::Gone(key) => {
             if let Some((consumer, _)) = known.remove(*key) {
-                tell(&wakes, &consumer);
+                tell(&wakes, &key.0, &consumer);
             }
         }
         Change::Listed => {}
@@ -105,12 +135,12 @@ fn hosts(watches: &mut Watches, machines: &Cache<MachineView>) {
     let all = waiting.clone();
     on_change(watches, offer, move |(namespace, _), offer| {
         if offer.is_some() {
-            all.wake_where(|machine| machine.wants_host && is_in(machine, namespace));
+            all.wake_mentioning(&wants_host(namespace));
         }
     });
     let facts = |data: &HardwareData| hashed(HardwareView::from(data).capacity.as_ref());
     on_change(watches, facts, move |(namespace, _), _| {
-        waiting.wake_where(|machine| machine.wants_host && is_in(machine, namespace));
+        waiting.wake_mentioning(&wants_host(namespace));
     });
 }
 
@@ -133,8 +163,11 @@ fn facts_of(host: &BareMetalHost) -> u64 {
     hasher.finish()
 }
 
-fn tell(wakes: &Wakes, consumer: &Consumer) {
-    if let Consumer::Machine { namespace, name } = consumer {
+/// Tells the machine that has a host. One of another namespace has none here, whatever the host says.
+fn tell(wakes: &Wakes, of: &str, consumer: &Consumer) {
+    if let Consumer::Machine { namespace, name } = consumer
+        && namespace == of
+    {
         wakes.wake((namespace.clone(), name.clone()));
     }
 }
@@ -148,6 +181,8 @@ fn offer(host: &BareMetalHost) -> Option<u64> {
         return None;
     }
     let mut hasher = DefaultHasher::new();
+    // Who holds it without being a machine may let it go.
+    view.consumer.hash(&mut hasher);
     view.labels.hash(&mut hasher);
     hashed(view.capacity.as_ref()).hash(&mut hasher);
     Some(hasher.finish())
@@ -157,10 +192,6 @@ fn hashed(capacity: Option<&Capacity>) -> u64 {
     let mut hasher = DefaultHasher::new();
     capacity.map(|one| (one.cpus, one.memory, &one.disks, &one.nics)).hash(&mut hasher);
     hasher.finish()
-}
-
-fn is_in(machine: &MachineView, namespace: &str) -> bool {
-    kube::Resource::meta(machine).namespace.as_deref() == Some(namespace)
 }
 
 fn named(namespace: Option<String>, reference: Option<&Reference>, kind: &str) -> Vec<Key> {
@@ -193,4 +224,37 @@ fn on_change<K, F>(
         }
         Change::Listed => {}
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn offered(change: Value) -> Option<u64> {
+        let mut host = json!({
+            "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost", "metadata": {"name": "h", "namespace": "rack"},
+            "spec": {"online": false}, "status": {"provisioning": {"state": "available"}},
+        });
+        json_patch::merge(&mut host, &change);
+        offer(&serde_json::from_value(host).expect("a host"))
+    }
+
+    #[test]
+    fn whatever_makes_a_host_another_offer_is_told() {
+        let free = offered(json!({}));
+        assert!(free.is_some() && free == offered(json!({"status": {"poweredOn": true}})));
+        let held = offered(json!({"spec": {"consumerRef": {"kind": "Cluster", "name": "c"}}}));
+        assert!(held.is_some() && held != free, "whoever holds it lets it go");
+        assert_ne!(free, offered(json!({"metadata": {"labels": {"row": "1"}}})));
+        let machine = json!({"kind": "Metal3Machine", "name": "m", "apiVersion": format!("{GROUP}/v1beta2")});
+        for none in [
+            json!({"spec": {"consumerRef": machine}}),
+            json!({"spec": {"image": {"url": "http://x/y"}}}),
+            json!({"status": {"provisioning": {"state": "deprovisioning"}}}),
+        ] {
+            assert_eq!(offered(none.clone()), None, "{none}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::allocation::DNS_SERVERS_MAX;
 use super::ranges::{Bounds, address, bounds};
 use crate::api::ipam::ANNOTATION_ADDRESS;
 use crate::api::ipam::metal3::{AllocationStrategy, IPAddressSpec, IPClaimSpec, IPPoolSpec, IPPoolStatus};
@@ -73,13 +74,18 @@ fn pool(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
     }
     // All that follows, and each answer to a claim, takes as long as there is much of these.
-    for (field, count, most) in
-        [("spec.pools", now.pools.len(), RANGES_MAX), ("spec.preAllocations", now.pre_allocations.len(), KEPT_MAX)]
-    {
+    let mut count = |field: String, count: usize, most: usize| {
         if count > most {
             errors.push(FieldError::invalid(field, &json!(count), format!("has {count} entries, and may have {most}")));
         }
+    };
+    count("spec.pools".into(), now.pools.len(), RANGES_MAX);
+    count("spec.preAllocations".into(), now.pre_allocations.len(), KEPT_MAX);
+    count("spec.dnsServers".into(), now.dns_servers.len(), DNS_SERVERS_MAX);
+    for (at, range) in now.pools.iter().enumerate().take(RANGES_MAX) {
+        count(format!("spec.pools[{at}].dnsServers"), range.dns_servers.len(), DNS_SERVERS_MAX);
     }
+    errors.truncate(ERRORS_MAX);
     if !errors.is_empty() {
         return errors;
     }
@@ -254,6 +260,17 @@ mod tests {
         let mut spec = json!({"namePrefix": "p", "pools": pools});
         json_patch::merge(&mut spec, &more);
         json!({"spec": spec})
+    }
+
+    #[test]
+    fn so_many_name_servers_and_no_more() {
+        let servers = |many: usize| json!(vec!["10.0.0.2"; many]);
+        let range = |many: usize| json!([{"start": "10.0.0.1", "dnsServers": servers(many)}]);
+        let most = DNS_SERVERS_MAX;
+        assert!(faults(pool, &pool_of(range(most), json!({"dnsServers": servers(most)})), None).is_empty());
+        let found = faults(pool, &pool_of(range(most + 1), json!({"dnsServers": servers(most + 1)})), None);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().all(|fault| fault.contains("has 65 entries, and may have 64")), "{found:?}");
     }
 
     #[test]

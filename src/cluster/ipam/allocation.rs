@@ -25,6 +25,11 @@ pub(super) enum Refusal {
     /// All are in use, or kept for others.
     #[error("Exhausted IP Pools")]
     Exhausted,
+    /// As many are in use as one pool gives, whatever its ranges have.
+    #[error(
+        "the IPPool has {USED_MAX} addresses in use, and one pool gives no more: use another pool for further claims"
+    )]
+    Full,
     /// What is kept for it is in no range.
     #[error("Pre-allocated IP out of bounds")]
     OutOfBounds,
@@ -52,7 +57,7 @@ impl Refusal {
     /// In one word, as the condition Ready has it.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Exhausted => "PoolExhausted",
+            Self::Exhausted | Self::Full => "PoolExhausted",
             Self::NotReady(_) => "PoolNotReady",
             _ => "AllocationFailed",
         }
@@ -61,6 +66,8 @@ impl Refusal {
 
 /// Addresses of one pool that are in use at once: its status names all of them.
 pub(super) const USED_MAX: usize = 4096;
+/// Name servers of a pool, or of one of its ranges: every address has them all.
+pub(super) const DNS_SERVERS_MAX: usize = 64;
 
 /// A pool, and what of it is taken.
 pub(super) struct Allocator<'p> {
@@ -121,6 +128,7 @@ impl<'p> Allocator<'p> {
                 Some(at) if !self.taken.contains(&wanted) => (wanted, at),
                 _ => return Err(Refusal::Unavailable),
             },
+            (None, None) if self.used.len() >= USED_MAX => return Err(Refusal::Full),
             (None, None) => self.any(draw).ok_or(Refusal::Exhausted)?,
         };
         self.used.insert(address);
@@ -133,9 +141,6 @@ impl<'p> Allocator<'p> {
     }
 
     fn any(&mut self, draw: &mut dyn FnMut(u128) -> u128) -> Option<(IpAddr, usize)> {
-        if self.used.len() >= USED_MAX {
-            return None;
-        }
         let strategy = self.spec.allocation_strategy.unwrap_or_default();
         for (at, span) in self.ranges.iter_mut().enumerate().filter(|(_, span)| span.open) {
             let free = match strategy {
@@ -156,7 +161,8 @@ impl<'p> Allocator<'p> {
         let prefix = range.map(|range| range.prefix).filter(|prefix| *prefix != 0).unwrap_or(pool.prefix);
         let gateway = range.and_then(|range| range.gateway.clone()).or_else(|| pool.gateway.clone());
         let servers = range.map(|range| &range.dns_servers).filter(|servers| !servers.is_empty());
-        Given { address, prefix, gateway, dns_servers: servers.unwrap_or(&pool.dns_servers).clone() }
+        let servers = servers.unwrap_or(&pool.dns_servers).iter();
+        Given { address, prefix, gateway, dns_servers: servers.take(DNS_SERVERS_MAX).cloned().collect() }
     }
 }
 
@@ -240,6 +246,19 @@ mod tests {
         assert_eq!(allocator.allocate("b", None, &mut none), Err(Refusal::Exhausted));
         assert_eq!(Refusal::Exhausted.reason(), "PoolExhausted");
         assert_eq!(Refusal::Unavailable.reason(), "AllocationFailed");
+    }
+
+    #[test]
+    fn a_pool_that_gives_no_more_says_so_and_not_that_its_ranges_are_used_up() {
+        let servers: Vec<String> = (0..100).map(|last| format!("10.9.0.{last}")).collect();
+        let pool = pool(json!({"namePrefix": "p", "pools": [{"subnet": "10.0.0.0/8"}], "dnsServers": servers}));
+        let used = |many: u32| (0..many).map(|at| IpAddr::from((0x0a01_0000 + at).to_be_bytes())).collect();
+        let most = u32::try_from(USED_MAX).unwrap();
+        let last = Allocator::new(&pool, used(most - 1)).allocate("a", None, &mut none).unwrap();
+        assert_eq!(last.dns_servers.len(), DNS_SERVERS_MAX);
+        let full = Allocator::new(&pool, used(most)).allocate("a", None, &mut none).unwrap_err();
+        assert_eq!((&full, full.reason()), (&Refusal::Full, "PoolExhausted"));
+        assert!(full.to_string().contains("4096 addresses in use"), "{full}");
     }
 
     #[test]

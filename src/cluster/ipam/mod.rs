@@ -33,7 +33,7 @@ use crate::api::{Declared, ServedVersion, StoragePolicy, ipam};
 use crate::apiserver::Admission;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
-use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
+use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key, run};
 
 /// What is kept of each claim and address beside the store.
 const MEMORY: usize = 1500;
@@ -121,7 +121,12 @@ impl Addresses {
 
     /// Watches everything that counts.
     pub(in crate::cluster) fn watching(watches: &mut Watches, contract: bool) -> Self {
-        let pools = Cache::new(watches, |pool: &IPPool| Slim::from(pool));
+        let cluster = |pool: &IPPool| {
+            let (namespace, _) = key(pool);
+            let name = pool.spec.cluster_name.as_deref().filter(|name| !name.is_empty());
+            name.map(|name| of_cluster(&namespace, name)).into_iter().collect()
+        };
+        let pools = Cache::indexed(watches, |pool: &IPPool| Slim::from(pool), cluster);
         let wakes = || pools.wakes().clone();
         let index = Index::default();
         index.follow_addresses::<Metal3>(watches, wakes());
@@ -159,14 +164,14 @@ impl Addresses {
         let pools = self.pools.clone();
         let mut known: std::collections::HashMap<Key, (Option<String>, bool)> = Default::default();
         watches.observe(move |change: &Change<'_, Cluster>| {
-            let namespace = match change {
+            let (namespace, name) = match change {
                 Change::Put(cluster) => {
                     let place = key(*cluster);
                     let now = (cluster.metadata.uid.clone(), cluster.spec.paused == Some(true));
                     if known.insert(place.clone(), now.clone()) == Some(now) {
                         return;
                     }
-                    place.0
+                    place
                 }
                 Change::Gone(place) => {
                     known.remove(*place);
@@ -174,9 +179,14 @@ impl Addresses {
                 }
                 Change::Listed => return,
             };
-            pools.wake_where(|pool| key(pool).0 == namespace);
+            pools.wake_mentioning(&of_cluster(&namespace, &name));
         });
     }
+}
+
+/// A cluster, as the one that a pool is of.
+fn of_cluster(namespace: &str, name: &str) -> Mention {
+    Mention::new("Cluster", namespace, name)
 }
 
 impl Life for Addresses {

@@ -32,6 +32,16 @@ pub(super) struct Plan {
     pub allocations: BTreeMap<String, String>,
 }
 
+impl Plan {
+    /// Leaves so many steps: what answers a claim first, before what only tells it again. False when that is not all.
+    pub fn keep(&mut self, most: usize) -> bool {
+        self.steps.sort_by_key(|step| matches!(step, Step::Tell(..)));
+        let is_all = self.steps.len() <= most;
+        self.steps.truncate(most);
+        is_all
+    }
+}
+
 /// Plans for a pool. `closed` says why it gives nothing now; of `foreign` addresses the names are somebody else's.
 pub(super) fn plan(
     spec: &IPPoolSpec,
@@ -140,6 +150,16 @@ mod tests {
             claim: claim.into(),
             held: true,
         }
+    }
+
+    #[test]
+    fn claims_that_have_no_answer_come_before_those_that_are_told_again() {
+        let claims = [claim("told"), claim("a"), claim("b")];
+        let addresses = [address(1, "told")];
+        let mut plan = plan(&spec(), None, claims.to_vec(), addresses.to_vec(), &BTreeSet::new(), &mut |_| 0);
+        assert!(plan.keep(3) && plan.steps.len() == 3);
+        assert!(matches!(plan.steps.last(), Some(Step::Tell(told, _)) if told.id.1 == "told"));
+        assert!(!plan.keep(2) && plan.steps.iter().all(|step| matches!(step, Step::Give(..))));
     }
 
     fn planned(closed: Option<&str>, claims: &[Claim], addresses: &[Address]) -> Vec<String> {

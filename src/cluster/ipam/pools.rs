@@ -33,6 +33,10 @@ const LABEL_PROVIDER: &str = "cluster.x-k8s.io/provider";
 const PROVIDER: &str = "ipam-metal3";
 /// Claims of a pool that are written for at once.
 const AT_ONCE: usize = 16;
+/// Claims of a pool that are answered at once; then others of its namespace have their turn.
+const IN_ONE_LOOK: usize = 512;
+/// How soon it goes on with the next ones: what is known of the first has arrived by then, or arrives meanwhile.
+const GO_ON: Duration = Duration::from_millis(50);
 /// So often in one look another address is tried whose name is somebody else's.
 const ROUNDS: usize = 64;
 /// How soon it is tried again after an error.
@@ -75,7 +79,7 @@ impl Reconcile for Pools {
             Some(metadata) => pools.patch(&place.1, &PatchParams::default(), &Patch::Merge(metadata)).await?,
             None => pool,
         };
-        let Some((allocations, failed)) = self.answer(&pool, &place, closed.as_deref()).await else {
+        let Some(Answered { allocations, failed, is_all }) = self.answer(&pool, &place, closed.as_deref()).await else {
             // What is missing wakes it.
             return Ok(Action::await_change());
         };
@@ -86,8 +90,22 @@ impl Reconcile for Pools {
             self.let_go(&pools, &place).await?;
         }
         // One claim that cannot be written for keeps nothing from the others.
-        failed.map_or(Ok(Action::await_change()), Err)
+        match failed {
+            Some(failed) => Err(failed),
+            None if is_all => Ok(Action::await_change()),
+            None => Ok(Action::requeue(GO_ON)),
+        }
     }
+}
+
+/// What came of a look at a pool's claims.
+struct Answered {
+    /// Whose the addresses were.
+    allocations: BTreeMap<String, String>,
+    /// What failed first.
+    failed: Option<kube::Error>,
+    /// Whether all claims had their turn.
+    is_all: bool,
 }
 
 impl Pools {
@@ -96,19 +114,15 @@ impl Pools {
         Api::<Cluster>::namespaced(self.client.clone(), &pool.namespace().unwrap_or_default()).get_opt(name).await
     }
 
-    /// Brings all claims to where they belong, and says whose the addresses were, and what failed; `None` before anything is known.
-    async fn answer(
-        &self,
-        pool: &IPPool,
-        place: &Key,
-        closed: Option<&str>,
-    ) -> Option<(BTreeMap<String, String>, Option<kube::Error>)> {
+    /// Brings claims to where they belong, as many as have their turn in one look; `None` before anything is known.
+    async fn answer(&self, pool: &IPPool, place: &Key, closed: Option<&str>) -> Option<Answered> {
         let mut foreign = BTreeSet::new();
         for round in 0.. {
             let known = self.index.of(place)?;
             let mut draw = |below: u128| rand::rng().random_range(0..below.max(1));
-            let Plan { steps, allocations } =
-                plan(&pool.spec, closed, known.claims, known.addresses, &foreign, &mut draw);
+            let mut plan = plan(&pool.spec, closed, known.claims, known.addresses, &foreign, &mut draw);
+            let is_all = plan.keep(IN_ONE_LOOK);
+            let Plan { steps, allocations } = plan;
             // Told of it, a claim is not thought about again in this look.
             let last = round == ROUNDS;
             let mut taken: Vec<IpAddr> = Vec::new();
@@ -122,7 +136,7 @@ impl Pools {
                 }
             }
             if taken.is_empty() || last || error.is_some() {
-                return Some((allocations, error));
+                return Some(Answered { allocations, failed: error, is_all });
             }
             foreign.extend(taken);
         }

@@ -1,5 +1,11 @@
 //! How a cluster goes: first what its machines come from, then its workers, then the control plane, then what it all runs on. Each
 //! is waited for.
+//!
+//! What belongs to a cluster is what says so in `spec.clusterName`, which nobody can change. The label
+//! `cluster.x-k8s.io/cluster-name` is made of it, and counts for nothing here: whoever writes a wrong one keeps no cluster from going,
+//! has nothing left behind, and nothing of another cluster deleted.
+
+use std::collections::HashSet;
 
 use kube::api::Api;
 use kube::runtime::controller::Action;
@@ -28,9 +34,13 @@ enum Step {
     Nothing,
 }
 
-/// What goes next. An object that another of these owns goes with it.
+/// What goes next. An object that another of these controls goes with it; whatever else controls one would not have it go.
 fn next(parts: &Parts, control_plane: bool, infrastructure: bool) -> Step {
-    let free = |meta: &kube::core::ObjectMeta| owners::controller(meta).is_none();
+    let keepers = parts.deployments.iter().map(|one| &one.metadata).chain(parts.sets.iter().map(|one| &one.metadata));
+    let keepers: HashSet<&str> = keepers.filter_map(|meta| meta.uid.as_deref()).collect();
+    let free = |meta: &kube::core::ObjectMeta| {
+        owners::controller(meta).is_none_or(|owner| !keepers.contains(owner.uid.as_str()))
+    };
     let name = |meta: &kube::core::ObjectMeta| meta.name.clone().unwrap_or_default();
     let (planes, workers): (Vec<_>, Vec<_>) = parts.machines.iter().partition(|machine| is_control_plane(machine));
     if !parts.deployments.is_empty() || !parts.sets.is_empty() || !workers.is_empty() {
@@ -107,9 +117,10 @@ impl Keeper {
 
     async fn is_any_left(&self, namespace: &str, cluster: &str) -> Result<bool, Fault> {
         let kit = &self.0;
-        Ok(kit.is_left::<MachineDeployment>(namespace, cluster).await?
-            || kit.is_left::<MachineSet>(namespace, cluster).await?
-            || kit.is_left::<Machine>(namespace, cluster).await?)
+        let left = kit.listed::<Machine>(namespace, |one| one.spec.cluster_name == cluster).await?.len()
+            + kit.listed::<MachineSet>(namespace, |one| one.spec.cluster_name == cluster).await?.len()
+            + kit.listed::<MachineDeployment>(namespace, |one| one.spec.cluster_name == cluster).await?.len();
+        Ok(left > 0)
     }
 
     async fn delete_all<K>(&self, namespace: &str, names: &[String]) -> Result<(), Fault>
@@ -135,26 +146,30 @@ mod tests {
     use super::*;
     use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 
-    fn machine(name: &str, plane: bool, owned: bool) -> Arc<Machine> {
+    /// A machine that is controlled by the object of this UID.
+    fn machine(name: &str, plane: bool, keeper: Option<&str>) -> Arc<Machine> {
         let mut machine = Machine::new(name, Default::default());
         if plane {
             machine.metadata.labels = Some([(LABEL_CONTROL_PLANE.to_owned(), String::new())].into());
         }
-        if owned {
-            machine.metadata.owner_references = Some(vec![owners::owner(&Machine::new("o", Default::default()), true)]);
+        if let Some(uid) = keeper {
+            let mut owner = Machine::new("o", Default::default());
+            owner.metadata.uid = Some(uid.to_owned());
+            machine.metadata.owner_references = Some(vec![owners::owner(&owner, true)]);
         }
         Arc::new(machine)
     }
 
     #[test]
     fn workers_go_before_the_control_plane_and_that_before_what_it_runs_on() {
-        let parts = |machines: &[Arc<Machine>], sets: bool| Parts {
-            machines: machines.to_vec(),
-            sets: if sets { vec![Arc::new(MachineSet::new("s", Default::default()))] } else { Vec::new() },
-            deployments: Vec::new(),
+        let parts = |machines: &[Arc<Machine>], sets: bool| {
+            let mut set = MachineSet::new("s", Default::default());
+            set.metadata.uid = Some("set".into());
+            let sets = if sets { vec![Arc::new(set)] } else { Vec::new() };
+            Parts { machines: machines.to_vec(), sets, deployments: Vec::new() }
         };
-        let (free, owned) = (machine("free", false, false), machine("owned", false, true));
-        let plane = machine("plane", true, false);
+        let (free, owned) = (machine("free", false, None), machine("owned", false, Some("set")));
+        let (plane, foreign) = (machine("plane", true, None), machine("foreign", false, Some("other")));
         let workers = |sets: &[&str], machines: &[&str]| Step::Workers {
             deployments: Vec::new(),
             sets: sets.iter().map(|name| (*name).to_owned()).collect(),
@@ -162,7 +177,9 @@ mod tests {
         };
         let rows = [
             (parts(&[free.clone(), owned.clone(), plane.clone()], true), true, true, workers(&["s"], &["free"])),
-            (parts(&[owned, plane.clone()], false), true, true, workers(&[], &[])),
+            // Whatever controls them does not have them go: nobody else would.
+            (parts(&[foreign, plane.clone()], true), true, true, workers(&["s"], &["foreign"])),
+            (parts(&[owned, plane.clone()], false), true, true, workers(&[], &["owned"])),
             (parts(std::slice::from_ref(&plane), false), true, true, Step::ControlPlane),
             (parts(&[plane], false), false, true, Step::Planes(vec!["plane".into()])),
             (parts(&[], false), true, true, Step::ControlPlane),

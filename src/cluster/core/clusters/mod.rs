@@ -12,7 +12,7 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use self::status::View;
-use super::kit::{Fault, Kit, is_of};
+use super::kit::{Fault, Kit, of_cluster};
 use super::seen::Named;
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
@@ -33,12 +33,10 @@ struct Parts {
 
 impl Parts {
     fn of(kit: &Kit, cluster: &Key) -> Self {
-        let mut machines = kit.caches.machines.all();
-        machines.retain(|one| is_of(one.as_ref(), &one.spec.cluster_name, cluster));
-        let mut sets = kit.caches.sets.all();
-        sets.retain(|one| is_of(one.as_ref(), &one.spec.cluster_name, cluster));
-        let mut deployments = kit.caches.deployments.all();
-        deployments.retain(|one| is_of(one.as_ref(), &one.spec.cluster_name, cluster));
+        let of = of_cluster(cluster);
+        let mut machines = kit.caches.machines.mentioning(&of);
+        let mut sets = kit.caches.sets.mentioning(&of);
+        let mut deployments = kit.caches.deployments.mentioning(&of);
         // A status that lists names is to be the same each time.
         machines.sort_by_key(|one| one.metadata.name.clone());
         sets.sort_by_key(|one| one.metadata.name.clone());

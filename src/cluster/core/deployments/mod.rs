@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, PostParams};
 use kube::runtime::controller::Action;
 use serde_json::{Map, json};
 
 use self::rollout::{SetCount, Wish, plan};
 use self::status::View;
-use super::kit::{Fault, Kit};
+use super::kit::{Fault, Kit, kept_by, nobodys};
 use super::numbers::scaled;
 use super::template::{hash, is_same, selector, selects};
 use crate::api::cluster::keys::{
@@ -220,19 +220,32 @@ fn wish(deployment: &MachineDeployment) -> Wish {
 }
 
 impl Keeper {
+    /// The machines of a set, as far as is known.
+    fn machines(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
+        self.0.caches.machines.mentioning(&kept_by(set))
+    }
+
     /// The deployment's sets, those of nobody that its selector is for among them; the oldest first.
     async fn sets(&self, deployment: &MachineDeployment) -> Result<Vec<Arc<MachineSet>>, Fault> {
         let namespace = deployment.namespace().unwrap_or_default();
-        let api = self.0.api::<MachineSet>(&namespace);
-        let of_cluster = ListParams::default().labels(&format!("{LABEL_CLUSTER}={}", deployment.spec.cluster_name));
         let Some(selector) = selector(&deployment.spec.selector) else { return Ok(Vec::new()) };
-        let mut sets = Vec::new();
-        for set in api.list(&of_cluster).await?.items {
-            if is_own(deployment, &set) {
-                sets.push(Arc::new(set));
-            } else if owners::controller(&set.metadata).is_none()
+        let (api, known) = (self.0.api::<MachineSet>(&namespace), &self.0.caches.sets);
+        let mut found = known.mentioning(&kept_by(deployment));
+        let mut orphans = known.mentioning(&nobodys(&(namespace, deployment.spec.cluster_name.clone())));
+        let is_free = |set: &MachineSet| {
+            owners::controller(&set.metadata).is_none()
                 && set.metadata.deletion_timestamp.is_none()
                 && selects(&selector, &set.metadata)
+        };
+        orphans.retain(|set| is_free(set));
+        found.append(&mut orphans);
+        let mut sets = Vec::new();
+        // What is known has no templates, and may be behind. A set that is not known yet is found by its name when it is to be made.
+        for known in found {
+            let Some(set) = api.get_opt(&known.name_any()).await? else { continue };
+            if is_own(deployment, &set) {
+                sets.push(Arc::new(set));
+            } else if is_free(&set)
                 && let Some(all) = owners::with(&set.metadata, &owners::owner(deployment, true))
             {
                 let patch = json!({ "metadata": { "ownerReferences": all } });
@@ -336,9 +349,8 @@ impl Keeper {
         let api = self.0.api::<MachineSet>(&deployment.namespace().unwrap_or_default());
         let old: Vec<&Arc<MachineSet>> =
             sets.iter().filter(|set| newest.is_none_or(|newest| newest.metadata.uid != set.metadata.uid)).collect();
-        let machines = self.0.caches.machines.all();
-        let counted: Vec<SetCount> = old.iter().map(|set| count(set, &machines)).collect();
-        let next = plan(wish(deployment), newest.map(|set| count(set, &machines)).as_ref(), &counted);
+        let counted: Vec<SetCount> = old.iter().map(|set| count(set, &self.machines(set))).collect();
+        let next = plan(wish(deployment), newest.map(|set| count(set, &self.machines(set))).as_ref(), &counted);
         for (name, replicas) in &next {
             let Some(set) = sets.iter().find(|set| set.metadata.name.as_ref() == Some(name)) else { continue };
             if set.metadata.deletion_timestamp.is_none() {
@@ -364,12 +376,17 @@ impl Keeper {
         if !deployment.finalizers().iter().any(|finalizer| finalizer == FINALIZER_DEPLOYMENT) {
             return Ok(Action::await_change());
         }
-        let sets = self.sets(deployment).await?;
+        let mut sets = self.sets(deployment).await?;
+        let namespace = deployment.namespace().unwrap_or_default();
+        if sets.is_empty() {
+            let own = self.0.listed::<MachineSet>(&namespace, |set| is_own(deployment, set)).await?;
+            sets = own.into_iter().map(Arc::new).collect();
+        }
         if sets.is_empty() {
             objects::release(api, deployment, FINALIZER_DEPLOYMENT).await?;
             return Ok(Action::await_change());
         }
-        let own = self.0.api::<MachineSet>(&deployment.namespace().unwrap_or_default());
+        let own = self.0.api::<MachineSet>(&namespace);
         for set in &sets {
             delete(&own, set).await?;
         }
@@ -385,10 +402,7 @@ impl Keeper {
         sets: &[Arc<MachineSet>],
         newest: Option<&MachineSet>,
     ) -> Result<(), Fault> {
-        let mut machines = self.0.caches.machines.all();
-        machines.retain(|machine| {
-            machine.namespace() == deployment.namespace() && sets.iter().any(|set| owns(set, machine))
-        });
+        let mut machines: Vec<_> = sets.iter().flat_map(|set| self.machines(set)).collect();
         machines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
         let selector = selector(&deployment.spec.selector).map(|selector| selector.to_string()).unwrap_or_default();
         let view = View { deployment, cluster, sets, newest, machines: &machines, selector, wish: wish(deployment) };
@@ -397,14 +411,8 @@ impl Keeper {
     }
 }
 
-fn owns(set: &MachineSet, machine: &Machine) -> bool {
-    let owner = owners::controller(&machine.metadata);
-    owner.is_some_and(|owner| Some(owner.uid.as_str()) == set.metadata.uid.as_deref())
-}
-
-/// How many machines a set has, as far as is known.
-fn count(set: &MachineSet, machines: &[Arc<Machine>]) -> SetCount {
-    let own: Vec<&Arc<Machine>> = machines.iter().filter(|machine| owns(set, machine)).collect();
+/// How many machines a set has, which are these.
+fn count(set: &MachineSet, own: &[Arc<Machine>]) -> SetCount {
     let is = |machine: &Machine| {
         machine.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, "Available"))
     };

@@ -12,7 +12,7 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use self::judge::{Judgement, allowed, is_target, judge};
-use super::kit::{Fault, Kit, is_of};
+use super::kit::{Fault, Kit, of_cluster};
 use super::template::{selector, selects};
 use crate::api::cluster::v1beta2::{
     Cluster, Machine, MachineHealthCheck, MachineHealthCheckStatus, Reference, RemediationTemplate,
@@ -130,19 +130,14 @@ async fn hold(
 impl Keeper {
     fn machines(&self, check: &MachineHealthCheck, cluster: &Cluster) -> Vec<Arc<Machine>> {
         let Some(own) = selector(&check.spec.selector) else { return Vec::new() };
-        let of = key(cluster);
+        let of = of_cluster(&key(cluster));
         // Of several checks that select a machine the first by name judges it: else each would take back what another said.
-        let mut before = self.0.caches.checks.all();
-        before.retain(|other| {
-            is_of(other.as_ref(), &other.spec.cluster_name, &of)
-                && other.metadata.deletion_timestamp.is_none()
-                && other.metadata.name < check.metadata.name
-        });
+        let mut before = self.0.caches.checks.mentioning(&of);
+        before.retain(|other| other.metadata.deletion_timestamp.is_none() && other.metadata.name < check.metadata.name);
         let before: Vec<_> = before.iter().filter_map(|other| selector(&other.spec.selector)).collect();
-        let mut machines = self.0.caches.machines.all();
+        let mut machines = self.0.caches.machines.mentioning(&of);
         machines.retain(|machine| {
-            is_of(machine.as_ref(), &machine.spec.cluster_name, &of)
-                && selects(&own, &machine.metadata)
+            selects(&own, &machine.metadata)
                 && !before.iter().any(|other| selects(other, &machine.metadata))
                 && machine.metadata.deletion_timestamp.is_none()
                 && is_target(machine, cluster)

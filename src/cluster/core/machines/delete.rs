@@ -23,7 +23,7 @@ use crate::api::cluster::keys::{
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::contract::Verdict;
 use crate::cluster::contract::conditions::whole;
-use crate::cluster::core::kit::{Fault, is_of};
+use crate::cluster::core::kit::{Fault, of_cluster};
 use crate::cluster::core::seen::Named;
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::runtime::objects;
@@ -203,11 +203,9 @@ impl Keeper {
         let goes = matches!(&plane, Named::There(found) if found.is_deleted());
         let external = plane.data().and_then(|object| object.pointer("/status/externalManagedControlPlane")?.as_bool());
         let of = (namespace, machine.spec.cluster_name.clone());
-        let planes = self.kit.caches.machines.all();
+        let planes = self.kit.caches.machines.mentioning(&of_cluster(&of));
         let planes = planes.iter().filter(|other| {
-            is_of(other.as_ref(), &other.spec.cluster_name, &of)
-                && other.metadata.deletion_timestamp.is_none()
-                && other.labels().contains_key(LABEL_CONTROL_PLANE)
+            other.metadata.deletion_timestamp.is_none() && other.labels().contains_key(LABEL_CONTROL_PLANE)
         });
         Ok(left_alone(cluster, goes, external == Some(true), planes.count()))
     }

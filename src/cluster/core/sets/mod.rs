@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::Selector;
 use kube::runtime::controller::Action;
 use serde_json::{Value, json};
 
 use self::make::labels;
 use self::status::View;
-use super::kit::{Fault, Kit};
+use super::kit::{Fault, Kit, kept_by, nobodys};
 use super::numbers::scaled;
 use super::seen::Named;
 use super::template::{has, in_place, is_same, selector, selects};
@@ -37,6 +37,9 @@ use crate::runtime::{Reconcile, key, objects};
 const MANAGER: &str = "slipway-machineset";
 /// Machines that are made in one look.
 const AT_ONCE: usize = 20;
+
+/// Machines of which is known what was applied to them.
+const APPLIED: usize = 16 << 10;
 
 /// Keeps MachineSets.
 pub(super) struct Keeper {
@@ -89,8 +92,9 @@ impl Reconcile for Keeper {
         let set = hold(&api, set, cluster).await?;
         let machines = self.machines(&set, &selector).await?;
         let lacking = self.complete(&set, &machines).await?;
-        self.apply_in_place(&set, &machines).await?;
-        self.remediate(&set, &machines).await?;
+        let deployment = self.deployment(&set).await?;
+        self.apply_in_place(&set, deployment.as_ref(), &machines).await?;
+        self.remediate(&set, deployment.as_ref(), &machines).await?;
         let objection = self.scale(&set, cluster, &machines, &selector).await?.or(lacking);
         let waits = objection.is_some();
         self.say(&api, &set, Some(cluster), objection).await?;
@@ -124,24 +128,25 @@ fn is_own(set: &MachineSet, machine: &Machine) -> bool {
 }
 
 impl Keeper {
+    /// The set's own machines, as far as is known.
+    fn known(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
+        let mut own = self.kit.caches.machines.mentioning(&kept_by(set));
+        own.retain(|machine| is_own(set, machine));
+        own
+    }
+
     /// The set's machines, those of nobody that its selector is for among them: they are its own from now on.
     async fn machines(&self, set: &MachineSet, selector: &Selector) -> Result<Vec<Arc<Machine>>, Fault> {
-        let namespace = set.namespace();
-        let mut machines = self.kit.caches.machines.all();
-        machines.retain(|machine| machine.namespace() == namespace);
-        let (mut own, mut orphans) = (Vec::new(), Vec::new());
-        for machine in machines {
-            if is_own(set, &machine) {
-                own.push(machine);
-            } else if owners::controller(&machine.metadata).is_none()
+        let namespace = set.namespace().unwrap_or_default();
+        let mut own = self.known(set);
+        let mut orphans =
+            self.kit.caches.machines.mentioning(&nobodys(&(namespace.clone(), set.spec.cluster_name.clone())));
+        orphans.retain(|machine| {
+            owners::controller(&machine.metadata).is_none()
                 && machine.metadata.deletion_timestamp.is_none()
-                && machine.spec.cluster_name == set.spec.cluster_name
                 && selects(selector, &machine.metadata)
-            {
-                orphans.push(machine);
-            }
-        }
-        let api = self.kit.api::<Machine>(&namespace.unwrap_or_default());
+        });
+        let api = self.kit.api::<Machine>(&namespace);
         for orphan in orphans {
             let Some(all) = owners::with(&orphan.metadata, &owners::owner(set, true)) else { continue };
             let patch = json!({ "metadata": { "ownerReferences": all } });
@@ -152,13 +157,18 @@ impl Keeper {
     }
 
     /// Keeps in place what needs no other machine, and says whether each is as it should be.
-    async fn apply_in_place(&self, set: &MachineSet, machines: &[Arc<Machine>]) -> Result<(), Fault> {
+    async fn apply_in_place(
+        &self,
+        set: &MachineSet,
+        deployment: Option<&MachineDeployment>,
+        machines: &[Arc<Machine>],
+    ) -> Result<(), Fault> {
         let kept = in_place(&set.spec.template, &labels(set));
         let mut hasher = DefaultHasher::new();
         kept.to_string().hash(&mut hasher);
         let wanted = hasher.finish();
         let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
-        let up_to_date = self.is_up_to_date(set);
+        let up_to_date = is_up_to_date(set, deployment);
         for machine in machines.iter().filter(|machine| machine.metadata.deletion_timestamp.is_none()) {
             let uid = machine.uid().unwrap_or_default();
             let last = self.applied.lock().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
@@ -170,7 +180,8 @@ impl Keeper {
             say_up_to_date(&api, machine, &up_to_date).await?;
         }
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        if applied.len() > 2 * self.kit.caches.machines.all().len() + 100 {
+        // What is forgotten is applied once more.
+        if applied.len() > APPLIED {
             applied.clear();
         }
         Ok(())
@@ -189,35 +200,25 @@ impl Keeper {
         }
     }
 
-    /// Whether machines of the set are as its deployment wants them; nobody says so of a set of its own.
-    fn is_up_to_date(&self, set: &MachineSet) -> Verdict {
-        let Some(deployment) = self.deployment(set) else { return Verdict::yes("UpToDate") };
-        if !is_same(&deployment.spec.template, &set.spec.template) {
-            return Verdict::no("NotUpToDate", "the MachineDeployment has another template");
-        }
-        let after = deployment.spec.rollout.as_ref().and_then(|rollout| rollout.after.as_ref());
-        let expired = after.is_some_and(|after| {
-            after.0 <= Timestamp::now()
-                && set.metadata.creation_timestamp.as_ref().is_some_and(|created| created.0 < after.0)
-        });
-        if expired { Verdict::no("NotUpToDate", "rollout.after has passed") } else { Verdict::yes("UpToDate") }
-    }
-
-    fn deployment(&self, set: &MachineSet) -> Option<Arc<MachineDeployment>> {
-        let owner = owners::of_kind(&set.metadata, GROUP, "MachineDeployment")?;
-        self.kit.caches.deployments.get(&(set.namespace().unwrap_or_default(), owner.name.clone()))
+    /// The deployment that the set is of.
+    async fn deployment(&self, set: &MachineSet) -> Result<Option<MachineDeployment>, kube::Error> {
+        let Some(owner) = owners::of_kind(&set.metadata, GROUP, "MachineDeployment") else { return Ok(None) };
+        self.kit.api::<MachineDeployment>(&set.namespace().unwrap_or_default()).get_opt(&owner.name).await
     }
 
     /// Deletes machines that their health check gave to their owner, as many at once as the deployment says.
-    async fn remediate(&self, set: &MachineSet, machines: &[Arc<Machine>]) -> Result<(), Fault> {
-        let deployment = self.deployment(set);
+    async fn remediate(
+        &self,
+        set: &MachineSet,
+        deployment: Option<&MachineDeployment>,
+        machines: &[Arc<Machine>],
+    ) -> Result<(), Fault> {
         // An old set's machines go anyway, the unhealthy ones first.
-        if deployment.as_ref().is_some_and(|one| !is_same(&one.spec.template, &set.spec.template)) {
+        if deployment.is_some_and(|one| !is_same(&one.spec.template, &set.spec.template)) {
             return Ok(());
         }
         let wished = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
         let most = deployment
-            .as_ref()
             .and_then(|one| one.spec.remediation.as_ref()?.max_in_flight.clone())
             .and_then(|most| scaled(&most, wished, true));
         let waits = |machine: &Machine| {
@@ -248,20 +249,22 @@ impl Keeper {
         selector: &Selector,
     ) -> Result<Option<String>, Fault> {
         let wished = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
-        if machines.len() == wished {
-            return Ok(None);
-        }
         let namespace = set.namespace().unwrap_or_default();
         let api = self.kit.api::<Machine>(&namespace);
-        // What is known may be behind: what is there counts.
-        let of_cluster = ListParams::default().labels(&format!("{LABEL_CLUSTER}={}", set.spec.cluster_name));
-        let listed = api.list(&of_cluster).await?.items;
-        let own: Vec<&Machine> = listed.iter().filter(|machine| is_own(set, machine)).collect();
-        if own.len() > wished {
+        if machines.len() > wished {
+            let going = machines.iter().filter(|machine| machine.metadata.deletion_timestamp.is_some()).count();
+            if machines.len() - going <= wished {
+                return Ok(None);
+            }
+            let own = self.listed(set).await?;
+            let own: Vec<&Machine> = own.iter().collect();
             let order = set.spec.deletion.as_ref().and_then(|deletion| deletion.order).unwrap_or_default();
-            for machine in choice::victims(&own, own.len() - wished, order) {
+            for machine in choice::victims(&own, own.len().saturating_sub(wished), order) {
                 delete(&api, machine).await?;
             }
+            return Ok(None);
+        }
+        if machines.len() == wished {
             return Ok(None);
         }
         let labels = labels(set);
@@ -276,12 +279,18 @@ impl Keeper {
         if let Some(objection) = self.templates(set).await? {
             return Ok(Some(objection));
         }
-        for _ in 0..wished.saturating_sub(own.len()).min(AT_ONCE) {
+        let there = self.listed(set).await?.len();
+        for _ in 0..wished.saturating_sub(there).min(AT_ONCE) {
             if let Err(why) = self.make(set, &labels).await? {
                 return Ok(Some(why));
             }
         }
         Ok(None)
+    }
+
+    /// The set's machines, as the API says now: what is known may be behind, and what is there counts.
+    async fn listed(&self, set: &MachineSet) -> Result<Vec<Machine>, kube::Error> {
+        self.kit.listed(&set.namespace().unwrap_or_default(), |machine| is_own(set, machine)).await
     }
 
     async fn delete(
@@ -293,17 +302,17 @@ impl Keeper {
         if !set.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SET) {
             return Ok(Action::await_change());
         }
-        let namespace = set.namespace().unwrap_or_default();
-        let machines = self.kit.api::<Machine>(&namespace);
-        let of_cluster = ListParams::default().labels(&format!("{LABEL_CLUSTER}={}", set.spec.cluster_name));
-        let listed = machines.list(&of_cluster).await?.items;
-        let own: Vec<&Machine> = listed.iter().filter(|machine| is_own(set, machine)).collect();
+        let mut own = self.known(set);
+        if own.is_empty() {
+            own = self.listed(set).await?.into_iter().map(Arc::new).collect();
+        }
         if own.is_empty() {
             objects::release(api, set, FINALIZER_SET).await?;
             return Ok(Action::await_change());
         }
+        let machines = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
         for machine in own {
-            delete(&machines, machine).await?;
+            delete(&machines, machine.as_ref()).await?;
         }
         self.say(api, set, cluster, None).await?;
         Ok(Action::requeue(self.kit.pause))
@@ -316,15 +325,27 @@ impl Keeper {
         cluster: Option<&Cluster>,
         objection: Option<String>,
     ) -> Result<(), Fault> {
-        let namespace = set.namespace();
-        let mut machines = self.kit.caches.machines.all();
-        machines.retain(|machine| machine.namespace() == namespace && is_own(set, machine));
+        let mut machines = self.known(set);
         machines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
         let selector = selector(&set.spec.selector).map(|selector| selector.to_string()).unwrap_or_default();
         let view = View { set, cluster, machines: &machines, selector, objection };
         let status = status::status(&view, Timestamp::now());
         Ok(write_status(api, set, set.status.as_ref(), &status).await?)
     }
+}
+
+/// Whether machines of the set are as its deployment wants them; nobody says so of a set of its own.
+fn is_up_to_date(set: &MachineSet, deployment: Option<&MachineDeployment>) -> Verdict {
+    let Some(deployment) = deployment else { return Verdict::yes("UpToDate") };
+    if !is_same(&deployment.spec.template, &set.spec.template) {
+        return Verdict::no("NotUpToDate", "the MachineDeployment has another template");
+    }
+    let after = deployment.spec.rollout.as_ref().and_then(|rollout| rollout.after.as_ref());
+    let expired = after.is_some_and(|after| {
+        after.0 <= Timestamp::now()
+            && set.metadata.creation_timestamp.as_ref().is_some_and(|created| created.0 < after.0)
+    });
+    if expired { Verdict::no("NotUpToDate", "rollout.after has passed") } else { Verdict::yes("UpToDate") }
 }
 
 /// Says of a machine whether it is as it should be, where it says so not yet.

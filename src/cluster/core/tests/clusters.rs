@@ -3,7 +3,8 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::site::{Site, cluster, is_of, says};
+use super::site::{Site, cluster, is_of, machine, says};
+use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{FINALIZER_CLUSTER, LABEL_CONTROL_PLANE};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 
@@ -124,4 +125,28 @@ async fn a_cluster_goes_in_order() {
     assert!(site.api::<Machine>().get_opt("plane").await.unwrap().is_none());
     site.hold("TestCluster", "c", false).await;
     site.gone::<Cluster>("c").await;
+}
+
+#[tokio::test]
+async fn a_wrong_label_keeps_no_cluster_and_leaves_nothing_behind() {
+    let site = Site::new().await;
+    site.made_cluster().await;
+    // What is paused keeps the label that somebody gave it.
+    for (name, cluster, label) in [("own", "c", "other"), ("others", "other", "c")] {
+        let mut one = machine(name);
+        one["spec"]["clusterName"] = cluster.into();
+        one["metadata"]["labels"] = json!({LABEL_CLUSTER: label});
+        one["metadata"]["annotations"] = json!({"cluster.x-k8s.io/paused": ""});
+        site.apply(one).await;
+    }
+    site.delete::<Cluster>("c").await;
+    site.when("it is found all the same", async || {
+        let own = site.api::<Machine>().get_opt("own").await.unwrap();
+        own.is_none_or(|own| own.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+    site.gone::<Cluster>("c").await;
+    assert!(site.api::<Machine>().get_opt("own").await.unwrap().is_none());
+    let others = site.api::<Machine>().get("others").await.unwrap();
+    assert_eq!(others.metadata.deletion_timestamp, None);
 }

@@ -12,12 +12,15 @@ use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_PAUSED, BareMetalHost, HardwareData, ObjectReference, ProvisioningState,
 };
 use crate::cluster::infrastructure::names::{ANNOTATION_UNHEALTHY, ANNOTATION_UNHEALTHY_OLD, MACHINE_KIND};
-use crate::runtime::essence;
+use crate::runtime::{Mention, essence};
 
 /// Bytes of labels that are kept of a host. One with more is given to nobody.
 const MOST_LABELS: usize = 16 << 10;
 /// Letters that are kept of an error and of a consumer's name.
 const SHOWN: usize = 120;
+
+/// Letters of a name that a host is found by.
+const NAME: usize = 253;
 
 /// What is known of a host.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +66,7 @@ impl Barred {
 }
 
 /// Who has a host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consumer {
     /// Nobody.
     #[default]
@@ -130,7 +133,35 @@ impl From<&BareMetalHost> for HostView {
     }
 }
 
+/// The hosts of a namespace.
+pub fn hosts_of(namespace: &str) -> Mention {
+    Mention::new("Namespace", namespace, "")
+}
+
+/// A Metal3Machine, as the one that has a host of its namespace.
+pub fn had_by(namespace: &str, machine: &str) -> Mention {
+    Mention::new(MACHINE_KIND, namespace, machine)
+}
+
+/// A Secret, as the one with the credentials of a host's BMC.
+pub fn has_credentials(namespace: &str, secret: &str) -> Mention {
+    Mention::new("Secret", namespace, secret)
+}
+
 impl HostView {
+    /// What a host is found by: its namespace, the machine of it that has the host, and the credentials of its BMC.
+    pub fn mentions(host: &BareMetalHost) -> Vec<Mention> {
+        let namespace = host.namespace().unwrap_or_default();
+        let machine = match Consumer::of(host.spec.consumer_ref.as_ref(), &namespace) {
+            Consumer::Machine { namespace: of, name } if of == namespace => Some(had_by(&namespace, &name)),
+            _ => None,
+        };
+        let secret = host.spec.bmc.as_ref().map(|bmc| bmc.credentials_name.as_str());
+        let secret = secret.filter(|name| !name.is_empty() && name.len() <= NAME);
+        let secret = secret.map(|name| has_credentials(&namespace, name));
+        [hosts_of(&namespace)].into_iter().chain(machine).chain(secret).collect()
+    }
+
     /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.as_ref()?.get(key).map(String::as_str)

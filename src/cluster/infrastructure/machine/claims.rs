@@ -1,21 +1,48 @@
 //! Hosts that machines are about to take: machines that are looked at at the same time do not all go for the same one.
 //!
 //! Whose a host is is in the host, and it is taken in the very version that was read. What is here only spares the attempts
-//! that would fail.
+//! that would fail. A host is about to be taken as long as the look lasts that is to take it, however that ends: what is kept for a
+//! machine that got another one, or none, nobody would ever have.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crate::cluster::infrastructure::choose::{Candidate, Choice, Consumer, HardwareView, HostView, Way, Wish, choose};
-use crate::runtime::{Cache, Key, key};
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use crate::api::metal3::BareMetalHost;
+use crate::cluster::infrastructure::choose::{
+    Candidate, Choice, Consumer, HardwareView, HostView, Way, Wish, choose, had_by, has_credentials, hosts_of,
+};
+use crate::runtime::{Cache, Key, Wakes, key};
+
+/// How long a host that was taken counts as such before that is heard of: it is told of at once, unless a watch is broken.
+const UNHEARD: Duration = Duration::from_secs(30);
 
 /// The hosts to choose from. Cheap to clone.
 #[derive(Clone)]
 pub struct Hosts {
     hosts: Cache<HostView>,
     hardware: Cache<HardwareView>,
-    /// Which machine is about to take which host.
-    taken: Arc<Mutex<HashMap<Key, Key>>>,
+    /// Machines, which are looked at again.
+    machines: Wakes,
+    taken: Arc<Mutex<Taking>>,
+}
+
+/// Hosts that are about to be taken, and whom that keeps waiting.
+#[derive(Default)]
+struct Taking {
+    by_host: HashMap<Key, Intent>,
+    /// Machines that got no host while others were about to take some.
+    waiting: HashSet<Key>,
+}
+
+/// A machine is about to take a host.
+struct Intent {
+    machine: Key,
+    /// Set once it has taken it: until then that is to be heard of.
+    until: Option<Instant>,
 }
 
 /// There is no host now.
@@ -27,10 +54,37 @@ pub struct NoHost {
     pub is_passing: bool,
 }
 
+/// A host that a machine is about to take. When it is dropped untaken, others may have it, and those are looked at that waited.
+pub struct Pick {
+    hosts: Hosts,
+    host: Key,
+    /// How it was chosen.
+    pub way: Way,
+    is_taken: bool,
+}
+
+impl Pick {
+    /// Name of the host.
+    pub fn name(&self) -> &str {
+        &self.host.1
+    }
+
+    /// The machine has taken it.
+    pub fn taken(mut self) {
+        self.is_taken = true;
+    }
+}
+
+impl Drop for Pick {
+    fn drop(&mut self) {
+        self.hosts.end(&self.host, self.is_taken);
+    }
+}
+
 impl Hosts {
-    /// Those in the caches.
-    pub fn new(hosts: Cache<HostView>, hardware: Cache<HardwareView>) -> Self {
-        Self { hosts, hardware, taken: Arc::default() }
+    /// Those in the caches, for machines that are looked at again by these wakes.
+    pub fn new(hosts: Cache<HostView>, hardware: Cache<HardwareView>, machines: Wakes) -> Self {
+        Self { hosts, hardware, machines, taken: Arc::default() }
     }
 
     /// Chooses a host for a machine, which is about to take it then.
@@ -38,35 +92,66 @@ impl Hosts {
     /// # Errors
     ///
     /// Why there is none.
-    pub fn pick(&self, wish: &Wish) -> Result<(String, Way), NoHost> {
+    pub fn pick(&self, wish: &Wish) -> Result<Pick, NoHost> {
         let machine = (wish.namespace.clone(), wish.name.clone());
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_taken =
-            |host: &Key| self.hosts.get(host).is_some_and(|host| !matches!(host.consumer, Consumer::Machine { .. }));
-        taken.retain(|host, by| *by != machine && is_taken(host));
-        let hosts = self.hosts.all();
-        let near = hosts.iter().filter(|host| host.metadata.namespace.as_ref() == Some(&wish.namespace));
-        let hardware: Vec<_> = near.map(|host| (host, self.hardware.get(&key(host.as_ref())))).collect();
+        let mut taken = self.taking();
+        let now = Instant::now();
+        let is_heard_of =
+            |host: &Key| self.hosts.get(host).is_none_or(|host| matches!(host.consumer, Consumer::Machine { .. }));
+        taken.by_host.retain(|host, intent| {
+            let is_past = intent.until.is_some_and(|until| until <= now || is_heard_of(host));
+            intent.machine != machine && !is_past
+        });
+        taken.waiting.remove(&machine);
+        let hosts = self.hosts.mentioning(&hosts_of(&wish.namespace));
+        let hardware: Vec<_> = hosts.iter().map(|host| (host, self.hardware.get(&key(host.as_ref())))).collect();
         let candidates: Vec<Candidate<'_>> = hardware
             .iter()
             .map(|(host, inspected)| Candidate {
                 host,
                 capacity: inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(host.capacity.as_ref()),
-                taken: taken.contains_key(&key(host.as_ref())),
+                taken: taken.by_host.contains_key(&key(host.as_ref())),
             })
             .collect();
         match choose(wish, &candidates) {
             Choice::Host(name, way) => {
-                taken.insert((wish.namespace.clone(), name.to_owned()), machine);
-                Ok((name.to_owned(), way))
+                let host = (wish.namespace.clone(), name.to_owned());
+                taken.by_host.insert(host.clone(), Intent { machine, until: None });
+                Ok(Pick { hosts: self.clone(), host, way, is_taken: false })
             }
-            Choice::None(why) => Err(NoHost { why, is_passing: candidates.iter().any(|one| one.taken) }),
+            Choice::None(why) => {
+                let is_passing = candidates.iter().any(|one| one.taken);
+                if is_passing {
+                    taken.waiting.insert(machine);
+                }
+                Err(NoHost { why, is_passing })
+            }
         }
     }
 
-    /// A machine takes nothing any more.
+    /// A look has ended that was to take a host.
+    fn end(&self, host: &Key, is_taken: bool) {
+        let mut taken = self.taking();
+        if is_taken {
+            if let Some(intent) = taken.by_host.get_mut(host) {
+                intent.until = Some(Instant::now() + UNHEARD);
+            }
+            return;
+        }
+        taken.by_host.remove(host);
+        let here: Vec<Key> = taken.waiting.extract_if(|machine| machine.0 == host.0).collect();
+        drop(taken);
+        here.into_iter().for_each(|machine| self.machines.wake(machine));
+    }
+
+    /// A machine is gone, and waits for nothing.
     pub fn forget(&self, machine: &Key) {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, by| by != machine);
+        self.taking().waiting.remove(machine);
+    }
+
+    fn taking(&self) -> MutexGuard<'_, Taking> {
+        // Nothing in it can panic between two changes that belong together.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What inspection found of a host.
@@ -74,12 +159,16 @@ impl Hosts {
         self.hardware.get(host)
     }
 
+    /// The other hosts of a host's namespace that have this Secret for their BMCs.
+    pub fn with_credentials(&self, host: &BareMetalHost, secret: &str) -> Vec<Arc<HostView>> {
+        let mut all = self.hosts.mentioning(&has_credentials(&host.namespace().unwrap_or_default(), secret));
+        all.retain(|other| other.metadata.name != host.metadata.name);
+        all
+    }
+
     /// The host that a machine has, as far as is known.
     pub fn of(&self, (namespace, name): &Key) -> Option<String> {
-        let all = self.hosts.all();
-        let its = all.iter().find(|host| {
-            host.metadata.namespace.as_ref() == Some(namespace) && host.consumer.is_machine(namespace, name)
-        })?;
-        its.metadata.name.clone()
+        let all = self.hosts.mentioning(&had_by(namespace, name));
+        all.into_iter().find(|host| host.consumer.is_machine(namespace, name))?.metadata.name.clone()
     }
 }

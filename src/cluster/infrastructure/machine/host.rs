@@ -85,6 +85,12 @@ pub fn deploy(host: &BareMetalHost, deployment: Deployment<'_>) -> Option<Value>
     keep(host, deployment.machine, patch)
 }
 
+/// Whether a host runs nothing, and was not told to.
+pub fn runs_nothing(host: &BareMetalHost) -> bool {
+    let view = HostView::from(host);
+    view.is_available() && !view.has_image
+}
+
 /// What holds for a host as long as it is the machine's.
 pub fn maintain(host: &BareMetalHost, machine: &Metal3Machine) -> Option<Value> {
     keep(host, machine, Changes::default())

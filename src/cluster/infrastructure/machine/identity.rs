@@ -66,35 +66,65 @@ pub enum Identity {
     Unclear(String),
 }
 
-/// Finds the machine's node among all.
+fn id(node: &Node) -> Option<&str> {
+    node.spec.as_ref()?.provider_id.as_deref().filter(|id| !id.is_empty())
+}
+
+impl Marks<'_> {
+    fn is_labelled(&self, node: &Node) -> bool {
+        !self.host_uid.is_empty() && node.labels().get(LABEL_NODE_HOST).is_some_and(|uid| uid == self.host_uid)
+    }
+
+    /// Whether a node has the identity of a machine that had the host before.
+    fn is_formers(&self, node: &Node) -> bool {
+        id(node).is_some_and(|id| id.starts_with(&self.front()) && id != self.provider_id())
+    }
+}
+
+/// The nodes of the host, whichever machine's: before it runs anything, all of them are of machines that had it before.
+pub fn of_host<'n>(marks: &Marks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
+    let (front, old) = (marks.front(), marks.old_id());
+    let is = |node: &Node| {
+        id(node).is_some_and(|id| id.starts_with(&front) || (id == old && !marks.host_uid.is_empty()))
+            || (id(node).is_none() && marks.is_labelled(node))
+    };
+    nodes.iter().copied().filter(|node| is(node)).collect()
+}
+
+/// Nodes of machines that had the host before, and that are not ready: whatever runs on the host now is none of them.
+pub fn left_behind<'n>(marks: &Marks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
+    let is_ready = |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
+    };
+    nodes.iter().copied().filter(|node| marks.is_formers(node) && !is_ready(node)).collect()
+}
+
+/// Finds the machine's node among all. Nodes of machines that had the host before do not count.
 pub fn identify(marks: &Marks<'_>, nodes: &[&Node]) -> Identity {
-    let id = |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).filter(|id| !id.is_empty());
-    let (wanted, old, front) = (marks.provider_id(), marks.old_id(), marks.front());
-    let same_host: Vec<&Node> = nodes
-        .iter()
-        .copied()
-        .filter(|node| id(node).is_some_and(|id| id.starts_with(&front) || (id == old && !marks.host_uid.is_empty())))
-        .collect();
-    if same_host.len() > 1 {
-        return Identity::Unclear(format!(
-            "several nodes have a provider ID of host {}: {}",
-            marks.host,
-            list(&same_host)
-        ));
+    let (wanted, old) = (marks.provider_id(), marks.old_id());
+    let is_its = |node: &Node| id(node).is_some_and(|id| id == wanted || (id == old && !marks.host_uid.is_empty()));
+    let its: Vec<&Node> = nodes.iter().copied().filter(|node| is_its(node)).collect();
+    match its.as_slice() {
+        [] => {}
+        [node] => {
+            let provider_id = id(node).unwrap_or_default().to_owned();
+            return Identity::Has { node: node.name_any(), provider_id };
+        }
+        several => {
+            let (host, list) = (marks.host, list(several));
+            return Identity::Unclear(format!("several nodes have a provider ID of host {host}: {list}"));
+        }
     }
-    if let Some(node) = same_host.first()
-        && let Some(provider_id) = id(node).filter(|id| *id == wanted || *id == old)
-    {
-        return Identity::Has { node: node.name_any(), provider_id };
-    }
-    let labelled: Vec<&Node> = nodes
-        .iter()
-        .copied()
-        .filter(|node| {
-            !marks.host_uid.is_empty() && node.labels().get(LABEL_NODE_HOST).is_some_and(|uid| uid == marks.host_uid)
-        })
-        .collect();
+    let (formers, labelled): (Vec<&Node>, Vec<&Node>) =
+        nodes.iter().copied().filter(|node| marks.is_labelled(node)).partition(|node| marks.is_formers(node));
     match labelled.as_slice() {
+        // It has the name of a node that was, and a node's identity cannot be changed.
+        [] if !formers.is_empty() => Identity::Unclear(format!(
+            "the node {} has the provider ID of a machine that had the host before: delete it, and have its kubelet \
+             register anew",
+            list(&formers)
+        )),
         [] => Identity::Missing,
         [node] => match id(node) {
             None => Identity::Lacks { node: node.name_any() },
@@ -120,10 +150,10 @@ pub fn by_name(marks: &Marks<'_>, names: &BTreeSet<&str>, nodes: &[&Node]) -> Id
         .collect();
     match named.as_slice() {
         [] => Identity::Missing,
-        [node] => match node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).filter(|id| !id.is_empty()) {
+        [node] => match id(node) {
             None => Identity::Lacks { node: node.name_any() },
             Some(provider_id) if provider_id == marks.provider_id() => {
-                Identity::Has { node: node.name_any(), provider_id }
+                Identity::Has { node: node.name_any(), provider_id: provider_id.to_owned() }
             }
             Some(_) => Identity::Unclear(format!("node {} has another provider ID", node.name_any())),
         },
@@ -158,6 +188,7 @@ mod tests {
     #[test]
     fn a_node_is_known_by_its_provider_id_or_its_label() {
         let labelled = |name: &str, id: Option<&str>| node(name, id, &[(LABEL_NODE_HOST, "uid-1")]);
+        let former = || labelled("o", Some("metal3://rack/h/before"));
         let has = |provider_id: &str| Identity::Has { node: "n".into(), provider_id: provider_id.into() };
         let rows: Vec<(Vec<Node>, Identity)> = vec![
             (vec![], Identity::Missing),
@@ -166,6 +197,10 @@ mod tests {
             (vec![node("n", Some("metal3://uid-1"), &[])], has("metal3://uid-1")),
             (vec![labelled("n", None)], Identity::Lacks { node: "n".into() }),
             (vec![labelled("n", Some(""))], Identity::Lacks { node: "n".into() }),
+            // A machine that had the host before left its node.
+            (vec![node("n", Some("metal3://rack/h/m"), &[]), former()], has("metal3://rack/h/m")),
+            (vec![labelled("n", None), former()], Identity::Lacks { node: "n".into() }),
+            (vec![node("o", Some("metal3://rack/h/before"), &[])], Identity::Missing),
         ];
         for (nodes, wanted) in rows {
             assert_eq!(identify(&MARKS, &nodes.iter().collect::<Vec<_>>()), wanted);
@@ -173,10 +208,13 @@ mod tests {
         let rows: Vec<(Vec<Node>, &str)> = vec![
             (vec![labelled("n", None), labelled("o", None)], "several nodes have the label metal3.io/uuid=uid-1: n, o"),
             (vec![labelled("n", Some("aws://x"))], "node n has the provider ID \"aws://x\""),
-            // A machine that had the host before left its node.
             (
-                vec![node("n", Some("metal3://rack/h/m"), &[]), node("o", Some("metal3://rack/h/before"), &[])],
+                vec![node("n", Some("metal3://rack/h/m"), &[]), node("o", Some("metal3://uid-1"), &[])],
                 "several nodes have a provider ID of host h: n, o",
+            ),
+            (
+                vec![labelled("n", Some("metal3://rack/h/before"))],
+                "the node n has the provider ID of a machine that had",
             ),
         ];
         for (nodes, said) in rows {
@@ -185,6 +223,29 @@ mod tests {
         }
         let nobody = Marks { host_uid: "", ..MARKS };
         assert_eq!(identify(&nobody, &[&node("n", Some("metal3://"), &[(LABEL_NODE_HOST, "")])]), Identity::Missing);
+    }
+
+    #[test]
+    fn nodes_of_machines_that_were_are_told_from_those_that_run() {
+        let ready = |mut node: Node| {
+            let conditions = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+            node.status = serde_json::from_value(conditions).expect("a status");
+            node
+        };
+        let labels = [(LABEL_NODE_HOST, "uid-1")];
+        let all = [
+            node("own", Some("metal3://rack/h/m"), &labels),
+            node("former", Some("metal3://rack/h/before"), &[]),
+            ready(node("runs", Some("metal3://rack/h/before"), &[])),
+            node("old", Some("metal3://uid-1"), &[]),
+            node("nameless", None, &labels),
+            node("cloud", Some("aws://x"), &labels),
+            node("other", Some("metal3://rack/h2/m"), &[]),
+        ];
+        let all: Vec<&Node> = all.iter().collect();
+        let names = |nodes: Vec<&Node>| nodes.iter().map(|node| node.name_any()).collect::<Vec<_>>();
+        assert_eq!(names(left_behind(&MARKS, &all)), ["former"]);
+        assert_eq!(names(of_host(&MARKS, &all)), ["own", "former", "runs", "old", "nameless"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod addresses;
 mod claims;
+mod credentials;
 mod data;
 mod draft;
 mod host;
@@ -37,7 +38,7 @@ use tracing::{debug, warn};
 
 pub use claims::Hosts;
 pub use labels::ANNOTATION_PREFIXES;
-pub use view::MachineView;
+pub use view::{MachineView, made_from, of_cluster, wants_host};
 
 use self::data::Data;
 use self::draft::{ASSOCIATED, DATA, Draft, HOST, NODE};
@@ -189,6 +190,9 @@ impl Machines {
         }
         // What the host is told is noted first: whoever lets it go takes back what is noted.
         draft.store(&self.client).await?;
+        if host::runs_nothing(&found) {
+            self.clear_nodes(&draft.new, around.cluster, &found).await;
+        }
         let found = match self.deploy(draft, found).await {
             // What a host may run is judged where it is told so.
             Err(Error::Api(kube::Error::Api(refused))) if refused.code == 422 => {
@@ -263,6 +267,21 @@ impl Machines {
         match patch {
             None => Ok(found),
             Some(patch) => self.patch_host(&found, patch).await,
+        }
+    }
+
+    /// Deletes what machines that had the host before left in the cluster. One that does not answer holds nobody up: what is left is
+    /// looked for again when the machine's node is.
+    async fn clear_nodes(&self, machine: &Metal3Machine, cluster: &Cluster, found: &BareMetalHost) {
+        let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+        if done.and_then(|done| done.control_plane_initialized) != Some(true) {
+            return;
+        }
+        let (namespace, machine, host) = (found.namespace().unwrap_or_default(), machine.name_any(), found.name_any());
+        let host_uid = found.uid().unwrap_or_default();
+        let marks = Marks { namespace: &namespace, host: &host, host_uid: &host_uid, machine: &machine };
+        if let Err(error) = node::clear(&self.workloads, &self.client, &cluster.name_any(), &marks).await {
+            debug!(host, %error, "cannot look for nodes that were left behind");
         }
     }
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Client, ResourceExt};
 use serde_json::json;
+use tracing::info;
 
-use super::identity::{Identity, Marks, by_name, identify};
-use crate::cluster::workload::{WorkloadError, Workloads};
+use super::identity::{Identity, Marks, by_name, identify, left_behind, of_host};
+use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 
 /// How a node gets its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,41 @@ pub enum Found {
     Not(String),
 }
 
+/// Deletes the nodes that machines left behind that had a host before. Nothing runs on it: a machine that comes as a node of one
+/// of their names would take over an identity that nobody can change.
+///
+/// # Errors
+///
+/// When the cluster cannot be asked.
+pub async fn clear(
+    workloads: &Workloads,
+    client: &Client,
+    cluster: &str,
+    marks: &Marks<'_>,
+) -> Result<(), WorkloadError> {
+    let workload = workloads.get(client, marks.namespace, cluster).await?;
+    let nodes = workload.nodes().await?;
+    let nodes: Vec<&Node> = nodes.all().map(AsRef::as_ref).collect();
+    delete(&workload, &of_host(marks, &nodes)).await
+}
+
+async fn delete(workload: &Workload, nodes: &[&Node]) -> Result<(), WorkloadError> {
+    let api = Api::<Node>::all(workload.client().clone());
+    for node in nodes {
+        let preconditions = Some(Preconditions { uid: node.uid(), ..Preconditions::default() });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let deleted = api.delete(&node.name_any(), &params).await;
+        workload.node_changed().await;
+        match deleted {
+            // It is gone, or another one of its name came.
+            Err(kube::Error::Api(error)) if error.is_not_found() || error.is_conflict() => {}
+            deleted => drop(deleted?),
+        }
+        info!(node = node.name_any(), "deleted a node of a machine that had its host before");
+    }
+    Ok(())
+}
+
 /// Finds the machine's node, and gives it its identity.
 ///
 /// # Errors
@@ -45,6 +81,7 @@ pub async fn find(
     let workload = workloads.get(client, marks.namespace, cluster).await?;
     let nodes = workload.nodes().await?;
     let nodes: Vec<&Node> = nodes.all().map(AsRef::as_ref).collect();
+    delete(&workload, &left_behind(marks, &nodes)).await?;
     let mut identity = identify(marks, &nodes);
     if identity == Identity::Missing && source == Source::Name {
         identity = by_name(marks, names, &nodes);

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::info;
 
 use super::claims::NoHost;
 use super::draft::{ASSOCIATED, Draft};
 use super::wait::{Waiting, reuse};
 use super::{Around, Error, Machines, host, template};
-use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::metal3::BareMetalHost;
 use crate::cluster::contract::{Severity, Verdict};
@@ -22,7 +20,7 @@ use crate::runtime::{Note, key};
 
 /// How long a machine that got no host waits at most for a change that it is not told of.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
-/// The same while others are about to take hosts, of which nobody tells if they do not.
+/// The same while others are about to take hosts: what is said of these is of a moment.
 const LOOK_SOON: Duration = Duration::from_secs(5);
 
 /// What a machine has.
@@ -61,13 +59,15 @@ impl Machines {
             }
         }
         let Some(wish) = self.wish(draft, around).await? else { return Ok(Taken::None(LOOK_AGAIN)) };
-        let (name, way) = match self.hosts.pick(&wish) {
-            Ok(picked) => picked,
+        // What it is about to take is others' again wherever this ends.
+        let pick = match self.hosts.pick(&wish) {
+            Ok(pick) => pick,
             Err(NoHost { why, is_passing }) => {
                 self.none(draft, why).await;
                 return Ok(Taken::None(if is_passing { LOOK_SOON } else { LOOK_AGAIN }));
             }
         };
+        let (name, way) = (pick.name().to_owned(), pick.way);
         draft.hold(&self.client, Some(&name)).await?;
         let found = hosts.get_opt(&name).await?.ok_or(Error::Meanwhile)?;
         // What is known may be of before somebody else took it.
@@ -76,6 +76,7 @@ impl Machines {
             return Err(Error::Meanwhile);
         }
         let taken = self.own(draft, found, around).await?;
+        pick.taken();
         let (reason, how) = match way {
             // It was so before.
             Way::Had => return Ok(taken),
@@ -110,28 +111,6 @@ impl Machines {
             draft.say(ASSOCIATED, &Verdict::yes("AssociateBareMetalHostSuccess"), Severity::Info);
         }
         Ok(Taken::Host(Box::new(found)))
-    }
-
-    /// Whatever moves a cluster to another server finds what belongs to it by this label: its hosts' credentials, too.
-    /// A host that goes leaves none behind.
-    pub(super) async fn label_secret(&self, found: &BareMetalHost, cluster: &str, goes: bool) -> Result<(), Error> {
-        let Some(name) = found.spec.bmc.as_ref().map(|bmc| &bmc.credentials_name).filter(|name| !name.is_empty())
-        else {
-            return Ok(());
-        };
-        let secrets = Api::<Secret>::namespaced(self.client.clone(), &found.namespace().unwrap_or_default());
-        let Some(secret) = secrets.get_opt(name).await? else { return Ok(()) };
-        // One Secret may be for the hosts of several clusters: it has the label of the first.
-        let wanted = match (secret.labels().get(LABEL_CLUSTER).map(String::as_str), goes) {
-            (None, false) => Some(cluster),
-            (Some(label), true) if label == cluster => None,
-            _ => return Ok(()),
-        };
-        let patch = json!({ "metadata": { "labels": { LABEL_CLUSTER: wanted } } });
-        match secrets.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-            patched => Ok(patched.map(drop)?),
-        }
     }
 
     /// What the machine wants; none when that makes no sense, which its conditions say.

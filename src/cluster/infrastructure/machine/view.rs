@@ -1,4 +1,4 @@
-//! What is kept of a Metal3Machine: what tells whether it is to be looked at when something else changes.
+//! What is kept of a Metal3Machine: which it is, and what it goes by, so that it is looked at when that changes.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND};
 use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::cluster::infrastructure::names::{ANNOTATION_HOST, MACHINE_TEMPLATE_KIND};
-use crate::runtime::essence;
+use crate::runtime::{Mention, essence};
 
 /// Letters of a name that is kept.
 const NAME: usize = 253;
@@ -19,27 +19,41 @@ const NAME: usize = 253;
 #[derive(Clone, Debug, Deserialize)]
 pub struct MachineView {
     metadata: ObjectMeta,
-    /// Its cluster.
-    pub cluster: Option<String>,
-    /// The Metal3MachineTemplate that it was made from.
-    pub template: Option<String>,
-    /// Whether it has no host yet.
-    pub wants_host: bool,
+}
+
+/// A cluster, as the one that a machine is of.
+pub fn of_cluster(namespace: &str, name: &str) -> Mention {
+    Mention::new("Cluster", namespace, name)
+}
+
+/// A Metal3MachineTemplate, as the one that a machine was made from.
+pub fn made_from(namespace: &str, template: &str) -> Mention {
+    Mention::new(MACHINE_TEMPLATE_KIND, namespace, template)
+}
+
+/// The hosts of a namespace, as those that a machine wants one of.
+pub fn wants_host(namespace: &str) -> Mention {
+    Mention::new("BareMetalHost", namespace, "")
 }
 
 impl From<&Metal3Machine> for MachineView {
     fn from(machine: &Metal3Machine) -> Self {
-        let short = |text: &String| Some(text.clone()).filter(|text| text.len() <= NAME);
-        let annotations = machine.annotations();
-        let template = annotations
-            .get(ANNOTATION_CLONED_FROM)
-            .filter(|_| annotations.get(ANNOTATION_CLONED_KIND).is_some_and(|kind| kind == MACHINE_TEMPLATE_KIND));
-        Self {
-            metadata: essence(&machine.metadata),
-            cluster: machine.labels().get(LABEL_CLUSTER).and_then(short),
-            template: template.and_then(short),
-            wants_host: !annotations.contains_key(ANNOTATION_HOST),
-        }
+        Self { metadata: essence(&machine.metadata) }
+    }
+}
+
+impl MachineView {
+    /// What a machine goes by: its cluster, what it was made from, and any host while it has none.
+    pub fn mentions(machine: &Metal3Machine) -> Vec<Mention> {
+        let namespace = machine.namespace().unwrap_or_default();
+        let (labels, annotations) = (machine.labels(), machine.annotations());
+        let short = |text: &&String| text.len() <= NAME;
+        let cluster = labels.get(LABEL_CLUSTER).filter(short).map(|name| of_cluster(&namespace, name));
+        let is_cloned = annotations.get(ANNOTATION_CLONED_KIND).is_some_and(|kind| kind == MACHINE_TEMPLATE_KIND);
+        let template = annotations.get(ANNOTATION_CLONED_FROM).filter(|_| is_cloned).filter(short);
+        let template = template.map(|name| made_from(&namespace, name));
+        let host = (!annotations.contains_key(ANNOTATION_HOST)).then(|| wants_host(&namespace));
+        cluster.into_iter().chain(template).chain(host).collect()
     }
 }
 

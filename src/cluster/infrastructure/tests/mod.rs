@@ -3,6 +3,7 @@
 mod clusters;
 mod data;
 mod machines;
+mod nodes;
 mod racing;
 mod remediations;
 
