@@ -13,7 +13,7 @@ use super::TableEntry;
 use super::content::Loaded;
 use super::disk::{CRAMPED, Disk, NOT_ANEW, NotAnew, OVERGROWN};
 use super::group::Group;
-use super::index::{self, Applied, Logged, Shared};
+use super::index::{Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
 use super::rewriting::{Cost, Moment};
 use super::writer::Writer;

@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::inside;
 use super::scope::Scope;
 use crate::api::control_plane::{ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY};
-use crate::cluster::contract::{Found, Objects, conditions};
+use crate::cluster::contract::{Objects, conditions};
 use crate::cluster::workload::Workload;
 
 /// Annotation of a KubeadmConfig: when the certificates of its machine end.

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::owns;
 use super::rollout::Wish;
 use crate::api::cluster::DeploymentPhase;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
 use crate::cluster::contract::conditions::{self, Severity};
-use crate::cluster::contract::{Verdict, pause};
+use crate::cluster::contract::{Verdict, owners, pause};
 
 /// Everything that the status is made of.
 pub(super) struct View<'a> {
@@ -21,6 +20,11 @@ pub(super) struct View<'a> {
     pub machines: &'a [Arc<Machine>],
     pub selector: String,
     pub wish: Wish,
+}
+
+fn owns(set: &MachineSet, machine: &Machine) -> bool {
+    let owner = owners::controller(&machine.metadata);
+    owner.is_some_and(|owner| Some(owner.uid.as_str()) == set.metadata.uid.as_deref())
 }
 
 fn count(number: usize) -> Option<i32> {
