@@ -38,8 +38,18 @@ pub(super) fn hash(template: &MachineTemplateSpec, after: Option<i64>) -> String
     letters.map(|letter| char::from(*letter)).collect()
 }
 
-/// Which objects a selector is for; `None` when it selects nothing, or everything, or is none.
+/// Requirements of one selector, and values of all of them: each is compared with each machine of a cluster.
+const REQUIREMENTS: usize = 64;
+const VALUES: usize = 256;
+
+/// Which objects a selector is for; `None` when it selects nothing, or everything, or is none, or has too much to be compared.
 pub(super) fn selector(selector: &LabelSelector) -> Option<Selector> {
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    let values: usize = expressions.iter().map(|one| one.values.as_ref().map_or(0, Vec::len)).sum();
+    let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
+    if labels + expressions.len() > REQUIREMENTS || values > VALUES {
+        return None;
+    }
     let selector = Selector::try_from(selector.clone()).ok()?;
     (!selector.selects_all()).then_some(selector)
 }
@@ -91,6 +101,8 @@ pub(super) fn has(machine: &Machine, kept: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+
     use super::*;
     use crate::api::cluster::TemplateMeta;
     use crate::api::cluster::v1beta2::{MachineDeletion, Reference};
@@ -98,6 +110,23 @@ mod tests {
     fn template(version: &str) -> MachineTemplateSpec {
         let spec = MachineSpec { version: Some(version.into()), ..MachineSpec::default() };
         MachineTemplateSpec { metadata: None, spec }
+    }
+
+    #[test]
+    fn a_selector_that_has_too_much_to_be_compared_selects_nothing() {
+        let expressions = |many: usize, values: usize| {
+            let one = LabelSelectorRequirement {
+                key: "a".into(),
+                operator: "In".into(),
+                values: Some(vec!["b".into(); values]),
+            };
+            LabelSelector { match_expressions: Some(vec![one; many]), ..LabelSelector::default() }
+        };
+        for (many, values, is_one) in
+            [(1, VALUES, true), (REQUIREMENTS, 1, true), (1, VALUES + 1, false), (REQUIREMENTS + 1, 1, false)]
+        {
+            assert_eq!(selector(&expressions(many, values)).is_some(), is_one, "{many} {values}");
+        }
     }
 
     #[test]

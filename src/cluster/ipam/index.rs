@@ -73,6 +73,14 @@ impl Index {
         self.lock().addresses.entry(K::GROUP).or_default().put(&key(object), of::<K>(object));
     }
 
+    /// The addresses of one claim of a pool; `None` as long as not everything was listed.
+    pub fn of_claim(&self, pool: &Key, (group, claim): (Group, &str)) -> Option<Vec<Address>> {
+        let known = self.lock();
+        let all = known.addresses.get(&group).into_iter().flat_map(|all| all.of(pool)).map(|(_, one)| one);
+        let its = all.filter(|one| one.claim == claim).cloned().collect();
+        (known.awaited == 0).then_some(its)
+    }
+
     /// The names of a pool's claims of a group.
     pub fn claims_of(&self, pool: &Key, group: Group) -> Vec<String> {
         let known = self.lock();

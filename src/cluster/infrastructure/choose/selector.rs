@@ -4,17 +4,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::api::infrastructure::HostSelector;
 
 /// Requirements of one selector, at most.
 const MOST: usize = 256;
+/// Values of all of them together, at most: each host's labels are compared with them.
+const VALUES: usize = 256;
 /// Letters of a value that a message shows.
 const SHOWN: usize = 63;
 
 /// What a host's labels must be.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Selector(Vec<Requirement>);
+pub struct Selector(Vec<Arc<Requirement>>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Requirement {
@@ -56,7 +59,7 @@ pub enum SelectorFault {
         wants: &'static str,
     },
     /// Too many.
-    #[error("hostSelector has more than {MOST} requirements")]
+    #[error("hostSelector has more than {MOST} requirements, or {VALUES} values in all")]
     TooMany,
 }
 
@@ -68,7 +71,8 @@ impl Selector {
     /// When it makes no sense.
     pub fn new(selector: Option<&HostSelector>) -> Result<Self, SelectorFault> {
         let Some(selector) = selector else { return Ok(Self::default()) };
-        if selector.match_labels.len() + selector.match_expressions.len() > MOST {
+        let values: usize = selector.match_expressions.iter().map(|expression| expression.values.len()).sum();
+        if selector.match_labels.len() + selector.match_expressions.len() > MOST || values > VALUES {
             return Err(SelectorFault::TooMany);
         }
         let labels = selector
@@ -79,13 +83,13 @@ impl Selector {
             let test = test(&expression.key, &expression.operator, &expression.values)?;
             Ok(Requirement { key: expression.key.clone(), test })
         });
-        labels.chain(expressions).collect::<Result<_, _>>().map(Self)
+        labels.chain(expressions).map(|one| one.map(Arc::new)).collect::<Result<_, _>>().map(Self)
     }
 
     /// The first requirement that these labels do not meet.
     pub fn unmet(&self, labels: &BTreeMap<String, String>) -> Option<Unmet> {
         let unmet = self.0.iter().find(|requirement| !requirement.test.holds(labels.get(&requirement.key)))?;
-        Some(Unmet { requirement: unmet.clone(), found: labels.get(&unmet.key).map(|value| shorten(value)) })
+        Some(Unmet { requirement: Arc::clone(unmet), found: labels.get(&unmet.key).map(|value| shorten(value)) })
     }
 }
 
@@ -128,7 +132,8 @@ impl Test {
 /// A requirement that a host's labels do not meet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unmet {
-    requirement: Requirement,
+    /// The selector's own: there is one of these for each host that is passed over.
+    requirement: Arc<Requirement>,
     found: Option<String>,
 }
 
@@ -222,6 +227,14 @@ mod tests {
         let unmet = parsed.unmet(&labels(&[("role", "worker")])).unwrap();
         assert_eq!((unmet.wanted().as_str(), unmet.to_string().as_str()), ("zone", "not set"));
         assert_eq!(Selector::new(None).unwrap().unmet(&labels(&[])), None);
+    }
+
+    #[test]
+    fn so_many_values_and_no_more_are_compared_with_each_host() {
+        let values: Vec<String> = (0..=VALUES).map(|value| value.to_string()).collect();
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        assert!(Selector::new(Some(&expression("zone", "In", &values[..VALUES]))).is_ok());
+        assert_eq!(Selector::new(Some(&expression("zone", "In", &values))), Err(SelectorFault::TooMany));
     }
 
     #[test]
