@@ -7,6 +7,7 @@ use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
+use crate::api::cluster::GROUP;
 use crate::api::cluster::v1beta2::{
     Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet, MachineTemplateSpec,
 };
@@ -16,6 +17,8 @@ use crate::runtime::{Cache, Key, Mention, Watches, objects};
 
 /// Characters of an annotation's value that are kept: the keys are what counts.
 const ANNOTATION_KEPT: usize = 256;
+/// Bytes of an object's annotations that are kept. Of more, only those of the contract are: all machines are in memory.
+const ANNOTATIONS_KEPT: usize = 16 << 10;
 
 /// Letters of a name or UID that objects are found by.
 const NAME: usize = 253;
@@ -109,11 +112,19 @@ fn thin<K: Resource + Clone>(object: &K) -> K {
     let mut thin = object.clone();
     let meta = thin.meta_mut();
     meta.managed_fields = None;
-    for value in meta.annotations.iter_mut().flat_map(|all| all.values_mut()) {
-        if value.len() > ANNOTATION_KEPT {
-            value.clear();
-            value.shrink_to_fit();
-        }
+    let Some(all) = &mut meta.annotations else { return thin };
+    for value in all.values_mut().filter(|value| value.len() > ANNOTATION_KEPT) {
+        value.clear();
+        value.shrink_to_fit();
+    }
+    let size = |key: &String, value: &String| key.len() + value.len();
+    if all.iter().map(|(key, value)| size(key, value)).sum::<usize>() > ANNOTATIONS_KEPT {
+        let mut room = ANNOTATIONS_KEPT;
+        all.retain(|key, value| {
+            let has_room = key.contains(GROUP) && size(key, value) <= room;
+            room -= if has_room { size(key, value) } else { 0 };
+            has_room
+        });
     }
     thin
 }
@@ -169,5 +180,38 @@ impl Kit {
         };
         objects::each(&self.api::<K>(namespace), keep).await?;
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_an_object_has_bounds() {
+        let mut machine = Machine::new("m", Default::default());
+        let annotations = machine.metadata.annotations.get_or_insert_default();
+        annotations.insert("cluster.x-k8s.io/paused".into(), String::new());
+        annotations.insert("note".into(), "x".repeat(ANNOTATION_KEPT + 1));
+        let kept = thin(&machine);
+        assert_eq!((kept.annotations().len(), kept.annotations()["note"].as_str()), (2, ""));
+        let many = |front: &str| (0..500).map(move |at| (format!("{front}/{at}"), "x".repeat(ANNOTATION_KEPT)));
+        machine.metadata.annotations.get_or_insert_default().extend(many("note.test"));
+        assert_eq!(thin(&machine).annotations().keys().collect::<Vec<_>>(), ["cluster.x-k8s.io/paused"]);
+        machine.metadata.annotations.get_or_insert_default().extend(many("a.cluster.x-k8s.io"));
+        let size: usize = thin(&machine).annotations().iter().map(|(key, value)| key.len() + value.len()).sum();
+        assert!(size > ANNOTATIONS_KEPT / 2 && size <= ANNOTATIONS_KEPT, "{size}");
+    }
+
+    #[test]
+    fn sets_and_deployments_are_known_without_their_templates() {
+        let mut one = MachineSet::new("s", Default::default());
+        one.spec.cluster_name = "c".into();
+        one.spec.template.spec.version = Some("v1.35.0".into());
+        let kept = set(&one);
+        assert_eq!((kept.spec.template.spec.version, kept.spec.cluster_name.as_str()), (None, "c"));
+        let mut one = MachineDeployment::new("d", Default::default());
+        one.spec.template.spec.version = Some("v1.35.0".into());
+        assert_eq!(deployment(&one).spec.template.spec.version, None);
     }
 }

@@ -20,6 +20,9 @@ use crate::api::metal3::ObjectReference;
 use crate::cluster::contract::owners;
 use crate::runtime::{key, objects};
 
+/// Name servers of an address that are used.
+const DNS_SERVERS_MAX: usize = 64;
+
 /// Claims of one group.
 trait Claims: Send + Sync + 'static {
     type Claim: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -72,7 +75,7 @@ impl Claims for Metal3 {
                 address: spec.address.parse().ok()?,
                 prefix: Some(spec.prefix),
                 gateway: spec.gateway,
-                dns_servers: spec.dns_servers,
+                dns_servers: spec.dns_servers.into_iter().take(DNS_SERVERS_MAX).collect(),
             })
         }))
     }

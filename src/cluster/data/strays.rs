@@ -23,7 +23,11 @@ impl Reconcile for Strays {
     type Object = Slim<Metal3DataClaim>;
     type Error = kube::Error;
 
+    // All claims of a template that is gone are woken at once.
+    const AT_ONCE: u16 = 32;
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(300));
 
     fn retry_after(&self) -> Duration {
         RETRY

@@ -180,6 +180,11 @@ fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 fn address_object(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let Some(now) = spec::<IPAddressSpec>(new) else { return errors };
+    let servers = now.dns_servers.len();
+    if servers > DNS_SERVERS_MAX {
+        let why = format!("has {servers} entries, and may have {DNS_SERVERS_MAX}");
+        errors.push(FieldError::invalid("spec.dnsServers", &json!(servers), why));
+    }
     if let Some(before) = old.and_then(spec::<IPAddressSpec>) {
         if before.address != now.address {
             errors.push(FieldError::invalid("spec.address", &json!(now.address), FIXED));

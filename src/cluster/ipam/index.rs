@@ -68,17 +68,17 @@ impl Index {
         })
     }
 
-    /// The addresses of a pool that a claim of a group has; `None` as long as not everything was listed.
-    pub fn addresses_of(&self, pool: &Key, group: Group, claim: &str) -> Option<Vec<Address>> {
-        let known = self.lock();
-        let of_pool = known.addresses.values().flat_map(|all| all.of(pool)).map(|(_, one)| one);
-        let its = of_pool.filter(|one| one.id.0 == group && one.claim == claim);
-        (known.awaited == 0).then(|| its.cloned().collect())
-    }
-
     /// Takes note of an address that was just stored: the watch tells it later, and until then it must not be given again.
     pub fn stored<K: Kinds>(&self, object: &K::Address) {
         self.lock().addresses.entry(K::GROUP).or_default().put(&key(object), of::<K>(object));
+    }
+
+    /// The addresses of one claim of a pool; `None` as long as not everything was listed.
+    pub fn of_claim(&self, pool: &Key, (group, claim): (Group, &str)) -> Option<Vec<Address>> {
+        let known = self.lock();
+        let all = known.addresses.get(&group).into_iter().flat_map(|all| all.of(pool)).map(|(_, one)| one);
+        let its = all.filter(|one| one.claim == claim).cloned().collect();
+        (known.awaited == 0).then_some(its)
     }
 
     /// The names of a pool's claims of a group.

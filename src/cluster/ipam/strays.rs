@@ -33,9 +33,11 @@ impl<K: Kinds> Reconcile for Strays<K> {
     type Object = Slim<K::Claim>;
     type Error = kube::Error;
 
+    // All claims of a pool that is gone are woken at once.
+    const AT_ONCE: u16 = 32;
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
-    // All claims of a pool that goes are woken at once.
-    const AT_ONCE: u16 = 64;
+
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(300));
 
     fn retry_after(&self) -> Duration {
         Duration::from_secs(1)
@@ -57,9 +59,8 @@ impl<K: Kinds> Reconcile for Strays<K> {
                 if pools.get_opt(&place.1).await?.is_some() {
                     return Ok(Action::await_change());
                 }
-                let Some(its) = self.index.addresses_of(&place, K::GROUP, &name) else {
-                    return Ok(Action::requeue(self.retry_after()));
-                };
+                let its = self.index.of_claim(&place, (K::GROUP, &name));
+                let Some(its) = its else { return Ok(Action::requeue(self.retry_after())) };
                 (format!("there is no IPPool {}", place.1), its)
             }
         };
