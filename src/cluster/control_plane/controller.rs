@@ -81,8 +81,8 @@ impl Reconcile for Keeper {
     type Object = Slim<KubeadmControlPlane>;
     type Error = Fault;
 
-    // A look holds all machines of a control plane, and has tunnels.
-    const OF_A_NAMESPACE: u16 = 4;
+    // A look holds all machines of a control plane with what they name, and has tunnels.
+    const OF_A_NAMESPACE: u16 = 2;
 
     const AT_ONCE: u16 = 64;
     const DEADLINE: Option<Duration> = Some(Duration::from_secs(180));

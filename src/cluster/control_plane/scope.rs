@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::desired;
 use super::fault::Fault;
@@ -156,10 +156,11 @@ impl Scope {
             match owners::controller(&machine.metadata) {
                 Some(owner) if owner.uid == uid => {
                     let config = match &machine.spec.bootstrap.config_ref {
-                        Some(reference) => objects.get(&namespace, reference).await?,
+                        Some(reference) => objects.get(&namespace, reference).await?.map(|found| kept(found, true)),
                         None => None,
                     };
                     let infrastructure = objects.get(&namespace, &machine.spec.infrastructure_ref).await?;
+                    let infrastructure = infrastructure.map(|found| kept(found, false));
                     owned.push(Owned { machine, config, infrastructure });
                 }
                 Some(_) => foreign.push(machine.name_any()),
@@ -238,8 +239,17 @@ impl Scope {
     }
 }
 
-/// Machines of one control plane: where there are more something is wrong, and all of them are in memory.
-pub(super) const MOST: usize = 64;
+/// Machines of one control plane, with the one that comes before another goes: where there are more something is wrong, and all of
+/// them are in memory, with what they name.
+pub(super) const MOST: usize = 16;
+
+/// An object that a machine names, as far as it is looked at: its metadata, and its spec where that is compared. Who may write it may
+/// write much.
+fn kept(mut found: Found, with_spec: bool) -> Found {
+    let spec = found.object.data.get_mut("spec").filter(|_| with_spec).map(Value::take);
+    found.object.data = json!({ "spec": spec });
+    found
+}
 
 /// Machines with these labels.
 ///
