@@ -58,6 +58,9 @@ fn judge(
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
+/// Most machines of a control plane. etcd says seven at most: <https://etcd.io/docs/latest/faq/>.
+const REPLICAS_MAX: i64 = 15;
+
 /// What is wrong with a control plane by itself.
 fn faults(spec: &Value) -> Vec<FieldError> {
     let mut errors = common(spec, "spec");
@@ -66,6 +69,10 @@ fn faults(spec: &Value) -> Vec<FieldError> {
         None => errors.push(FieldError::required("spec.replicas", "is required")),
         Some(count) if count <= 0 => {
             errors.push(FieldError::forbidden("spec.replicas", "cannot be less than or equal to 0"));
+        }
+        Some(count) if count > REPLICAS_MAX => {
+            let why = format!("cannot be more than {REPLICAS_MAX}: more members make etcd slower and no safer");
+            errors.push(FieldError::forbidden("spec.replicas", &why));
         }
         Some(count) if count % 2 == 0 && !external => {
             errors.push(FieldError::forbidden("spec.replicas", "cannot be an even number when etcd is stacked"));
@@ -242,6 +249,8 @@ mod tests {
             (json!({"replicas": 0}), Some("spec.replicas")),
             (json!({"replicas": -1}), Some("spec.replicas")),
             (json!({"replicas": 4}), Some("spec.replicas")),
+            (json!({"replicas": 15}), None),
+            (json!({"replicas": 17}), Some("spec.replicas")),
             (merged(json!({"replicas": 4}), config(json!({"etcd": {"external": {"endpoints": ["x"]}}}))), None),
             (json!({"version": "1.34.0"}), Some("spec.version")),
             (json!({"version": "v1.34"}), Some("spec.version")),

@@ -211,16 +211,19 @@ async fn a_secret_that_is_no_kubeconfig_is_named() {
 
 #[test]
 fn what_a_peer_says_is_short_and_on_one_line() {
-    for (text, wanted) in [
-        ("no route", "no route"),
-        ("  a\n\tb\u{1b}[31mc\u{0}  ", "a b [31mc"),
-        ("", ""),
-        ("\n", ""),
-        (&"é".repeat(TEXT_MAX), &"é".repeat(TEXT_MAX)),
-        (&"é".repeat(TEXT_MAX + 1), &format!("{}…", "é".repeat(TEXT_MAX))),
-        (&format!("{} b", "a".repeat(TEXT_MAX - 1)), &format!("{}…", "a".repeat(TEXT_MAX - 1))),
-        (&format!("a{}", "\n".repeat(10 * TEXT_MAX)), "a"),
-    ] {
+    let long = "é".repeat(TEXT_MAX);
+    let (most, longer) = ("a".repeat(TEXT_MAX - 1), format!("{long}é"));
+    let rows: [(&str, String); 8] = [
+        ("no route", "no route".to_owned()),
+        ("  a\n\tb\u{1b}[31mc\u{0}  ", "a b [31mc".to_owned()),
+        ("", String::new()),
+        ("\n", String::new()),
+        (&long, long.clone()),
+        (&longer, format!("{long}…")),
+        (&format!("{most} b"), format!("{most}…")),
+        (&format!("a{}", "\n".repeat(10 * TEXT_MAX)), "a".to_owned()),
+    ];
+    for (text, wanted) in rows {
         assert_eq!(brief(text), wanted);
     }
     let status = |message: String| kube::core::Status { message, code: 500, ..kube::core::Status::default() };
