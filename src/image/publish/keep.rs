@@ -182,7 +182,7 @@ async fn load(library: &Library, digest: &str) -> Option<Arc<Archive>> {
     let (library, of) = (library.clone(), digest.to_owned());
     let read = tokio::task::spawn_blocking(move || {
         let Some(manifest) = library.manifest(&of) else { return Ok(None) };
-        Ok::<_, io::Error>(library.catalog(&manifest)?.map(|catalog| Arc::new(Archive { manifest, catalog })))
+        Ok::<_, io::Error>(library.catalog(&manifest)?.map(|catalog| Arc::new(Archive::new(manifest, catalog))))
     });
     match read.await.map_err(io::Error::other).flatten() {
         Ok(archive) => archive,
