@@ -147,6 +147,14 @@ pub(super) enum Verdict {
     },
     /// With it, too much would be published.
     Full(Excess),
+    /// What it has in the library cannot be read at the moment; its place in the line is kept.
+    Unread(String),
+    /// What it had in the library is gone or damaged.
+    Lost(String),
+    /// One that is served cannot be read at the moment, and may have its names.
+    Waits {
+        before: String,
+    },
 }
 
 /// What is published so far.
@@ -154,11 +162,25 @@ pub(super) enum Verdict {
 pub(super) struct Settling {
     pub table: PublishedTable,
     weight: Weight,
+    /// An Image that is served, of which nobody knows at the moment what it has.
+    unread: Option<String>,
 }
 
 impl Settling {
-    /// Publishes the archive of an Image, unless one that came before has a name of its.
-    pub fn add(&mut self, image: &str, archive: &Archive) -> Verdict {
+    /// Keeps the place of an Image that cannot be read at the moment.
+    pub fn pass_over(&mut self, image: &str, rank: &Rank, why: String) -> Verdict {
+        if !rank.is_new {
+            self.unread.get_or_insert_with(|| image.to_owned());
+        }
+        Verdict::Unread(why)
+    }
+
+    /// Publishes the archive of an Image, unless one that came before has a name of its, or may have it.
+    pub fn add(&mut self, image: &str, rank: &Rank, archive: &Archive) -> Verdict {
+        // Those that are served have no name of each other's.
+        if let Some(before) = self.unread.clone().filter(|_| rank.is_new) {
+            return Verdict::Waits { before };
+        }
         let weight = self.weight.and(archive.weight);
         if let Some(excess) = weight.excess() {
             return Verdict::Full(excess);
@@ -206,6 +228,9 @@ impl Settling {
     }
 }
 
+/// How every message begins that is written here.
+pub(super) const NOT_PUBLISHED: &str = "not published: ";
+
 impl Verdict {
     /// What the status says of it.
     pub fn message(&self) -> Option<String> {
@@ -225,8 +250,23 @@ impl Verdict {
                      other images to false"
                 )
             }
+            Self::Unread(why) => {
+                format!("what it has in the library cannot be read at the moment: {why}; trying again")
+            }
+            Self::Lost(why) => format!("what it had in the library is gone or damaged: {why}; import it again"),
+            Self::Waits { before } => {
+                format!("image {before}, which goes before it, cannot be read at the moment, and may have its names")
+            }
         };
-        Some(format!("not published: {why}"))
+        Some(format!("{NOT_PUBLISHED}{why}"))
+    }
+}
+
+#[cfg(test)]
+impl Rank {
+    /// Of one that is new.
+    pub fn of_tests() -> Self {
+        Self { is_new: true, since: None, created: None, uid: String::new() }
     }
 }
 
@@ -262,6 +302,10 @@ mod tests {
         archive(Catalog::Oci { blobs, tags }, 1)
     }
 
+    fn new() -> Rank {
+        Rank::of_tests()
+    }
+
     fn packages(count: usize, chunks: usize) -> Archive {
         let place = ArchivedFile { offset: 0, size: 1, sha256: String::new() };
         let files = (0..count).map(|number| (number.to_string(), place.clone())).collect();
@@ -282,7 +326,7 @@ mod tests {
             // By digest only, nobody has anything else under the name.
             ("e", &["pause:=d"], Verdict::Published),
         ] {
-            assert_eq!(settling.add(image, &oci(names)), verdict, "{image}");
+            assert_eq!(settling.add(image, &new(), &oci(names)), verdict, "{image}");
             assert_eq!(verdict == Verdict::Published, verdict.message().is_none());
         }
         let table = settling.table;
@@ -305,13 +349,13 @@ mod tests {
         let mut settling = Settling::default();
         let most = CONTENTS_MAX / 16;
         for number in 0..15 {
-            assert_eq!(settling.add(&number.to_string(), &packages(most, 1)), Verdict::Published);
+            assert_eq!(settling.add(&number.to_string(), &new(), &packages(most, 1)), Verdict::Published);
         }
-        assert_eq!(settling.add("large", &packages(most + 1, 1)), Verdict::Full(Excess::Contents));
-        assert_eq!(settling.add("chunks", &packages(1, CHUNKS_MAX)), Verdict::Full(Excess::Chunks));
-        assert_eq!(settling.add("last", &packages(most, 1)), Verdict::Published);
-        assert_eq!(settling.add("one", &packages(1, 1)), Verdict::Full(Excess::Contents));
-        assert_eq!(settling.add("images", &oci(&["a:1=x"])), Verdict::Full(Excess::Contents));
+        assert_eq!(settling.add("large", &new(), &packages(most + 1, 1)), Verdict::Full(Excess::Contents));
+        assert_eq!(settling.add("chunks", &new(), &packages(1, CHUNKS_MAX)), Verdict::Full(Excess::Chunks));
+        assert_eq!(settling.add("last", &new(), &packages(most, 1)), Verdict::Published);
+        assert_eq!(settling.add("one", &new(), &packages(1, 1)), Verdict::Full(Excess::Contents));
+        assert_eq!(settling.add("images", &new(), &oci(&["a:1=x"])), Verdict::Full(Excess::Contents));
         assert_eq!(settling.table.names_after("").count(), 16);
         assert!(
             settling.table.packages("last").is_some_and(|shelf| shelf.file("0").is_some() && shelf.file("x").is_none())
@@ -328,17 +372,17 @@ mod tests {
         let mut settling = Settling::default();
         // Of 576 bytes each, 116508 are 64 MiB.
         for number in 0..7 {
-            assert_eq!(settling.add(&number.to_string(), &long(1 << 14, 512)), Verdict::Published, "{number}");
+            assert_eq!(settling.add(&number.to_string(), &new(), &long(1 << 14, 512)), Verdict::Published, "{number}");
         }
-        let refused = settling.add("more", &long(1 << 14, 512));
+        let refused = settling.add("more", &new(), &long(1 << 14, 512));
         assert_eq!(refused, Verdict::Full(Excess::Names));
         assert!(refused.message().is_some_and(|message| message.contains("64 MiB of paths, names and digests")));
-        assert_eq!(settling.add("few", &long(1000, 100)), Verdict::Published);
+        assert_eq!(settling.add("few", &new(), &long(1000, 100)), Verdict::Published);
         // A table that is made anew has the same files, not others.
         let shelf = long(10, 10);
         let tables = [(); 2].map(|()| {
             let mut settling = Settling::default();
-            settling.add("i", &shelf);
+            settling.add("i", &new(), &shelf);
             settling.table
         });
         let [one, two] = tables.each_ref().map(|table| table.packages("i").expect("there"));
@@ -350,8 +394,27 @@ mod tests {
         let names: Vec<String> = (0..5000).map(|number| format!("a:{number}=x")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut settling = Settling::default();
-        let published = (0..60).filter(|number| settling.add(&number.to_string(), &oci(&names)) == Verdict::Published);
+        let published =
+            (0..60).filter(|number| settling.add(&number.to_string(), &new(), &oci(&names)) == Verdict::Published);
         assert_eq!(published.count(), CONTENTS_MAX / 5002);
+    }
+
+    #[test]
+    fn who_is_new_waits_while_one_that_is_served_cannot_be_read() {
+        let served = Rank { is_new: false, ..new() };
+        let why = || "the disk".to_owned();
+        let mut settling = Settling::default();
+        // Of one that is new itself nobody has lost anything.
+        assert_eq!(settling.pass_over("unread too", &new(), why()), Verdict::Unread(why()));
+        assert_eq!(settling.add("a", &new(), &oci(&["a:1=x"])), Verdict::Published);
+        assert_eq!(settling.pass_over("unread", &served, why()), Verdict::Unread(why()));
+        assert_eq!(settling.add("b", &served, &oci(&["b:1=x"])), Verdict::Published);
+        let waits = Verdict::Waits { before: "unread".into() };
+        assert_eq!(settling.add("c", &new(), &oci(&["c:1=x"])), waits);
+        assert_eq!(settling.add("d", &new(), &packages(1, 1)), waits);
+        for verdict in [waits, Verdict::Unread(why()), Verdict::Lost(why()), Verdict::Full(Excess::Chunks)] {
+            assert!(verdict.message().is_some_and(|message| message.starts_with(NOT_PUBLISHED)), "{verdict:?}");
+        }
     }
 
     #[test]
