@@ -2,7 +2,8 @@
 //!
 //! Each Image goes from `Pending` over `Importing` to `Ready` or `Failed`. A failure that may pass is tried again
 //! after 1 minute, then 2, 4 and so on up to an hour; one that cannot waits for a change of the spec. `Ready` is
-//! believed only while the library holds every chunk, so an Image whose files were lost is imported again.
+//! believed only while the library holds every chunk, so an Image whose files were lost is imported again; one whose files
+//! cannot be looked at stays as it is, says so, and is looked at again, later each time.
 //!
 //! Imports are supervised ([`Jobs`](crate::runtime::Jobs)): one for each Image, which ends when its object goes or changes, and
 //! is found again by whoever looks at the Image. Some run at once. Namespaces take turns at the places ([`super::turns`]):
@@ -218,8 +219,8 @@ impl Reconcile for Importer {
         }
         let current = status.observed_generation == Some(version.generation);
         if let Some(digest) = status.digest.clone().filter(|_| current && status.phase == ImagePhase::Ready) {
-            if self.0.holds(&image.name_any(), digest).await {
-                return Ok(Action::requeue(CHECK_EVERY));
+            if let Some(action) = self.0.keeps(&image, digest).await? {
+                return Ok(action);
             }
             tracing::warn!(image = image.name_any(), "parts of an image are gone from the library: importing it again");
         }
@@ -263,21 +264,6 @@ impl Importer {
 }
 
 impl Context {
-    /// Whether the library holds all of an image. Looking at every file takes long, and hosts change their Image's status
-    /// as often as they like.
-    async fn holds(&self, name: &str, digest: String) -> bool {
-        let is_fresh = |(of, at): &(String, Instant)| *of == digest && at.elapsed() < self.times.checked;
-        if lock(&self.shared.checked).get(name).is_some_and(is_fresh) && self.library.knows(&digest) {
-            return true;
-        }
-        let (library, of) = (self.library.clone(), digest.clone());
-        let holds = tokio::task::spawn_blocking(move || library.holds(&of)).await.unwrap_or(false);
-        if holds {
-            lock(&self.shared.checked).insert(name.to_owned(), (digest, Instant::now()));
-        }
-        holds
-    }
-
     async fn import(&self, image: &Arc<Image>, failures: i64, import: &Arc<Import>) -> Result<Action, NotImported> {
         // When it has ended in whichever way, a collection comes that found the gate shut.
         let _collect = Collect(&self.shared);
@@ -479,6 +465,7 @@ impl Context {
 }
 
 mod known;
+mod look;
 mod reports;
 mod upkeep;
 mod uploads;

@@ -13,8 +13,9 @@
 //! every chunk it names is on disk.
 //!
 //! **Start.** A chunk that no manifest names is what an interrupted import left, and may be cut short by a
-//! power failure: it is removed. A manifest that does not read, does not match its name, or names a chunk that
-//! is gone is removed as well, and the image counts as not imported.
+//! power failure: it is removed. A manifest that does not match its name, does not parse, or names a chunk that
+//! is gone is removed as well, and the image counts as not imported. One that cannot be read at the moment (a fault of the
+//! disk, too many open files) stays, and is read when its image is asked for; no chunk is removed then, for it may name it.
 //!
 //! **Counting.** Every distinct chunk of a manifest, and every chunk an import under way has stored or found,
 //! counts one use. A chunk's file goes when its last use goes, under the same lock that hands out uses, so an
@@ -172,32 +173,6 @@ impl Library {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The manifest with this digest; `None` when there is no such image. Blocks on the disk.
-    pub fn manifest(&self, digest: &str) -> Option<Arc<Manifest>> {
-        if let Some(found) = self.inner.lock().manifest(digest)? {
-            return Some(found);
-        }
-        let _one = self.inner.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        // Somebody else may have read it meanwhile.
-        if let Some(found) = self.inner.lock().manifest(digest)? {
-            return Some(found);
-        }
-        match self.inner.read_manifest(digest) {
-            Ok(manifest) => {
-                let manifest = Arc::new(manifest);
-                let mut state = self.inner.lock();
-                // It may have gone meanwhile.
-                state.images.contains_key(digest).then(|| state.keep(digest, &manifest))?;
-                Some(manifest)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => {
-                tracing::error!(digest, %error, "cannot read a manifest of the image library");
-                None
-            }
-        }
-    }
-
     /// The file of a manifest, exactly the bytes that the digest is of; `None` when there is no such image.
     pub fn manifest_file(&self, digest: &str) -> Option<PathBuf> {
         let mut state = self.inner.lock();
@@ -263,17 +238,6 @@ impl Library {
     /// Whether there is such an image. Looks at no file.
     pub(super) fn knows(&self, digest: &str) -> bool {
         self.inner.lock().images.contains_key(digest)
-    }
-
-    /// Whether an image is there with every chunk in its full length. Reads no chunk.
-    pub fn holds(&self, digest: &str) -> bool {
-        self.manifest(digest).is_some_and(|manifest| {
-            manifest.chunks.iter().all(|chunk| {
-                unhex(&chunk.sha256)
-                    .and_then(|name| fs::metadata(self.inner.chunk_path(&name)).ok())
-                    .is_some_and(|meta| meta.len() == u64::from(chunk.stored))
-            })
-        })
     }
 
     /// Most bytes that a disk has once it is unpacked.
@@ -386,11 +350,18 @@ impl Inner {
             });
             match manifest {
                 Ok(manifest) => state.add(digest.to_owned(), &manifest),
+                Err(error) if !is_lost(&error) => {
+                    tracing::error!(file = %file.display(), %error, "a manifest of the image library cannot be read at the moment");
+                    state.unread.insert(digest.to_owned());
+                }
                 Err(error) => {
                     tracing::warn!(file = %file.display(), %error, "an image is not whole: it has to be imported again");
                     fs::remove_file(&file).map_err(|e| at(&file, e))?;
                 }
             }
+        }
+        if !state.unread.is_empty() {
+            return Ok(());
         }
         let mut removed = 0;
         for name in present.iter().filter(|name| !state.chunks.contains_key(*name)) {
@@ -535,6 +506,11 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn at(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Whether something is gone or damaged, and not only out of reach at the moment.
+pub(super) fn is_lost(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
 }
 
 fn damaged(path: &Path, why: &str) -> io::Error {

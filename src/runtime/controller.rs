@@ -26,6 +26,9 @@ use crate::outbound;
 /// Longest pause before an object is tried again, unless its controller makes longer ones.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// Looks that are begun at once where namespaces have [shares](Shares), those included that find no place and end at once.
+const BEGUN: u16 = 1024;
+
 /// What a controller does about one object.
 pub trait Reconcile: Send + Sync + 'static {
     /// What it is handed of the object. It reads the object anew before it decides.
@@ -40,6 +43,7 @@ pub trait Reconcile: Send + Sync + 'static {
     const AT_ONCE: u16 = 0;
 
     /// Objects of one namespace that are looked at at once, so that whoever has many holds up nobody else; 0 is as many as there are.
+    /// Where it is not 0, all namespaces together have 128, the last quarter of which is for those that have few.
     const OF_A_NAMESPACE: u16 = 0;
 
     /// How long a look at an object may take; then it ends wherever it is, as in a crash, and the object is tried again. None
@@ -75,9 +79,10 @@ pub async fn run<R: Reconcile>(
     let also = also.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
     let woken = stream::select(cache.woken(), also);
     let context = Arc::new(Careful { reconciler, failures: Mutex::default(), shares: Shares::new(R::OF_A_NAMESPACE) });
+    let begun = if R::AT_ONCE == 0 && R::OF_A_NAMESPACE > 0 { BEGUN } else { R::AT_ONCE };
     // Which objects there are is in the cache already.
     let controller = Controller::for_stream(stream::pending(), cache.store().clone())
-        .with_config(Config::default().concurrency(R::AT_ONCE))
+        .with_config(Config::default().concurrency(begun))
         .reconcile_on(woken)
         .graceful_shutdown_on(shutdown.clone().cancelled_owned())
         .run(

@@ -1,9 +1,15 @@
-//! How many objects of one namespace are looked at at once.
+//! How many objects are looked at at once, of one namespace and of all together.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Places of all namespaces together.
+const OF_ALL: u16 = 128;
+/// Of these, the last ones, which are for namespaces that have few.
+const KEPT: u16 = OF_ALL / 4;
+/// With how many places a namespace has no longer few.
+const FEW: u16 = 2;
 /// The shortest pause of who has no place.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How much longer the pause is for each that was sent away before: all of them together come again some hundred times a second.
@@ -13,14 +19,23 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// The places of each namespace.
 pub(super) struct Shares {
-    /// Of one namespace; 0 where there are as many as are wanted.
+    /// Of one namespace; 0 where there are as many as are wanted, also of all together.
     most: u16,
     // std's lock: held for a look, never across an await.
-    taken: Mutex<HashMap<String, Taken>>,
+    taken: Mutex<Taken>,
 }
 
 #[derive(Default)]
 struct Taken {
+    all: u16,
+    /// Those that have places.
+    namespaces: HashMap<String, Held>,
+    /// How often one of a namespace without a place was sent away.
+    sent_away: u32,
+}
+
+#[derive(Default)]
+struct Held {
     places: u16,
     /// How often somebody was sent away since there was nobody.
     sent_away: u32,
@@ -32,30 +47,45 @@ pub(super) struct Share<'s> {
     of: Option<(&'s Shares, String)>,
 }
 
+/// Whether a namespace that has `own` of `all` places, and may have `most`, may have one more.
+fn may_take(most: u16, own: u16, all: u16) -> bool {
+    own < most && (all < OF_ALL - KEPT || (all < OF_ALL && own < FEW))
+}
+
+/// How long to stay away, and that one more does.
+fn sent_away(before: &mut u32) -> Duration {
+    let pause = PAUSE.saturating_add(LONGER.saturating_mul(*before)).min(LONGEST);
+    *before = before.saturating_add(1);
+    pause
+}
+
 impl Shares {
     pub(super) fn new(most: u16) -> Self {
         Self { most, taken: Mutex::default() }
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<String, Taken>> {
+    fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place of a namespace; how long to stay away where it has none left.
+    /// A place of a namespace; how long to stay away where there is none for it.
     pub(super) fn take(&self, namespace: &str) -> Result<Share<'_>, Duration> {
         if self.most == 0 {
             return Ok(Share { of: None });
         }
-        let mut all = self.taken();
-        let taken = all.entry(namespace.to_owned()).or_default();
-        if taken.places < self.most {
-            taken.places += 1;
-            taken.sent_away = taken.sent_away.saturating_sub(1);
-            return Ok(Share { of: Some((self, namespace.to_owned())) });
+        let taken = &mut *self.taken();
+        let own = taken.namespaces.get(namespace).map_or(0, |held| held.places);
+        if !may_take(self.most, own, taken.all) {
+            // Nothing is kept of a namespace that has no place: there may be very many.
+            let held = taken.namespaces.get_mut(namespace).map(|held| &mut held.sent_away);
+            return Err(sent_away(held.unwrap_or(&mut taken.sent_away)));
         }
-        let pause = PAUSE.saturating_add(LONGER.saturating_mul(taken.sent_away)).min(LONGEST);
-        taken.sent_away = taken.sent_away.saturating_add(1);
-        Err(pause)
+        taken.all += 1;
+        let held = taken.namespaces.entry(namespace.to_owned()).or_default();
+        let before = if own == 0 { &mut taken.sent_away } else { &mut held.sent_away };
+        *before = before.saturating_sub(1);
+        held.places += 1;
+        Ok(Share { of: Some((self, namespace.to_owned())) })
     }
 }
 
@@ -68,11 +98,12 @@ impl std::fmt::Debug for Shares {
 impl Drop for Share<'_> {
     fn drop(&mut self) {
         let Some((shares, namespace)) = self.of.take() else { return };
-        let mut all = shares.taken();
-        if let Some(taken) = all.get_mut(&namespace) {
-            taken.places = taken.places.saturating_sub(1);
-            if taken.places == 0 {
-                all.remove(&namespace);
+        let mut taken = shares.taken();
+        taken.all = taken.all.saturating_sub(1);
+        if let Some(held) = taken.namespaces.get_mut(&namespace) {
+            held.places = held.places.saturating_sub(1);
+            if held.places == 0 {
+                taken.namespaces.remove(&namespace);
             }
         }
     }
@@ -81,6 +112,53 @@ impl Drop for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_quarter_is_for_namespaces_that_have_few() {
+        for (most, own, all, may) in [
+            (16, 0, 0, true),
+            (16, 15, 95, true),
+            (16, 16, 16, false),
+            (4, 3, 3, true),
+            (4, 4, 4, false),
+            // All but the last quarter is taken.
+            (16, 15, 96, false),
+            (16, 2, 96, false),
+            (16, 1, 96, true),
+            (16, 0, 127, true),
+            (1, 0, 127, true),
+            (1, 1, 96, false),
+            // Everything is.
+            (16, 0, 128, false),
+            (16, 15, 128, false),
+        ] {
+            assert_eq!(may_take(most, own, all), may, "{own} of {all}, at most {most}");
+        }
+    }
+
+    #[test]
+    fn a_small_namespace_gets_on_while_ten_others_take_all_that_they_can() {
+        let shares = &Shares::new(16);
+        let large: Vec<String> = (0..10).map(|number| format!("large-{number}")).collect();
+        let held: Vec<_> = large.iter().flat_map(|name| (0..100).map(move |_| shares.take(name))).flatten().collect();
+        assert_eq!(held.len(), 6 * 16 + 4 * 2);
+        for _ in 0..100 {
+            let one = shares.take("small").unwrap();
+            let _two = shares.take("small").unwrap();
+            shares.take("small").unwrap_err();
+            drop(one);
+        }
+        // However many there are, all together have no more, and whoever waits without a place is not remembered.
+        let more: Vec<String> = (0..1000).map(|number| format!("more-{number}")).collect();
+        let also: Vec<_> = more.iter().flat_map(|name| shares.take(name)).collect();
+        assert_eq!(held.len() + also.len(), usize::from(OF_ALL));
+        let pauses: Vec<Duration> = (0..1000).map(|_| shares.take("new").unwrap_err()).collect();
+        assert!(pauses.is_sorted() && pauses.iter().all(|pause| (PAUSE..=LONGEST).contains(pause)));
+        assert_eq!(shares.taken().namespaces.len(), 10 + also.len());
+        drop((held, also));
+        let taken = shares.taken();
+        assert_eq!((taken.all, taken.namespaces.len()), (0, 0));
+    }
 
     #[test]
     fn whoever_has_many_leaves_places_for_the_others_and_comes_again_the_later_the_more_he_has() {
@@ -93,14 +171,14 @@ mod tests {
         drop(held);
         let _again = shares.take("many").unwrap();
         drop(other);
-        assert_eq!(shares.taken().keys().collect::<Vec<_>>(), ["many"], "what nobody has is forgotten");
+        assert_eq!(shares.taken().namespaces.keys().collect::<Vec<_>>(), ["many"], "what nobody has is forgotten");
     }
 
     #[test]
     fn without_shares_there_are_as_many_places_as_are_wanted() {
         let shares = Shares::new(0);
         let held: Vec<_> = (0..1000).map(|_| shares.take("n").unwrap()).collect();
-        assert!(shares.taken().is_empty());
+        assert!(shares.taken().namespaces.is_empty());
         drop(held);
     }
 }

@@ -6,11 +6,13 @@
 //! | `GET /packages/` and below | files by name, and lists of them ([`packages`]) |
 //!
 //! Nobody shows who he is, so only what [`Published`] has is found, and nothing can be written. What is larger than a piece waits
-//! for a permit, as boot files do, and is unpacked by rank, as live ISOs are.
+//! for a permit, as boot files do, and is unpacked by rank, as live ISOs are. An answer holds nothing of the table: what is small was
+//! read before it began, a list was made, and what is larger has its permit and the manifest of its archive.
 
 mod packages;
 mod registry;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -19,11 +21,13 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use futures::TryStreamExt;
 use http::header::{
-    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RANGE, RETRY_AFTER,
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LINK, RANGE, RETRY_AFTER,
 };
 use http::request::Parts as Head;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tracing::warn;
 
 use super::ConnInfo;
@@ -100,6 +104,42 @@ fn below<'p>(path: &'p str, prefix: &str) -> Option<std::borrow::Cow<'p, str>> {
 enum Unsent {
     /// This address has too much in line.
     Busy(String),
+    /// It cannot be read now, or is published no longer.
+    Unread,
+}
+
+/// What it is answered by, besides its code.
+const UNREAD: &str = "what is published cannot be read at the moment";
+
+/// What a query escapes.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Which part of a list is asked for: `?n=&last=`, as the OCI distribution specification has it for tags.
+struct Page {
+    /// How many entries, no more than a list has at once.
+    most: usize,
+    /// After which one; the first ones where it is empty.
+    last: String,
+}
+
+impl Page {
+    /// Of a list that has at most so many entries at once. `None` where `n` is no number.
+    fn of(query: &str, most: usize) -> Option<Self> {
+        let said: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
+        let asked = said.get("n").map(|n| n.parse::<usize>()).transpose().ok()?;
+        let last = said.get("last").map_or_else(String::new, |last| last.to_string());
+        Some(Self { most: asked.unwrap_or(most).min(most), last })
+    }
+
+    /// The query of the page that begins after an entry.
+    fn after(&self, last: &str) -> String {
+        format!("?n={}&last={}", self.most, utf8_percent_encode(last, RESERVED))
+    }
+
+    /// The header that says where that page is; `path` is as a URL has it.
+    fn link(&self, path: &str, last: &str) -> Option<(HeaderName, HeaderValue)> {
+        Some((LINK, HeaderValue::try_from(format!("<{path}{}>; rel=\"next\"", self.after(last))).ok()?))
+    }
 }
 
 impl Serving {
@@ -112,7 +152,7 @@ impl Serving {
     async fn send(
         &self,
         asked: &Asked,
-        found: &Found,
+        found: Found,
         tag: &str,
         fields: &[(HeaderName, &str)],
     ) -> Result<Response, Unsent> {
@@ -154,27 +194,28 @@ impl Serving {
         Ok((status, headers, body).into_response())
     }
 
-    async fn body(&self, asked: &Asked, found: &Found, part: std::ops::Range<u64>) -> Result<Body, Unsent> {
-        let is_large = part.end - part.start > PIECE;
-        let permit = match (is_large, asked.peer) {
-            (true, Some(peer)) => {
-                let permit = self.downloads.acquire(DownloadClient::Machine(peer.ip()), asked.rank).await;
-                Some(permit.map_err(|full| {
-                    warn!(%peer, path = asked.path, error = %full, "published content refused for now");
-                    Unsent::Busy(full.to_string())
-                })?)
-            }
-            _ => None,
+    async fn body(&self, asked: &Asked, found: Found, part: std::ops::Range<u64>) -> Result<Body, Unsent> {
+        let Found { manifest, offset, .. } = found;
+        let whole = offset.saturating_add(part.start)..offset.saturating_add(part.end);
+        if part.end - part.start <= PIECE {
+            let pieces = self.parts.read(asked.rank, manifest, whole, PIECE, asked.peer).try_collect::<Vec<_>>().await;
+            return Ok(pieces.map_err(|_| Unsent::Unread)?.concat().into());
+        }
+        let Some(peer) = asked.peer else {
+            return Ok(Body::from_stream(self.parts.read(asked.rank, manifest, whole, PIECE, None)));
         };
+        // Very many may wait, and for long.
+        let held = Arc::downgrade(&manifest);
+        drop(manifest);
+        let permit = self.downloads.acquire(DownloadClient::Machine(peer.ip()), asked.rank).await;
+        let permit = permit.map_err(|full| {
+            warn!(%peer, path = asked.path, error = %full, "published content refused for now");
+            Unsent::Busy(full.to_string())
+        })?;
+        let manifest = held.upgrade().ok_or(Unsent::Unread)?;
         // Of those with a permit there are few: each may have a chunk that waits for it.
-        let most = if permit.is_some() { CHUNK_SIZE } else { PIECE };
-        let whole = found.offset.saturating_add(part.start)..found.offset.saturating_add(part.end);
-        let sent = self.parts.read(asked.rank, found.manifest.clone(), whole, most, asked.peer);
-        let body = Body::from_stream(sent);
-        Ok(match permit {
-            Some(permit) => permit.hold(body, asked.hangup.0.clone()),
-            None => body,
-        })
+        let sent = self.parts.read(asked.rank, manifest, whole, CHUNK_SIZE, asked.peer);
+        Ok(permit.hold(Body::from_stream(sent), asked.hangup.0.clone()))
     }
 }
 

@@ -7,19 +7,19 @@
 //! | `GET /packages/NAME/PATH` | a file, with Range |
 //!
 //! HEAD where there is GET. A list is text, a name in a line and folders with a slash; for who accepts `application/json` it has sizes
-//! and checksums. apt asks for `./Packages`: what stands for the folder itself is passed over.
+//! and checksums. It has a number of names at most: the rest is where the header `Link` says (`?n=&last=`), and in text a line behind the
+//! names. apt asks for `./Packages`: what stands for the folder itself is passed over.
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use futures::{Stream, StreamExt};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, LOCATION};
 use http::{HeaderValue, Method, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::{Asked, Serving, Unsent, below, too_early};
+use super::{Asked, Page, Serving, UNREAD, Unsent, below, too_early};
 use crate::image::archive::ArchivedFile;
+use crate::image::publish::Found;
 use crate::image::publish::table::Shelf;
 
 /// What a path of a URL may not have.
@@ -36,8 +36,8 @@ const ESCAPED: &AsciiSet = &CONTROLS
     .add(b'}')
     .add(b'\\');
 
-/// Names of a list that are made at once: who takes none of them keeps no more than these.
-const PAGE: usize = 256;
+/// Most names of a list at once: who takes nothing of it keeps no more than these.
+const NAMES_MAX: usize = 256;
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,10 +47,10 @@ enum Entry {
 }
 
 impl Entry {
-    fn line(&self) -> String {
+    fn name(&self) -> String {
         match self {
-            Self::Folder(name) => format!("{name}/\n"),
-            Self::File(name, _) => format!("{name}\n"),
+            Self::Folder(name) => format!("{name}/"),
+            Self::File(name, _) => name.clone(),
         }
     }
 
@@ -64,26 +64,31 @@ impl Entry {
     }
 }
 
-/// What is right in a folder, whose path is empty or ends with a slash, from a path on: some of it, and where it goes on.
-fn page(shelf: &Shelf, folder: &str, mut from: String) -> (Vec<Entry>, String) {
+/// What is right in a folder, whose path is empty or ends with a slash: some of it, and whether there is more.
+fn entries(shelf: &Shelf, folder: &str, page: &Page) -> (Vec<Entry>, bool) {
     let mut entries = Vec::new();
-    while entries.len() < PAGE
-        && let Some((file, place)) = shelf.files.range(from.clone()..).next()
-        && let Some(rest) = file.strip_prefix(folder)
+    let mut from = match page.last.strip_suffix('/') {
+        // The next letter after the slash: behind all that is in that folder.
+        Some(name) => format!("{folder}{name}0"),
+        None if page.last.is_empty() => folder.to_owned(),
+        None => format!("{folder}{}\0", page.last),
+    };
+    while entries.len() < page.most
+        && let Some((rest, place)) = shelf.first_in(folder, &from)
     {
         match rest.split_once('/') {
             Some((name, _)) => {
-                // The next letter after the slash: behind all that is in that folder.
                 from = format!("{folder}{name}0");
                 entries.push(Entry::Folder(name.to_owned()));
             }
             None => {
-                from = format!("{file}\0");
+                from = format!("{folder}{rest}\0");
                 entries.push(Entry::File(rest.to_owned(), place.clone()));
             }
         }
     }
-    (entries, from)
+    let is_more = shelf.first_in(folder, &from).is_some();
+    (entries, is_more)
 }
 
 pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> Response {
@@ -98,58 +103,68 @@ pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> 
     let is_folder = asked.path.ends_with('/') || path.is_empty();
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     let Some((name, parts)) = parts.split_first() else {
-        let names: Vec<Entry> = table.names().map(|name| Entry::Folder(name.to_owned())).collect();
-        return listed(&asked, futures::stream::iter([names]));
+        let Some(page) = Page::of(&asked.query, NAMES_MAX) else { return no_page() };
+        let mut names = table.names_after(page.last.trim_end_matches('/'));
+        let some = names.by_ref().take(page.most).map(|name| Entry::Folder(name.to_owned())).collect();
+        return listed(&asked, "/packages/", &page, (some, names.next().is_some()));
     };
-    let Some(shelf) = table.packages(name) else { return not_found() };
+    let Some(shelf) = table.packages(name).cloned() else { return not_found() };
+    // Nothing else is held while something is read, or waits for its turn.
+    drop(table);
     let file = parts.join("/");
-    if let Some((found, place)) = shelf.file(&file).filter(|_| !is_folder) {
-        let kind = [(CONTENT_TYPE, media_type(&file))];
-        return match serving.send(&asked, &found, &place.sha256, &kind).await {
-            Ok(answer) => answer,
-            Err(Unsent::Busy(message)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{message}\n")).into_response(),
-        };
+    if let Some((found, sha256)) = shelf.file(&file).filter(|_| !is_folder) {
+        drop(shelf);
+        return sent(&serving, &asked, found, &sha256, &file).await;
     }
     let folder = if file.is_empty() { file } else { file + "/" };
-    if page(shelf, &folder, folder.clone()).0.is_empty() {
+    if shelf.first_in(&folder, &folder).is_none() {
         return not_found();
     }
+    // Names in a list are beside it.
+    let at = utf8_percent_encode(&format!("/packages/{name}/{folder}"), ESCAPED).to_string();
     if !is_folder {
-        // Names in a list are beside it.
-        let to = utf8_percent_encode(&format!("/packages/{name}/{folder}"), ESCAPED).to_string();
-        let Ok(to) = HeaderValue::try_from(to) else { return not_found() };
-        return (StatusCode::MOVED_PERMANENTLY, [(LOCATION, to)]).into_response();
+        let Ok(at) = HeaderValue::try_from(at) else { return not_found() };
+        return (StatusCode::MOVED_PERMANENTLY, [(LOCATION, at)]).into_response();
     }
-    let name = (*name).to_owned();
-    let pages = futures::stream::unfold(folder.clone(), move |from| {
-        let next = table.packages(&name).map(|shelf| page(shelf, &folder, from));
-        async move { next.filter(|(entries, _)| !entries.is_empty()) }
-    });
-    listed(&asked, pages)
+    let Some(page) = Page::of(&asked.query, NAMES_MAX) else { return no_page() };
+    listed(&asked, &at, &page, entries(&shelf, &folder, &page))
+}
+
+async fn sent(serving: &Serving, asked: &Asked, found: Found, sha256: &str, file: &str) -> Response {
+    let unsent = match serving.send(asked, found, sha256, &[(CONTENT_TYPE, media_type(file))]).await {
+        Ok(answer) => return answer,
+        Err(unsent) => unsent,
+    };
+    too_early(match unsent {
+        Unsent::Busy(message) => format!("{message}\n").into_response(),
+        Unsent::Unread => format!("{UNREAD}\n").into_response(),
+    })
+}
+
+fn no_page() -> Response {
+    (StatusCode::BAD_REQUEST, "n is no number\n").into_response()
 }
 
 fn not_found() -> Response {
     (StatusCode::NOT_FOUND, "there is no such file here\n").into_response()
 }
 
-/// A list, made as it is taken.
-fn listed(asked: &Asked, pages: impl Stream<Item = Vec<Entry>> + Send + 'static) -> Response {
+/// A part of a list, and where the rest is; `at` is where the list is.
+fn listed(asked: &Asked, at: &str, page: &Page, (entries, is_more): (Vec<Entry>, bool)) -> Response {
+    let last = entries.last().filter(|_| is_more).map(Entry::name);
     let accepted = asked.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let is_json = accepted.into_iter().any(|accepted| accepted.contains("application/json"));
-    if is_json {
-        let mut before = "";
-        let items = pages.map(move |entries| {
-            let item = |entry: &Entry| format!("{}{}", std::mem::replace(&mut before, ","), entry.json());
-            entries.iter().map(item).collect::<String>()
-        });
-        let end = futures::stream::iter(["]\n".to_owned()]);
-        let text =
-            futures::stream::iter(["[".to_owned()]).chain(items).chain(end).map(Ok::<_, std::convert::Infallible>);
-        return ([(CONTENT_TYPE, "application/json")], Body::from_stream(text)).into_response();
-    }
-    let lines = pages.map(|entries| entries.iter().map(Entry::line).collect::<String>());
-    let lines = Body::from_stream(lines.map(Ok::<_, std::convert::Infallible>));
-    ([(CONTENT_TYPE, "text/plain; charset=utf-8")], lines).into_response()
+    let (kind, text) = if is_json {
+        let items: Vec<Value> = entries.iter().map(Entry::json).collect();
+        ("application/json", format!("{}\n", Value::from(items)))
+    } else {
+        let next = last.iter().map(|last| page.after(last));
+        let lines = entries.iter().map(Entry::name).chain(next).map(|line| line + "\n");
+        ("text/plain; charset=utf-8", lines.collect())
+    };
+    let mut answer = ([(CONTENT_TYPE, kind)], text).into_response();
+    answer.headers_mut().extend(last.and_then(|last| page.link(at, &last)));
+    answer
 }
 
 /// Nothing here is a page: what a browser is given it keeps, and does not run.

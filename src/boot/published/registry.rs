@@ -9,17 +9,16 @@
 //!
 //! HEAD where there is GET. A query of containerd's, which says of which registry this is a mirror (`?ns=`), changes nothing.
 
-use std::collections::BTreeMap;
-
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use http::header::{ALLOW, CONTENT_TYPE, HeaderName, LINK};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::json;
 
-use super::{Asked, Serving, Unsent, below, too_early};
+use super::{Asked, Page, Serving, UNREAD, Unsent, below, too_early};
 use crate::image::archive::{is_repository, is_tag, sha256_of};
-use crate::image::publish::table::Repository;
+use crate::image::publish::Found;
+use crate::image::publish::table::{PublishedTable, Repository};
 
 const VERSION: HeaderName = HeaderName::from_static("docker-distribution-api-version");
 const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
@@ -67,6 +66,10 @@ fn unknown(code: &'static str, what: &str) -> Refusal {
     Refusal(StatusCode::NOT_FOUND, code, format!("{what} is not published here"))
 }
 
+fn unavailable(message: &str) -> Refusal {
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message.to_owned())
+}
+
 fn invalid(code: &'static str, message: &str) -> Refusal {
     Refusal(StatusCode::BAD_REQUEST, code, message.to_owned())
 }
@@ -93,68 +96,69 @@ async fn judged(serving: &Serving, asked: &Asked) -> Result<Response, Refusal> {
     }
     let path = below(&asked.path, "/v2").ok_or_else(|| invalid("NAME_INVALID", "the path is no text"))?;
     let other = || Refusal(StatusCode::NOT_FOUND, "UNSUPPORTED", "there is no such endpoint here".to_owned());
-    let wanted = Wanted::of(&path).ok_or_else(other)?;
-    let table = serving.table();
-    let early = || {
-        Refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "UNAVAILABLE",
-            "the appliance does not know yet what is published".into(),
-        )
-    };
-    let repository = |name: &str| {
-        if !is_repository(name) {
-            return Err(invalid("NAME_INVALID", "this is no name of a repository"));
-        }
-        let table = table.as_ref().ok_or_else(early)?;
-        table.repository(name).ok_or_else(|| unknown("NAME_UNKNOWN", name))
-    };
-    match wanted {
+    match Wanted::of(&path).ok_or_else(other)? {
         Wanted::Version => Ok(axum::Json(json!({})).into_response()),
-        Wanted::Tags { name } => tags(name, repository(name)?, &asked.query),
+        Wanted::Tags { name } => tags(name, repository(serving.table().as_deref(), name)?, &asked.query),
         Wanted::Manifest { name, reference } => {
-            let repository = repository(name)?;
-            let digest = match sha256_of(reference) {
-                Some(_) => Some(reference),
-                None if is_tag(reference) => repository.digest(reference),
-                None => return Err(invalid("MANIFEST_INVALID", "this is neither a tag nor a digest by SHA-256")),
-            };
-            let absent = || unknown("MANIFEST_UNKNOWN", &format!("{name}: {reference}"));
-            let digest = digest.ok_or_else(absent)?;
-            let found = repository.blob(digest).ok_or_else(absent)?;
-            let kind = found.media_type.as_deref().ok_or_else(absent)?;
-            sent(serving.send(asked, found, digest, &[(CONTENT_TYPE, kind), (DIGEST, digest)]).await)
+            let (found, digest) = manifest(serving.table().as_deref(), name, reference)?;
+            sent(serving, asked, found, &digest).await
         }
         Wanted::Blob { name, digest } => {
-            let repository = repository(name)?;
-            if sha256_of(digest).is_none() {
-                return Err(invalid("DIGEST_INVALID", "this is no digest by SHA-256"));
-            }
-            let found = repository.blob(digest).ok_or_else(|| unknown("BLOB_UNKNOWN", digest))?;
-            let kind = found.media_type.as_deref().unwrap_or(BLOB_TYPE);
-            sent(serving.send(asked, found, digest, &[(CONTENT_TYPE, kind), (DIGEST, digest)]).await)
+            let found = blob(serving.table().as_deref(), name, digest)?;
+            sent(serving, asked, found, digest).await
         }
     }
 }
 
-fn sent(answer: Result<Response, Unsent>) -> Result<Response, Refusal> {
-    answer.map_err(|Unsent::Busy(message)| Refusal(StatusCode::TOO_MANY_REQUESTS, "TOOMANYREQUESTS", message))
+/// A repository of the table; of none while nobody knows what is published.
+fn repository<'t>(table: Option<&'t PublishedTable>, name: &str) -> Result<&'t Repository, Refusal> {
+    if !is_repository(name) {
+        return Err(invalid("NAME_INVALID", "this is no name of a repository"));
+    }
+    let table = table.ok_or_else(|| unavailable("the appliance does not know yet what is published"))?;
+    table.repository(name).ok_or_else(|| unknown("NAME_UNKNOWN", name))
+}
+
+/// A manifest by a tag or a digest, and its digest.
+fn manifest(table: Option<&PublishedTable>, name: &str, reference: &str) -> Result<(Found, String), Refusal> {
+    let repository = repository(table, name)?;
+    let digest = match sha256_of(reference) {
+        Some(_) => Some(reference),
+        None if is_tag(reference) => repository.digest(reference),
+        None => return Err(invalid("MANIFEST_INVALID", "this is neither a tag nor a digest by SHA-256")),
+    };
+    let found = digest.and_then(|digest| Some((repository.blob(digest)?.clone(), digest.to_owned())));
+    let found = found.filter(|(found, _)| found.media_type.is_some());
+    found.ok_or_else(|| unknown("MANIFEST_UNKNOWN", &format!("{name}: {reference}")))
+}
+
+fn blob(table: Option<&PublishedTable>, name: &str, digest: &str) -> Result<Found, Refusal> {
+    let repository = repository(table, name)?;
+    if sha256_of(digest).is_none() {
+        return Err(invalid("DIGEST_INVALID", "this is no digest by SHA-256"));
+    }
+    repository.blob(digest).cloned().ok_or_else(|| unknown("BLOB_UNKNOWN", digest))
+}
+
+async fn sent(serving: &Serving, asked: &Asked, found: Found, digest: &str) -> Result<Response, Refusal> {
+    let kind = found.media_type.clone();
+    let kind = kind.as_deref().unwrap_or(BLOB_TYPE);
+    let sent = serving.send(asked, found, digest, &[(CONTENT_TYPE, kind), (DIGEST, digest)]).await;
+    sent.map_err(|unsent| match unsent {
+        Unsent::Busy(message) => Refusal(StatusCode::TOO_MANY_REQUESTS, "TOOMANYREQUESTS", message),
+        Unsent::Unread => unavailable(UNREAD),
+    })
 }
 
 /// Tags from after `last`, at most `n`, and where the rest is.
 fn tags(name: &str, repository: &Repository, query: &str) -> Result<Response, Refusal> {
-    let said: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
-    let most = said.get("n").map(|n| n.parse::<usize>()).transpose();
-    let most = most.map_err(|_| invalid("UNSUPPORTED", "n is no number"))?.unwrap_or(TAGS_MAX).min(TAGS_MAX);
-    let last = said.get("last").map_or("", |last| last);
-    let mut rest = repository.tags_after(last);
-    let page: Vec<&str> = rest.by_ref().take(most).collect();
-    let next = page.last().filter(|_| rest.next().is_some());
-    // A tag has nothing that a URL escapes.
-    let link = next.map(|last| (LINK, format!("</v2/{name}/tags/list?n={most}&last={last}>; rel=\"next\"")));
-    let mut answer = axum::Json(json!({ "name": name, "tags": page })).into_response();
-    let link = link.and_then(|(field, link)| Some((field, HeaderValue::try_from(link).ok()?)));
-    answer.headers_mut().extend(link);
+    let page = Page::of(query, TAGS_MAX).ok_or_else(|| invalid("UNSUPPORTED", "n is no number"))?;
+    let mut rest = repository.tags_after(&page.last);
+    let tags: Vec<&str> = rest.by_ref().take(page.most).collect();
+    let next = tags.last().filter(|_| rest.next().is_some());
+    let link = next.map(|last| page.link(&format!("/v2/{name}/tags/list"), last));
+    let mut answer = axum::Json(json!({ "name": name, "tags": tags })).into_response();
+    answer.headers_mut().extend(link.flatten());
     Ok(answer)
 }
 

@@ -224,11 +224,11 @@ async fn a_digest_opens_nothing_that_its_repository_does_not_lead_to() {
     let both = rig.router(&[("open", &open), ("secret", &secret)]);
     assert_eq!(get(&both, &blob("one", b"SECRET")).await.2, &b"SECRET"[..]);
     assert_eq!(get(&both, &blob("two", b"SECRET")).await.0, StatusCode::NOT_FOUND);
-    // What is removed from the library breaks off, and nothing else comes in its place. A router that has unpacked nothing yet.
+    // What is removed from the library cannot be read, and nothing else comes in its place. A router that has unpacked nothing yet.
     let both = rig.router(&[("open", &open), ("secret", &secret)]);
     rig.library.remove(&secret).unwrap();
-    let answer = both.clone().oneshot(request(Method::GET, &blob("one", b"SECRET"), &[])).await.unwrap();
-    assert!(answer.into_body().collect().await.is_err());
+    let (status, headers, body) = get(&both, &blob("one", b"SECRET")).await;
+    assert_eq!((status.as_u16(), &*code(&body), &*text(&headers, RETRY_AFTER)), (503, "UNAVAILABLE", "2"));
 }
 
 #[tokio::test]
@@ -337,13 +337,22 @@ async fn files_are_found_by_their_path_and_folders_are_listed() {
     assert_eq!(text(&headers, CONTENT_TYPE), "application/vnd.debian.binary-package");
     let (status, headers, body) = ask(&router, request(Method::HEAD, deb, &[])).await;
     assert_eq!((status, text(&headers, CONTENT_LENGTH), body.len()), (StatusCode::OK, large.len().to_string(), 0));
-    let many: String = (0..600).map(|number| format!("{number:03}\n")).collect();
+    let many = |numbers: std::ops::Range<usize>| numbers.map(|number| format!("{number:03}\n")).collect::<String>();
     for (path, lines) in [
         ("/packages/", "debs/\n"),
         ("/packages", "debs/\n"),
         ("/packages/debs/", "Packages\nmany/\npool/\n\u{e4} b#?\n"),
         ("/packages/debs/pool/", "a_1%3a2~3_amd64.deb\nx.txt\nx/\nx0\n"),
-        ("/packages/debs/many/", &*many),
+        ("/packages/debs/many/?last=589", &many(590..600)),
+        ("/packages/debs/many/?last=zzz", ""),
+        ("/packages/debs/many/?n=0", ""),
+        ("/packages/debs/many/?last=343", &many(344..600)),
+        ("/packages/debs/many/", &(many(0..256) + "?n=256&last=255\n")),
+        ("/packages/debs/many/?n=1000&last=99", &(many(100..356) + "?n=256&last=355\n")),
+        ("/packages/debs/?n=2&last=Packages", "many/\npool/\n?n=2&last=pool%2F\n"),
+        ("/packages/debs/?n=2&last=pool%2F", "\u{e4} b#?\n"),
+        // Of files the query says nothing.
+        ("/packages/debs/pool/x.txt?n=x", "text"),
     ] {
         let (status, _, body) = get(&router, path).await;
         assert_eq!((status, std::str::from_utf8(&body).unwrap()), (StatusCode::OK, lines), "{path}");
@@ -355,7 +364,8 @@ async fn files_are_found_by_their_path_and_folders_are_listed() {
     let file =
         |name: &str, content: &[u8]| json!({ "name": name, "size": content.len(), "sha256": digest(content)[7..] });
     assert_eq!(json_of("/packages/debs/pool/x/").await, json!([file("b.bin", b"b")]));
-    assert_eq!(json_of("/packages/debs/many/").await.as_array().map(Vec::len), Some(600));
+    assert_eq!(json_of("/packages/debs/many/").await.as_array().map(Vec::len), Some(256));
+    assert_eq!(get(&router, "/packages/debs/?n=x").await.0, StatusCode::BAD_REQUEST);
     assert_eq!(json_of("/packages/").await, json!([{ "name": "debs/" }]));
     let (status, headers, _) = get(&router, "/packages/debs/pool/x").await;
     assert_eq!(
@@ -368,6 +378,97 @@ async fn files_are_found_by_their_path_and_folders_are_listed() {
     let none = rig.router(&[]);
     let asked = request(Method::GET, "/packages/", &[(http::header::ACCEPT, "application/json")]);
     assert_eq!(&*ask(&none, asked).await.2, b"[]\n");
+}
+
+#[tokio::test]
+async fn whoever_follows_the_links_of_a_list_gets_every_name_once() {
+    let rig = Rig::new();
+    let mut files: Vec<_> = (0..700).map(|number| (format!("d \u{e4}/{number:03}%&+?/x"), vec![])).collect();
+    // A name that is a file and a folder, and names around the slash.
+    files.extend(["a", "a/1", "a.b", "a0"].map(|name| (name.to_owned(), vec![])));
+    let debs = rig.import("packages", &tar_of(&files)).await;
+    let router = rig.router(&[("debs", &debs), ("more", &debs), ("rest", &debs)]);
+    for (start, kind, count) in [
+        ("/packages/debs/d%20%C3%A4/", "text/plain", 700),
+        ("/packages/debs/d%20%C3%A4/?n=7", "application/json", 700),
+        ("/packages/debs/?n=1", "application/json", 5),
+        ("/packages/debs/?n=2", "text/plain", 5),
+        ("/packages/?n=1", "text/plain", 3),
+    ] {
+        let (mut at, mut names) = (Some(start.to_owned()), Vec::<String>::new());
+        while let Some(path) = at {
+            let asked = request(Method::GET, &path, &[(http::header::ACCEPT, kind)]);
+            let (status, headers, body) = ask(&router, asked).await;
+            assert_eq!(status, StatusCode::OK, "{path}");
+            let link = text(&headers, LINK);
+            at = link.strip_prefix('<').map(|link| link.split_once('>').unwrap().0.to_owned());
+            assert!(link.is_empty() || link.ends_with(">; rel=\"next\""), "{link}");
+            if kind == "application/json" {
+                let list: Vec<Value> = serde_json::from_slice(&body).unwrap();
+                names.extend(list.iter().map(|entry| entry["name"].as_str().unwrap().to_owned()));
+            } else {
+                let lines = std::str::from_utf8(&body).unwrap().lines();
+                // The line behind the names leads to the same place.
+                let (rest, lines): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("?n="));
+                assert!(rest.iter().all(|rest| at.as_ref().unwrap().ends_with(rest)), "{rest:?}");
+                assert_eq!(rest.len(), usize::from(at.is_some()));
+                names.extend(lines.into_iter().map(str::to_owned));
+            }
+            assert!(names.len() <= count, "{path}");
+        }
+        assert_eq!(names.len(), count, "{start}");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count, "{start}");
+    }
+}
+
+/// Who takes nothing, and who waits for a turn, keeps what was sent to him and no table: there is a new one whenever Images change.
+#[tokio::test]
+async fn who_takes_an_answer_slowly_holds_no_former_table() {
+    let rig = Rig::new();
+    let large = noise(3 << 20, 5);
+    let mut files = vec![("large".to_owned(), large.clone()), ("small".to_owned(), b"small".to_vec())];
+    files.extend((0..300).map(|number| (format!("many/{number:03}"), vec![])));
+    let debs = rig.import("packages", &tar_of(&files)).await;
+    let mut layout = Layout::default();
+    let manifest = layout.image("a:1", &large);
+    let images = rig.import("oci", &layout.tar()).await;
+    let published = Published::of_tests(&rig.library, &[("debs", &debs), ("images", &images)]);
+    let router =
+        super::router(published.clone(), rig.library.clone(), rig.downloads.clone(), crate::ration::all_alike());
+    let answer = async |path: &str| {
+        let answer = router.clone().oneshot(request(Method::GET, path, &[])).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        answer.into_body()
+    };
+    let list = answer("/packages/debs/many/").await;
+    let small = answer("/packages/debs/small").await;
+    let manifest_sent = answer("/v2/a/manifests/1").await;
+    let file = answer("/packages/debs/large").await;
+    let blob_path = format!("/v2/a/blobs/{}", digest(&large));
+    let blob = answer(&blob_path).await;
+    // Two of this address are on their way: these wait.
+    let mut waiting = ["/packages/debs/large", &*blob_path]
+        .map(|path| Box::pin(router.clone().oneshot(request(Method::GET, path, &[]))));
+    for one in &mut waiting {
+        assert!(one.as_mut().now_or_never().is_none());
+    }
+    let table = Arc::downgrade(&published.table().unwrap());
+    let shelf = Arc::downgrade(published.table().unwrap().packages("debs").unwrap());
+    published.forget();
+    assert!(table.upgrade().is_none(), "somebody holds the table");
+    assert!(shelf.upgrade().is_none(), "somebody holds the names of an Image");
+    // What was begun ends as it began.
+    let all = async |body: Body| body.collect().await.unwrap().to_bytes();
+    assert_eq!(all(list).await.iter().filter(|byte| **byte == b'\n').count(), 257);
+    assert_eq!((&*all(small).await, &*all(manifest_sent).await), (&b"small"[..], &*manifest));
+    assert!(all(file).await == large && all(blob).await == large);
+    for one in waiting {
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(20), one).await.expect("it has its turn");
+        assert!(all(answer.unwrap().into_body()).await == large);
+    }
+    assert_eq!(get(&router, "/packages/debs/small").await.0, StatusCode::NOT_FOUND);
 }
 
 /// Who takes nothing of two large files keeps a third from himself, and nobody from what is small.

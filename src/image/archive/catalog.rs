@@ -169,30 +169,31 @@ impl Catalog {
     }
 }
 
+fn damaged(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
 impl Library {
     /// The catalog of an archive; `None` of a disk. Blocks on the disk.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// When it cannot be read; as [`io::ErrorKind::InvalidData`] when it is damaged.
     pub fn catalog(&self, manifest: &Manifest) -> io::Result<Option<Catalog>> {
         let Some(start) = manifest.catalog else { return Ok(None) };
         let length = manifest.virtual_size.saturating_sub(start);
         if length > CATALOG_MAX as u64 {
-            return Err(io::Error::other("the catalog of an archive is larger than one may be"));
+            return Err(damaged("the catalog of an archive is larger than one may be"));
         }
         let bytes = self.inner.part(&manifest.chunks, &(start..manifest.virtual_size))?;
-        let catalog: Catalog = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
+        let catalog: Catalog = serde_json::from_slice(&bytes).map_err(damaged)?;
         let ends = |offset: u64, size: u64| offset.checked_add(size).is_some_and(|end| end <= start);
         let fits = match &catalog {
             Catalog::Oci { blobs, .. } => blobs.values().all(|blob| ends(blob.offset, blob.size)),
             Catalog::Packages { files } => files.values().all(|place| ends(place.offset, place.size)),
         };
-        if fits {
-            Ok(Some(catalog))
-        } else {
-            Err(io::Error::other("the catalog of an archive names what is not in it"))
-        }
+        let not_in_it = || damaged("the catalog of an archive names what is not in it");
+        fits.then_some(Some(catalog)).ok_or_else(not_in_it)
     }
 }
 

@@ -4,17 +4,19 @@
 //! the archive alone. Later versions write an OCI image layout beside it, which goes before.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::super::hex;
-use super::catalog::{Blob, Catalog, Tag};
+use super::catalog::{Blob, Catalog, REACH_MAX, Tag};
 use super::entries::{Member, Members};
 use super::names::{Reference, reference};
 use super::oci::{MANIFEST_MAX, NAMES_MAX, judged};
 use super::{Catalogued, Fault, ReadBack, Unkept, shown};
+use crate::api::bounded::optional_list;
 
 /// What names the images.
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -27,12 +29,69 @@ const LAYER_TYPE: &str = "application/vnd.docker.image.rootfs.diff.tar";
 const GZIP_LAYER_TYPE: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 
 /// An image in `manifest.json`.
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
     config: String,
+    #[serde(default, deserialize_with = "optional_list::<_, _, NAMES_MAX>")]
     repo_tags: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "optional_list::<_, _, LAYERS_MAX>")]
     layers: Option<Vec<String>>,
+}
+
+/// Those of them that are looked at, and how many names and layers they have together: where that is too much, not all.
+#[derive(Default)]
+struct SavedImages {
+    images: Vec<Saved>,
+    names: usize,
+    layers: usize,
+}
+
+impl SavedImages {
+    /// What is wrong with them.
+    fn fault(&self) -> Option<String> {
+        if self.images.len() > NAMES_MAX {
+            return Some(format!("names more than {NAMES_MAX} images"));
+        }
+        if self.names > NAMES_MAX {
+            return Some(format!("has more than {NAMES_MAX} names"));
+        }
+        // Behind one that has a fault none is looked at.
+        if self.images.last().is_some_and(|image| image.layers.as_ref().is_some_and(|layers| layers.len() > LAYERS_MAX))
+        {
+            return Some(format!("has an image of more than {LAYERS_MAX} layers"));
+        }
+        // A manifest is made of each image, with some 200 bytes for each of its layers: 32 MiB of all of them.
+        (self.layers > REACH_MAX)
+            .then(|| format!("names more than {REACH_MAX} layers, those of several images counted for each"))
+    }
+}
+
+impl<'de> Deserialize<'de> for SavedImages {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct SavedVisitor;
+        impl<'de> Visitor<'de> for SavedVisitor {
+            type Value = SavedImages;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of images")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<SavedImages, A::Error> {
+                let mut all = SavedImages::default();
+                while all.fault().is_none()
+                    && let Some(image) = entries.next_element::<Saved>()?
+                {
+                    all.names += image.repo_tags.as_ref().map_or(0, Vec::len);
+                    all.layers += image.layers.as_ref().map_or(0, Vec::len);
+                    all.images.push(image);
+                }
+                while entries.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(all)
+            }
+        }
+        from.deserialize_seq(SavedVisitor)
+    }
 }
 
 fn saved(members: &Members, read: &ReadBack<'_>) -> Result<Vec<Saved>, Unkept> {
@@ -41,12 +100,12 @@ fn saved(members: &Members, read: &ReadBack<'_>) -> Result<Vec<Saved>, Unkept> {
         return Err(Fault(format!("{MANIFEST} has more than {} MiB", MANIFEST_MAX >> 20)).into());
     }
     let bytes = read(member).map_err(Unkept::Unread)?;
-    let images: Vec<Saved> =
+    let saved: SavedImages =
         serde_json::from_slice(&bytes).map_err(|error| Fault(format!("{MANIFEST} cannot be read: {error}")))?;
-    if images.len() > NAMES_MAX {
-        return Err(Fault(format!("{MANIFEST} names more than {NAMES_MAX} images")).into());
+    if let Some(fault) = saved.fault() {
+        return Err(Fault(format!("{MANIFEST} {fault}")).into());
     }
-    Ok(images)
+    Ok(saved.images)
 }
 
 fn references(image: &Saved) -> Result<Vec<Reference>, Fault> {
@@ -85,9 +144,6 @@ pub(super) fn catalogue(members: &Members, read: &ReadBack<'_>) -> Result<Catalo
             .into());
         }
         let paths = image.layers.unwrap_or_default();
-        if paths.len() > LAYERS_MAX {
-            return Err(Fault(format!("an image in it has more than {LAYERS_MAX} layers")).into());
-        }
         let config = find(members, &image.config)?;
         let layers = paths.iter().map(|path| find(members, path)).collect::<Result<Vec<_>, _>>()?;
         let described = layers.iter().map(|layer| described(layer)).collect::<Result<Vec<_>, _>>()?;

@@ -4,7 +4,7 @@
 //! them. A manifest's config and layers must all be there; of an index, manifests may be missing, as of platforms that were left
 //! out. Each blob must hash to its name, and have the size that is said of it. What nothing leads to is not kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Deserialize;
 
@@ -12,6 +12,7 @@ use super::catalog::{Blob, Catalog, REACH_MAX, Tag};
 use super::entries::{Member, Members};
 use super::names::{Reference, is_tag, reference, sha256_of};
 use super::{Catalogued, Fault, ReadBack, Unkept, docker, shown};
+use crate::api::bounded::optional_list;
 
 /// Where a layout begins.
 pub(super) const INDEX: &str = "index.json";
@@ -27,10 +28,6 @@ const MANIFESTS_BYTES_MAX: u64 = 64 << 20;
 /// Indexes within each other.
 const DEPTH_MAX: usize = 4;
 
-/// Whole names of images: containerd's, which BuildKit and Docker write too, and the specification's, which may be a tag only.
-const NAME: &str = "io.containerd.image.name";
-const REF_NAME: &str = "org.opencontainers.image.ref.name";
-
 const INDEXES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
 const MANIFESTS: [&str; 2] =
@@ -44,7 +41,16 @@ struct Descriptor {
     digest: String,
     size: u64,
     #[serde(default)]
-    annotations: BTreeMap<String, String>,
+    annotations: Annotations,
+}
+
+/// Whole names of images: containerd's, which BuildKit and Docker write too, and the specification's, which may be a tag only.
+#[derive(Default, Deserialize)]
+struct Annotations {
+    #[serde(rename = "io.containerd.image.name")]
+    name: Option<String>,
+    #[serde(rename = "org.opencontainers.image.ref.name")]
+    ref_name: Option<String>,
 }
 
 /// A manifest or an index; which of them, its fields say.
@@ -52,8 +58,10 @@ struct Descriptor {
 #[serde(rename_all = "camelCase")]
 struct Document {
     media_type: Option<String>,
+    #[serde(default, deserialize_with = "optional_list::<_, _, DESCRIPTORS_MAX>")]
     manifests: Option<Vec<Descriptor>>,
     config: Option<Descriptor>,
+    #[serde(default, deserialize_with = "optional_list::<_, _, DESCRIPTORS_MAX>")]
     layers: Option<Vec<Descriptor>>,
 }
 
@@ -73,34 +81,60 @@ pub(super) fn catalogue(members: &Members, read: &ReadBack<'_>) -> Result<Catalo
     let mut walk = Walk { members, read, blobs: BTreeMap::new(), manifests: 0, bytes: 0, named: 0 };
     let top = document(&walk.text(index, INDEX)?, INDEX)?;
     let mut tags = BTreeSet::new();
-    let mut unnamed = Vec::new();
+    let mut unnamed = BTreeSet::new();
     for root in top.manifests.unwrap_or_default() {
         walk.descend(&root, 0)?;
         match named(&root.annotations)? {
             Some(Reference { repository, tag }) => _ = tags.insert(Tag { repository, tag, digest: root.digest }),
-            None => unnamed.push(root.digest),
+            None => _ = unnamed.insert(root.digest),
         }
     }
-    // What Docker writes beside the layout has the names that the layout lacks.
-    let beside = if unnamed.is_empty() { Vec::new() } else { docker::names(members, read)? };
-    for digest in unnamed {
-        let configs = walk.configs(&digest);
-        let names = beside.iter().filter(|(config, _)| configs.contains(config)).flat_map(|(_, names)| names);
-        let names: Vec<_> = names
-            .cloned()
-            .map(|Reference { repository, tag }| Tag { repository, tag, digest: digest.clone() })
-            .collect();
-        if names.is_empty() {
-            return Err(Fault(format!(
-                "the image {} has no name in it: write one when it is made, as skopeo copy SOURCE oci-archive:FILE:REPOSITORY:TAG does",
-                shown(&digest)
-            ))
-            .into());
-        }
-        tags.extend(names);
+    if !unnamed.is_empty() {
+        tags.extend(named_beside(&walk, unnamed, docker::names(members, read)?)?);
     }
     let tags = judged(tags)?;
     Ok(Catalogued { catalog: Catalog::Oci { blobs: walk.blobs, tags }, made: Vec::new() })
+}
+
+/// What Docker writes beside the layout has the names that the layout lacks, by the configs of images.
+fn named_beside(
+    walk: &Walk<'_>,
+    unnamed: BTreeSet<String>,
+    beside: Vec<(String, Vec<Reference>)>,
+) -> Result<BTreeSet<Tag>, Fault> {
+    let mut by_config = HashMap::<String, Vec<Reference>>::new();
+    for (config, names) in beside {
+        by_config.entry(config).or_default().extend(names);
+    }
+    let (mut tags, mut looked_at) = (BTreeSet::new(), 0);
+    for digest in unnamed {
+        let reached = walk.reached(&digest);
+        // Each may lead to all that the others lead to, and a config may have all names.
+        looked_at += reached.len();
+        if looked_at > REACH_MAX {
+            return Err(Fault(format!(
+                "its images without a name lead to more than {REACH_MAX} blobs, those of several counted for each"
+            )));
+        }
+        let names = reached.iter().filter_map(|config| by_config.get(*config)).flatten();
+        let mut is_named = false;
+        for Reference { repository, tag } in names.cloned() {
+            is_named = true;
+            tags.insert(Tag { repository, tag, digest: digest.clone() });
+            few(&tags)?;
+        }
+        if !is_named {
+            return Err(Fault(format!(
+                "the image {} has no name in it: write one when it is made, as skopeo copy SOURCE oci-archive:FILE:REPOSITORY:TAG does",
+                shown(&digest)
+            )));
+        }
+    }
+    Ok(tags)
+}
+
+fn few(tags: &BTreeSet<Tag>) -> Result<(), Fault> {
+    if tags.len() > NAMES_MAX { Err(Fault(format!("it has more than {NAMES_MAX} names"))) } else { Ok(()) }
 }
 
 /// Names of which each stands for one image.
@@ -108,9 +142,7 @@ pub(super) fn judged(tags: BTreeSet<Tag>) -> Result<Vec<Tag>, Fault> {
     if tags.is_empty() {
         return Err(Fault("there is no image in it".into()));
     }
-    if tags.len() > NAMES_MAX {
-        return Err(Fault(format!("it has more than {NAMES_MAX} names")));
-    }
+    few(&tags)?;
     let tags: Vec<Tag> = tags.into_iter().collect();
     let twice = tags.windows(2).find_map(|pair| match pair {
         [a, b] if a.tag.is_some() && (&a.repository, &a.tag) == (&b.repository, &b.tag) => Some(a),
@@ -126,11 +158,10 @@ pub(super) fn judged(tags: BTreeSet<Tag>) -> Result<Vec<Tag>, Fault> {
 }
 
 /// The name that annotations give.
-fn named(annotations: &BTreeMap<String, String>) -> Result<Option<Reference>, Fault> {
-    let whole = annotations.get(NAME);
+fn named(Annotations { name, ref_name }: &Annotations) -> Result<Option<Reference>, Fault> {
     // A word alone is a tag.
-    let other = annotations.get(REF_NAME).filter(|name| !is_tag(name));
-    let Some(text) = whole.or(other) else { return Ok(None) };
+    let other = ref_name.as_ref().filter(|name| !is_tag(name));
+    let Some(text) = name.as_ref().or(other) else { return Ok(None) };
     let unread = || Fault(format!("{} is no name of an image", shown(text)));
     reference(text).map(Some).ok_or_else(unread)
 }
@@ -257,13 +288,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What an image's manifests need, its configs among it.
-    fn configs(&self, digest: &str) -> BTreeSet<String> {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![digest.to_owned()]);
+    /// What an image leads to, its configs among it.
+    fn reached<'w>(&'w self, digest: &'w str) -> BTreeSet<&'w str> {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![digest]);
         while let Some(digest) = open.pop() {
-            let needs = self.blobs.get(&digest).map(|blob| blob.needs.clone()).unwrap_or_default();
-            if seen.insert(digest) {
-                open.extend(needs);
+            if seen.insert(digest)
+                && let Some(blob) = self.blobs.get(digest)
+            {
+                open.extend(blob.needs.iter().map(String::as_str));
             }
         }
         seen

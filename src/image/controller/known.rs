@@ -58,6 +58,8 @@ pub(super) struct Shared {
     pub failed: Mutex<HashMap<String, Failed>>,
     /// By name: the digest of which every file was there last, and when.
     pub checked: Mutex<HashMap<String, (String, Instant)>>,
+    /// By name: those whose files could not be looked at last.
+    pub unseen: Mutex<HashMap<String, Unseen>>,
     /// Told when something may be named by nobody any more.
     pub collect: Notify,
     /// Told when an Image went of which something may have been sent.
@@ -124,6 +126,16 @@ pub(super) struct Failed {
     pub again: Option<Instant>,
 }
 
+/// An image whose files could not be looked at.
+#[derive(Clone)]
+pub(super) struct Unseen {
+    pub digest: String,
+    /// How often, one after the other.
+    pub times: i64,
+    /// When they are looked at again.
+    pub again: Instant,
+}
+
 /// Has a collection take place when it is dropped.
 pub(super) struct Collect<'a>(pub &'a Shared);
 
@@ -156,6 +168,7 @@ impl Shared {
                 let (_, name) = key;
                 lock(&self.failed).remove(name);
                 lock(&self.checked).remove(name);
+                lock(&self.unseen).remove(name);
                 self.uploads.notify_one();
                 self.collect.notify_one();
             }

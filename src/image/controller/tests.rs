@@ -14,6 +14,8 @@ use http::StatusCode;
 
 use tokio::sync::Notify;
 
+mod look;
+
 use super::*;
 use crate::image::Sources;
 use crate::image::demand::{Demand, Party};
@@ -335,7 +337,7 @@ async fn an_image_becomes_ready_survives_a_restart_and_goes_with_its_object() {
         "{status}"
     );
     let digest = status["digest"].as_str().expect("digest").to_owned();
-    assert!(rig.library.holds(&digest));
+    assert!(rig.library.holds(&digest).expect("looked at"));
     rig.fake.until_phase("b", "Ready").await;
     // Ready is believed by the next start, without another import.
     let written = |fake: &Fake| lock(&fake.state).log.len();
@@ -357,7 +359,7 @@ async fn an_image_becomes_ready_survives_a_restart_and_goes_with_its_object() {
     source(rig.folder.path(), "a", 1);
     let status = rig.fake.until_phase("a", "Ready").await;
     assert_eq!(status["digest"], digest);
-    assert!(rig.library.holds(&digest));
+    assert!(rig.library.holds(&digest).expect("looked at"));
     // An object goes; its image goes, unless a boot intent needs it.
     lock(&rig.fake.state).intents.push(json!({
         "apiVersion": "slipway.dev/v1alpha1", "kind": "BootIntent", "metadata": { "name": "n", "namespace": "d" },
@@ -367,7 +369,7 @@ async fn an_image_becomes_ready_survives_a_restart_and_goes_with_its_object() {
     rig.fake.delete("a");
     rig.fake.delete("b");
     within("b is collected", || rig.library.manifest(&other).is_none().then_some(())).await;
-    assert!(rig.library.holds(&digest));
+    assert!(rig.library.holds(&digest).expect("looked at"));
     // Objects that cannot be listed may be anything: nothing is removed.
     lock(&rig.fake.state).fail_lists = Some(0);
     lock(&rig.fake.state).intents.clear();
@@ -622,7 +624,10 @@ async fn what_no_host_names_any_more_gives_way_and_what_was_made_by_hand_stays()
     assert!(rig.library.manifest_file(&digest).is_some());
     rig.fake.create("victim-1", &rig.random(200, 4));
     rig.fake.until_phase("victim-1", "Ready").await;
-    assert!(rig.of("evil", "Ready") < ready && rig.library.holds(&digest), "the oldest use goes first");
+    assert!(
+        rig.of("evil", "Ready") < ready && rig.library.holds(&digest).expect("looked at"),
+        "the oldest use goes first"
+    );
     assert_eq!(rig.fake.status("hand")["phase"], "Ready");
     rig.stop().await;
 }
@@ -648,7 +653,7 @@ async fn who_has_most_of_a_full_library_gives_way_to_who_has_less_than_her_share
     let message = rig.fake.until_phase(&done, "Failed").await["message"].to_string();
     assert!(message.contains("its share is") && !message.contains("victim"), "{message}");
     // Whoever has more than half may not have the other's go.
-    assert!(rig.library.holds(&digest));
+    assert!(rig.library.holds(&digest).expect("looked at"));
     let message = rig.fake.until_phase("evil-11", "Failed").await["message"].to_string();
     assert!(!message.contains("victim"), "{message}");
     rig.stop().await;

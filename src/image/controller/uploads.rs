@@ -56,7 +56,8 @@ impl Context {
         image: &Image,
         status: &ImageStatus,
     ) -> Result<Option<Action>, Arc<kube::Error>> {
-        if uploaded_file(&image.spec.url).is_none() || self.whole(image).await.is_ok_and(|whole| whole.is_some()) {
+        // What cannot be read is not what was never sent: the import says why, and is tried again.
+        if uploaded_file(&image.spec.url).is_none() || !matches!(self.whole(image).await, Ok(None)) {
             return Ok(None);
         }
         let says = status.phase == ImagePhase::Pending

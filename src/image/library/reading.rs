@@ -1,14 +1,76 @@
-//! What is kept, unpacked: single chunks, and parts of an image. Blocks on the disk.
+//! What is kept: manifests, and, unpacked, single chunks and parts of an image. Blocks on the disk.
 
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::sync::{Arc, PoisonError};
 
-use super::{Inner, Library, at, damaged};
+use super::{Inner, Library, at, damaged, is_lost};
 use crate::image::unhex;
-use crate::protocol::{CHUNK_SIZE, Chunk};
+use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
 impl Library {
+    /// The manifest with this digest; `None` when there is no such image, or it cannot be read.
+    pub fn manifest(&self, digest: &str) -> Option<Arc<Manifest>> {
+        self.find(digest).unwrap_or_else(|error| {
+            tracing::error!(digest, %error, "cannot read a manifest of the image library");
+            None
+        })
+    }
+
+    /// The manifest with this digest; `None` when there is no such image.
+    ///
+    /// # Errors
+    ///
+    /// When it is damaged, or cannot be read at the moment.
+    pub(in crate::image) fn find(&self, digest: &str) -> io::Result<Option<Arc<Manifest>>> {
+        if let Some(found) = self.inner.known(digest) {
+            return Ok(found);
+        }
+        let _one = self.inner.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else may have read it meanwhile.
+        if let Some(found) = self.inner.known(digest) {
+            return Ok(found);
+        }
+        let was_unread = self.inner.lock().unread.contains(digest);
+        // Its chunks get their uses while nobody removes any.
+        let _files = was_unread.then(|| self.inner.lock_files());
+        let read = self.inner.read_manifest(digest);
+        let mut state = self.inner.lock();
+        match read {
+            Ok(manifest) => {
+                let manifest = Arc::new(manifest);
+                if was_unread {
+                    state.add(digest.to_owned(), &manifest);
+                }
+                // It may have gone meanwhile.
+                if !state.images.contains_key(digest) {
+                    return Ok(None);
+                }
+                state.keep(digest, &manifest);
+                Ok(Some(manifest))
+            }
+            Err(error) => {
+                if is_lost(&error) {
+                    state.unread.remove(digest);
+                }
+                if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Whether an image is there with every chunk in its full length. Reads no chunk.
+    ///
+    /// # Errors
+    ///
+    /// When nobody can say at the moment: a look at a file fails, and not because it is gone or damaged.
+    pub fn holds(&self, digest: &str) -> io::Result<bool> {
+        match self.find(digest).and_then(|found| found.map_or(Ok(false), |manifest| self.inner.has_chunks(&manifest))) {
+            Err(error) if is_lost(&error) => Ok(false),
+            looked => looked,
+        }
+    }
+
     /// The bytes of a chunk that some image has.
     ///
     /// # Errors
@@ -22,13 +84,35 @@ impl Library {
 }
 
 impl Inner {
+    /// What is known of a manifest without reading it: that there is none, or itself.
+    fn known(&self, digest: &str) -> Option<Option<Arc<Manifest>>> {
+        let mut state = self.lock();
+        match state.manifest(digest) {
+            None if state.unread.contains(digest) => None,
+            None => Some(None),
+            Some(found) => found.map(Some),
+        }
+    }
+
+    fn has_chunks(&self, manifest: &Manifest) -> io::Result<bool> {
+        for chunk in &manifest.chunks {
+            let Some(name) = unhex(&chunk.sha256) else { return Ok(false) };
+            let path = self.chunk_path(&name);
+            let meta = fs::metadata(&path).map_err(|error| at(&path, error))?;
+            if meta.len() != u64::from(chunk.stored) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The bytes of a chunk, which the caller knows to be there.
     pub(in crate::image) fn unpacked(&self, chunk: &Chunk) -> io::Result<Vec<u8>> {
         let name = unhex(&chunk.sha256).ok_or_else(|| io::Error::other("a chunk has no name"))?;
         let path = self.chunk_path(&name);
         let length = usize::try_from(chunk.length.min(CHUNK_SIZE as u32)).map_err(io::Error::other)?;
         let stored = fs::read(&path).map_err(|error| at(&path, error))?;
-        let plain = zstd::bulk::decompress(&stored, length).map_err(|error| at(&path, error))?;
+        let plain = zstd::bulk::decompress(&stored, length).map_err(|error| damaged(&path, &error.to_string()))?;
         if plain.len() as u64 != u64::from(chunk.length) {
             return Err(damaged(&path, &format!("it has {} bytes", plain.len())));
         }

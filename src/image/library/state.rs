@@ -16,6 +16,8 @@ const CACHED_MANIFESTS: usize = 4;
 #[derive(Default)]
 pub(super) struct State {
     pub images: BTreeMap<String, Imported>,
+    /// Those whose manifests could not be read at the start.
+    pub unread: HashSet<String>,
     /// Each chunk that is used.
     pub chunks: HashMap<Name, Uses>,
     /// Bytes of the chunks.
@@ -88,6 +90,7 @@ impl State {
 
     /// Adds an image, and a use of each of its chunks.
     pub fn add(&mut self, digest: String, manifest: &Manifest) {
+        self.unread.remove(&digest);
         if self.images.contains_key(&digest) {
             return;
         }

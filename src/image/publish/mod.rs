@@ -25,14 +25,16 @@ impl Published {
         for (name, digest) in images {
             let manifest = library.manifest(digest).expect("it is there");
             let catalog = library.catalog(&manifest).expect("it reads").expect("an archive");
-            assert_eq!(
-                settling.add(name, &settle::Archive { manifest, catalog }),
-                settle::Verdict::Published,
-                "{name}"
-            );
+            let (rank, archive) = (settle::Rank::of_tests(), settle::Archive::new(manifest, catalog));
+            assert_eq!(settling.add(name, &rank, &archive), settle::Verdict::Published, "{name}");
         }
         let published = Self::default();
         published.set(Some(settling.table));
         published
+    }
+
+    /// As if nothing were published any more.
+    pub(crate) fn forget(&self) {
+        self.set(Some(table::PublishedTable::default()));
     }
 }

@@ -1,23 +1,129 @@
 //! Who has a name, of those that want to be published.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::table::{Found, Name, PublishedTable, Shelf};
-use crate::image::archive::Catalog;
+use crate::image::archive::{Blob, Catalog, Tag};
 use crate::protocol::Manifest;
 
-/// Most files, and blobs for each repository, of all that is published: some 200 bytes of memory for each.
+/// Most files, names of container images, and blobs for each repository, of all that is published: some 200 bytes of memory for each.
 const CONTENTS_MAX: usize = 1 << 18;
 /// Most chunks of all that is published: 256 GiB.
 const CHUNKS_MAX: usize = 1 << 18;
+/// Most bytes of all paths, repositories, tags and digests of what is published.
+const NAMES_MAX: usize = 64 << 20;
 
-/// An archive of the library.
+/// An archive of the library, as far as it is published.
 pub(super) struct Archive {
-    pub manifest: Arc<Manifest>,
-    pub catalog: Catalog,
+    content: Content,
+    weight: Weight,
+}
+
+enum Content {
+    Packages(Arc<Shelf>),
+    Images {
+        /// What each repository leads to, by digest.
+        repositories: BTreeMap<String, Vec<(Arc<str>, Found)>>,
+        tags: Vec<Tag>,
+    },
+}
+
+/// How much memory something takes in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weight {
+    contents: usize,
+    chunks: usize,
+    /// Bytes.
+    names: usize,
+}
+
+impl Archive {
+    /// Of a catalog: what its repositories do not lead to is left out.
+    pub fn new(manifest: Arc<Manifest>, catalog: Catalog) -> Self {
+        let content = match catalog {
+            Catalog::Packages { files } => Content::Packages(Arc::new(Shelf { manifest: manifest.clone(), files })),
+            Catalog::Oci { ref blobs, ref tags } => {
+                Content::Images { repositories: found(&manifest, catalog.repositories(), blobs), tags: tags.clone() }
+            }
+        };
+        let weight = content.weight(manifest.chunks.len());
+        Self { content, weight }
+    }
+}
+
+impl Content {
+    fn weight(&self, chunks: usize) -> Weight {
+        let (contents, names) = match self {
+            Self::Packages(shelf) => {
+                let names = shelf.files.iter().map(|(path, file)| path.len() + file.sha256.len());
+                (shelf.files.len(), names.sum())
+            }
+            Self::Images { repositories, tags } => {
+                let of_blobs =
+                    |blobs: &[(Arc<str>, Found)]| blobs.iter().map(|(digest, _)| digest.len()).sum::<usize>();
+                let of_tag =
+                    |tag: &Tag| tag.repository.len() + tag.tag.as_ref().map_or(0, String::len) + tag.digest.len();
+                let of_repositories = repositories.iter().map(|(name, blobs)| name.len() + of_blobs(blobs));
+                let count = repositories.values().map(Vec::len).sum::<usize>() + tags.len();
+                (count, of_repositories.chain(tags.iter().map(of_tag)).sum())
+            }
+        };
+        Weight { contents, chunks, names }
+    }
+}
+
+/// Where the blobs of repositories are.
+fn found<'c>(
+    manifest: &Arc<Manifest>,
+    reached: BTreeMap<&'c str, BTreeSet<&'c str>>,
+    blobs: &'c BTreeMap<String, Blob>,
+) -> BTreeMap<String, Vec<(Arc<str>, Found)>> {
+    // Each text once, in however many repositories it is.
+    let (mut kinds, mut names) = (HashMap::<&str, Arc<str>>::new(), HashMap::<&str, Arc<str>>::new());
+    let mut find = |digest: &'c str| {
+        let blob = blobs.get(digest)?;
+        let media_type = blob.media_type.as_deref();
+        let media_type = media_type.map(|kind| kinds.entry(kind).or_insert_with(|| kind.into()).clone());
+        let name = names.entry(digest).or_insert_with(|| digest.into()).clone();
+        Some((name, Found { manifest: manifest.clone(), offset: blob.offset, size: blob.size, media_type }))
+    };
+    let mut repositories = BTreeMap::new();
+    for (name, digests) in reached {
+        repositories.insert(name.to_owned(), digests.into_iter().filter_map(&mut find).collect());
+    }
+    repositories
+}
+
+impl Weight {
+    fn and(self, more: Self) -> Self {
+        Self {
+            contents: self.contents.saturating_add(more.contents),
+            chunks: self.chunks.saturating_add(more.chunks),
+            names: self.names.saturating_add(more.names),
+        }
+    }
+
+    /// Of what there is more than may be.
+    fn excess(self) -> Option<Excess> {
+        [
+            (self.contents > CONTENTS_MAX, Excess::Contents),
+            (self.chunks > CHUNKS_MAX, Excess::Chunks),
+            (self.names > NAMES_MAX, Excess::Names),
+        ]
+        .into_iter()
+        .find_map(|(is_too_much, what)| is_too_much.then_some(what))
+    }
+}
+
+/// What there would be too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Excess {
+    Contents,
+    Chunks,
+    Names,
 }
 
 /// When an Image comes in the line; the first goes first.
@@ -39,62 +145,77 @@ pub(super) enum Verdict {
         name: String,
         by: String,
     },
-    /// Too much is published already.
-    Full,
+    /// With it, too much would be published.
+    Full(Excess),
+    /// What it has in the library cannot be read at the moment; its place in the line is kept.
+    Unread(String),
+    /// What it had in the library is gone or damaged.
+    Lost(String),
+    /// One that is served cannot be read at the moment, and may have its names.
+    Waits {
+        before: String,
+    },
 }
 
 /// What is published so far.
 #[derive(Default)]
 pub(super) struct Settling {
     pub table: PublishedTable,
-    contents: usize,
-    chunks: usize,
+    weight: Weight,
+    /// An Image that is served, of which nobody knows at the moment what it has.
+    unread: Option<String>,
 }
 
 impl Settling {
-    /// Publishes the archive of an Image, unless one that came before has a name of its.
-    pub fn add(&mut self, image: &str, archive: &Archive) -> Verdict {
-        let repositories = archive.catalog.repositories();
-        let contents = match &archive.catalog {
-            Catalog::Oci { .. } => repositories.values().map(std::collections::BTreeSet::len).sum(),
-            Catalog::Packages { files } => files.len(),
-        };
-        let (contents, chunks) = (self.contents + contents, self.chunks + archive.manifest.chunks.len());
-        if contents > CONTENTS_MAX || chunks > CHUNKS_MAX {
-            return Verdict::Full;
+    /// Keeps the place of an Image that cannot be read at the moment.
+    pub fn pass_over(&mut self, image: &str, rank: &Rank, why: String) -> Verdict {
+        if !rank.is_new {
+            self.unread.get_or_insert_with(|| image.to_owned());
         }
-        let (blobs, tags) = match &archive.catalog {
-            Catalog::Packages { files } => {
-                let shelf = Shelf { manifest: archive.manifest.clone(), files: files.clone() };
-                self.table.packages.insert(image.to_owned(), shelf);
-                (self.contents, self.chunks) = (contents, chunks);
-                return Verdict::Published;
-            }
-            Catalog::Oci { blobs, tags } => (blobs, tags),
-        };
-        for tag in tags {
-            let Some(own) = &tag.tag else { continue };
-            let known = self.table.repositories.get(&tag.repository).and_then(|there| there.tags.get(own));
-            // The same content is nobody's loss.
-            if let Some(known) = known.filter(|known| known.digest != tag.digest) {
-                return Verdict::Clash { name: format!("{}:{own}", tag.repository), by: known.of.to_string() };
+        Verdict::Unread(why)
+    }
+
+    /// Publishes the archive of an Image, unless one that came before has a name of its, or may have it.
+    pub fn add(&mut self, image: &str, rank: &Rank, archive: &Archive) -> Verdict {
+        // Those that are served have no name of each other's.
+        if let Some(before) = self.unread.clone().filter(|_| rank.is_new) {
+            return Verdict::Waits { before };
+        }
+        let weight = self.weight.and(archive.weight);
+        if let Some(excess) = weight.excess() {
+            return Verdict::Full(excess);
+        }
+        match &archive.content {
+            Content::Packages(shelf) => _ = self.table.packages.insert(image.to_owned(), shelf.clone()),
+            Content::Images { repositories, tags } => {
+                if let Some(clash) = self.clash(tags) {
+                    return clash;
+                }
+                self.add_images(image, repositories, tags);
             }
         }
-        (self.contents, self.chunks) = (contents, chunks);
+        self.weight = weight;
+        Verdict::Published
+    }
+
+    /// The first name that another Image has for other content: the same content is nobody's loss.
+    fn clash(&self, tags: &[Tag]) -> Option<Verdict> {
+        tags.iter().find_map(|Tag { repository, tag, digest }| {
+            let known = self.table.repositories.get(repository)?.tags.get(tag.as_ref()?)?;
+            let name = || format!("{repository}:{}", tag.as_deref().unwrap_or_default());
+            (known.digest != *digest).then(|| Verdict::Clash { name: name(), by: known.of.to_string() })
+        })
+    }
+
+    fn add_images(&mut self, image: &str, repositories: &BTreeMap<String, Vec<(Arc<str>, Found)>>, tags: &[Tag]) {
         let of: Arc<str> = image.into();
-        let mut kinds = HashMap::<&str, Arc<str>>::new();
-        for (name, digests) in repositories {
-            let repository = self.table.repositories.entry(name.to_owned()).or_default();
-            for digest in digests {
-                let Some(blob) = blobs.get(digest) else { continue };
-                let media_type =
-                    blob.media_type.as_deref().map(|kind| kinds.entry(kind).or_insert_with(|| kind.into()).clone());
-                let found =
-                    Found { manifest: archive.manifest.clone(), offset: blob.offset, size: blob.size, media_type };
-                let there = repository.blobs.entry(digest.to_owned()).or_insert_with(|| found.clone());
+        for (name, blobs) in repositories {
+            let repository = self.table.repositories.entry(name.clone()).or_default();
+            for (digest, found) in blobs {
+                let there = repository.blobs.entry(digest.clone()).or_insert_with(|| found.clone());
                 // One archive may know a blob as a manifest that another has as a layer only.
                 if there.media_type.is_none() && found.media_type.is_some() {
-                    *there = found;
+                    *there = found.clone();
                 }
             }
         }
@@ -104,37 +225,60 @@ impl Settling {
                 repository.tags.entry(own.clone()).or_insert(name);
             }
         }
-        Verdict::Published
     }
 }
+
+/// How every message begins that is written here.
+pub(super) const NOT_PUBLISHED: &str = "not published: ";
 
 impl Verdict {
     /// What the status says of it.
     pub fn message(&self) -> Option<String> {
-        match self {
-            Self::Published => None,
-            Self::Clash { name, by } => Some(format!(
-                "not published: image {by} publishes {name} already, with other content; remove one of the two, or set its \
-                 publish to false"
-            )),
-            Self::Full => Some(
-                "not published: what is published already has as many files, blobs or bytes as may be; set publish of \
-                 other images to false"
-                    .to_owned(),
+        let why = match self {
+            Self::Published => return None,
+            Self::Clash { name, by } => format!(
+                "image {by} publishes {name} already, with other content; remove one of the two, or set its publish to false"
             ),
-        }
+            Self::Full(excess) => {
+                let most = match excess {
+                    Excess::Contents => format!("{CONTENTS_MAX} files, blobs and names"),
+                    Excess::Chunks => format!("{} GiB", CHUNKS_MAX >> 10),
+                    Excess::Names => format!("{} MiB of paths, names and digests", NAMES_MAX >> 20),
+                };
+                format!(
+                    "with it, all that is published would have more than {most}, which is all that may be; set publish of \
+                     other images to false"
+                )
+            }
+            Self::Unread(why) => {
+                format!("what it has in the library cannot be read at the moment: {why}; trying again")
+            }
+            Self::Lost(why) => format!("what it had in the library is gone or damaged: {why}; import it again"),
+            Self::Waits { before } => {
+                format!("image {before}, which goes before it, cannot be read at the moment, and may have its names")
+            }
+        };
+        Some(format!("{NOT_PUBLISHED}{why}"))
+    }
+}
+
+#[cfg(test)]
+impl Rank {
+    /// Of one that is new.
+    pub fn of_tests() -> Self {
+        Self { is_new: true, since: None, created: None, uid: String::new() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::archive::{ArchivedFile, Blob, Tag};
+    use crate::image::archive::ArchivedFile;
 
     fn archive(catalog: Catalog, chunks: usize) -> Archive {
         let chunk = crate::protocol::Chunk { offset: 0, length: 1, sha256: "0".repeat(64), stored: 1 };
         let manifest = Manifest { virtual_size: 1 << 40, chunks: vec![chunk; chunks], catalog: Some(0) };
-        Archive { manifest: Arc::new(manifest), catalog }
+        Archive::new(Arc::new(manifest), catalog)
     }
 
     /// `REPOSITORY:TAG=DIGEST`; of each digest a layer of the same name in capitals.
@@ -158,10 +302,14 @@ mod tests {
         archive(Catalog::Oci { blobs, tags }, 1)
     }
 
-    fn packages(count: usize) -> Archive {
+    fn new() -> Rank {
+        Rank::of_tests()
+    }
+
+    fn packages(count: usize, chunks: usize) -> Archive {
         let place = ArchivedFile { offset: 0, size: 1, sha256: String::new() };
         let files = (0..count).map(|number| (number.to_string(), place.clone())).collect();
-        archive(Catalog::Packages { files }, 1)
+        archive(Catalog::Packages { files }, chunks)
     }
 
     #[test]
@@ -178,7 +326,7 @@ mod tests {
             // By digest only, nobody has anything else under the name.
             ("e", &["pause:=d"], Verdict::Published),
         ] {
-            assert_eq!(settling.add(image, &oci(names)), verdict, "{image}");
+            assert_eq!(settling.add(image, &new(), &oci(names)), verdict, "{image}");
             assert_eq!(verdict == Verdict::Published, verdict.message().is_none());
         }
         let table = settling.table;
@@ -201,16 +349,72 @@ mod tests {
         let mut settling = Settling::default();
         let most = CONTENTS_MAX / 16;
         for number in 0..15 {
-            assert_eq!(settling.add(&number.to_string(), &packages(most)), Verdict::Published);
+            assert_eq!(settling.add(&number.to_string(), &new(), &packages(most, 1)), Verdict::Published);
         }
-        assert_eq!(settling.add("large", &packages(most + 1)), Verdict::Full);
-        assert_eq!(settling.add("chunks", &archive(packages(1).catalog, CHUNKS_MAX)), Verdict::Full);
-        assert_eq!(settling.add("last", &packages(most)), Verdict::Published);
-        assert_eq!(settling.add("one", &packages(1)), Verdict::Full);
-        assert_eq!(settling.table.names().count(), 16);
+        assert_eq!(settling.add("large", &new(), &packages(most + 1, 1)), Verdict::Full(Excess::Contents));
+        assert_eq!(settling.add("chunks", &new(), &packages(1, CHUNKS_MAX)), Verdict::Full(Excess::Chunks));
+        assert_eq!(settling.add("last", &new(), &packages(most, 1)), Verdict::Published);
+        assert_eq!(settling.add("one", &new(), &packages(1, 1)), Verdict::Full(Excess::Contents));
+        assert_eq!(settling.add("images", &new(), &oci(&["a:1=x"])), Verdict::Full(Excess::Contents));
+        assert_eq!(settling.table.names_after("").count(), 16);
         assert!(
             settling.table.packages("last").is_some_and(|shelf| shelf.file("0").is_some() && shelf.file("x").is_none())
         );
+    }
+
+    #[test]
+    fn names_have_a_bound_in_bytes_however_few_they_are() {
+        let long = |count: usize, length: usize| {
+            let place = ArchivedFile { offset: 0, size: 1, sha256: "a".repeat(64) };
+            let name = |number: usize| format!("{number:0length$}");
+            archive(Catalog::Packages { files: (0..count).map(|number| (name(number), place.clone())).collect() }, 1)
+        };
+        let mut settling = Settling::default();
+        // Of 576 bytes each, 116508 are 64 MiB.
+        for number in 0..7 {
+            assert_eq!(settling.add(&number.to_string(), &new(), &long(1 << 14, 512)), Verdict::Published, "{number}");
+        }
+        let refused = settling.add("more", &new(), &long(1 << 14, 512));
+        assert_eq!(refused, Verdict::Full(Excess::Names));
+        assert!(refused.message().is_some_and(|message| message.contains("64 MiB of paths, names and digests")));
+        assert_eq!(settling.add("few", &new(), &long(1000, 100)), Verdict::Published);
+        // A table that is made anew has the same files, not others.
+        let shelf = long(10, 10);
+        let tables = [(); 2].map(|()| {
+            let mut settling = Settling::default();
+            settling.add("i", &new(), &shelf);
+            settling.table
+        });
+        let [one, two] = tables.each_ref().map(|table| table.packages("i").expect("there"));
+        assert!(Arc::ptr_eq(one, two));
+    }
+
+    #[test]
+    fn names_of_images_count_also_where_they_stand_for_the_same() {
+        let names: Vec<String> = (0..5000).map(|number| format!("a:{number}=x")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut settling = Settling::default();
+        let published =
+            (0..60).filter(|number| settling.add(&number.to_string(), &new(), &oci(&names)) == Verdict::Published);
+        assert_eq!(published.count(), CONTENTS_MAX / 5002);
+    }
+
+    #[test]
+    fn who_is_new_waits_while_one_that_is_served_cannot_be_read() {
+        let served = Rank { is_new: false, ..new() };
+        let why = || "the disk".to_owned();
+        let mut settling = Settling::default();
+        // Of one that is new itself nobody has lost anything.
+        assert_eq!(settling.pass_over("unread too", &new(), why()), Verdict::Unread(why()));
+        assert_eq!(settling.add("a", &new(), &oci(&["a:1=x"])), Verdict::Published);
+        assert_eq!(settling.pass_over("unread", &served, why()), Verdict::Unread(why()));
+        assert_eq!(settling.add("b", &served, &oci(&["b:1=x"])), Verdict::Published);
+        let waits = Verdict::Waits { before: "unread".into() };
+        assert_eq!(settling.add("c", &new(), &oci(&["c:1=x"])), waits);
+        assert_eq!(settling.add("d", &new(), &packages(1, 1)), waits);
+        for verdict in [waits, Verdict::Unread(why()), Verdict::Lost(why()), Verdict::Full(Excess::Chunks)] {
+            assert!(verdict.message().is_some_and(|message| message.starts_with(NOT_PUBLISHED)), "{verdict:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! The table of what is published.
+//!
+//! It is made anew when Images change, and swapped. Who serves takes from it what he needs for an answer, and lets go of it before
+//! he waits for anybody: so however slowly answers are taken, and however many wait for their turn, former tables go.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::image::archive::ArchivedFile;
@@ -25,14 +29,14 @@ impl Published {
 #[derive(Debug, Default)]
 pub struct PublishedTable {
     pub(super) repositories: BTreeMap<String, Repository>,
-    pub(super) packages: BTreeMap<String, Shelf>,
+    pub(super) packages: BTreeMap<String, Arc<Shelf>>,
 }
 
 /// A repository, with what all Images publish of it.
 #[derive(Debug, Default)]
 pub struct Repository {
     pub(super) tags: BTreeMap<String, Name>,
-    pub(super) blobs: HashMap<String, Found>,
+    pub(super) blobs: HashMap<Arc<str>, Found>,
 }
 
 /// What a tag stands for.
@@ -56,12 +60,12 @@ pub struct Found {
     pub media_type: Option<Arc<str>>,
 }
 
-/// The files of one Image.
+/// The files of one Image, the same in each table while it is published.
 #[derive(Debug)]
 pub struct Shelf {
     pub(super) manifest: Arc<Manifest>,
     /// By path.
-    pub files: BTreeMap<String, ArchivedFile>,
+    pub(super) files: BTreeMap<String, ArchivedFile>,
 }
 
 impl PublishedTable {
@@ -71,13 +75,13 @@ impl PublishedTable {
     }
 
     /// The files of an Image by its name.
-    pub fn packages(&self, name: &str) -> Option<&Shelf> {
+    pub fn packages(&self, name: &str) -> Option<&Arc<Shelf>> {
         self.packages.get(name)
     }
 
-    /// Names of Images whose files are published, in order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.packages.keys().map(String::as_str)
+    /// Names of Images whose files are published, after one, in order.
+    pub fn names_after(&self, last: &str) -> impl Iterator<Item = &str> {
+        self.packages.range::<str, _>((Excluded(last), Unbounded)).map(|(name, _)| name.as_str())
     }
 }
 
@@ -89,7 +93,6 @@ impl Repository {
 
     /// Tags after one, in order.
     pub fn tags_after<'t>(&'t self, last: &'t str) -> impl Iterator<Item = &'t str> {
-        use std::ops::Bound::{Excluded, Unbounded};
         self.tags.range::<str, _>((Excluded(last), Unbounded)).map(|(tag, _)| tag.as_str())
     }
 
@@ -100,10 +103,16 @@ impl Repository {
 }
 
 impl Shelf {
-    /// A file by its path.
-    pub fn file(&self, path: &str) -> Option<(Found, &ArchivedFile)> {
-        let place = self.files.get(path)?;
-        let ArchivedFile { offset, size, .. } = *place;
-        Some((Found { manifest: self.manifest.clone(), offset, size, media_type: None }, place))
+    /// The first file of a folder from a path on: what its path has behind the folder's, which is empty or ends with a slash.
+    pub fn first_in<'s>(&'s self, folder: &str, from: &str) -> Option<(&'s str, &'s ArchivedFile)> {
+        let (path, place) = self.files.range::<str, _>((Included(from), Unbounded)).next()?;
+        path.strip_prefix(folder).map(|rest| (rest, place))
+    }
+
+    /// A file by its path, and the SHA-256 of its content.
+    pub fn file(&self, path: &str) -> Option<(Found, String)> {
+        let ArchivedFile { offset, size, sha256 } = self.files.get(path)?;
+        let found = Found { manifest: self.manifest.clone(), offset: *offset, size: *size, media_type: None };
+        Some((found, sha256.clone()))
     }
 }

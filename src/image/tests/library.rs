@@ -39,7 +39,7 @@ async fn equal_chunks_are_stored_once_and_go_with_their_last_image() {
     assert_eq!((again, files(&chunks)), (a.clone(), in_a.union(&in_b).count()));
     assert!(library.remove(&a.digest).expect("removed") && !library.remove(&a.digest).expect("gone"));
     assert_eq!(files(&chunks), in_b.len());
-    assert!(library.manifest(&a.digest).is_none() && library.holds(&b.digest));
+    assert!(library.manifest(&a.digest).is_none() && library.holds(&b.digest).expect("looked at"));
     let named = HashSet::from([b.digest.clone()]);
     // What came lately may be named soon.
     for (keep, settled) in [(named, Duration::ZERO), (HashSet::new(), Duration::from_secs(3600))] {
@@ -79,9 +79,9 @@ async fn a_restart_finds_whole_images_and_removes_what_is_not() {
     let lost = manifest.chunks.iter().find(|c| !shared.contains(&c.sha256)).expect("own chunk");
     let lost = reopened.chunk_file(&lost.sha256).expect("file");
     fs::write(&lost, "cut short").expect("written");
-    assert!(!reopened.holds(&b.digest) && reopened.holds(&a.digest));
+    assert!(!reopened.holds(&b.digest).expect("looked at") && reopened.holds(&a.digest).expect("looked at"));
     assert_eq!(import(&reopened, &spec(file_url(&folder.path().join("b")))).await.expect("imported"), b);
-    assert!(reopened.holds(&b.digest), "a chunk cut short is written again");
+    assert!(reopened.holds(&b.digest).expect("looked at"), "a chunk cut short is written again");
     fs::remove_file(&lost).expect("removed");
     drop(reopened);
     let reopened = Library::open(images, Sources::of_tests()).expect("opened");
@@ -184,4 +184,60 @@ async fn chunks_and_manifests_are_served_under_their_names() {
         assert_eq!(serve_chunk(&library, bad, &known).await.status(), StatusCode::NOT_FOUND);
         assert_eq!(serve_manifest(&library, bad, &none).await.status(), StatusCode::NOT_FOUND);
     }
+}
+
+/// A link that leads to itself in the place of a file: it is there, and nobody can read it. What was there.
+fn unreadable(path: &Path) -> Vec<u8> {
+    let content = std::fs::read(path).expect("a file");
+    std::fs::remove_file(path).expect("removed");
+    std::os::unix::fs::symlink(path, path).expect("a link");
+    content
+}
+
+fn readable(path: &Path, content: &[u8]) {
+    std::fs::remove_file(path).expect("removed");
+    std::fs::write(path, content).expect("written");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_for_a_moment_is_not_taken_for_gone() {
+    let (folder, library) = library();
+    let [a, b] = two_images(folder.path(), &library).await;
+    let before = assemble(&library, &a.digest);
+    let chunk = library.chunk_file(&library.manifest(&a.digest).expect("manifest").chunks[0].sha256).expect("chunk");
+    let content = unreadable(&chunk);
+    library.holds(&a.digest).expect_err("nobody can say");
+    readable(&chunk, &content);
+    assert!(library.holds(&a.digest).expect("looked at"));
+    std::fs::remove_file(&chunk).expect("removed");
+    assert!(!library.holds(&a.digest).expect("looked at"));
+    std::fs::write(&chunk, b"other").expect("written");
+    assert!(!library.holds(&a.digest).expect("looked at"));
+    std::fs::write(&chunk, &content).expect("written");
+    drop(library);
+    // At the start nothing is removed that may be of an image whose manifest cannot be read.
+    let images = folder.path().join("images");
+    let chunks = files(&images.join("chunks"));
+    let path = images.join("manifests").join(format!("{}.json", a.digest));
+    let manifest = unreadable(&path);
+    let library = Library::open(images.clone(), Sources::of_tests()).expect("opened");
+    assert_eq!(files(&images.join("chunks")), chunks);
+    assert!(library.holds(&b.digest).expect("looked at"));
+    library.holds(&a.digest).expect_err("nobody can say");
+    assert!(library.manifest(&a.digest).is_none());
+    readable(&path, &manifest);
+    assert!(library.holds(&a.digest).expect("looked at"));
+    assert!(assemble(&library, &a.digest) == before);
+    assert_eq!(library.list().len(), 2);
+    // Its chunks count again, and go with it.
+    assert!(library.remove(&a.digest).expect("removed") && library.remove(&b.digest).expect("removed"));
+    assert_eq!(files(&images.join("chunks")), 0);
+    // What was damaged meanwhile is gone.
+    let [a, _] = two_images(folder.path(), &library).await;
+    drop(library);
+    unreadable(&path);
+    let library = Library::open(images, Sources::of_tests()).expect("opened");
+    readable(&path, b"{}");
+    assert!(!library.holds(&a.digest).expect("looked at"));
+    assert!(library.find(&a.digest).expect("looked at").is_none());
 }

@@ -67,3 +67,60 @@ async fn an_object_that_panics_or_hangs_costs_itself_alone() {
     shutdown.cancel();
     run.await.expect("it ended");
 }
+
+/// Looks at objects of the namespace `small` again and again; never ends a look at one of another.
+struct Endless {
+    others: watch::Sender<usize>,
+    small: watch::Sender<usize>,
+}
+
+impl Reconcile for Endless {
+    type Object = ConfigMap;
+    type Error = Infallible;
+
+    const OF_A_NAMESPACE: u16 = 16;
+
+    fn retry_after(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+
+    async fn reconcile(&self, object: Arc<ConfigMap>) -> Result<Action, Infallible> {
+        if object.namespace().as_deref() == Some("small") {
+            self.small.send_modify(|seen| *seen += 1);
+            return Ok(Action::requeue(Duration::from_millis(10)));
+        }
+        self.others.send_modify(|held| *held += 1);
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_small_namespace_is_looked_at_while_ten_others_have_all_places_they_can() {
+    let service = tower::service_fn(async |request: Request<Body>| {
+        if request.uri().query().unwrap_or_default().contains("watch=") {
+            std::future::pending::<()>().await;
+        }
+        let object = |namespace: &str, number: usize| json!({"metadata": {"name": format!("o{number}"), "namespace": namespace, "resourceVersion": "1"}});
+        let large = (0..10).map(|number| format!("large-{number}"));
+        let mut items: Vec<_> = large.flat_map(|name| (0..40).map(move |number| object(&name, number))).collect();
+        items.push(object("small", 0));
+        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items});
+        Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+    });
+    let (shutdown, mut watches) = (CancellationToken::new(), Watches::default());
+    let cache = Cache::new(&mut watches, ConfigMap::clone);
+    tokio::spawn(watches.run(kube::Client::new(service, "default"), shutdown.clone()));
+    let ((others, mut held), (small, mut seen)) = (watch::channel(0), watch::channel(0));
+    let reconciler = Arc::new(Endless { others, small });
+    let runs = tokio::spawn(async move { run(reconciler, &cache, stream::pending(), shutdown).await });
+    // Six have sixteen places each; the other four two each of those that are kept.
+    let within = Duration::from_secs(60);
+    let all = tokio::time::timeout(within, held.wait_for(|held| *held == 6 * 16 + 4 * 2)).await;
+    all.expect("they take what they can").expect("it runs");
+    let before = *seen.borrow_and_update();
+    let more = tokio::time::timeout(within, seen.wait_for(|seen| *seen > before + 10)).await;
+    more.expect("the small one is looked at").expect("it runs");
+    assert_eq!(*held.borrow(), 6 * 16 + 4 * 2);
+    // Looks under way are waited for, and these do not end.
+    runs.abort();
+}

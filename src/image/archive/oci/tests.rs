@@ -11,6 +11,8 @@ use crate::image::hex;
 
 const MANIFEST: &str = MANIFESTS[0];
 const LIST: &str = INDEXES[0];
+const NAME: &str = "io.containerd.image.name";
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// An archive in memory.
 #[derive(Default)]
@@ -140,6 +142,32 @@ fn names_that_the_layout_lacks_are_dockers() {
 }
 
 #[test]
+fn names_that_the_layout_lacks_are_looked_for_within_bounds() {
+    // A hundred images of one config, which has a hundred names beside the layout.
+    let mut archive = Archive::default();
+    let images: Vec<Value> = (0..100).map(|number| archive.image("config", &[&format!("layer {number}")])).collect();
+    archive.index(&images);
+    let config = digest(b"config").replace("sha256:", BLOBS);
+    let names: Vec<String> = (0..100).map(|number| format!("a:{number}")).collect();
+    archive.file("manifest.json", json!([{ "Config": config, "RepoTags": names }]).to_string().as_bytes());
+    assert!(archive.catalogue().err().is_some_and(|why| why.contains("4096 names")));
+    // A hundred indexes that lead to the same two thousand blobs; said again, each is looked at once.
+    let layers: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
+    let image = archive.image("config", &layers.iter().map(String::as_str).collect::<Vec<_>>());
+    let lists: Vec<Value> = (0..100)
+        .map(|number| {
+            let own = archive.image(&format!("config {number}"), &[]);
+            archive.list(&[own, image.clone()])
+        })
+        .collect();
+    archive.file("manifest.json", json!([{ "Config": config, "RepoTags": ["a:1"] }]).to_string().as_bytes());
+    archive.index(&lists);
+    assert!(archive.catalogue().err().is_some_and(|why| why.contains("without a name lead to more than 131072")));
+    archive.index(&vec![lists[0].clone(); 100]);
+    assert_eq!(archive.found().0, [("library/a:1".to_owned(), digest_of(&lists[0]))]);
+}
+
+#[test]
 fn an_archive_of_an_old_docker_gets_manifests_of_its_own() {
     let mut archive = Archive::default();
     archive
@@ -178,6 +206,14 @@ fn an_archive_of_an_old_docker_gets_manifests_of_its_own() {
         (json!([{ "Config": "../etc/passwd", "RepoTags": ["a:1"], "Layers": [] }]), "named and not in it"),
         (json!([{ "Config": "c.json", "RepoTags": ["a:1"], "Layers": ["/etc/shadow"] }]), "named and not in it"),
         (json!([{ "Config": "c.json", "RepoTags": ["a:1"], "Layers": vec!["1/layer.tar"; 600] }]), "512 layers"),
+        (json!([{ "Config": "c.json", "RepoTags": vec!["a:1"; 5000], "Layers": [] }]), "4096 names"),
+        (json!(vec![json!({ "Config": "c.json", "RepoTags": ["a:1", "b:1"] }); 3000]), "4096 names"),
+        (json!(vec![json!({ "Config": "c.json" }); 5000]), "4096 images"),
+        // Of each a manifest of 100 KiB would be made.
+        (
+            json!(vec![json!({ "Config": "c.json", "RepoTags": ["a:1"], "Layers": vec!["other"; 500] }); 300]),
+            "131072 layers",
+        ),
         (
             json!([{ "Config": "c.json", "RepoTags": ["a:1"] }, { "Config": "1/layer.tar", "RepoTags": ["a:1"] }]),
             "two images",
