@@ -16,7 +16,8 @@ use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::cluster::contract::{owners, wake};
 use crate::runtime::{Cache, Change, Key, Slim, Wakes, Watches, key};
 
-/// Has Metal3Clusters looked at when their Clusters change, and when a machine is gone for which one waits.
+/// Has Metal3Clusters looked at when their Clusters change, and when a machine is gone for which one waits, or another one that
+/// may have had the endpoint.
 pub(super) fn clusters(watches: &mut Watches, clusters: &Cache<Slim<Metal3Cluster>>) {
     wake::on::<Cluster>(watches, clusters.wakes().clone(), |cluster| {
         named(cluster.namespace(), cluster.spec.infrastructure_ref.as_ref(), "Metal3Cluster")
@@ -25,6 +26,12 @@ pub(super) fn clusters(watches: &mut Watches, clusters: &Cache<Slim<Metal3Cluste
     watches.observe::<Machine>(move |change: &Change<'_, Machine>| leave(&waiting, change));
     let waiting = clusters.clone();
     watches.observe::<Metal3Machine>(move |change: &Change<'_, Metal3Machine>| leave(&waiting, change));
+    let waiting = clusters.clone();
+    watches.observe::<Metal3Cluster>(move |change: &Change<'_, Metal3Cluster>| {
+        if let Change::Gone((namespace, _)) = change {
+            waiting.wake_where(|cluster| kube::Resource::meta(cluster).namespace.as_ref() == Some(namespace));
+        }
+    });
 }
 
 fn leave<K>(waiting: &Cache<Slim<Metal3Cluster>>, change: &Change<'_, K>) {
