@@ -7,7 +7,9 @@
 
 mod boot;
 mod founding;
+mod input;
 mod journal;
+mod luck;
 mod manifests;
 mod rack;
 mod site;
