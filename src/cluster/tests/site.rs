@@ -267,7 +267,7 @@ fn mortal(client: &Client, left: &Arc<AtomicI64>) -> Client {
     Client::new(service, "default")
 }
 
-/// All rooms that act on clusters, in the order in which the programme begins them.
+/// All rooms that act on clusters, in the order in which the program begins them.
 struct Rooms {
     core: Clusters,
     control_plane: ControlPlanes,
