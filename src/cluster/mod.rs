@@ -25,3 +25,6 @@ pub mod data;
 pub mod infrastructure;
 pub mod ipam;
 pub mod workload;
+
+#[cfg(test)]
+mod tests;

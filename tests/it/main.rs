@@ -77,4 +77,5 @@ mod tasks;
 mod tftp_async_tftp;
 mod trap;
 mod unit_file;
+mod upstream;
 mod webhooks;

@@ -135,6 +135,12 @@ impl Bootstrap {
     pub(super) fn within(self, times: Times) -> Self {
         Self { times, ..self }
     }
+
+    /// Looks at everything that is waited for after this pause.
+    #[cfg(test)]
+    pub(in crate::cluster) fn hurried(self, pause: Duration) -> Self {
+        self.within(Times { pause, token: pause })
+    }
 }
 
 impl Life for Bootstrap {

@@ -28,7 +28,7 @@ impl ClusterSecrets {
 
     /// With another pause: tests have none.
     #[cfg(test)]
-    pub(super) fn within(self, pause: Duration) -> Self {
+    pub(in crate::cluster) fn within(self, pause: Duration) -> Self {
         Self { pause, ..self }
     }
 }

@@ -31,15 +31,8 @@ const CONFIGS_MAX: u32 = 100;
 pub(super) async fn template(objects: &Objects, scope: &Scope) -> Result<Result<Found, String>, Fault> {
     let reference = &scope.plane.spec.machine_template.spec.infrastructure_ref;
     match objects.get(&scope.namespace(), reference).await {
-        Ok(Some(found)) => {
-            // It goes with the cluster.
-            let owner = owners::owner(&scope.cluster, false);
-            match objects.adopt(found, &owner, &[]).await {
-                Ok(found) => Ok(Ok(found)),
-                Err(ReferenceError::Api(error)) => Err(error.into()),
-                Err(error) => Ok(Err(error.to_string())),
-            }
-        }
+        // It is nobody's: templates stay when a cluster goes.
+        Ok(Some(found)) => Ok(Ok(found)),
         Ok(None) => Ok(Err(format!("{} {:?} does not exist", reference.kind, reference.name))),
         Err(ReferenceError::Api(error)) => Err(error.into()),
         Err(error) => Ok(Err(error.to_string())),

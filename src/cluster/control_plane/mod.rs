@@ -18,6 +18,8 @@ mod inside;
 mod life;
 mod make;
 mod plan;
+#[cfg(test)]
+pub(super) mod played_tests;
 mod scope;
 mod secrets;
 mod settle;

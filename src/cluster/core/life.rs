@@ -51,7 +51,7 @@ impl Clusters {
 
     /// With other times: tests have none.
     #[cfg(test)]
-    pub(super) fn within(self, pause: Duration, patience: Duration) -> Self {
+    pub(in crate::cluster) fn within(self, pause: Duration, patience: Duration) -> Self {
         Self { pause, patience, ..self }
     }
 }

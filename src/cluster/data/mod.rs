@@ -126,7 +126,8 @@ impl MachineData {
         config.cluster.acts_on(infrastructure::GROUP, elsewhere).then(|| Self::watching(watches))
     }
 
-    fn watching(watches: &mut Watches) -> Self {
+    /// Watches everything that counts.
+    pub(in crate::cluster) fn watching(watches: &mut Watches) -> Self {
         let templates = Cache::new(watches, |template: &Metal3DataTemplate| Slim::from(template));
         let claim = |data: &Metal3Data| {
             let claim = data.spec.claim.as_ref().filter(|_| data.metadata.deletion_timestamp.is_some());

@@ -1,6 +1,7 @@
 //! Metal3Cluster: what a cluster of bare metal runs on is there as soon as somebody says where its API server is reached.
 //!
-//! Nothing is made. The object stays until none of its machines is left.
+//! Nothing is made. The object stays until none of its machines is left. Of several in a namespace with one endpoint the first has
+//! it: machines of two clusters would answer at one address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ const READY: &str = "Ready";
 
 /// After an error.
 const RETRY: Duration = Duration::from_secs(2);
-/// How often machines are counted that must go first, if nothing is heard of them.
+/// How often those are looked at that must go first, if nothing is heard of them.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Looks at Metal3Clusters.
@@ -50,6 +51,16 @@ enum Owner<'a> {
     Gone,
     /// This one.
     Is(&'a Cluster),
+}
+
+/// What a Metal3Cluster is looked at with.
+#[derive(Clone, Copy, Debug)]
+struct Around<'a> {
+    owner: Owner<'a>,
+    /// A machine that must go first, of one that goes.
+    left: Option<&'a str>,
+    /// Another one that has the endpoint.
+    holder: Option<&'a str>,
 }
 
 impl Clusters {
@@ -93,16 +104,29 @@ impl Clusters {
             let held = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
             version = held.resource_version();
         }
+        let holder = match owner {
+            Owner::Is(_) if !is_paused && left.is_none() && !is_provisioned(&object) => self.holder(&object).await?,
+            _ => None,
+        };
         let now = Timestamp::now();
         let old = object.status.clone().unwrap_or_default();
-        let mut new = status(&object, owner, left.as_deref(), now);
+        let around = Around { owner, left: left.as_deref(), holder: holder.as_deref() };
+        let mut new = status(&object, around, now);
         if new != old {
             new.last_updated = Some(Time(whole(now)));
             let patch = difference(&json!(old), &json!(new));
             let patch = json!({ "metadata": { "resourceVersion": version }, "status": patch });
             api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
         }
-        Ok(if left.is_some() { Action::requeue(LOOK_AGAIN) } else { Action::await_change() })
+        let waits = left.is_some() || holder.is_some();
+        Ok(if waits { Action::requeue(LOOK_AGAIN) } else { Action::await_change() })
+    }
+
+    /// Another Metal3Cluster of the namespace that has the endpoint. Whose it is elsewhere is nobody's business here.
+    async fn holder(&self, object: &Metal3Cluster) -> Result<Option<String>, kube::Error> {
+        let api = Api::<Metal3Cluster>::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        let holder = first(&api, &ListParams::default(), |other| holds_endpoint_of(other, object)).await?;
+        Ok(holder.map(|holder| holder.name_any()))
     }
 
     /// A machine that must go before the Metal3Cluster does.
@@ -145,8 +169,27 @@ pub(super) fn cluster_of(object: &Metal3Cluster) -> Option<&str> {
     owner.or_else(|| object.labels().get(LABEL_CLUSTER).map(String::as_str))
 }
 
-/// What is said of a Metal3Cluster. `left` is a machine that must go first, of one that goes.
-fn status(object: &Metal3Cluster, owner: Owner<'_>, left: Option<&str>, now: Timestamp) -> Metal3ClusterStatus {
+pub(super) fn is_provisioned(object: &Metal3Cluster) -> bool {
+    let status = object.status.as_ref();
+    status.and_then(|status| status.initialization.as_ref()?.provisioned) == Some(true)
+}
+
+/// Whether another one has the endpoint of one that is not provisioned yet: it is provisioned itself, or a Cluster's and older.
+fn holds_endpoint_of(other: &Metal3Cluster, object: &Metal3Cluster) -> bool {
+    let endpoint = |one: &Metal3Cluster| {
+        let endpoint = one.spec.control_plane_endpoint.as_ref()?;
+        Some((endpoint.host.to_ascii_lowercase(), endpoint.port))
+    };
+    let age = |one: &Metal3Cluster| (one.metadata.creation_timestamp.as_ref().map(|created| created.0), one.name_any());
+    let is_owned = owners::of_kind(&other.metadata, GROUP, "Cluster").is_some();
+    other.metadata.name != object.metadata.name
+        && endpoint(other).is_some_and(|its| Some(its) == endpoint(object))
+        && (is_provisioned(other) || is_owned && age(other) < age(object))
+}
+
+/// What is said of a Metal3Cluster.
+fn status(object: &Metal3Cluster, around: Around<'_>, now: Timestamp) -> Metal3ClusterStatus {
+    let Around { owner, left, holder } = around;
     let mut status = object.status.clone().unwrap_or_default();
     let generation = object.metadata.generation;
     let cluster = match owner {
@@ -172,10 +215,16 @@ fn status(object: &Metal3Cluster, owner: Owner<'_>, left: Option<&str>, now: Tim
             let why = "spec.controlPlaneEndpoint needs a host and a port";
             (Verdict::no("ControlPlaneEndpointFailed", why), Severity::Error)
         }
-        (Owner::Is(_), _) => (Verdict::yes("Ready"), Severity::Info),
+        (Owner::Is(_), _) => match holder {
+            None => (Verdict::yes("Ready"), Severity::Info),
+            Some(holder) => {
+                let why = format!("spec.controlPlaneEndpoint is that of Metal3Cluster {holder} already");
+                (Verdict::no("ControlPlaneEndpointInUse", why), Severity::Error)
+            }
+        },
     };
     if matches!(owner, Owner::Is(_)) && left.is_none() {
-        status.initialization = Some(Initialization { provisioned: Some(is_reachable) });
+        status.initialization = Some(Initialization { provisioned: Some(is_reachable && holder.is_none()) });
     }
     set(&mut status.conditions, INFRASTRUCTURE, &verdict, generation, now);
     let ready = find(&status.conditions, INFRASTRUCTURE).map(Verdict::of);
@@ -240,16 +289,18 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let cluster = Cluster::new("c", Default::default());
         let unreachable = || object(json!({"spec": {"controlPlaneEndpoint": {"port": 0}}}));
-        type Row<'a> = (Metal3Cluster, Owner<'a>, Option<&'a str>, Option<bool>, &'a str);
-        let rows: Vec<Row<'_>> = vec![
-            (object(json!({})), Owner::Unsaid, None, None, "WaitingForClusterOwnerRef"),
-            (object(json!({})), Owner::Gone, None, None, "FailedToGetOwnerCluster"),
-            (object(json!({})), Owner::Is(&cluster), None, Some(true), "Ready"),
-            (unreachable(), Owner::Is(&cluster), None, Some(false), "ControlPlaneEndpointFailed"),
-            (object(json!({})), Owner::Is(&cluster), Some("Machine m"), None, "Deleting"),
+        let around = |owner| Around { owner, left: None, holder: None };
+        let its = around(Owner::Is(&cluster));
+        let rows: Vec<(Metal3Cluster, Around<'_>, Option<bool>, &str)> = vec![
+            (object(json!({})), around(Owner::Unsaid), None, "WaitingForClusterOwnerRef"),
+            (object(json!({})), around(Owner::Gone), None, "FailedToGetOwnerCluster"),
+            (object(json!({})), its, Some(true), "Ready"),
+            (unreachable(), its, Some(false), "ControlPlaneEndpointFailed"),
+            (object(json!({})), Around { left: Some("Machine m"), ..its }, None, "Deleting"),
+            (object(json!({})), Around { holder: Some("other"), ..its }, Some(false), "ControlPlaneEndpointInUse"),
         ];
-        for (object, owner, left, provisioned, reason) in rows {
-            let said = status(&object, owner, left, now);
+        for (object, around, provisioned, reason) in rows {
+            let said = status(&object, around, now);
             let initialization = said.initialization.as_ref().and_then(|one| one.provisioned);
             let condition = find(&said.conditions, INFRASTRUCTURE).expect("a condition");
             assert_eq!((initialization, condition.reason.as_str()), (provisioned, reason));
@@ -259,7 +310,37 @@ mod tests {
             assert_eq!(old.failure_reason.is_some(), reason == "ControlPlaneEndpointFailed", "{reason}");
             // Twice is once.
             let again = Metal3Cluster { status: Some(said.clone()), ..object.clone() };
-            assert_eq!(status(&again, owner, left, now + jiff::SignedDuration::from_secs(60)), said);
+            assert_eq!(status(&again, around, now + jiff::SignedDuration::from_secs(60)), said);
+        }
+    }
+
+    #[test]
+    fn the_first_of_several_has_an_endpoint() {
+        let owned = json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "uid": "u"}]);
+        let made = |name: &str, second: u32, change: Value| {
+            let created = format!("2026-01-01T00:00:0{second}Z");
+            let mut base = json!({"metadata": {"name": name, "creationTimestamp": created, "ownerReferences": owned}});
+            json_patch::merge(&mut base, &change);
+            object(base)
+        };
+        let provisioned = json!({"status": {"initialization": {"provisioned": true}}});
+        let elsewhere = json!({"spec": {"controlPlaneEndpoint": {"port": 7443}}});
+        let alone = json!({"metadata": {"ownerReferences": null}});
+        let name = json!({"spec": {"controlPlaneEndpoint": {"host": "API.test"}}});
+        let same_name = json!({"spec": {"controlPlaneEndpoint": {"host": "api.test"}}});
+        let new = made("m", 5, json!({}));
+        for (other, object, holds) in [
+            (made("old", 1, json!({})), &new, true),
+            (made("young", 9, json!({})), &new, false),
+            (made("a", 5, json!({})), &new, true),
+            (made("z", 5, json!({})), &new, false),
+            (made("young", 9, provisioned), &new, true),
+            (made("old", 1, alone), &new, false),
+            (made("old", 1, elsewhere), &new, false),
+            (made("old", 1, name), &made("m", 5, same_name), true),
+            (made("m", 1, json!({})), &new, false),
+        ] {
+            assert_eq!(holds_endpoint_of(&other, object), holds, "{other:?}");
         }
     }
 
@@ -267,7 +348,8 @@ mod tests {
     fn a_paused_cluster_stays_as_it_is() {
         let mut cluster = Cluster::new("c", Default::default());
         cluster.spec.paused = Some(true);
-        let said = status(&object(json!({})), Owner::Is(&cluster), None, Timestamp::UNIX_EPOCH);
+        let around = Around { owner: Owner::Is(&cluster), left: None, holder: None };
+        let said = status(&object(json!({})), around, Timestamp::UNIX_EPOCH);
         assert!(is_true(&said.conditions, pause::PAUSED));
         assert_eq!((said.initialization, said.conditions.len()), (None, 1));
     }

@@ -15,9 +15,10 @@ mod tests;
 mod waking;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::choose::{HardwareView, HostView};
-use self::machine::{Hosts, MachineView, Machines, PAUSES};
+use self::machine::{Hosts, MachineView, Machines, PAUSES, Pauses};
 use self::metal3_cluster::Clusters;
 use self::remediation::{PAUSE, Remediations};
 use crate::api::infrastructure::remediation::v1beta2::Metal3Remediation;
@@ -184,16 +185,23 @@ impl Life for Infrastructure {
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        Ok(self.services(acting, PAUSES, PAUSE))
+    }
+}
+
+impl Infrastructure {
+    /// What acts until it is stopped. What cannot be watched is looked at after these pauses: of machines, and of remediations.
+    pub(in crate::cluster) fn services(&self, acting: &Acting, pauses: Pauses, remediation: Duration) -> Vec<Service> {
         let Some(Caches { clusters, machines, remediations, hosts }) = self.caches.clone() else {
-            return Ok(Vec::new());
+            return Vec::new();
         };
         let (client, stop) = (acting.client.clone(), acting.stop.clone());
-        let keeper = Machines::new(client.clone(), hosts, self.workloads.clone(), PAUSES);
-        let healer = Remediations::new(client.clone(), self.workloads.clone(), PAUSE);
-        Ok(vec![
+        let keeper = Machines::new(client.clone(), hosts, self.workloads.clone(), pauses);
+        let healer = Remediations::new(client.clone(), self.workloads.clone(), remediation);
+        vec![
             service("Metal3Clusters", Clusters::new(client).run(clusters, stop.clone())),
             service("Metal3Machines", keeper.run(machines, stop.clone())),
             service("Metal3Remediations", healer.run(remediations, stop)),
-        ])
+        ]
     }
 }

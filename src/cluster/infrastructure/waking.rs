@@ -17,11 +17,20 @@ use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::cluster::contract::{owners, wake};
 use crate::runtime::{Cache, Change, Key, Mention, Slim, Wakes, Watches, key};
 
-/// The cluster whose machines a Metal3Cluster that goes waits for.
+/// What a Metal3Cluster waits for: that goes, for the machines of its cluster; that is not provisioned yet, for another one that may
+/// have its endpoint.
 pub(super) fn waits_for(object: &Metal3Cluster) -> Vec<Mention> {
     let namespace = object.namespace().unwrap_or_default();
-    let cluster = metal3_cluster::cluster_of(object).filter(|_| object.metadata.deletion_timestamp.is_some());
-    cluster.map(|cluster| left_by(&namespace, cluster)).into_iter().collect()
+    if object.metadata.deletion_timestamp.is_some() {
+        let cluster = metal3_cluster::cluster_of(object);
+        return cluster.map(|cluster| left_by(&namespace, cluster)).into_iter().collect();
+    }
+    if metal3_cluster::is_provisioned(object) { Vec::new() } else { vec![without_endpoint(&namespace)] }
+}
+
+/// A Metal3Cluster of a namespace that is not provisioned yet.
+fn without_endpoint(namespace: &str) -> Mention {
+    Mention::new("Metal3Cluster without endpoint", namespace, "")
 }
 
 /// A cluster, as the one that a machine was of which is gone.
@@ -29,13 +38,20 @@ fn left_by(namespace: &str, cluster: &str) -> Mention {
     Mention::new("Cluster", namespace, cluster)
 }
 
-/// Has Metal3Clusters looked at when their Clusters change, and when a machine is gone for which one waits.
+/// Has Metal3Clusters looked at when their Clusters change, and when a machine is gone for which one waits, or another one that
+/// may have had the endpoint.
 pub(super) fn clusters(watches: &mut Watches, clusters: &Cache<Slim<Metal3Cluster>>) {
     wake::on::<Cluster>(watches, clusters.wakes().clone(), |cluster| {
         named(cluster.namespace(), cluster.spec.infrastructure_ref.as_ref(), "Metal3Cluster")
     });
     leaving::<Machine>(watches, clusters.clone());
     leaving::<Metal3Machine>(watches, clusters.clone());
+    let waiting = clusters.clone();
+    watches.observe::<Metal3Cluster>(move |change: &Change<'_, Metal3Cluster>| {
+        if let Change::Gone((namespace, _)) = change {
+            waiting.wake_mentioning(&without_endpoint(namespace));
+        }
+    });
 }
 
 /// Has those looked at that wait for a machine of a cluster to be gone, or not of that cluster any more.
