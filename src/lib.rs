@@ -39,10 +39,12 @@
 //! |  | [`netlink`] | single questions to the kernel about its networks |
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
 //! |  | [`glob`] | shell patterns |
+//! |  | [`ansible`] | inventories of Ansible, that mean what they say |
 
 #![deny(missing_docs)]
 
 pub mod agent;
+pub mod ansible;
 pub mod api;
 pub mod apiserver;
 pub mod appliance;
