@@ -19,7 +19,7 @@ mod tests;
 use std::cmp::Reverse;
 
 pub use host::{Barred, Consumer, HardwareView, HostView};
-pub use needs::{Capacity, Lack, NeedFault, Needs};
+pub use needs::{Capacity, Lack, NeedFault, Needs, quantity};
 pub use refusal::{Refusal, summary};
 pub use selector::{Selector, SelectorFault, Unmet};
 
