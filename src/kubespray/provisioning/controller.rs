@@ -130,6 +130,7 @@ impl Provisionings {
         let mut rack = self.rack(&look.namespace).await?;
         let has_image = look.object.spec.image.is_some();
         let mut given = seats((&look.namespace, &look.name), &cluster.nodes, &rack, has_image);
+        progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
         if given.iter().all(|seat| seat.host().is_some()) && given.iter().any(|seat| matches!(seat, Seat::Takes(_))) {
             match self.secrets(look, &mut status).await {
                 Err(MadeError::Api(error)) => return Err(error.into()),
@@ -138,15 +139,14 @@ impl Provisionings {
             }
             match self.take(look, &cluster.nodes, &given, &user_data).await {
                 Err(refused @ LookError::Refused { .. }) => {
-                    progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
                     return Ok(Followed { phase: Phase::Invalid, message: refused.to_string(), status });
                 }
                 taken => taken?,
             }
             rack = self.rack(&look.namespace).await?;
             given = seats((&look.namespace, &look.name), &cluster.nodes, &rack, has_image);
+            progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
         }
-        progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
         if given.iter().any(|seat| !matches!(seat, Seat::Has(_))) {
             let message = progress::waiting(&status);
             return Ok(Followed { phase: Phase::Choosing, message, status });
