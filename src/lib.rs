@@ -12,6 +12,7 @@
 //! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
+//! |  | [`kubespray`] | clusters that kubespray installs |
 //! | machinery | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
 //! |  | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! |  | [`dhcp`] | DHCP server: packet in, packet out; leases |
@@ -39,10 +40,12 @@
 //! |  | [`netlink`] | single questions to the kernel about its networks |
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
 //! |  | [`glob`] | shell patterns |
+//! |  | [`ansible`] | inventories of Ansible, that mean what they say |
 
 #![deny(missing_docs)]
 
 pub mod agent;
+pub mod ansible;
 pub mod api;
 pub mod apiserver;
 pub mod appliance;
@@ -60,6 +63,7 @@ pub mod glob;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
+pub mod kubespray;
 pub mod live;
 pub mod log;
 pub mod metrics;

@@ -21,6 +21,7 @@ use crate::host::{self, MachineSettings, Machines};
 use crate::image::controller::Images;
 use crate::image::publish::{Published, Publishing};
 use crate::image::{self, Importing, Library, Sources};
+use crate::kubespray;
 use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
 use crate::outbound::Allowed;
@@ -38,6 +39,9 @@ const LIVES: &[Entry] = &[
     entry(cluster::bootstrap::module, bootstrap),
     entry(cluster::data::module, |house| Some(Box::new(cluster::data::MachineData::new(house.watches, house.config)?))),
     entry(cluster::ipam::module, |house| Some(Box::new(cluster::ipam::Addresses::new(house.watches, house.config)?))),
+    entry(kubespray::provisioning::module, |house| {
+        Some(Box::new(kubespray::provisioning::ProvisioningAgent::new(house.watches)))
+    }),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(tasks, |house| Some(Box::new(Supervised(house.tasks.clone())))),

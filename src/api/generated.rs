@@ -76,7 +76,10 @@ fn publish(schema: &mut JSONSchemaProps) {
         publish(items);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        // A key of a map that has null is there.
+        let nullable = values.nullable;
         publish(values);
+        values.nullable = nullable;
     }
     schema.properties.iter_mut().flatten().for_each(|(_, property)| publish(property));
 }

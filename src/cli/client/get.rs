@@ -16,7 +16,7 @@ use super::output::{self, Output};
 use super::table::{self, Show};
 use super::terminal::{Terminal, When};
 use super::types::{Type, Types};
-use super::{hosts, missing, request};
+use super::{hosts, inventory, missing, request};
 use crate::cli::failure::{Failure, complain, plain, usage};
 use crate::jsonpath::Path;
 
@@ -34,12 +34,13 @@ Examples:
   slipway get hosts --watch                       and every change from now on; of one type
   slipway get hosts -l rack=a --sort-by=.metadata.creationTimestamp
   slipway get hosts -o custom-columns=NAME:.metadata.name,POWER:.status.poweredOn
+  slipway get hosts -l rack=a -o ansible-yaml > hosts.yaml     an inventory for Ansible
   slipway get hosts -o jsonpath='{range .items[*]}{.metadata.name}{\"\\n\"}{end}'")]
 pub(in crate::cli) struct Options {
     /// TYPE, TYPE NAME…, TYPE1,TYPE2 or TYPE/NAME…
     #[arg(required = true, value_name = "TYPE[/NAME]")]
     what: Vec<String>,
-    /// Output format: wide, json, yaml, name, jsonpath=…, custom-columns=…
+    /// Output format: wide, json, yaml, name, jsonpath=…, custom-columns=…; of hosts ansible, ansible-yaml
     #[arg(long, short, value_name = "FORM", default_value = "table", hide_default_value = true)]
     output: Output,
     /// Objects of all namespaces
@@ -109,6 +110,9 @@ pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) 
     }
     if asked.iter().any(|one| one.name.is_some()) && options.all_namespaces {
         return Err(usage("a name cannot be combined with -A: names are unique only within a namespace"));
+    }
+    if let Output::Ansible(_) = options.output {
+        inventory::check(asked.iter().map(|one| one.of), options.watch)?;
     }
     let get = Get { session: &session, options: &options };
     if options.watch {
@@ -282,6 +286,11 @@ impl Get<'_> {
         let read = read.await;
         if let Some(path) = &self.options.sort_by {
             objects.sort_by(|a, b| order(path, a, b));
+        }
+        if let Output::Ansible(language) = self.options.output {
+            // One that lacks hosts without a word would be worse than none.
+            read?;
+            return inventory::print(&objects, self.options.all_namespaces, language, out);
         }
         if read.is_ok() || !objects.is_empty() {
             let options = self.options;

@@ -14,6 +14,7 @@ mod get;
 mod hardware;
 mod host;
 mod hosts;
+mod inventory;
 mod manifests;
 mod migration;
 mod missing;

@@ -20,6 +20,15 @@ pub(super) enum Output {
     Name,
     JsonPath(Template),
     Columns(Vec<(String, Path)>),
+    /// An inventory of hosts, see [`super::inventory`].
+    Ansible(Language),
+}
+
+/// What an inventory is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Language {
+    Ini,
+    Yaml,
 }
 
 impl FromStr for Output {
@@ -35,6 +44,8 @@ impl FromStr for Output {
             ("json", None) => Ok(Self::Json),
             ("yaml", None) => Ok(Self::Yaml),
             ("name", None) => Ok(Self::Name),
+            ("ansible", None) => Ok(Self::Ansible(Language::Ini)),
+            ("ansible-yaml", None) => Ok(Self::Ansible(Language::Yaml)),
             ("jsonpath", Some(text)) => template(text),
             ("jsonpath-file", Some(path)) => template(file(path)?.trim_end()),
             ("custom-columns", Some(text)) => columns(text),
@@ -42,10 +53,11 @@ impl FromStr for Output {
             ("jsonpath" | "custom-columns" | "jsonpath-file" | "custom-columns-file", None) => {
                 Err(format!("{word} needs what to print: {word}=…"))
             }
-            _ => {
-                Err("know wide, json, yaml, name, jsonpath=…, jsonpath-file=…, custom-columns=…, custom-columns-file=…"
-                    .into())
-            }
+            _ => Err(
+                "know wide, json, yaml, name, jsonpath=…, jsonpath-file=…, custom-columns=…, custom-columns-file=…, \
+                      ansible, ansible-yaml"
+                    .into(),
+            ),
         }
     }
 }
@@ -96,7 +108,7 @@ pub(super) fn name_of(object: &Value) -> String {
     super::table::harmless(&format!("{}{group}/{}", text("/kind").to_lowercase(), text("/metadata/name")))
 }
 
-/// Prints objects as `-o` says; tables are the caller's.
+/// Prints objects as `-o` says; tables and inventories are the caller's.
 #[derive(Debug)]
 pub(super) struct Printer {
     output: Output,
@@ -136,7 +148,7 @@ impl Printer {
                 let text = self.columns(&objects);
                 out.write_all(text.as_bytes())?;
             }
-            Output::Table { .. } => {}
+            Output::Table { .. } | Output::Ansible(_) => {}
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod admission;
 pub mod choose;
+pub mod host_changes;
 pub mod machine;
 pub mod metal3_cluster;
 mod names;

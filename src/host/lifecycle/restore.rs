@@ -23,7 +23,8 @@ impl Decider<'_> {
             Ok(status) if status == BareMetalHostStatus::default() => drop(),
             Ok(status) => {
                 let hardware = self.observed.hardware.cloned().or(status.hardware.clone());
-                self.status = BareMetalHostStatus { hardware, ..status };
+                // What is leased to its machine is known here, or not at all.
+                self.status = BareMetalHostStatus { hardware, addresses: Vec::new(), ..status };
                 // Only a BMC that answers makes it this host's machine.
                 self.status.provisioning.id.clear();
                 self.without_alias();

@@ -70,6 +70,22 @@ pub fn kubeadm() -> Option<PathBuf> {
     found
 }
 
+/// A program of Ansible: below `$ANSIBLE`, the virtual environment that `make unit` sets, or the one on the path; says so when
+/// there is none.
+pub fn ansible(program: &str) -> Option<PathBuf> {
+    let named = std::env::var_os("ANSIBLE").filter(|name| !name.is_empty());
+    let found = match named {
+        Some(folder) => Some(PathBuf::from(folder).join("bin").join(program)),
+        None => on_path(program),
+    };
+    if found.is_none() {
+        lacks(&format!(
+            "no {program} below $ANSIBLE or on the path; `python3 tests/lab/tools.py ansible` says where one is"
+        ));
+    }
+    found
+}
+
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

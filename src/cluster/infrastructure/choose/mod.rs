@@ -19,7 +19,7 @@ mod tests;
 use std::cmp::Reverse;
 
 pub use host::{Barred, Consumer, HardwareView, HostView, had_by, has_credentials, hosts_of};
-pub use needs::{Capacity, Lack, NeedFault, Needs};
+pub use needs::{Capacity, Lack, NeedFault, Needs, quantity};
 pub use refusal::{Refusal, summary};
 pub use selector::{Selector, SelectorFault, Unmet};
 

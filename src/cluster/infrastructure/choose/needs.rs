@@ -69,6 +69,16 @@ impl Needs {
         })
     }
 
+    /// So many processors and bytes of memory.
+    pub fn of(cpus: u64, memory: u64) -> Self {
+        Self { cpus, memory, ..Self::default() }
+    }
+
+    /// What counts first where hosts are scarce: memory in bytes, then processors.
+    pub fn size(&self) -> (u64, u64) {
+        (self.memory, self.cpus)
+    }
+
     /// The first thing that a host has too little of; hardware that nobody knows is too little of anything.
     pub fn lack(&self, hardware: Option<&Capacity>) -> Option<Lack> {
         if *self == Self::default() {
@@ -97,7 +107,7 @@ fn count(parts: &[u64], least: u64) -> u64 {
 }
 
 /// A number with one of Kubernetes' suffixes, in whole.
-fn quantity(text: &str) -> Option<u64> {
+pub fn quantity(text: &str) -> Option<u64> {
     let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let (number, suffix) = (text.get(..digits)?, text.get(digits..)?);
     let factor: u64 = match suffix {

@@ -10,6 +10,7 @@ use crate::api::infrastructure::v1beta2::{Image, Metal3Machine};
 use crate::api::infrastructure::{ChecksumType, DiskFormat};
 use crate::api::metal3::{ANNOTATION_PAUSED, ANNOTATION_STATUS, BareMetalHost, ProvisioningState, SecretReference};
 use crate::cluster::infrastructure::choose::{Consumer, HostView};
+use crate::cluster::infrastructure::host_changes::{HostChanges, consumer};
 use crate::cluster::infrastructure::names::{
     ANNOTATION_BLOCK_MOVE, API_VERSION, LABEL_REUSE, MACHINE_KIND, PAUSED_BY_CLUSTER,
 };
@@ -22,7 +23,7 @@ pub fn is_of(host: &BareMetalHost, machine: &Metal3Machine) -> bool {
 
 /// Takes the host: says whose it is, of which cluster, and that it is kept for nobody else.
 pub fn claim(host: &BareMetalHost, machine: &Metal3Machine, cluster: &str) -> Option<Value> {
-    let mut patch = Changes::default();
+    let mut patch = HostChanges::default();
     if !is_of(host, machine) {
         patch.spec("consumerRef", consumer(MACHINE_KIND, API_VERSION, machine.namespace(), &machine.name_any()));
     }
@@ -37,14 +38,6 @@ pub fn claim(host: &BareMetalHost, machine: &Metal3Machine, cluster: &str) -> Op
         patch.annotation(ANNOTATION_BLOCK_MOVE, json!(""));
     }
     patch.of(host)
-}
-
-/// A reference that leaves nothing of the one before it.
-fn consumer(kind: &str, api_version: &str, namespace: Option<String>, name: &str) -> Value {
-    json!({
-        "kind": kind, "apiVersion": api_version, "namespace": namespace, "name": name,
-        "uid": null, "resourceVersion": null, "fieldPath": null,
-    })
 }
 
 /// What a host is to run.
@@ -64,7 +57,7 @@ pub struct Deployment<'a> {
 /// machine.
 pub fn deploy(host: &BareMetalHost, deployment: Deployment<'_>) -> Option<Value> {
     let spec = &deployment.machine.spec;
-    let mut patch = Changes::default();
+    let mut patch = HostChanges::default();
     if host.spec.image.is_none() && host.spec.custom_deploy.is_none() {
         if let Some(image) = &spec.image {
             patch.spec("image", image_of(image));
@@ -93,10 +86,10 @@ pub fn runs_nothing(host: &BareMetalHost) -> bool {
 
 /// What holds for a host as long as it is the machine's.
 pub fn maintain(host: &BareMetalHost, machine: &Metal3Machine) -> Option<Value> {
-    keep(host, machine, Changes::default())
+    keep(host, machine, HostChanges::default())
 }
 
-fn keep(host: &BareMetalHost, machine: &Metal3Machine, mut patch: Changes) -> Option<Value> {
+fn keep(host: &BareMetalHost, machine: &Metal3Machine, mut patch: HostChanges) -> Option<Value> {
     let cleaning = machine.spec.automated_cleaning_mode;
     if cleaning.is_some() && host.spec.automated_cleaning_mode != cleaning {
         patch.spec("automatedCleaningMode", json!(cleaning));
@@ -172,7 +165,7 @@ pub fn release(host: &BareMetalHost, machine: &Metal3Machine, cluster: Option<&s
     if !is_through {
         return Release::Wait(waiting(host, state));
     }
-    let mut patch = Changes::default();
+    let mut patch = HostChanges::default();
     match keep {
         None => patch.spec("consumerRef", Value::Null),
         Some(keep) => {
@@ -196,8 +189,8 @@ pub fn release(host: &BareMetalHost, machine: &Metal3Machine, cluster: Option<&s
 }
 
 /// Nothing is to run any more, and nothing of the machine's is left.
-fn end(host: &BareMetalHost, machine: &Metal3Machine) -> Changes {
-    let mut patch = Changes::default();
+fn end(host: &BareMetalHost, machine: &Metal3Machine) -> HostChanges {
+    let mut patch = HostChanges::default();
     if host.spec.image.is_some() {
         patch.spec("image", Value::Null);
     }
@@ -237,7 +230,7 @@ fn waiting(host: &BareMetalHost, state: ProvisioningState) -> String {
 
 /// Pauses the host with its cluster, or ends that. Its status goes along, for a server that it may be moved to.
 pub fn pause(host: &BareMetalHost, is_paused: bool) -> Option<Value> {
-    let mut patch = Changes::default();
+    let mut patch = HostChanges::default();
     let annotations = host.annotations();
     let by = annotations.get(ANNOTATION_PAUSED).map(String::as_str);
     if is_paused {
@@ -256,44 +249,6 @@ pub fn pause(host: &BareMetalHost, is_paused: bool) -> Option<Value> {
         patch.annotation(ANNOTATION_PAUSED, Value::Null);
     }
     patch.of(host)
-}
-
-/// A merge patch in the making.
-#[derive(Default)]
-struct Changes {
-    labels: Map<String, Value>,
-    annotations: Map<String, Value>,
-    spec: Map<String, Value>,
-}
-
-impl Changes {
-    fn label(&mut self, key: &str, value: Value) {
-        self.labels.insert(key.to_owned(), value);
-    }
-
-    fn annotation(&mut self, key: &str, value: Value) {
-        self.annotations.insert(key.to_owned(), value);
-    }
-
-    fn spec(&mut self, field: &str, value: Value) {
-        self.spec.insert(field.to_owned(), value);
-    }
-
-    /// The patch, for this very version of the host.
-    fn of(self, host: &BareMetalHost) -> Option<Value> {
-        let mut metadata = Map::new();
-        metadata.extend((!self.labels.is_empty()).then(|| ("labels".to_owned(), self.labels.into())));
-        metadata.extend((!self.annotations.is_empty()).then(|| ("annotations".to_owned(), self.annotations.into())));
-        if metadata.is_empty() && self.spec.is_empty() {
-            return None;
-        }
-        metadata.insert("resourceVersion".into(), json!(host.resource_version()));
-        let mut patch = json!({ "metadata": metadata });
-        if !self.spec.is_empty() {
-            patch["spec"] = self.spec.into();
-        }
-        Some(patch)
-    }
 }
 
 #[cfg(test)]

@@ -49,6 +49,15 @@ fn what_is_restored() {
     known.settle();
     assert_eq!(known.status().hardware.expect("hardware").hostname, "from HardwareData");
 
+    // Where its machine is, DHCP says, and not whoever brings it along: inventories go by it.
+    let mut elsewhere = Model::with_image("http://x/a.qcow2");
+    elsewhere.power = PowerState::On;
+    let mut text = provisioned_elsewhere();
+    text["addresses"] = json!([{ "address": "10.0.0.5", "macAddress": "52:54:00:00:00:09", "network": "rack" }]);
+    elsewhere.annotate(ANNOTATION_STATUS, &text.to_string());
+    elsewhere.settle();
+    assert_eq!((elsewhere.state(), elsewhere.status().addresses), ("provisioned", Vec::new()));
+
     // A host that has a status keeps it.
     let mut old = Model::in_state("available");
     old.annotate(ANNOTATION_STATUS, &provisioned_elsewhere().to_string());

@@ -1,0 +1,172 @@
+//! `bpa.akraino.org/v1alpha1`: the Binary Provisioning Agent of Akraino ICN, in the spelling of its published definitions.
+//!
+//! <https://github.com/akraino-edge-stack/icn>, `cmd/bpa-operator/deploy/crds`. `image` and the status are Slipway's own.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::bounded;
+use super::metal3::Image;
+
+/// API group.
+pub const GROUP: &str = "bpa.akraino.org";
+/// Most masters: each is a member of etcd, and every one has to agree to each write.
+pub const MAX_MASTERS: usize = 9;
+/// Most workers.
+pub const MAX_WORKERS: usize = 500;
+/// Most plugins.
+const MAX_PLUGINS: usize = 64;
+
+/// A cluster that kubespray installs on hosts: which hosts are masters and workers.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "bpa.akraino.org",
+    version = "v1alpha1",
+    kind = "Provisioning",
+    plural = "provisionings",
+    singular = "provisioning",
+    shortname = "bpa",
+    namespaced,
+    status = "ProvisioningStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase","description":"How far it is"}"#,
+    printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodesWanted","description":"Nodes that are wanted"}"#,
+    printcolumn = r#"{"name":"Ready","type":"integer","jsonPath":".status.nodesReady","description":"Nodes whose hosts run a system and have an address"}"#,
+    printcolumn = r#"{"name":"Inventory","type":"string","jsonPath":".status.inventory","description":"ConfigMap with the inventory"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","description":"What it waits for","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvisioningSpec {
+    /// Control plane nodes, which are the members of etcd too: an odd number. Each is a map of one node, by its name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::list::<_, _, MAX_MASTERS>")]
+    pub masters: Vec<BTreeMap<String, Option<MasterNode>>>,
+    /// Workers. One with the name of a master and nothing else is that master. Without any, every master is a worker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::list::<_, _, MAX_WORKERS>")]
+    pub workers: Vec<BTreeMap<String, Option<WorkerNode>>>,
+    /// Addresses of pods, as `10.233.64.0/18`.
+    #[serde(default, rename = "PodSubnet", skip_serializing_if = "Option::is_none")]
+    pub pod_subnet: Option<String>,
+    /// What hosts run that run nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
+    /// Plugins of another installer: kept, without effect.
+    #[serde(
+        default,
+        rename = "KUDPlugins",
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "bounded::list::<_, _, MAX_PLUGINS>"
+    )]
+    pub kud_plugins: Vec<String>,
+    /// A path of another installer: kept, and never opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostfile: Option<String>,
+    /// A path of another installer: kept, and never opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kud_installer_path: Option<String>,
+    /// A path of another installer: kept, and never opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp_lease_file: Option<String>,
+    /// A path of another installer: kept, and never opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multi_cluster_dir: Option<String>,
+}
+
+/// Which host is a master. With a MAC address that host is, and must have the rest; without one, any host that has it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct MasterNode {
+    /// MAC address of the host.
+    #[serde(default, rename = "mac-address", skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}$"))]
+    pub mac_address: Option<String>,
+    /// Logical processors, at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub cpu: Option<i32>,
+    /// Memory, at least: `16Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+}
+
+/// Which host is a worker, as [`MasterNode`].
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct WorkerNode {
+    /// MAC address of the host.
+    #[serde(default, rename = "mac-address", skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}$"))]
+    pub mac_address: Option<String>,
+    /// Logical processors, at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub cpu: Option<i32>,
+    /// Memory, at least: `16Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// The host's network cards have SR-IOV: it has the label `bpa.akraino.org/sriov: "true"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sriov: Option<bool>,
+    /// The host has QuickAssist: it has the label `bpa.akraino.org/qat: "true"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qat: Option<bool>,
+}
+
+/// How far a cluster is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvisioningStatus {
+    /// `Invalid`, `Choosing`, `Provisioning` or `InventoryReady`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    /// What it waits for, or what to do next.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Nodes that are wanted.
+    #[serde(default)]
+    pub nodes_wanted: i64,
+    /// Nodes whose hosts run a system and have an address.
+    #[serde(default)]
+    pub nodes_ready: i64,
+    /// The nodes, in the order of the spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeProgress>,
+    /// ConfigMap with the inventory: `hosts.yaml`, `hosts.ini`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<String>,
+    /// Secret with the SSH key that opens the nodes: `ssh-privatekey`, `ssh-publickey`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_key: Option<String>,
+    /// The public key, for hosts that others installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_public_key: Option<String>,
+    /// `HostsClaimed`, `HostsProvisioned`, `InventoryReady`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// How far a node is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeProgress {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// `master`, `worker`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
+    /// Its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Where its host is in its life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// What is leased to its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// What it waits for; empty when nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}

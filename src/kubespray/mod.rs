@@ -1,0 +1,3 @@
+//! Clusters that kubespray installs: the kinds of Akraino's Binary Provisioning Agent.
+
+pub mod provisioning;

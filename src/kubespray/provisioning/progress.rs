@@ -1,0 +1,217 @@
+//! What a Provisioning's status says. Pure.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use super::cluster_inventory::Place;
+use super::rack::RackHost;
+use super::seats::Seat;
+use super::wanted::{SpecFault, WantedNode};
+use crate::ansible::Reachable;
+use crate::api::bpa::{NodeProgress, ProvisioningStatus};
+use crate::api::metal3::ProvisioningState;
+use crate::cluster::contract::{Verdict, conditions};
+
+/// Letters of what a node says, and of what the whole says.
+const NODE_SAYS: usize = 300;
+const WHOLE_SAYS: usize = 1000;
+/// Faults of a spec that are said.
+const FAULTS: usize = 8;
+
+const CLAIMED: &str = "HostsClaimed";
+const PROVISIONED: &str = "HostsProvisioned";
+/// Whether there is an inventory to run kubespray with.
+pub const INVENTORY: &str = "InventoryReady";
+
+/// How far a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// What it asks for makes no sense.
+    Invalid,
+    /// Not every node has a host.
+    Choosing,
+    /// Not every host runs a system, or has an address.
+    Provisioning,
+    /// kubespray can be run.
+    InventoryReady,
+}
+
+impl Phase {
+    /// As the status and events say it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Invalid => "Invalid",
+            Self::Choosing => "Choosing",
+            Self::Provisioning => "Provisioning",
+            Self::InventoryReady => "InventoryReady",
+        }
+    }
+}
+
+/// Where a node's host is, or what it waits for.
+pub fn place(host: &RackHost, user_data: &str) -> Result<Place, String> {
+    let view = &host.view;
+    if !view.error.is_empty() {
+        return Err(format!("BareMetalHost {} has an error: {}", host.name(), view.error));
+    }
+    match view.state {
+        ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned => {}
+        _ if view.is_available() && !view.has_image => {
+            return Err(format!("BareMetalHost {} is told to run nothing any more", host.name()));
+        }
+        state => return Err(format!("BareMetalHost {} is {}", host.name(), state.as_str())),
+    }
+    let Some(address) = &host.address else {
+        return Err(format!("no address is leased to the machine of BareMetalHost {}", host.name()));
+    };
+    let address = Reachable::new(address).map_err(|why| why.to_string())?;
+    Ok(Place { address, has_user: host.user_data.as_deref() == Some(user_data) })
+}
+
+/// The nodes with what each waits for.
+pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Seat<'_>], user_data: &str) {
+    let mut ready = 0;
+    let one = |(node, seat): (&WantedNode, &Seat<'_>)| {
+        let waits = match seat {
+            Seat::None(why) => Some(why.clone()),
+            Seat::Takes(host) => Some(format!("takes BareMetalHost {} when every node has a host", host.name())),
+            Seat::Has(host) => place(host, user_data).err(),
+        };
+        ready += i64::from(waits.is_none());
+        let roles = [(node.is_master, "master"), (node.is_worker, "worker")];
+        let had = match seat {
+            Seat::Has(host) => Some(host),
+            _ => None,
+        };
+        NodeProgress {
+            name: node.name.to_string(),
+            roles: roles.iter().filter(|(is, _)| *is).map(|(_, role)| (*role).to_owned()).collect(),
+            host: had.map(|host| host.name().to_owned()),
+            state: had.map(|host| host.view.state.as_str().to_owned()),
+            address: had.and_then(|host| Some(Reachable::new(host.address.as_ref()?).ok()?.to_string())),
+            message: short(&waits.unwrap_or_default(), NODE_SAYS),
+        }
+    };
+    let all: Vec<NodeProgress> = nodes.iter().zip(seats).map(one).collect();
+    (status.nodes_wanted, status.nodes_ready) = (count(all.len()), ready);
+    status.nodes = all;
+}
+
+/// The whole.
+pub fn whole(status: &mut ProvisioningStatus, phase: Phase, message: &str, generation: Option<i64>, now: Timestamp) {
+    let message = short(message, WHOLE_SAYS);
+    let verdict = |is: bool, yes: &str, no: &str| if is { Verdict::yes(yes) } else { Verdict::no(no, message.clone()) };
+    let (claimed, provisioned, ready) = match phase {
+        Phase::Invalid | Phase::Choosing => (false, false, false),
+        Phase::Provisioning => (true, false, false),
+        Phase::InventoryReady => (true, true, true),
+    };
+    let no = if phase == Phase::Invalid { "Invalid" } else { "Waiting" };
+    for (type_, is, yes) in
+        [(CLAIMED, claimed, "Claimed"), (PROVISIONED, provisioned, "Provisioned"), (INVENTORY, ready, "Checked")]
+    {
+        conditions::set(&mut status.conditions, type_, &verdict(is, yes, no), generation, now);
+    }
+    status.phase = phase.word().into();
+    status.message = message;
+}
+
+/// All that is wrong with a spec, bounded.
+pub fn faults(faults: &[SpecFault]) -> String {
+    let mut said: Vec<String> = faults.iter().take(FAULTS).map(ToString::to_string).collect();
+    if faults.len() > FAULTS {
+        said.push(format!("and {} more", faults.len() - FAULTS));
+    }
+    said.join("; ")
+}
+
+/// What nodes wait for, those that wait for the same together.
+pub fn waiting(status: &ProvisioningStatus) -> String {
+    let mut order = Vec::new();
+    let mut by_reason: HashMap<&str, Vec<&str>> = HashMap::new();
+    for node in status.nodes.iter().filter(|node| !node.message.is_empty()) {
+        by_reason.entry(&node.message).or_insert_with(|| {
+            order.push(node.message.as_str());
+            Vec::new()
+        });
+        by_reason.entry(&node.message).and_modify(|names| names.push(&node.name));
+    }
+    let one = |reason: &&str| {
+        let names = &by_reason[*reason];
+        let more = names.len().saturating_sub(3);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{more}: {reason}", names.iter().take(3).copied().collect::<Vec<_>>().join(", "))
+    };
+    order.iter().take(FAULTS).map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn short(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::wanted::{read, tests::object};
+    use super::*;
+    use crate::api::metal3::BareMetalHost;
+
+    fn host(status: Value) -> RackHost {
+        let host = json!({"apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost", "metadata": {"name": "h", "namespace": "rack"},
+            "spec": {"online": true, "userData": {"name": "edge-user-data"}}, "status": status});
+        RackHost::from(&serde_json::from_value::<BareMetalHost>(host).expect("a host"))
+    }
+
+    #[test]
+    fn a_node_is_ready_when_its_host_runs_and_has_an_address() {
+        let leased = json!([{"address": "10.0.0.5", "macAddress": "52:54:00:00:00:01", "network": "n"}]);
+        let rows: &[(Value, &str)] = &[
+            (
+                json!({"provisioning": {"state": "provisioning"}, "addresses": leased}),
+                "BareMetalHost h is provisioning",
+            ),
+            (json!({"provisioning": {"state": "available"}}), "BareMetalHost h is told to run nothing any more"),
+            (json!({"provisioning": {"state": "provisioned"}, "errorMessage": "x"}), "BareMetalHost h has an error: x"),
+            (
+                json!({"provisioning": {"state": "provisioned"}}),
+                "no address is leased to the machine of BareMetalHost h",
+            ),
+            (
+                json!({"provisioning": {"state": "provisioned"}, "addresses": [{"address": "127.0.0.1"}]}),
+                "no other machine is reached at 127.0.0.1",
+            ),
+        ];
+        for (status, said) in rows {
+            assert_eq!(place(&host(status.clone()), "edge-user-data"), Err((*said).to_owned()));
+        }
+        for state in ["provisioned", "externally provisioned"] {
+            let ready = host(json!({"provisioning": {"state": state}, "addresses": leased}));
+            let place = place(&ready, "edge-user-data").expect("a place");
+            assert_eq!((place.address.to_string().as_str(), place.has_user), ("10.0.0.5", true));
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_many_nodes_is_bounded() {
+        let workers: Vec<Value> = (0..400).map(|number| json!({format!("w{number}"): {"cpu": 1}})).collect();
+        let cluster = read(&object(json!({"masters": [{"m": {"cpu": 1}}], "workers": workers}))).expect("a cluster");
+        let seats: Vec<Seat<'_>> = (0..cluster.nodes.len()).map(|at| Seat::None("x".repeat(900 + at % 7))).collect();
+        let mut status = ProvisioningStatus::default();
+        nodes(&mut status, &cluster.nodes, &seats, "u");
+        assert_eq!((status.nodes_wanted, status.nodes_ready), (401, 0));
+        let text = waiting(&status);
+        assert!(text.starts_with("m, w0, w1 and 398 more: xxx"), "{text}");
+        whole(&mut status, Phase::Choosing, &"x".repeat(9999), Some(3), Timestamp::UNIX_EPOCH);
+        assert_eq!((status.message.len(), status.conditions.len()), (WHOLE_SAYS, 3));
+        assert!(serde_json::to_vec(&status).unwrap().len() < 256 << 10);
+        assert!(status.conditions.iter().all(|one| one.status == "False" && one.reason == "Waiting"));
+        whole(&mut status, Phase::InventoryReady, "", Some(3), Timestamp::UNIX_EPOCH);
+        assert!(status.conditions.iter().all(|one| one.status == "True"));
+    }
+}

@@ -1,0 +1,40 @@
+//! Who is looked at when a host changes.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use kube::Resource;
+
+use super::rack::RackHost;
+use crate::api::bpa::Provisioning;
+use crate::api::metal3::BareMetalHost;
+use crate::runtime::{Cache, Change, Key, Slim, Watches, key};
+
+/// Has Provisionings looked at when a host of their namespace changes in what concerns them.
+pub(super) fn hosts(watches: &mut Watches, provisionings: &Cache<Slim<Provisioning>>) {
+    let all = provisionings.clone();
+    let mut known: HashMap<Key, u64> = HashMap::new();
+    watches.observe::<BareMetalHost>(move |change: &Change<'_, BareMetalHost>| {
+        let changed = match change {
+            Change::Put(host) => {
+                let (key, facts) = (key(*host), facts(&RackHost::from(*host)));
+                (known.insert(key.clone(), facts) != Some(facts)).then_some(key)
+            }
+            Change::Gone(key) => known.remove(*key).map(|_| (*key).clone()),
+            Change::Listed => None,
+        };
+        if let Some((namespace, _)) = changed {
+            all.wake_where(|one| one.meta().namespace.as_ref() == Some(&namespace));
+        }
+    });
+}
+
+/// What of a host concerns a Provisioning. A host that is at work changes each second, and most of that does not.
+fn facts(host: &RackHost) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let view = &host.view;
+    (&host.seat, &host.user_data, &host.address, host.boot, &host.cards, &view.labels, &view.error).hash(&mut hasher);
+    (view.state.as_str(), view.has_image, view.metadata.deletion_timestamp.is_some()).hash(&mut hasher);
+    format!("{:?} {:?} {:?}", view.consumer, view.barred, view.capacity).hash(&mut hasher);
+    hasher.finish()
+}
