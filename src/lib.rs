@@ -12,6 +12,7 @@
 //! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
+//! |  | [`kubespray`] | clusters that kubespray installs: its playbooks as processes that are looked after |
 //! | machinery | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
 //! |  | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! |  | [`dhcp`] | DHCP server: packet in, packet out; leases |
@@ -60,6 +61,7 @@ pub mod glob;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
+pub mod kubespray;
 pub mod live;
 pub mod log;
 pub mod metrics;

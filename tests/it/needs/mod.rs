@@ -70,6 +70,16 @@ pub fn kubeadm() -> Option<PathBuf> {
     found
 }
 
+/// A virtual environment with the real Ansible: `$ANSIBLE_VENV`, which `make unit` sets; says so when there is none.
+pub fn ansible() -> Option<PathBuf> {
+    let named = std::env::var_os("ANSIBLE_VENV").filter(|name| !name.is_empty()).map(PathBuf::from);
+    let found = named.filter(|folder| folder.join("bin/ansible-playbook").is_file());
+    if found.is_none() {
+        lacks("no Ansible in $ANSIBLE_VENV; `python3 tests/lab/tools.py ansible` fetches it and says where it is");
+    }
+    found
+}
+
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
