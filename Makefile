@@ -110,7 +110,7 @@ unit: rust packages ## cargo test; nothing is passed over for want of a tool or 
 	@python3 tests/lab/tools.py emulators >/dev/null
 	@python3 tests/lab/programs.py kubeadm >/dev/null
 	@python3 tests/lab/tools.py ansible >/dev/null
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB)
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB)
 
 clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check

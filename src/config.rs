@@ -16,6 +16,7 @@ use crate::outbound::Allowed;
 mod backup;
 mod cluster;
 mod discovery;
+mod kubespray;
 mod network;
 mod span;
 mod webhooks;
@@ -23,6 +24,7 @@ mod webhooks;
 pub use backup::BackupConfig;
 pub use cluster::{Actor, ClusterConfig, Controllers};
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
+pub use kubespray::KubesprayConfig;
 pub use network::{AddressRange, NetworkConfig, NetworkMode, ReservationConfig};
 pub use span::Span;
 pub use webhooks::{WebhookAddress, WebhooksConfig};
@@ -55,6 +57,8 @@ pub struct Config {
     pub host: HostConfig,
     /// Who acts on the objects of clusters.
     pub cluster: ClusterConfig,
+    /// Clusters that kubespray installs.
+    pub kubespray: KubesprayConfig,
     /// Where the objects are.
     pub engine: EngineConfig,
     /// Logging.
@@ -108,6 +112,11 @@ impl DataDir {
     /// Certificates and keys.
     pub fn pki(&self) -> PathBuf {
         self.0.join("pki")
+    }
+
+    /// Runs of kubespray's playbooks.
+    pub fn kubespray(&self) -> PathBuf {
+        self.0.join("kubespray")
     }
 }
 
@@ -469,6 +478,7 @@ impl Config {
         }
         faults.extend(self.api.webhooks.faults());
         faults.extend(self.cluster.faults());
+        faults.extend(self.kubespray.faults());
         for name in self.api.names.iter().filter(|name| !crate::pki::is_name(name)) {
             faults.push(format!("api.names: {name:?} is neither an IP address nor a DNS name"));
         }

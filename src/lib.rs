@@ -12,7 +12,7 @@
 //! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
-//! |  | [`kubespray`] | clusters that kubespray installs |
+//! |  | [`kubespray`] | clusters that kubespray installs: their hosts, inventories and playbooks |
 //! | machinery | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
 //! |  | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! |  | [`dhcp`] | DHCP server: packet in, packet out; leases |

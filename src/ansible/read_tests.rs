@@ -100,7 +100,8 @@ fn text(text: &str) -> Variable {
 
 #[test]
 fn ansible_reads_texts_as_they_are() {
-    let Some(program) = needs::ansible("ansible-inventory") else { return };
+    let Some(environment) = needs::ansible() else { return };
+    let program = environment.join("bin/ansible-inventory");
     let mut inventory = Inventory::default();
     for (number, trap) in TRAPS.iter().enumerate() {
         inventory.host(host(&format!("h{number}")), Vars::from([("trap", text(trap))])).unwrap();
@@ -123,7 +124,8 @@ fn ansible_reads_texts_as_they_are() {
 
 #[test]
 fn ansible_reads_names_and_groups_as_they_are() {
-    let Some(program) = needs::ansible("ansible-inventory") else { return };
+    let Some(environment) = needs::ansible() else { return };
+    let program = environment.join("bin/ansible-inventory");
     let mut inventory = Inventory::default();
     let names = ["w-10", "w-1", "0", "010", "1e3", "0x1f", "true", "null", "no", "10.0.0.1", "a.b"];
     for name in names {
@@ -153,7 +155,8 @@ fn ansible_reads_names_and_groups_as_they_are() {
 
 #[test]
 fn ansible_reads_an_inventory_of_nobody() {
-    let Some(program) = needs::ansible("ansible-inventory") else { return };
+    let Some(environment) = needs::ansible() else { return };
+    let program = environment.join("bin/ansible-inventory");
     let mut inventory = Inventory::default();
     inventory.comment("web-1: no address is leased to it");
     let read = read(&program, &inventory);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::bmc::quirks::Quirks;
 use crate::config::{Config, ConfigError};
+use crate::kubespray::runs::Installation;
 use crate::{backup, boot, dhcp, engine, image, log};
 
 /// Something that is wrong with a configuration.
@@ -42,6 +43,9 @@ pub async fn faults(config: &Config, place: Place) -> Vec<Fault> {
             }
             Err(error) => stopping.push(dhcp::BindError::Interfaces(error).to_string()),
         }
+        let installation = Installation::of(&config.kubespray);
+        let faults = installation.and_then(|installation| installation.inspect().err()).unwrap_or_default();
+        others.extend(faults.into_iter().map(|fault| format!("kubespray: {fault}")));
         others.extend(backup::schedule::seal(&config.backup).err().map(|error| format!("{error:#}")));
     }
     let as_fault = |stops| move |text| Fault { text, stops };

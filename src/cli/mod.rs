@@ -16,6 +16,7 @@ mod documents;
 mod failure;
 mod image;
 mod kubeconfig;
+mod kubespray;
 mod listing;
 mod local;
 mod man;
@@ -92,6 +93,9 @@ enum Command {
     /// know what happened to their machines since: check them, then run `slipway host resume`. The appliance must not be
     /// running.
     Restore(restore::Options),
+    /// Run kubespray's playbooks on machines of this appliance, follow and end them
+    #[command(subcommand)]
+    Kubespray(kubespray::Command),
     #[command(flatten)]
     Client(client::Command),
     /// Print the CustomResourceDefinitions of Slipway's kinds, for a Kubernetes API server ([engine] kubeconfig)
@@ -128,6 +132,7 @@ pub fn run() -> ExitCode {
         Command::Token(command) => token::run(command),
         Command::Backup(options) => backup::run(*options),
         Command::Restore(options) => restore::run(&options),
+        Command::Kubespray(command) => kubespray::run(command),
         Command::Client(command) => client::run(command),
         Command::Crds(options) => crds::run(&options),
         Command::Simulate(options) => simulate::run(*options),

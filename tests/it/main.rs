@@ -52,6 +52,7 @@ mod journal;
 mod kubeadm;
 mod kubeconfig_merge;
 mod kubectl;
+mod kubespray;
 mod leases;
 mod library_hosts;
 mod log_flood;

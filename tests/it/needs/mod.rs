@@ -70,18 +70,12 @@ pub fn kubeadm() -> Option<PathBuf> {
     found
 }
 
-/// A program of Ansible: below `$ANSIBLE`, the virtual environment that `make unit` sets, or the one on the path; says so when
-/// there is none.
-pub fn ansible(program: &str) -> Option<PathBuf> {
-    let named = std::env::var_os("ANSIBLE").filter(|name| !name.is_empty());
-    let found = match named {
-        Some(folder) => Some(PathBuf::from(folder).join("bin").join(program)),
-        None => on_path(program),
-    };
+/// A virtual environment with the real Ansible: `$ANSIBLE_VENV`, which `make unit` sets; says so when there is none.
+pub fn ansible() -> Option<PathBuf> {
+    let named = std::env::var_os("ANSIBLE_VENV").filter(|name| !name.is_empty()).map(PathBuf::from);
+    let found = named.filter(|folder| folder.join("bin/ansible-playbook").is_file());
     if found.is_none() {
-        lacks(&format!(
-            "no {program} below $ANSIBLE or on the path; `python3 tests/lab/tools.py ansible` says where one is"
-        ));
+        lacks("no Ansible in $ANSIBLE_VENV; `python3 tests/lab/tools.py ansible` fetches it and says where it is");
     }
     found
 }

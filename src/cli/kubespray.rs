@@ -1,0 +1,329 @@
+//! `slipway kubespray`: runs of kubespray's playbooks, from this box.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
+use secrecy::SecretString;
+use serde_json::Value;
+
+use super::common::{ConfigFile, print_text};
+use super::failure::{plain, usage};
+use super::local;
+use super::progress::Progress;
+use crate::config::{Config, ConfigError};
+use crate::files;
+use crate::kubespray::runs::{
+    Bounds, HostKeys, Installation, Phase, Playbook, Request, RunId, RunStatus, Runs, Supervisor, Vars, Verdict,
+    supervise,
+};
+use crate::pki::users;
+
+/// Longest inventory, key, known_hosts and file of variables, in bytes; each has a bound of its own beside it.
+const FILE_MAX: u64 = 8 << 20;
+/// Runs that are kept when a new one is started.
+const KEPT: usize = 50;
+/// Between two looks at a log.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Check the kubespray checkout and the virtual environment that the configuration names, and print their versions
+    Check(ConfigFile),
+    /// Run a playbook of kubespray over an inventory, and follow it to its end
+    ///
+    /// The run goes on when this command is ended: `slipway kubespray log --follow ID` finds it again.
+    Run(Box<RunOptions>),
+    /// List the runs on this box
+    List(ConfigFile),
+    /// Print the log of a run
+    Log(LogOptions),
+    /// End a run: its processes have ten seconds
+    Cancel(OneRun),
+    /// Look after the run whose folder this is; not for use by hand
+    #[command(hide = true)]
+    Supervise,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway kubespray run --playbook cluster --inventory hosts.yaml --private-key ~/.ssh/id_ed25519
+  slipway kubespray run --playbook remove-node --node w-3 --inventory hosts.yaml")]
+pub(super) struct RunOptions {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// What to run
+    #[arg(long, value_enum)]
+    playbook: Name,
+    /// Inventory, in YAML or INI; `-` reads standard input. Whoever writes it may run anything on this box
+    #[arg(long, short, value_name = "FILE")]
+    inventory: PathBuf,
+    /// Further variables, as a JSON object in a file
+    #[arg(long, value_name = "FILE")]
+    vars: Option<PathBuf>,
+    /// Private key for ssh, without a passphrase
+    #[arg(long, value_name = "FILE")]
+    private_key: Option<PathBuf>,
+    /// Keys of hosts; a host that has none of them is not connected to. Without it the first key of a host is believed
+    #[arg(long, value_name = "FILE")]
+    known_hosts: Option<PathBuf>,
+    /// User on hosts whose inventory names none
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Only this host; may be repeated
+    #[arg(long = "limit", value_name = "HOST")]
+    limit: Vec<String>,
+    /// Node to remove; may be repeated
+    #[arg(long = "node", value_name = "HOST")]
+    nodes: Vec<String>,
+    /// Name of the run: small letters, digits and hyphens, 40 at most. One that is there is followed
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub(super) struct LogOptions {
+    #[command(flatten)]
+    run: OneRun,
+    /// Print what comes until the run ends
+    #[arg(long, short)]
+    follow: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct OneRun {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// Name of the run
+    #[arg(value_name = "ID")]
+    id: String,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Name {
+    Cluster,
+    Scale,
+    RemoveNode,
+    UpgradeCluster,
+    Reset,
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Check(options) => check(&options),
+        Command::Run(options) => start(&options),
+        Command::List(options) => list(&options),
+        Command::Log(options) => log(&options),
+        Command::Cancel(options) => cancel(&options),
+        Command::Supervise => {
+            let folder = std::env::current_dir()?;
+            local::block_on(async { Ok(supervise(&folder, |_| {}).await?) })
+        }
+    }
+}
+
+fn installation(config: &Config) -> anyhow::Result<Installation> {
+    Installation::of(&config.kubespray).ok_or_else(|| {
+        let path = config.path.display();
+        anyhow::anyhow!("{path} names no kubespray: set kubespray.path and kubespray.ansible (docs/kubespray.md)")
+    })
+}
+
+/// From here on this process is whom the data folder belongs to, where root asks: what a run makes is then the service's, and
+/// playbooks have no more rights than it. Files that the user names are read before.
+fn become_owner(config: &Config) -> anyhow::Result<()> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let Some(owner) = users::service_of(&config.data_dir.0) else { return Ok(()) };
+    let (user, group) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
+    let become_it = setgroups(&[group]).and_then(|()| setgid(group)).and_then(|()| setuid(user));
+    become_it.with_context(|| format!("cannot act as {}", users::name(owner.user)))
+}
+
+fn runs(config: &Config) -> anyhow::Result<Runs> {
+    Ok(Runs::open(&config.data_dir.kubespray(), Supervisor::this_program())?)
+}
+
+fn check(options: &ConfigFile) -> anyhow::Result<()> {
+    let config = options.load()?;
+    let installation = installation(&config)?;
+    become_owner(&config)?;
+    let versions =
+        installation.inspect().map_err(|faults| ConfigError::Faults { path: config.path.clone(), faults })?;
+    println!("kubespray {} in {}", plain(&versions.kubespray), installation.tree.display());
+    println!(
+        "ansible-core {} (wanted: {}), Python {} in {}",
+        plain(&versions.ansible_core),
+        plain(&versions.wanted),
+        plain(&versions.python),
+        installation.environment.display()
+    );
+    for (name, version) in &versions.packages {
+        println!("  {} {}", plain(name), plain(version));
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().take(FILE_MAX + 1).read_to_string(&mut text).context("standard input")?;
+        return Ok(text);
+    }
+    files::read_text(path, FILE_MAX).with_context(|| path.display().to_string())
+}
+
+fn request(options: &RunOptions, bounds: Bounds) -> anyhow::Result<Request> {
+    let playbook = match options.playbook {
+        Name::Cluster => Playbook::Cluster,
+        Name::Scale => Playbook::Scale,
+        Name::RemoveNode => Playbook::RemoveNode { nodes: options.nodes.clone() },
+        Name::UpgradeCluster => Playbook::UpgradeCluster,
+        Name::Reset => Playbook::Reset,
+    };
+    if !options.nodes.is_empty() && !matches!(options.playbook, Name::RemoveNode) {
+        return Err(usage("--node is for --playbook remove-node"));
+    }
+    let id = match &options.id {
+        Some(id) => id.clone(),
+        None => {
+            let name = playbook.file().trim_end_matches(".yml");
+            format!("{name}-{}", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S"))
+        }
+    };
+    let vars = match options.vars.as_deref().map(|path| Ok::<_, anyhow::Error>((path, text(path)?))).transpose()? {
+        None => Vars::default(),
+        Some((path, text)) => match serde_json::from_str(&text) {
+            Ok(Value::Object(vars)) => Vars::of_administrator(vars)?,
+            Ok(_) => anyhow::bail!("{}: no JSON object", path.display()),
+            Err(error) => anyhow::bail!("{}: {error}", path.display()),
+        },
+    };
+    let known = options.known_hosts.as_deref().map(text).transpose()?;
+    Ok(Request {
+        id: id.parse::<RunId>()?,
+        playbook,
+        inventory: text(&options.inventory)?,
+        vars,
+        limit: options.limit.clone(),
+        expected: options.limit.clone(),
+        user: options.user.clone(),
+        ssh_key: options.private_key.as_deref().map(text).transpose()?.map(SecretString::from),
+        host_keys: known.map_or(HostKeys::FirstContact, HostKeys::Known),
+        secrets: Vec::new(),
+        bounds,
+    })
+}
+
+fn start(options: &RunOptions) -> anyhow::Result<()> {
+    let config = options.config.load()?;
+    let installation = installation(&config)?;
+    let request = request(options, Bounds::of(&config.kubespray))?;
+    request.check()?;
+    become_owner(&config)?;
+    installation.inspect().map_err(|faults| ConfigError::Faults { path: config.path.clone(), faults })?;
+    let runs = runs(&config)?;
+    local::block_on(async {
+        runs.prune(KEPT)?;
+        runs.start(&installation, &request).await?;
+        eprintln!("run {} of {}", request.id, request.playbook.file());
+        let mut progress = Progress::new();
+        let status = runs
+            .follow(&request.id, |status| {
+                let shown = &status.progress;
+                let what = if shown.task.is_empty() { &shown.play } else { &shown.task };
+                progress.show(&plain(what), shown.percent().map(u64::from));
+            })
+            .await?;
+        progress.end();
+        tell(&request.id, &status)
+    })
+}
+
+/// What a run came to: a line for each host, and what failed.
+fn tell(id: &RunId, status: &RunStatus) -> anyhow::Result<()> {
+    for (name, host) in &status.progress.hosts {
+        println!(
+            "{:<30} ok {:>4}  changed {:>4}  failed {:>3}  unreachable {:>3}",
+            plain(name),
+            host.ok,
+            host.changed,
+            host.failures,
+            host.unreachable
+        );
+    }
+    for failure in status.progress.failures.iter().filter(|_| status.verdict != Some(Verdict::Succeeded)) {
+        println!("{}: {}: {}", plain(&failure.host), plain(&failure.task), plain(&failure.message));
+    }
+    match &status.verdict {
+        Some(Verdict::Succeeded) => {
+            println!("run {id} succeeded");
+            Ok(())
+        }
+        Some(Verdict::Cancelled) => anyhow::bail!("run {id} was cancelled"),
+        Some(Verdict::Failed(why)) => anyhow::bail!("run {id} {why}; slipway kubespray log {id}"),
+        None => anyhow::bail!("run {id} is under way"),
+    }
+}
+
+fn list(options: &ConfigFile) -> anyhow::Result<()> {
+    let config = options.load()?;
+    become_owner(&config)?;
+    let runs = runs(&config)?;
+    let mut lines = String::new();
+    for id in runs.list()? {
+        // What a crash left is put in order on the way.
+        local::block_on(async { Ok(runs.settle(&id).await?) })?;
+        let status = runs.status(&id)?;
+        let state = match (&status.phase, &status.verdict) {
+            (_, Some(Verdict::Succeeded)) => "succeeded".to_owned(),
+            (_, Some(Verdict::Cancelled)) => "cancelled".to_owned(),
+            (_, Some(Verdict::Failed(why))) => format!("failed: {why}"),
+            (Phase::Cancelling, None) => "ending".to_owned(),
+            _ => format!("{} %, {}", status.progress.percent().unwrap_or(0), status.progress.task),
+        };
+        lines += &format!("{:<40} {:<20} {}\n", id.as_str(), status.playbook, plain(&state));
+    }
+    print_text(&lines)
+}
+
+fn named(options: &OneRun) -> anyhow::Result<(Runs, RunId)> {
+    let config = options.config.load()?;
+    let id = options.id.parse()?;
+    become_owner(&config)?;
+    Ok((runs(&config)?, id))
+}
+
+fn log(options: &LogOptions) -> anyhow::Result<()> {
+    let (runs, id) = named(&options.run)?;
+    let mut from = 0;
+    loop {
+        let part = runs.log(&id, from)?;
+        from = part.next;
+        print_text(&String::from_utf8_lossy(&part.bytes))?;
+        if part.last || part.bytes.is_empty() && !options.follow {
+            return Ok(());
+        }
+        if part.bytes.is_empty() {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+fn cancel(options: &OneRun) -> anyhow::Result<()> {
+    let (runs, id) = named(options)?;
+    local::block_on(async {
+        runs.cancel(&id).await?;
+        let status = runs.follow(&id, |_| {}).await?;
+        match status.verdict {
+            Some(Verdict::Cancelled) | None => println!("run {id} was cancelled"),
+            Some(Verdict::Succeeded) => println!("run {id} had succeeded before"),
+            Some(Verdict::Failed(why)) => println!("run {id} had ended before: {}", plain(&why)),
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,252 @@
+//! The state of a run: what its folder says and who is alive make its phase, and what is to be done next.
+
+use serde::{Deserialize, Serialize};
+
+use super::progress::Progress;
+
+/// A supervisor, as it noted itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Started {
+    /// Its process id.
+    pub(super) pid: i32,
+    /// When that process began, in clock ticks since the kernel did (`starttime` in proc_pid_stat(5)).
+    pub(super) start_time: u64,
+    /// When, in seconds since 1970.
+    pub(super) at: i64,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ended {
+    /// In which way.
+    pub cause: Cause,
+    /// When, in seconds since 1970.
+    pub at: i64,
+}
+
+/// In which way a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cause {
+    /// Ansible ended by itself, with this code.
+    Exited(i32),
+    /// Somebody or the kernel ended Ansible with this signal.
+    Killed(i32),
+    /// It took too long.
+    TimedOut,
+    /// It was cancelled.
+    Cancelled,
+    /// The box shuts down, or somebody ended the supervisor with SIGTERM.
+    Interrupted,
+    /// Ansible could not be started.
+    NotStarted(String),
+}
+
+/// Everything that is known of a run from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) started: Option<Started>,
+    pub(super) ended: Option<Ended>,
+    /// Whether it is to end.
+    pub(super) cancelled: bool,
+    /// Whether a supervisor has the lock.
+    pub(super) supervised: bool,
+    /// Processes of the run, without its supervisor.
+    pub(super) members: usize,
+}
+
+/// Where a run is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It is about to be started.
+    Starting,
+    /// It is under way.
+    Running,
+    /// It was cancelled, and its processes end.
+    Cancelling,
+    /// It ended.
+    Ended(Ended),
+    /// It was cancelled before it was started.
+    NeverStarted,
+    /// Its supervisor died, or the box did. How far it came is in its events; it is never started again.
+    Lost,
+}
+
+/// What the appliance does about a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Starts a supervisor.
+    Supervise,
+    /// Nothing: a supervisor does.
+    Watch,
+    /// Ends processes that nobody looks after any more.
+    End,
+    /// Takes away keys and what else only a run needs.
+    Tidy,
+}
+
+/// Where a run is, and what is to be done about it.
+pub(super) fn judge(found: &Found) -> (Phase, Step) {
+    let under_way = if found.cancelled { Phase::Cancelling } else { Phase::Running };
+    match (&found.ended, found.started, found.supervised) {
+        (Some(ended), ..) => (Phase::Ended(ended.clone()), Step::Tidy),
+        (None, Some(_), true) => (under_way, Step::Watch),
+        (None, None, true) => (if found.cancelled { under_way } else { Phase::Starting }, Step::Watch),
+        // Before it is lost for whoever may want it anew, nothing of it may work any more.
+        (None, Some(_), false) if found.members > 0 => (Phase::Cancelling, Step::End),
+        (None, Some(_), false) => (Phase::Lost, Step::Tidy),
+        (None, None, false) if found.cancelled => (Phase::NeverStarted, Step::Tidy),
+        (None, None, false) => (Phase::Starting, Step::Supervise),
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It did on every host what it was to.
+    Succeeded,
+    /// It did not, and why. The first failure of a host is among [`Progress::failures`].
+    Failed(String),
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// What a run that ended came to. Ansible's exit code alone does not tell: it is 0 where no host matched.
+pub fn verdict(ended: &Ended, progress: &Progress, expected: &[String]) -> Verdict {
+    let failed = Verdict::Failed;
+    let exited = match &ended.cause {
+        Cause::Cancelled => return Verdict::Cancelled,
+        Cause::TimedOut => return failed("took too long and was ended".into()),
+        Cause::Interrupted => {
+            return failed("was ended by a signal to its supervisor, as a box sends that shuts down".into());
+        }
+        Cause::NotStarted(why) => return failed(format!("Ansible could not be started: {why}")),
+        Cause::Killed(signal) => return failed(format!("Ansible was ended by signal {signal}")),
+        Cause::Exited(code) => *code,
+    };
+    let bad = progress.hosts.values().filter(|host| host.is_bad()).count();
+    if bad > 0 {
+        let first = progress.failures.first();
+        let first = first.map(|first| format!("; first {}: {}: {}", first.host, first.task, first.message));
+        return failed(format!("failed on {bad} of {} hosts{}", progress.hosts.len(), first.unwrap_or_default()));
+    }
+    if exited != 0 {
+        return failed(format!("Ansible ended with code {exited} ({})", exit_code(exited)));
+    }
+    if !progress.complete {
+        return failed("Ansible ended without telling what its hosts came to".into());
+    }
+    if progress.hosts.is_empty() {
+        return failed("no host of the inventory was in any play".into());
+    }
+    let missing = expected.iter().find(|host| progress.hosts.get(*host).is_none_or(|found| !found.summed));
+    missing.map_or(Verdict::Succeeded, |host| failed(format!("nothing was done on {host}, which was expected")))
+}
+
+/// Ansible's exit codes (`ExitCode` in `ansible.constants` of 2.18, and `RUN_…` of its task queue manager).
+fn exit_code(code: i32) -> &'static str {
+    match code {
+        1 => "an error before any task; the log says more",
+        2 => "hosts failed, or a wrong option",
+        4 => "hosts not reached, or a playbook that is no YAML",
+        5 => "a wrong option",
+        8 => "a play was broken off",
+        99 | 130 | 250 => "interrupted or unexpected",
+        _ => "the log says more",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::progress::{HostProgress, TaskFailure};
+    use super::*;
+
+    #[test]
+    fn what_is_found_makes_phase_and_step() {
+        let started = Some(Started { pid: 1, start_time: 2, at: 3 });
+        let ended = Ended { cause: Cause::Exited(0), at: 4 };
+        let none = Found::default();
+        let rows = [
+            (none.clone(), Phase::Starting, Step::Supervise),
+            (Found { supervised: true, ..none.clone() }, Phase::Starting, Step::Watch),
+            (Found { cancelled: true, ..none.clone() }, Phase::NeverStarted, Step::Tidy),
+            (Found { cancelled: true, supervised: true, ..none.clone() }, Phase::Cancelling, Step::Watch),
+            (Found { started, supervised: true, members: 3, ..none.clone() }, Phase::Running, Step::Watch),
+            (Found { started, supervised: true, cancelled: true, ..none.clone() }, Phase::Cancelling, Step::Watch),
+            (Found { started, members: 1, ..none.clone() }, Phase::Cancelling, Step::End),
+            (Found { started, ..none.clone() }, Phase::Lost, Step::Tidy),
+            (Found { started, cancelled: true, ..none.clone() }, Phase::Lost, Step::Tidy),
+            (Found { started, ended: Some(ended.clone()), ..none.clone() }, Phase::Ended(ended.clone()), Step::Tidy),
+            // It noted its end a moment ago.
+            (Found { started, ended: Some(ended.clone()), supervised: true, ..none }, Phase::Ended(ended), Step::Tidy),
+        ];
+        for (found, phase, step) in rows {
+            assert_eq!(judge(&found), (phase, step), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_run_without_supervisor_and_start_is_started() {
+        let started = Some(Started { pid: 1, start_time: 2, at: 3 });
+        let ended = Some(Ended { cause: Cause::Cancelled, at: 4 });
+        let mut supervises = Vec::new();
+        for number in 0..32_usize {
+            let found = Found {
+                started: started.filter(|_| number & 1 != 0),
+                ended: ended.clone().filter(|_| number & 2 != 0),
+                cancelled: number & 4 != 0,
+                supervised: number & 8 != 0,
+                members: number >> 4,
+            };
+            if judge(&found).1 == Step::Supervise {
+                supervises.push(found);
+            }
+        }
+        let right =
+            |found: &Found| found.started.is_none() && found.ended.is_none() && !found.cancelled && !found.supervised;
+        assert!(supervises.iter().all(right) && supervises.len() == 2, "{supervises:?}");
+    }
+
+    #[test]
+    fn a_verdict_is_by_hosts_and_not_by_the_exit_code() {
+        let host = |failures, summed| HostProgress { ok: 1, failures, summed, ..Default::default() };
+        let progress = |hosts: &[(&str, HostProgress)], complete| Progress {
+            hosts: hosts.iter().map(|(name, host)| ((*name).to_owned(), host.clone())).collect(),
+            failures: vec![TaskFailure { host: "b".into(), task: "t".into(), message: "m".into(), unreachable: false }],
+            complete,
+            ..Default::default()
+        };
+        let good = progress(&[("a", host(0, true)), ("b", host(0, true))], true);
+        let bad = progress(&[("a", host(0, true)), ("b", host(1, true))], true);
+        let rows: Vec<(Cause, &Progress, &[&str], Result<(), &str>)> = vec![
+            (Cause::Exited(0), &good, &[], Ok(())),
+            (Cause::Exited(0), &good, &["a", "b"], Ok(())),
+            (Cause::Exited(0), &good, &["a", "c"], Err("nothing was done on c")),
+            (Cause::Exited(2), &bad, &[], Err("failed on 1 of 2 hosts; first b: t: m")),
+            (Cause::Exited(0), &bad, &[], Err("failed on 1 of 2 hosts")),
+            (Cause::Exited(4), &good, &[], Err("code 4 (hosts not reached")),
+            (Cause::Killed(9), &good, &[], Err("signal 9")),
+            (Cause::TimedOut, &good, &[], Err("too long")),
+            (Cause::Interrupted, &good, &[], Err("shuts down")),
+            (Cause::NotStarted("gone".into()), &good, &[], Err("gone")),
+        ];
+        for (cause, progress, expected, wanted) in rows {
+            let expected: Vec<String> = expected.iter().map(|name| (*name).to_owned()).collect();
+            let found = verdict(&Ended { cause: cause.clone(), at: 0 }, progress, &expected);
+            match (&found, wanted) {
+                (Verdict::Succeeded, Ok(())) => {}
+                (Verdict::Failed(why), Err(part)) => assert!(why.contains(part), "{cause:?}: {why}"),
+                _ => panic!("{cause:?}: {found:?}"),
+            }
+        }
+        let ended = Ended { cause: Cause::Exited(0), at: 0 };
+        let nobody = progress(&[], true);
+        assert_eq!(verdict(&ended, &nobody, &[]), Verdict::Failed("no host of the inventory was in any play".into()));
+        let half = progress(&[("a", host(0, false))], false);
+        assert!(matches!(verdict(&ended, &half, &[]), Verdict::Failed(why) if why.contains("without telling")));
+        let stopped = Ended { cause: Cause::Cancelled, at: 0 };
+        assert_eq!(verdict(&stopped, &bad, &[]), Verdict::Cancelled);
+    }
+}

@@ -1,0 +1,210 @@
+//! The supervisor of a run: a process that starts Ansible once, bounds it, keeps what it prints, and notes how it ended.
+//!
+//! It is this program again, in the run's folder and in a session of its own, so that it outlives who started it. What it does has
+//! an order, and whoever is killed between two steps leaves what the next one understands: the lock, `started.json`, Ansible,
+//! the end of all that Ansible left, `ended.json`, and then secrets are removed.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::libc;
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit, setsid};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, interval_at, sleep_until, timeout};
+
+use super::command::Plan;
+use super::folder::{self, CANCELLED, ENDED, LOG, PLAN, STARTED};
+use super::output::{BoundedLog, HEAD};
+use super::processes::{end_all, start_time};
+use super::state::{Cause, Ended, Started};
+
+/// How long Ansible has after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the run is cancelled, should the signal be lost.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long what was printed last is read for, when all who print are gone.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How much less than others a run gets of the processor (setpriority(2)).
+const NICE: i32 = 10;
+/// How much sooner it is ended than others where memory runs out (proc_pid_oom_score_adj(5)).
+const OOM_SCORE: &str = "500";
+/// Bounds of each process of a run (setrlimit(2)): address space and longest file, in bytes; open files.
+const LIMITS: [(Resource, u64); 4] =
+    [(Resource::As, 4 << 30), (Resource::Fsize, 4 << 30), (Resource::Nofile, 4096), (Resource::Core, 0)];
+
+/// What has just been done about a run, where a crash would leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The appliance has made the folder without its name.
+    Made,
+    /// Everything is in it.
+    Filled,
+    /// It has its name.
+    Named,
+    /// A supervisor is started.
+    SupervisorStarted,
+    /// The supervisor has the lock.
+    Locked,
+    /// It has noted that it starts Ansible.
+    StartNoted,
+    /// It has started Ansible.
+    AnsibleStarted,
+    /// Ansible has ended.
+    AnsibleEnded,
+    /// What it left behind has ended.
+    LeftoversEnded,
+    /// The end is noted.
+    EndNoted,
+    /// Secrets are removed.
+    Tidied,
+    /// The appliance has noted that it is to end.
+    CancelNoted,
+}
+
+/// Looks after the run whose folder this is, to its end. Does nothing where another one does, did, or nobody shall. `tell` is told of
+/// each effect.
+///
+/// # Errors
+///
+/// When the folder cannot be read or written. Why Ansible could not be started is noted in it instead.
+pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
+    let Some(_lock) = folder::lock(folder)? else { return Ok(()) };
+    tell(Effect::Locked);
+    if folder.join(STARTED).exists() || folder.join(CANCELLED).exists() {
+        return Ok(());
+    }
+    let plan: Plan = folder::read_json(folder, PLAN)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let secrets = folder::secrets(folder)?;
+    // Before Ansible: whoever cancels then knows whom to tell.
+    let mut term = signal(SignalKind::terminate())?;
+    confine();
+    let pid = i32::try_from(std::process::id()).unwrap_or_default();
+    let started = Started { pid, start_time: start_time(pid).unwrap_or_default(), at: now() };
+    folder::write_json(folder, STARTED, &started)?;
+    tell(Effect::StartNoted);
+    let file = OpenOptions::new().append(true).create(true).open(folder.join(LOG))?;
+    let mut log = BoundedLog::new(file, HEAD, &secrets);
+    let cause = match start(folder, &plan) {
+        Err(error) => Cause::NotStarted(format!("{}: {error}", plan.command.first().map_or("", String::as_str))),
+        Ok((child, output)) => {
+            tell(Effect::AnsibleStarted);
+            let cause = look_after(folder, &plan, child, output, &mut log, &mut term).await;
+            tell(Effect::AnsibleEnded);
+            cause
+        }
+    };
+    let left = end_all(folder, GRACE).await;
+    if let Err(error) = &left {
+        log.take(format!("\n[slipway: {error}]\n").as_bytes()).ok();
+    }
+    tell(Effect::LeftoversEnded);
+    // A disk without room for the log has some for the end.
+    log.finish().and_then(|file| file.sync_all()).ok();
+    folder::write_json(folder, ENDED, &Ended { cause, at: now() })?;
+    tell(Effect::EndNoted);
+    folder::tidy(folder)?;
+    tell(Effect::Tidied);
+    Ok(())
+}
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+/// Starts Ansible, with nothing of this process but the pipe for what it prints.
+fn start(folder: &Path, plan: &Plan) -> io::Result<(Child, pipe::Receiver)> {
+    let (program, arguments) = plan.command.split_first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    let (read, write) = io::pipe()?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(&plan.environment).current_dir(folder.join(folder::SCRATCH));
+    command.stdin(Stdio::null()).stdout(write.try_clone()?).stderr(write);
+    let child = command.spawn()?;
+    Ok((child, pipe::Receiver::from_owned_fd(read.into())?))
+}
+
+/// Until Ansible has ended, whoever it is that ends it.
+async fn look_after(
+    folder: &Path,
+    plan: &Plan,
+    mut child: Child,
+    mut output: pipe::Receiver,
+    log: &mut BoundedLog<File>,
+    term: &mut tokio::signal::unix::Signal,
+) -> Cause {
+    let deadline = Instant::now() + Duration::from_secs(plan.seconds);
+    let mut look = interval_at(Instant::now() + LOOK, LOOK);
+    let mut piece = vec![0; 64 << 10];
+    let (mut open, mut reason) = (true, None);
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status,
+            read = output.read(&mut piece), if open => match read {
+                // Without room on the disk Ansible goes on, and its events say less, too.
+                Ok(length) if length > 0 => drop(log.take(&piece[..length])),
+                _ => open = false,
+            },
+            _ = term.recv() => {
+                let cancelled = folder.join(CANCELLED).exists();
+                reason = Some(if cancelled { Cause::Cancelled } else { Cause::Interrupted });
+            }
+            _ = look.tick() => {
+                if folder.join(CANCELLED).exists() {
+                    reason = Some(Cause::Cancelled);
+                }
+            }
+            () = sleep_until(deadline) => reason = Some(Cause::TimedOut),
+        }
+        if reason.is_some() {
+            // Whether it ended is told by the caller, who ends what is left.
+            end_all(folder, GRACE).await.ok();
+            let too_long = || Err(io::Error::from(io::ErrorKind::TimedOut));
+            break timeout(LAST_WORDS, child.wait()).await.unwrap_or_else(|_| too_long());
+        }
+    };
+    // ssh's connections go on, and have the pipe open.
+    end_all(folder, GRACE).await.ok();
+    let rest = async {
+        while let Ok(length @ 1..) = output.read(&mut piece).await {
+            log.take(&piece[..length]).ok();
+        }
+    };
+    timeout(LAST_WORDS, rest).await.ok();
+    reason.unwrap_or_else(|| ended(status))
+}
+
+fn ended(status: io::Result<ExitStatus>) -> Cause {
+    match status {
+        Err(error) => Cause::NotStarted(error.to_string()),
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => Cause::Exited(code),
+            (None, signal) => Cause::Killed(signal.unwrap_or_default()),
+        },
+    }
+}
+
+/// Bounds what Ansible may take: a session of its own, no rights of the appliance's beyond its user's, little of the processor, and no
+/// more memory, files and bytes than it needs. Where the kernel or the service's unit refuses one of them, its own bounds hold.
+fn confine() {
+    setsid().ok();
+    setpriority_process(None, NICE).ok();
+    std::fs::write("/proc/self/oom_score_adj", OOM_SCORE).ok();
+    for (resource, most) in LIMITS {
+        let highest = getrlimit(resource).maximum;
+        let most = highest.map_or(most, |highest| highest.min(most));
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).ok();
+    }
+    nix::sys::prctl::set_no_new_privs().ok();
+    let none: libc::c_ulong = 0;
+    // SAFETY: takes numbers only. The appliance has capabilities for its ports and packets in this set, which a program that is
+    // started inherits (capabilities(7)).
+    unsafe {
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, none, none, none);
+    }
+}

@@ -1,0 +1,261 @@
+//! Runs of the real ansible-core, of small playbooks in a checkout like kubespray's.
+
+use std::os::unix::fs::symlink;
+
+use serde_json::json;
+
+use super::*;
+use crate::needs;
+
+/// With the real Ansible; `None` where there is none.
+fn place(playbook: &str) -> Option<Place> {
+    let environment = needs::ansible()?;
+    let place = Place::with_tree(playbook);
+    symlink(environment, place.environment()).unwrap();
+    Some(place)
+}
+
+async fn run(place: &Place, request: &Request) -> RunStatus {
+    place.runs().start(&place.installation(), request).await.unwrap();
+    place.to_its_end(&request.id).await
+}
+
+fn log(place: &Place, id: &RunId) -> String {
+    String::from_utf8(place.runs().log(id, 0).unwrap().bytes).unwrap()
+}
+
+fn failure(status: &RunStatus) -> &str {
+    match &status.verdict {
+        Some(Verdict::Failed(why)) => why,
+        _ => panic!("{status:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_playbook_succeeds_on_every_host() {
+    let Some(place) = place(
+        "- name: first
+  hosts: all
+  gather_facts: false
+  tasks:
+    - {name: nothing, ansible.builtin.command: 'true', changed_when: false}
+    - {name: something, ansible.builtin.copy: {content: '{{ inventory_hostname }}', dest: '{{ artifacts_dir }}/{{ inventory_hostname }}', mode: '0600'}}
+    - {name: not here, ansible.builtin.command: 'false', when: false}
+    - {name: does not matter, ansible.builtin.command: 'false', changed_when: false, ignore_errors: true}
+- name: second
+  hosts: one
+  gather_facts: false
+  tasks:
+    - block: [{name: breaks, ansible.builtin.command: 'false'}]
+      rescue: [{name: mends, ansible.builtin.command: 'true', changed_when: false}]
+    - {name: kubeconfig, ansible.builtin.copy: {content: 'kind: Config', dest: '{{ artifacts_dir }}/admin.conf', mode: '0600'}}
+",
+    ) else {
+        return;
+    };
+    let request = Request {
+        // The form of inventories that BPA wrote.
+        inventory: "[all]\none ansible_connection=local ansible_become=false\ntwo ansible_connection=local ansible_become=false\n[kube-node]\ntwo\n".into(),
+        expected: vec!["one".into(), "two".into()],
+        ..request("good")
+    };
+    let mut seen = Vec::new();
+    place.runs().start(&place.installation(), &request).await.unwrap();
+    let follow = async { place.runs().follow(&request.id, |status| seen.push(status.clone())).await };
+    let status = tokio::time::timeout(DEADLINE, follow).await.unwrap().unwrap();
+    assert_eq!(status.verdict, Some(Verdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
+    let progress = &status.progress;
+    assert_eq!((progress.plays, progress.plays_begun, progress.percent()), (2, 2, Some(100)));
+    let host = |name: &str| (progress.hosts[name].ok, progress.hosts[name].changed, progress.hosts[name].failures);
+    // Ansible counts what is ignored as good, and what is rescued as neither.
+    assert_eq!((host("one"), host("two")), ((5, 2, 0), (3, 1, 0)), "{progress:?}");
+    assert!(progress.failures.iter().any(|failure| failure.task == "breaks" && failure.host == "one"), "{progress:?}");
+    assert_eq!(progress.not_understood, 0, "{progress:?}");
+    assert!(seen.first().is_some_and(|first| first.verdict.is_none()), "{seen:?}");
+    use secrecy::ExposeSecret;
+    let kubeconfig = place.runs().kubeconfig(&request.id).unwrap().unwrap();
+    assert_eq!(kubeconfig.expose_secret(), "kind: Config");
+    assert!(log(&place, &request.id).contains("PLAY RECAP"));
+    place.assert_tidy(&request.id);
+}
+
+#[tokio::test]
+async fn what_failed_on_which_task_of_which_host_is_told_without_secrets() {
+    let Some(place) = place(
+        "- hosts: all
+  gather_facts: false
+  tasks:
+    - {name: open failure, ansible.builtin.fail: {msg: 'bad thing with {{ cluster_name }} [31m'}, when: inventory_hostname == 'one'}
+    - {name: hidden failure, ansible.builtin.fail: {msg: 'the password is swordfish'}, no_log: true, when: inventory_hostname == 'two'}
+    - name: hidden loop
+      ansible.builtin.fail: {msg: 'the password is {{ item }}'}
+      loop: [swordfish]
+      no_log: true
+      when: inventory_hostname == 'three'
+",
+    ) else {
+        return;
+    };
+    let hosts = ["one", "two", "three"];
+    let lines = hosts
+        .iter()
+        .map(|host| format!("    {host}: {{ansible_connection: local, ansible_become: false}}\n"))
+        .collect::<String>();
+    let vars = json!({"cluster_name": "hunter22-and-more"});
+    let request = Request {
+        inventory: format!("all:\n  hosts:\n{lines}"),
+        expected: Vec::new(),
+        vars: Vars::of_user(vars.as_object().unwrap().clone()).unwrap(),
+        secrets: vec!["hunter22-and-more".into()],
+        ..request("bad")
+    };
+    let status = run(&place, &request).await;
+    assert!(failure(&status).starts_with("failed on 3 of 3 hosts; first "), "{status:?}");
+    let of = |host: &str| status.progress.failures.iter().find(|failure| failure.host == host).unwrap();
+    assert_eq!((of("one").task.as_str(), of("one").message.as_str()), ("open failure", "bad thing with *** [31m"));
+    assert_eq!((of("two").task.as_str(), of("two").message.as_str()), ("hidden failure", "(hidden by no_log)"));
+    assert_eq!((of("three").task.as_str(), of("three").message.as_str()), ("hidden loop", "(hidden by no_log)"));
+    let folder = place.runs().folder(&request.id);
+    let events = fs::read_to_string(folder.join("events.jsonl")).unwrap();
+    for text in [events, log(&place, &request.id)] {
+        assert!(!text.contains("swordfish") && !text.contains("hunter22"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_answer_is_unreachable_in_time() {
+    let Some(place) =
+        place("- hosts: all\n  gather_facts: false\n  tasks: [{name: reach, ansible.builtin.raw: 'true'}]\n")
+    else {
+        return;
+    };
+    if !needs::program("ssh") {
+        return;
+    }
+    // Takes connections and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let request = Request {
+        inventory: format!("all:\n  hosts:\n    one: {{ansible_host: 127.0.0.1, ansible_port: {port}}}\n"),
+        bounds: Bounds { answer: Duration::from_secs(5), ..Bounds::default() },
+        ..request("silent")
+    };
+    let status = run(&place, &request).await;
+    assert!(failure(&status).contains("failed on 1 of 1 hosts; first one: reach"), "{status:?}");
+    assert!(status.progress.failures[0].unreachable, "{status:?}");
+    place.assert_tidy(&request.id);
+}
+
+#[tokio::test]
+async fn no_host_and_a_broken_playbook_are_failures() {
+    let Some(nobody) = place("- hosts: nowhere\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: }]\n") else {
+        return;
+    };
+    let status = run(&nobody, &request("nobody")).await;
+    assert!(matches!(status.phase, Phase::Ended(Ended { cause: Cause::Exited(0), .. })), "{status:?}");
+    assert_eq!(failure(&status), "no host of the inventory was in any play");
+    let broken = place("- hosts: [\n").unwrap();
+    let status = run(&broken, &request("broken")).await;
+    assert!(failure(&status).contains("Ansible ended with code"), "{status:?}");
+    // An inventory whose plugin would run a program here.
+    let plugin = place("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: }]\n").unwrap();
+    let trap = plugin.top.path().join("trap");
+    let inventory = format!("plugin: constructed\ncompose: {{x: \"lookup('pipe', 'touch {}')\"}}\n", trap.display());
+    let status = run(&plugin, &Request { inventory, ..request("plugin") }).await;
+    assert!(matches!(status.verdict, Some(Verdict::Failed(_))) && !trap.exists(), "{status:?}");
+}
+
+#[tokio::test]
+async fn nothing_of_the_appliances_environment_reaches_a_playbook() {
+    let Some(place) = place(
+        "- hosts: all
+  gather_facts: false
+  tasks:
+    - {name: environment, ansible.builtin.shell: 'env > {{ artifacts_dir }}/env; ulimit -c > {{ artifacts_dir }}/core; id -u', changed_when: false}
+",
+    ) else {
+        return;
+    };
+    let request = request("env");
+    let status = run(&place, &request).await;
+    assert_eq!(status.verdict, Some(Verdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
+    let artifacts = place.runs().folder(&request.id).join("artifacts");
+    let environment = fs::read_to_string(artifacts.join("env")).unwrap();
+    // What cargo and the shell that started the tests have set.
+    for own in ["CARGO", "RUSTFLAGS", "SLIPWAY_TESTS", "USER=", "SHELL=", "a key of"] {
+        assert!(!environment.contains(own), "{own} in {environment}");
+    }
+    assert!(environment.contains("/scratch/home"), "{environment}");
+    assert_eq!(fs::read_to_string(artifacts.join("core")).unwrap(), "0\n");
+}
+
+#[tokio::test]
+async fn a_run_that_is_under_way_is_found_again_and_cancelled() {
+    let Some(place) = place(
+        "- hosts: all
+  gather_facts: false
+  tasks:
+    - {name: wait, ansible.builtin.shell: 'touch {{ artifacts_dir }}/begun; exec sleep 600'}
+",
+    ) else {
+        return;
+    };
+    let request = request("long");
+    place.runs().start(&place.installation(), &request).await.unwrap();
+    place.until(&request.id, "artifacts/begun").await;
+    let again = place.runs();
+    assert_eq!(again.start(&place.installation(), &request).await.unwrap(), Phase::Running);
+    let status = again.status(&request.id).unwrap();
+    assert_eq!((status.progress.task.as_str(), status.playbook.as_str()), ("wait", "cluster.yml"), "{status:?}");
+    again.cancel(&request.id).await.unwrap();
+    assert_eq!(place.to_its_end(&request.id).await.verdict, Some(Verdict::Cancelled));
+    place.assert_tidy(&request.id);
+}
+
+#[tokio::test]
+async fn only_hosts_of_the_limit_are_touched() {
+    let Some(place) = place("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.command: 'true'}]\n")
+    else {
+        return;
+    };
+    let request = Request {
+        inventory: "all: {hosts: {one: {ansible_connection: local, ansible_become: false}, two: {ansible_connection: local, ansible_become: false}}}\n".into(),
+        limit: vec!["two".into()],
+        expected: vec!["two".into()],
+        ..request("limit")
+    };
+    let status = run(&place, &request).await;
+    assert_eq!(status.verdict, Some(Verdict::Succeeded), "{status:?}");
+    assert_eq!(status.progress.hosts.keys().collect::<Vec<_>>(), ["two"]);
+}
+
+/// A real checkout, where `$SLIPWAY_KUBESPRAY` names one and `$ANSIBLE_VENV` has what it wants.
+#[tokio::test]
+async fn kubespray_itself_takes_the_command_lines() {
+    let Some(tree) = std::env::var_os("SLIPWAY_KUBESPRAY") else { return };
+    let Some(environment) = needs::ansible() else { return };
+    let place = Place::with_tree("");
+    let installation = Installation { tree: tree.into(), environment };
+    installation.inspect().unwrap();
+    let runs = place.runs();
+    let nodes = vec!["one".to_owned()];
+    for (number, playbook) in
+        [Playbook::Cluster, Playbook::Scale, Playbook::RemoveNode { nodes }, Playbook::UpgradeCluster, Playbook::Reset]
+            .into_iter()
+            .enumerate()
+    {
+        let groups = ["kube_control_plane", "etcd", "kube_node"].map(|group| format!("{group}: {{hosts: {{one: }}}}"));
+        let inventory =
+            format!("all: {{hosts: {{one: {{ansible_connection: local}}}}, children: {{{}}}}}", groups.join(", "));
+        let request = Request { playbook, inventory, ..request(&format!("real-{number}")) };
+        let folder = runs.folder(&request.id);
+        let plan = super::super::command::plan(&installation, &folder, &request);
+        runs.make(&folder, &plan, &request).unwrap();
+        let (program, arguments) = plan.command.split_first().unwrap();
+        let mut command = tokio::process::Command::new(program);
+        command.args(arguments).arg("--syntax-check").env_clear().envs(&plan.environment).current_dir(&folder);
+        let output = tokio::time::timeout(DEADLINE, command.output()).await.expect("in time").unwrap();
+        assert!(output.status.success(), "{}: {}", plan.playbook, String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains(request.playbook.file()), "{}", plan.playbook);
+    }
+}
