@@ -25,7 +25,7 @@ pub enum NameFault {
 }
 
 /// What Ansible calls `inventory_hostname`: parts of small letters, digits and `-`, with dots between them (RFC 1123).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InventoryHostname(String);
 
 impl InventoryHostname {

@@ -156,9 +156,9 @@ fn tags(name: &str, repository: &Repository, query: &str) -> Result<Response, Re
     let mut rest = repository.tags_after(&page.last);
     let tags: Vec<&str> = rest.by_ref().take(page.most).collect();
     let next = tags.last().filter(|_| rest.next().is_some());
-    let link = next.map(|last| page.link(&format!("/v2/{name}/tags/list"), last));
+    let link = next.and_then(|last| page.link(&format!("/v2/{name}/tags/list"), last));
     let mut answer = axum::Json(json!({ "name": name, "tags": tags })).into_response();
-    answer.headers_mut().extend(link.flatten());
+    answer.headers_mut().extend(link);
     Ok(answer)
 }
 

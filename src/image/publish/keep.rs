@@ -384,7 +384,7 @@ mod tests {
             publishing.known.take(&Change::Put(&image));
         }
         let mut loaded = HashMap::new();
-        let verdicts = async |loaded: &mut HashMap<_, _>| {
+        let verdicts = async |loaded: &mut HashMap<String, Arc<Archive>>| {
             let settled = publishing.settle(&library, loaded).await;
             settled.into_iter().map(|(name, wish, verdict)| (name, (wish, verdict))).collect::<BTreeMap<_, _>>()
         };
