@@ -109,8 +109,8 @@ pub(super) fn quoted(text: &str) -> String {
                 let code = u32::from(char);
                 // Writing to a String does not fail.
                 _ = match code {
-                    ..0x100 => write!(out, "\\x{code:02x}"),
-                    ..0x1_0000 => write!(out, "\\u{code:04x}"),
+                    0..=0xff => write!(out, "\\x{code:02x}"),
+                    0x100..=0xffff => write!(out, "\\u{code:04x}"),
                     _ => write!(out, "\\U{code:08x}"),
                 };
             }
