@@ -22,6 +22,8 @@ pub enum LineOwner {
     Caller(String),
     /// Slipway's own, of an object: what it is, its namespace, its name.
     Object(String, String, String),
+    /// Slipway's own, of all objects of a namespace.
+    Namespace(String),
     /// Of further ones.
     Others,
 }
@@ -47,15 +49,26 @@ impl Volumes {
     }
 
     /// Whether a line goes beyond its writer's share, which is small while the disk has little room. If not it is counted.
+    /// Who has many objects has one share for them all besides.
     pub fn is_beyond(&mut self, now: Instant, whose: LineOwner, bytes: usize, little_room: bool) -> bool {
-        let whose = self.counted(now, whose);
-        let (share, bytes) = (share_of(self.share, &whose), bytes as u64);
-        let written = self.written.entry(whose).or_insert(Written { bytes: 0, at: now });
-        let sum = left(*written, share, now).saturating_add(bytes);
-        if sum > if little_room { share / PART_OF_LITTLE } else { share } {
-            return true;
+        let namespace = match &whose {
+            LineOwner::Object(_, namespace, _) if !namespace.is_empty() => {
+                Some(LineOwner::Namespace(namespace.clone()))
+            }
+            _ => None,
+        };
+        let mut sums = Vec::with_capacity(2);
+        for whose in std::iter::once(whose).chain(namespace) {
+            let whose = self.counted(now, whose);
+            let share = share_of(self.share, &whose);
+            let before = self.written.get(&whose).map_or(0, |written| left(*written, share, now));
+            let sum = before.saturating_add(bytes as u64);
+            if sum > if little_room { share / PART_OF_LITTLE } else { share } {
+                return true;
+            }
+            sums.push((whose, sum));
         }
-        *written = Written { bytes: sum, at: now };
+        self.written.extend(sums.into_iter().map(|(whose, sum)| (whose, Written { bytes: sum, at: now })));
         false
     }
 
@@ -112,6 +125,19 @@ mod tests {
         ] {
             assert_eq!(lines(whose, at), wanted, "{:?} {at:?}", whose());
         }
+    }
+
+    #[test]
+    fn a_namespace_has_one_share_for_all_its_objects() {
+        let now = Instant::now();
+        let mut volumes = Volumes::of(16_000);
+        let mut lines = |namespace: &str, from: usize| {
+            let object = |number: usize| LineOwner::Object("x/y".into(), namespace.into(), number.to_string());
+            (from..from + 1000).filter(|number| !volumes.is_beyond(now, object(*number), 10, false)).count()
+        };
+        assert_eq!((lines("many", 0), lines("many", 1000), lines("other", 0)), (100, 0, 100));
+        // What is of no namespace has no such share.
+        assert_eq!(lines("", 0), 1000);
     }
 
     #[test]

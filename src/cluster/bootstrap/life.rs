@@ -15,7 +15,7 @@ use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::apiserver::Admission;
 use crate::cluster::contract::throttle::{MESSAGES, MessageThrottle};
-use crate::cluster::contract::{Objects, pause};
+use crate::cluster::contract::{Objects, pause, size};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
@@ -139,16 +139,18 @@ impl Bootstrap {
     /// Looks at everything that is waited for after this pause.
     #[cfg(test)]
     pub(in crate::cluster) fn hurried(self, pause: Duration) -> Self {
-        self.within(Times { pause, token: pause })
+        self.within(Times { pause, token: pause, messages: Duration::ZERO })
     }
 }
 
 impl Life for Bootstrap {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
-        vec![
+        let rules: [(&'static str, Admission); 2] = [
             ("bootstrap.cluster.x-k8s.io/kubeadmconfigs", Arc::new(admit)),
             ("bootstrap.cluster.x-k8s.io/kubeadmconfigtemplates", Arc::new(admit_template)),
-        ]
+        ];
+        let sizes = size::rules(&rules.each_ref().map(|(kind, _)| *kind));
+        rules.into_iter().chain(sizes).collect()
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

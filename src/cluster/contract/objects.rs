@@ -8,12 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GetParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::{Client, ResourceExt};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::owners;
+use super::size::is_too_large;
 use crate::api::cluster::v1beta2::Reference;
 use crate::apiserver::subdomain;
 
@@ -47,6 +50,14 @@ pub enum ReferenceError {
         kind: String,
         /// The group.
         group: String,
+    },
+    /// It has more in it than is read.
+    #[error("{kind} {name:?} is too large: it has very many objects and lists in it")]
+    Large {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
     },
     /// It belongs to another object.
     #[error("{kind} {name:?} is controlled by {by}")]
@@ -202,8 +213,17 @@ impl Objects {
             return Ok(None);
         }
         let resource = self.resource(&reference.api_group, &reference.kind).await?;
-        let object = self.api(namespace, &resource).get_opt(&reference.name).await?;
-        Ok(object.map(|object| Found { resource, object }))
+        let url = self.api(namespace, &resource).resource_url().to_owned();
+        let request = kube::core::Request::new(url).get(&reference.name, &GetParams::default());
+        let text = match self.client.request_text(request.map_err(kube::Error::BuildRequest)?).await {
+            Err(kube::Error::Api(error)) if error.is_not_found() => return Ok(None),
+            text => text?,
+        };
+        if is_too_large(&text) {
+            return Err(ReferenceError::Large { kind: reference.kind.clone(), name: reference.name.clone() });
+        }
+        let object = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
+        Ok(Some(Found { resource, object }))
     }
 
     /// Makes the object one of `owner`, with these labels, if it is not yet.

@@ -158,5 +158,14 @@ pub(in crate::cluster) fn kubeadm_leaves(node: &mut Value) -> Vec<(String, Value
 
 /// Control planes that look at everything after this pause, and at this etcd.
 pub(in crate::cluster) fn hurried(planes: ControlPlanes, etcds: &PlayedEtcds, pause: Duration) -> ControlPlanes {
-    planes.with(Arc::new(etcds.clone()), Times { pause, settled: pause, grace: Duration::ZERO })
+    planes.with(
+        Arc::new(etcds.clone()),
+        Times {
+            pause,
+            settled: pause,
+            grace: Duration::ZERO,
+            messages: Duration::ZERO,
+            budget: Duration::from_secs(90),
+        },
+    )
 }

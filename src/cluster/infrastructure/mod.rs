@@ -31,6 +31,7 @@ use crate::api::infrastructure::{convert, v1beta1, v1beta2};
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::api::{Declared, ServedVersion, StoragePolicy};
 use crate::apiserver::Admission;
+use crate::cluster::contract::size;
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Slim, Watches};
@@ -176,13 +177,16 @@ impl Infrastructure {
 
 impl Life for Infrastructure {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
-        vec![
+        let rules: [(&'static str, Admission); 5] = [
             ("infrastructure.cluster.x-k8s.io/metal3clustertemplates", Arc::new(admission::cluster_template)),
             ("infrastructure.cluster.x-k8s.io/metal3machines", Arc::new(admission::machine)),
             ("infrastructure.cluster.x-k8s.io/metal3machinetemplates", Arc::new(admission::machine_template)),
             ("infrastructure.cluster.x-k8s.io/metal3remediations", Arc::new(admission::remediation)),
             ("infrastructure.cluster.x-k8s.io/metal3remediationtemplates", Arc::new(admission::remediation_template)),
-        ]
+        ];
+        let sizes = size::rules(&rules.each_ref().map(|(kind, _)| *kind));
+        let clusters = size::rules(&["infrastructure.cluster.x-k8s.io/metal3clusters"]);
+        rules.into_iter().chain(sizes).chain(clusters).collect()
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

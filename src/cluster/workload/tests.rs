@@ -137,7 +137,8 @@ async fn nodes_of_a_cluster_are_found_by_its_secret() {
     assert!(Arc::ptr_eq(&site.get("c").await.unwrap().nodes, &workload.nodes));
     // Whoever read the Secret at the same time and was slower gets those of the first one.
     let version = Api::<Secret>::namespaced(site.client.clone(), "default").get(&secret_name("c")).await.unwrap();
-    let slower = Workload::new(site.client.clone(), String::new(), GOOD_FOR);
+    let room = Rooms::new(KEPT_OF_ALL).of("default");
+    let slower = Workload::new(site.client.clone(), String::new(), GOOD_FOR, room);
     let kept = site.workloads.keep(("default".into(), "c".into()), version.resource_version(), slower);
     assert!(Arc::ptr_eq(&kept.nodes, &workload.nodes));
     let api = Api::<Secret>::namespaced(site.client.clone(), "default");
