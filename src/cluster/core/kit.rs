@@ -195,7 +195,7 @@ mod tests {
         annotations.insert("note".into(), "x".repeat(ANNOTATION_KEPT + 1));
         let kept = thin(&machine);
         assert_eq!((kept.annotations().len(), kept.annotations()["note"].as_str()), (2, ""));
-        let many = |front: &str| (0..500).map(move |at| (format!("{front}/{at}"), "x".repeat(ANNOTATION_KEPT)));
+        let many = |front: &'static str| (0..500).map(move |at| (format!("{front}/{at}"), "x".repeat(ANNOTATION_KEPT)));
         machine.metadata.annotations.get_or_insert_default().extend(many("note.test"));
         assert_eq!(thin(&machine).annotations().keys().collect::<Vec<_>>(), ["cluster.x-k8s.io/paused"]);
         machine.metadata.annotations.get_or_insert_default().extend(many("a.cluster.x-k8s.io"));
