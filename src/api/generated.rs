@@ -11,6 +11,12 @@ use super::{Declared, cluster};
 /// Of a kind with one version.
 pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
     let mut definition = T::crd();
+    if definition.spec.group.ends_with(".k8s.io") {
+        // API servers of Kubernetes ask that of every definition in such a group (KEP-1111).
+        let approval = "unapproved, published before the group was protected".to_owned();
+        let annotations = definition.metadata.annotations.get_or_insert_default();
+        annotations.insert("api-approved.kubernetes.io".to_owned(), approval);
+    }
     let of_metal3 = definition.spec.group == "metal3.io";
     let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
     for schema in schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()) {

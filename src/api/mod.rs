@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod infrastructure;
 pub mod ipam;
+pub mod machine_api;
 pub mod metal3;
 pub mod slipway;
 
