@@ -292,6 +292,7 @@ async fn begin(
         leases: &leases,
         reservations: &reservations,
         workloads: &Workloads::new(live.cluster_allow.clone()),
+        hosts: None,
         cards: Arc::new(move || boot::neighbour::cached(cards.clone())),
     })
     .into();

@@ -9,6 +9,7 @@ use crate::api::{self, Declared, Kind, StoragePolicy, ipam};
 use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot::neighbour::Cards;
 use crate::cluster;
+use crate::cluster::hosts::Hosts;
 use crate::cluster::workload::Workloads;
 use crate::config::{Config, HostConfig, WebhooksConfig};
 use crate::dhcp::{self, Leases, Reservations, ServicePorts};
@@ -92,6 +93,8 @@ pub struct House<'a> {
     pub reservations: &'a Reservations,
     /// Clusters that were made.
     pub workloads: &'a Workloads,
+    /// Hosts that machines choose from, once somebody does.
+    pub hosts: Option<Hosts>,
     /// Which network card answers at an address.
     pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
 }
@@ -183,8 +186,14 @@ fn importing(house: &mut House<'_>) -> Importing {
 }
 
 fn infrastructure(house: &mut House<'_>) -> cluster::infrastructure::Infrastructure {
-    let acts = acts_on(house, api::infrastructure::GROUP);
-    cluster::infrastructure::Infrastructure::new(house.watches, house.workloads.clone(), acts)
+    let hosts = acts_on(house, api::infrastructure::GROUP).then(|| hosts(house));
+    cluster::infrastructure::Infrastructure::new(house.watches, hosts, house.workloads.clone())
+}
+
+/// The hosts that machines of every kind choose from.
+fn hosts(house: &mut House<'_>) -> Hosts {
+    let House { hosts, watches, .. } = house;
+    hosts.get_or_insert_with(|| Hosts::new(watches)).clone()
 }
 
 fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {

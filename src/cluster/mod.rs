@@ -13,6 +13,7 @@
 //! |  | [`ipam`] | `ipam.metal3.io` and `ipam.cluster.x-k8s.io`: addresses for machines |
 //! |  | [`bootstrap`] | `bootstrap.cluster.x-k8s.io`: how kubeadm makes machines nodes |
 //! | base | [`certificates`] | certificates of clusters, and the kubeconfig of their administrators |
+//! |  | [`hosts`] | hosts for machines: choice, claim, and what a host is told |
 //! |  | [`contract`] | what objects of these groups have in common: owners, pause, conditions, references, templates |
 //! |  | [`workload`] | the client of a cluster that was made |
 
@@ -22,6 +23,7 @@ pub mod contract;
 pub mod control_plane;
 pub mod core;
 pub mod data;
+pub mod hosts;
 pub mod infrastructure;
 pub mod ipam;
 pub mod workload;

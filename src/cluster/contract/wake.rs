@@ -41,3 +41,30 @@ pub fn owner<K: Resource<DynamicType = ()>>(object: &K, group: &str, kind: &str)
     let namespace = object.meta().namespace.clone().unwrap_or_default();
     owners::of_kind(object.meta(), group, kind).map(|owner| (namespace, owner.name.clone())).into_iter().collect()
 }
+
+/// Tells of an object when its facts are not what they were.
+pub fn on_change<K, F>(
+    watches: &mut Watches,
+    facts: impl Fn(&K) -> F + Send + 'static,
+    tell: impl Fn(&Key, &F) + Send + 'static,
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    F: PartialEq + Send + 'static,
+{
+    let mut known: HashMap<Key, F> = HashMap::new();
+    watches.observe::<K>(move |change: &Change<'_, K>| match change {
+        Change::Put(object) => {
+            let (key, new) = (key(*object), facts(object));
+            if known.get(&key) != Some(&new) {
+                tell(&key, &new);
+                known.insert(key, new);
+            }
+        }
+        Change::Gone(key) => {
+            if let Some(last) = known.remove(*key) {
+                tell(key, &last);
+            }
+        }
+        Change::Listed => {}
+    });
+}

@@ -1,12 +1,10 @@
 //! `infrastructure.cluster.x-k8s.io`: what Metal3 adds for clusters and machines.
 //!
-//! A Metal3Cluster says where its cluster is reached ([`metal3_cluster`]). A Metal3Machine has a host of its namespace ([`choose`]),
-//! has it run an image, and is a node of its cluster then ([`machine`]). A Metal3Remediation brings one back that is not well
+//! A Metal3Cluster says where its cluster is reached ([`metal3_cluster`]). A Metal3Machine has a host of its namespace, has it run
+//! an image, and is a node of its cluster then ([`machine`]). A Metal3Remediation brings one back that is not well
 //! ([`remediation`]).
 
 mod admission;
-pub mod choose;
-pub mod host_changes;
 pub mod machine;
 pub mod metal3_cluster;
 mod names;
@@ -18,8 +16,7 @@ mod waking;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::choose::{HardwareView, HostView};
-use self::machine::{Hosts, MachineView, Machines, PAUSES, Pauses};
+use self::machine::{MachineView, Machines, PAUSES, Pauses};
 use self::metal3_cluster::Clusters;
 use self::remediation::{PAUSE, Remediations};
 use crate::api::infrastructure::remediation::v1beta2::Metal3Remediation;
@@ -28,10 +25,10 @@ use crate::api::infrastructure::remediation::{
 };
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 use crate::api::infrastructure::{convert, v1beta1, v1beta2};
-use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::api::{Declared, ServedVersion, StoragePolicy};
 use crate::apiserver::Admission;
 use crate::cluster::contract::size;
+use crate::cluster::hosts::{Hosts, MachineKind};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Slim, Watches};
@@ -153,25 +150,23 @@ struct Caches {
 }
 
 impl Caches {
-    /// Nothing yet, until the watches run.
-    fn new(watches: &mut Watches) -> Self {
+    /// Nothing yet, until the watches run. Hosts are watched already.
+    fn new(watches: &mut Watches, hosts: Hosts) -> Self {
         let clusters = Cache::indexed(watches, |object: &Metal3Cluster| Slim::from(object), waking::waits_for);
         let machines = Cache::indexed(watches, |object: &Metal3Machine| object.into(), MachineView::mentions);
         let remediations = Cache::new(watches, |object: &Metal3Remediation| Slim::from(object));
-        let hosts = Cache::indexed(watches, |object: &BareMetalHost| object.into(), HostView::mentions);
-        let hardware = Cache::new(watches, |object: &HardwareData| HardwareView::from(object));
         // What is woken looks into the caches, so these are told first.
         waking::clusters(watches, &clusters);
         waking::machines(watches, &machines);
-        let hosts = Hosts::new(hosts, hardware, machines.wakes().clone());
+        hosts.wake_by(MachineKind::Metal3, machines.wakes().clone());
         Self { clusters, machines, remediations, hosts }
     }
 }
 
 impl Infrastructure {
-    /// Acts where `acts` says so; the rules of the API are the same.
-    pub fn new(watches: &mut Watches, workloads: Workloads, acts: bool) -> Self {
-        Self { caches: acts.then(|| Caches::new(watches)), workloads }
+    /// Acts where there are hosts to choose from; the rules of the API are the same.
+    pub fn new(watches: &mut Watches, hosts: Option<Hosts>, workloads: Workloads) -> Self {
+        Self { caches: hosts.map(|hosts| Caches::new(watches, hosts)), workloads }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::cluster::control_plane::ControlPlanes;
 use crate::cluster::control_plane::played_tests::{PlayedEtcds, hurried};
 use crate::cluster::core::Clusters;
 use crate::cluster::data::MachineData;
+use crate::cluster::hosts::Hosts;
 use crate::cluster::infrastructure::Infrastructure;
 use crate::cluster::infrastructure::machine::Pauses;
 use crate::cluster::ipam::Addresses;
@@ -281,10 +282,11 @@ struct Rooms {
 impl Rooms {
     fn new(watches: &mut Watches, workloads: &Workloads, etcds: &PlayedEtcds) -> Self {
         let workloads = || workloads.clone();
+        let hosts = Hosts::new(watches);
         Self {
             core: Clusters::new(watches, workloads()).within(PAUSE, PATIENCE),
             control_plane: hurried(ControlPlanes::new(watches, workloads(), true), etcds, PAUSE),
-            infrastructure: Infrastructure::new(watches, workloads(), true),
+            infrastructure: Infrastructure::new(watches, Some(hosts), workloads()),
             certificates: ClusterSecrets::new(watches).within(PAUSE),
             bootstrap: Bootstrap::new(watches, workloads()).hurried(PAUSE),
             data: MachineData::watching(watches),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::rack::{ANNOTATION_NODE, RackHost};
 use crate::api::bpa::Provisioning;
 use crate::api::metal3::{BareMetalHost, Image};
-use crate::cluster::infrastructure::host_changes::{HostChanges, consumer};
+use crate::cluster::hosts::host_changes::{HostChanges, consumer};
 
 /// The host is a node from now on. One that runs nothing is told what to run.
 pub fn claim(

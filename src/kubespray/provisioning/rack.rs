@@ -5,7 +5,7 @@ use kube::{Resource, ResourceExt};
 use crate::api::MacAddress;
 use crate::api::bpa::{GROUP, Provisioning};
 use crate::api::metal3::{BareMetalHost, ObjectReference};
-use crate::cluster::infrastructure::choose::HostView;
+use crate::cluster::hosts::choose::HostView;
 
 /// Which node of its consumer a host is.
 pub const ANNOTATION_NODE: &str = "bpa.akraino.org/node";

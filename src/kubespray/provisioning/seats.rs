@@ -3,7 +3,7 @@
 //! A node keeps the host that it has. One with a MAC address gets the host that boots from that card, or has it; whatever else is
 //! asked of it must hold, and the host may run a system already, that others installed. All others get free hosts: those that ask for
 //! most choose first, and each takes the smallest that suffices, as machines of Cluster API do
-//! ([`crate::cluster::infrastructure::choose`]).
+//! ([`crate::cluster::hosts::choose`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -13,7 +13,8 @@ use super::wanted::WantedNode;
 use crate::api::MacAddress;
 use crate::api::infrastructure::HostSelector;
 use crate::api::metal3::ProvisioningState;
-use crate::cluster::infrastructure::choose::{Candidate, Choice, Consumer, Selector, Way, Wish, choose};
+use crate::cluster::hosts::choose::{Candidate, Choice, Selector, Way, Wish, choose};
+use crate::cluster::hosts::{Consumer, MachineId};
 
 /// Letters of what others wrote that are repeated.
 const SHOWN: usize = 200;
@@ -115,7 +116,9 @@ fn unfit(host: &RackHost, node: &WantedNode, taken: &HashSet<&str>, has_image: b
     }
     match &view.consumer {
         Consumer::Nobody => {}
-        Consumer::Machine { name, .. } => return Some(format!("is claimed by Metal3Machine {}", short(name))),
+        Consumer::Machine(machine) => {
+            return Some(format!("is claimed by {} {}", machine.kind.kind(), short(&machine.name)));
+        }
         Consumer::Other { kind, name } => return Some(format!("is claimed by {} {}", short(kind), short(name))),
     }
     if view.metadata.deletion_timestamp.is_some() {
@@ -161,7 +164,7 @@ fn by_needs<'h>(
         node.labels.iter().map(|label| ((*label).to_owned(), "true".to_owned())).collect();
     let selector = HostSelector { match_labels, ..HostSelector::default() };
     let wish = Wish {
-        namespace: namespace.to_owned(),
+        machine: MachineId { namespace: namespace.to_owned(), ..MachineId::default() },
         selector: Selector::new(Some(&selector)).unwrap_or_default(),
         needs: node.needs,
         ..Wish::default()

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use crate::ansible::{InventoryHostname, Text};
 use crate::api::bpa::{MAX_MASTERS, MAX_WORKERS, Provisioning, WorkerNode};
 use crate::api::{MacAddress, MacAddressError};
-use crate::cluster::infrastructure::choose::{Needs, quantity};
+use crate::cluster::hosts::choose::{Needs, quantity};
 
 /// The label of a host whose network cards have SR-IOV.
 pub const LABEL_SRIOV: &str = "bpa.akraino.org/sriov";

@@ -14,7 +14,8 @@ use serde_json::json;
 use super::{Error, Machines};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::metal3::BareMetalHost;
-use crate::cluster::infrastructure::choose::{Consumer, HostView};
+use crate::cluster::hosts::Consumer;
+use crate::cluster::hosts::choose::HostView;
 
 /// What the label is to be: written, or taken off. `others` are the clusters of other hosts in use that have this Secret.
 fn label(now: Option<&str>, own: &str, goes: bool, others: &BTreeSet<String>) -> Option<Option<String>> {
@@ -37,8 +38,7 @@ impl Machines {
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &found.namespace().unwrap_or_default());
         let Some(secret) = secrets.get_opt(name).await? else { return Ok(()) };
         // A host that others let go at the same time runs nothing any more.
-        let is_in_use =
-            |host: &HostView| matches!(host.consumer, Consumer::Machine { .. }) && (!goes || host.has_image);
+        let is_in_use = |host: &HostView| matches!(host.consumer, Consumer::Machine(_)) && (!goes || host.has_image);
         let others = self.hosts.with_credentials(found, name);
         let others = others.iter().filter(|host| is_in_use(host)).filter_map(|host| host.label(LABEL_CLUSTER));
         let others: BTreeSet<String> = others.map(str::to_owned).collect();

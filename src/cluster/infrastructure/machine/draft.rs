@@ -10,7 +10,9 @@ use crate::api::infrastructure::v1beta2::{Initialization, Metal3Machine, Metal3M
 use crate::cluster::contract::changes::difference;
 use crate::cluster::contract::conditions::{find, older, set, set_old, summary, whole};
 use crate::cluster::contract::{Severity, Verdict, pause};
-use crate::cluster::infrastructure::names::{ANNOTATION_HOST, FINALIZER_MACHINE};
+use crate::cluster::hosts::names::ANNOTATION_HOST;
+use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
+use crate::cluster::infrastructure::names::FINALIZER_MACHINE;
 use crate::runtime::objects;
 
 /// Whether a host is the machine's.
@@ -53,19 +55,6 @@ impl Draft {
         self.read.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether its host runs what it should, once and for all.
-    pub fn is_provisioned(&self) -> bool {
-        let status = self.new.status.as_ref();
-        status.and_then(|status| status.initialization.as_ref()?.provisioned) == Some(true)
-    }
-
-    /// The name of its host; the namespace that is said with it counts for nothing.
-    pub fn host(&self) -> Option<String> {
-        let named = self.new.annotations().get(ANNOTATION_HOST)?;
-        let name = named.split_once('/').map_or(named.as_str(), |(_, name)| name);
-        (!name.is_empty() && name.len() <= 253).then(|| name.to_owned())
-    }
-
     /// What a condition says.
     pub fn verdict(&self, type_: &str) -> Option<Verdict> {
         find(&self.new.status.as_ref()?.conditions, type_).map(Verdict::of)
@@ -96,30 +85,6 @@ impl Draft {
     pub fn provisioned(&mut self, provider_id: String) {
         self.new.spec.provider_id = Some(provider_id);
         self.status().initialization = Some(Initialization { provisioned: Some(true) });
-    }
-
-    /// Has the machine held, and its host noted, before anything is taken.
-    ///
-    /// # Errors
-    ///
-    /// What the API says; a conflict when it is not the one at hand any more.
-    pub async fn hold(&mut self, client: &Client, host: Option<&str>) -> Result<(), kube::Error> {
-        let namespace = self.new.namespace().unwrap_or_default();
-        let value = host.map(|host| format!("{namespace}/{host}"));
-        let is_held = self.read.finalizers().iter().any(|one| one == FINALIZER_MACHINE);
-        if is_held && self.read.annotations().get(ANNOTATION_HOST) == value.as_ref() {
-            return Ok(());
-        }
-        let patch = json!({ "metadata": {
-            "resourceVersion": self.read.resource_version(),
-            "finalizers": objects::with(&self.read, FINALIZER_MACHINE),
-            "annotations": { ANNOTATION_HOST: value },
-        }});
-        let api = Api::<Metal3Machine>::namespaced(client.clone(), &namespace);
-        let written = api.patch(&self.read.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-        self.new.metadata = written.metadata.clone();
-        self.read = Metal3Machine { spec: written.spec, status: self.read.status.take(), metadata: written.metadata };
-        Ok(())
     }
 
     /// Takes the finalizer off.
@@ -171,18 +136,36 @@ impl Draft {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Taker for Draft {
+    fn id(&self) -> MachineId {
+        MachineId::of(MachineKind::Metal3, &self.read)
+    }
 
-    #[test]
-    fn the_namespace_of_a_noted_host_counts_for_nothing() {
-        for (noted, host) in
-            [("rack/h", Some("h")), ("kube-system/h", Some("h")), ("h", Some("h")), ("rack/", None), ("", None)]
-        {
-            let mut machine = Metal3Machine::new("m", Default::default());
-            machine.metadata.annotations = Some([(ANNOTATION_HOST.to_owned(), noted.to_owned())].into());
-            assert_eq!(Draft::new(machine, Timestamp::UNIX_EPOCH).host().as_deref(), host, "{noted}");
+    fn host(&self) -> Option<String> {
+        noted(&self.new)
+    }
+
+    fn is_provisioned(&self) -> bool {
+        let status = self.new.status.as_ref();
+        status.and_then(|status| status.initialization.as_ref()?.provisioned) == Some(true)
+    }
+
+    async fn hold(&mut self, client: &Client, host: Option<&str>) -> Result<(), kube::Error> {
+        let namespace = self.new.namespace().unwrap_or_default();
+        let value = host.map(|host| format!("{namespace}/{host}"));
+        let is_held = self.read.finalizers().iter().any(|one| one == FINALIZER_MACHINE);
+        if is_held && self.read.annotations().get(ANNOTATION_HOST) == value.as_ref() {
+            return Ok(());
         }
+        let patch = json!({ "metadata": {
+            "resourceVersion": self.read.resource_version(),
+            "finalizers": objects::with(&self.read, FINALIZER_MACHINE),
+            "annotations": { ANNOTATION_HOST: value },
+        }});
+        let api = Api::<Metal3Machine>::namespaced(client.clone(), &namespace);
+        let written = api.patch(&self.read.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.new.metadata = written.metadata.clone();
+        self.read = Metal3Machine { spec: written.spec, status: self.read.status.take(), metadata: written.metadata };
+        Ok(())
     }
 }

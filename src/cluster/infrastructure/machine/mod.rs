@@ -1,19 +1,17 @@
 //! Metal3Machine: takes a host, has it run what the machine should run, and lets it go again.
 //!
-//! A machine waits until its cluster has what it runs on, and its user data is there. Then a host is chosen ([`super::choose`]) and
-//! noted in the machine before it is taken, so that whatever happens in between no machine ever has two. It is taken by writing
-//! into the very version of the host that was judged: of many that try, one has it. What it is to run is written once. When the
-//! host runs it, the machine's node is looked for in the cluster, and the machine has its identity from then on.
+//! A machine waits until its cluster has what it runs on, and its user data is there. Then a host is chosen
+//! ([`choose`](crate::cluster::hosts::choose)) and noted in the machine before it is taken, so that whatever happens in between no
+//! machine ever has two. It is taken by writing into the very version of the host that was judged: of many that try, one has it.
+//! What it is to run is written once. When the host runs it, the machine's node is looked for in the cluster, and the machine has
+//! its identity from then on.
 //!
 //! A machine that goes has its host deprovisioned, and lets it go when that is done. What it claimed of addresses is let go after
 //! that, for until then the host may use them.
 
-mod addresses;
-mod claims;
 mod credentials;
 mod data;
 mod draft;
-mod host;
 mod identity;
 mod labels;
 mod node;
@@ -36,15 +34,14 @@ use kube::{Client, Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-pub use claims::Hosts;
 pub use labels::ANNOTATION_PREFIXES;
-pub use view::{MachineView, made_from, of_cluster, wants_host};
+pub use view::{MachineView, made_from, of_cluster};
 
 use self::data::Data;
 use self::draft::{ASSOCIATED, DATA, Draft, HOST, NODE};
 use self::identity::Marks;
 use self::node::{Found, Source};
-use self::take::Taken;
+use self::take::Outcome;
 use self::wait::Waiting;
 use super::names::COMPONENT;
 use crate::api::cluster::AddressType;
@@ -52,9 +49,10 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate, Metal3Reference};
 use crate::api::metal3::{BareMetalHost, ProvisioningState, SecretReference};
 use crate::cluster::contract::{Severity, Verdict, owners, pause};
+use crate::cluster::hosts::{Hosts, MachineId, MachineKind, TakeError, Taker, addresses, change, patches};
 use crate::cluster::workload::Workloads;
 use crate::log::named;
-use crate::runtime::{Cache, Key, Note, Reconcile, events, run as run_controller};
+use crate::runtime::{Cache, Note, Reconcile, events, run as run_controller};
 
 /// After an error.
 const RETRY: Duration = Duration::from_secs(2);
@@ -82,6 +80,15 @@ pub enum Error {
     /// Something is not any more what it was when it was chosen.
     #[error("the host that was chosen is another's meanwhile")]
     Meanwhile,
+}
+
+impl From<TakeError> for Error {
+    fn from(error: TakeError) -> Self {
+        match error {
+            TakeError::Api(error) => Self::Api(error),
+            TakeError::Meanwhile => Self::Meanwhile,
+        }
+    }
 }
 
 /// Looks at Metal3Machines.
@@ -180,8 +187,8 @@ impl Machines {
             return Ok(Action::requeue(self.pauses.data));
         }
         let found = match self.take(draft, around).await? {
-            Taken::Host(found) => *found,
-            Taken::None(pause) => return Ok(Action::requeue(pause)),
+            Outcome::Host(found) => *found,
+            Outcome::None(pause) => return Ok(Action::requeue(pause)),
         };
         draft.status().addresses = addresses::addresses(&found);
         draft.status().user_data.get_or_insert_with(|| user_data.clone());
@@ -190,7 +197,7 @@ impl Machines {
         }
         // What the host is told is noted first: whoever lets it go takes back what is noted.
         draft.store(&self.client).await?;
-        if host::runs_nothing(&found) {
+        if patches::runs_nothing(&found) {
             self.clear_nodes(&draft.new, around.cluster, &found).await;
         }
         let found = match self.deploy(draft, found).await {
@@ -252,21 +259,25 @@ impl Machines {
     /// Tells the host what to run.
     async fn deploy(&self, draft: &Draft, found: BareMetalHost) -> Result<BareMetalHost, Error> {
         let status = draft.new.status.clone().unwrap_or_default();
+        let spec = &draft.new.spec;
         let patch = match &status.user_data {
-            Some(user_data) if !draft.is_provisioned() => host::deploy(
+            Some(user_data) if !draft.is_provisioned() => patches::deploy(
                 &found,
-                host::Deployment {
-                    machine: &draft.new,
-                    user_data,
+                &draft.id(),
+                spec.automated_cleaning_mode,
+                patches::Deployment {
+                    image: spec.image.as_ref(),
+                    custom_deploy: spec.custom_deploy.as_ref(),
+                    user_data: Some(user_data),
                     meta_data: status.meta_data.as_ref(),
                     network_data: status.network_data.as_ref(),
                 },
             ),
-            _ => host::maintain(&found, &draft.new),
+            _ => patches::maintain(&found, spec.automated_cleaning_mode),
         };
         match patch {
             None => Ok(found),
-            Some(patch) => self.patch_host(&found, patch).await,
+            Some(patch) => Ok(change(&self.client, &found, patch).await?),
         }
     }
 
@@ -350,10 +361,10 @@ impl Machines {
         let by_cluster = cluster.is_some_and(|cluster| cluster.spec.paused == Some(true));
         if let Some(name) = draft.host().filter(|_| cluster.is_some())
             && let Some(found) = self.hosts_of(&draft.new).get_opt(&name).await?
-            && host::is_of(&found, &draft.new)
-            && let Some(patch) = host::pause(&found, by_cluster)
+            && draft.id().has(&found)
+            && let Some(patch) = patches::pause(&found, by_cluster)
         {
-            self.patch_host(&found, patch).await?;
+            change(&self.client, &found, patch).await?;
         }
         draft.say_paused(&pause::verdict(cluster, &draft.new));
         Ok(pause::is_paused(cluster, &draft.new))
@@ -447,7 +458,7 @@ impl Reconcile for Machines {
     }
 
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {
-        let key: Key = (namespace.to_owned(), name.to_owned());
-        self.hosts.forget(&key);
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.hosts.forget(&MachineId { kind: MachineKind::Metal3, namespace, name });
     }
 }

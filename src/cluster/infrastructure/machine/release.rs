@@ -7,13 +7,13 @@ use kube::runtime::controller::Action;
 use tracing::info;
 
 use super::draft::{Draft, HOST, NODE};
-use super::host::{Keep, Release};
 use super::wait::reuse;
-use super::{Error, Machines, data, host, template};
+use super::{Error, Machines, data, template};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::contract::{Severity, Verdict};
+use crate::cluster::hosts::patches::{self, Keep, Release, Told};
+use crate::cluster::hosts::{Taker, change};
 use crate::log::named;
-use crate::runtime::key;
 
 /// How often a host is looked at that is not through yet, if it says nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -26,10 +26,10 @@ impl Machines {
         owner: Option<&Machine>,
         cluster: Option<&Cluster>,
     ) -> Result<Option<Action>, Error> {
-        self.hosts.forget(&key(&draft.new));
+        self.hosts.forget(&draft.id());
         draft.say(NODE, &Verdict::no("Deleting", ""), Severity::Info);
         // A machine of another server's making may have a host that it has not noted.
-        let name = draft.host().or_else(|| self.hosts.of(&key(&draft.new)));
+        let name = draft.host().or_else(|| self.hosts.of(&draft.id()));
         let found = match &name {
             Some(name) => self.hosts_of(&draft.new).get_opt(name).await?,
             None => None,
@@ -37,10 +37,16 @@ impl Machines {
         if let Some(found) = found {
             let keep = self.keep(draft, owner, cluster).await?;
             let cluster = owner.map(|owner| owner.spec.cluster_name.as_str());
-            match host::release(&found, &draft.new, cluster, keep.as_ref()) {
+            let status = draft.new.status.clone().unwrap_or_default();
+            let told = Told {
+                user_data: status.user_data.as_ref(),
+                meta_data: status.meta_data.as_ref(),
+                network_data: status.network_data.as_ref(),
+            };
+            match patches::release(&found, &draft.id(), told, cluster, keep.as_ref()) {
                 Release::NotOurs => {}
                 Release::Tell(patch) => {
-                    self.patch_host(&found, patch).await?;
+                    change(&self.client, &found, patch).await?;
                     let why = format!("BareMetalHost {} was told to deprovision", found.name_any());
                     draft.say(HOST, &Verdict::no("Deleting", why), Severity::Info);
                     return Ok(Some(Action::requeue(LOOK_AGAIN)));
@@ -53,7 +59,7 @@ impl Machines {
                     if let Some(cluster) = cluster {
                         self.label_secret(&found, cluster, true).await?;
                     }
-                    self.patch_host(&found, patch).await?;
+                    change(&self.client, &found, patch).await?;
                     let namespace = draft.new.namespace().unwrap_or_default();
                     info!(host = %named(&namespace, &found.name_any()), machine = %named(&namespace, &draft.new.name_any()), "a machine let its host go");
                 }

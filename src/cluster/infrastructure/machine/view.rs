@@ -9,7 +9,9 @@ use serde::Deserialize;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND};
 use crate::api::infrastructure::v1beta2::Metal3Machine;
-use crate::cluster::infrastructure::names::{ANNOTATION_HOST, MACHINE_TEMPLATE_KIND};
+use crate::cluster::hosts::names::ANNOTATION_HOST;
+use crate::cluster::hosts::waking::wants_host;
+use crate::cluster::infrastructure::names::MACHINE_TEMPLATE_KIND;
 use crate::runtime::{Mention, essence};
 
 /// Letters of a name that is kept.
@@ -29,11 +31,6 @@ pub fn of_cluster(namespace: &str, name: &str) -> Mention {
 /// A Metal3MachineTemplate, as the one that a machine was made from.
 pub fn made_from(namespace: &str, template: &str) -> Mention {
     Mention::new(MACHINE_TEMPLATE_KIND, namespace, template)
-}
-
-/// The hosts of a namespace, as those that a machine wants one of.
-pub fn wants_host(namespace: &str) -> Mention {
-    Mention::new("BareMetalHost", namespace, "")
 }
 
 impl From<&Metal3Machine> for MachineView {

@@ -20,8 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::decide::{Act, DELETING, FAILED, NodeSeen, RUNNING, Seen, WAITING, decide, power_off_annotation};
-use super::choose::Consumer;
-use super::names::{ANNOTATION_HOST, ANNOTATION_UNHEALTHY, COMPONENT, FINALIZER_REMEDIATION, MACHINE_KIND};
+use super::names::{COMPONENT, FINALIZER_REMEDIATION};
 use crate::api::cluster::GROUP;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::remediation::v1beta2::{Metal3Remediation, Metal3RemediationStatus};
@@ -29,6 +28,8 @@ use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::metal3::BareMetalHost;
 use crate::cluster::contract::conditions::{older, set, set_old, whole};
 use crate::cluster::contract::{Severity, Verdict, owners, pause};
+use crate::cluster::hosts::names::{ANNOTATION_HOST, ANNOTATION_UNHEALTHY};
+use crate::cluster::hosts::{MachineId, MachineKind};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::log::named;
 use crate::runtime::{Cache, Note, Reconcile, Slim, events, objects, run as run_controller};
@@ -137,7 +138,7 @@ impl Remediations {
     /// The machine's host, if it is the machine's.
     async fn host(&self, machine: &Machine, namespace: &str) -> Result<Option<BareMetalHost>, Error> {
         let reference = &machine.spec.infrastructure_ref;
-        if reference.kind != MACHINE_KIND {
+        if reference.kind != MachineKind::Metal3.kind() {
             return Ok(None);
         }
         let machines = Api::<Metal3Machine>::namespaced(self.client.clone(), namespace);
@@ -147,9 +148,8 @@ impl Remediations {
             return Ok(None);
         };
         let host = Api::<BareMetalHost>::namespaced(self.client.clone(), namespace).get_opt(name).await?;
-        Ok(host.filter(|host| {
-            Consumer::of(host.spec.consumer_ref.as_ref(), namespace).is_machine(namespace, &metal3.name_any())
-        }))
+        let metal3 = MachineId::of(MachineKind::Metal3, &metal3);
+        Ok(host.filter(|host| metal3.has(host)))
     }
 
     async fn node(&self, machine: &Machine, namespace: &str, name: &str) -> (Option<Workload>, Looked) {

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
+use crate::api::metal3::BareMetalHost;
 use crate::apiserver::ApiServer;
 use crate::cluster::contract::conditions::find;
 use crate::cluster::infrastructure::machine::Pauses;
@@ -86,7 +87,8 @@ impl Site {
         tokio::spawn(async move { api.run().await });
         for _ in 0..many {
             let mut watches = Watches::default();
-            let Caches { clusters, machines, remediations, hosts } = Caches::new(&mut watches);
+            let hosts = Hosts::new(&mut watches);
+            let Caches { clusters, machines, remediations, hosts } = Caches::new(&mut watches, hosts);
             tokio::spawn(watches.run(client.clone(), shutdown.clone()));
             let pauses = Pauses { node: SHORT, data: SHORT };
             let keeper = Machines::new(client.clone(), hosts, workloads.clone(), pauses);

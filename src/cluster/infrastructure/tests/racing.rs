@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cluster::infrastructure::choose::Wish;
+use crate::cluster::hosts::choose::Wish;
+use crate::cluster::hosts::{MachineId, MachineKind};
 
 /// The host that a machine is about to take is not taken after all, as when another controller was faster.
 #[tokio::test]
 async fn a_host_that_a_machine_did_not_take_is_others_at_once() {
     let site = Site::with_controllers(0).await;
     let mut watches = Watches::default();
-    let Caches { machines, hosts, .. } = Caches::new(&mut watches);
+    let hosts = Hosts::new(&mut watches);
+    let Caches { machines, hosts, .. } = Caches::new(&mut watches, hosts);
     tokio::spawn(watches.run(site.client.clone(), site.shutdown.clone()));
     site.free("h", json!({})).await;
-    let wish = |name: &str| Wish { namespace: NAMESPACE.into(), name: name.into(), ..Wish::default() };
+    let wish = |name: &str| {
+        let machine = MachineId { kind: MachineKind::Metal3, namespace: NAMESPACE.into(), name: name.into() };
+        Wish { machine, ..Wish::default() }
+    };
     let wait = async {
         loop {
             match hosts.pick(&wish("a")) {

@@ -18,22 +18,21 @@ mod tests;
 
 use std::cmp::Reverse;
 
-pub use host::{Barred, Consumer, HardwareView, HostView, had_by, has_credentials, hosts_of};
+pub use host::{Barred, HardwareView, HostView, had_by, has_credentials, hosts_of};
 pub use needs::{Capacity, Lack, NeedFault, Needs, quantity};
 pub use refusal::{Refusal, summary};
 pub use selector::{Selector, SelectorFault, Unmet};
 
+use super::consumer::{Consumer, MachineId};
 use super::names::{LABEL_FAILURE_DOMAIN, LABEL_REUSE};
 
 /// What a machine wants of a host.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// Namespace of the machine.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Name of its cluster.
-    pub cluster: String,
+    /// Which machine.
+    pub machine: MachineId,
+    /// Name of its cluster; none where machines are of no cluster.
+    pub cluster: Option<String>,
     /// Labels that the host must have.
     pub selector: Selector,
     /// Hardware that it must have.
@@ -79,12 +78,12 @@ pub enum Way {
 pub fn choose<'a>(wish: &Wish, candidates: &[Candidate<'a>]) -> Choice<'a> {
     let mut mine: Vec<Candidate<'a>> = candidates
         .iter()
-        .filter(|one| one.host.metadata.namespace.as_deref() == Some(&wish.namespace))
+        .filter(|one| one.host.metadata.namespace.as_deref() == Some(&wish.machine.namespace))
         .copied()
         .collect();
     // What order they come in says nothing.
     mine.sort_by(|a, b| a.host.metadata.name.cmp(&b.host.metadata.name));
-    let had = |one: &&Candidate<'a>| one.host.consumer.is_machine(&wish.namespace, &wish.name);
+    let had = |one: &&Candidate<'a>| one.host.consumer.is(&wish.machine);
     if let Some(name) = mine.iter().find(had).and_then(|one| one.host.metadata.name.as_deref()) {
         return Choice::Host(name, Way::Had);
     }
@@ -139,8 +138,10 @@ pub fn refusal(wish: &Wish, one: &Candidate<'_>) -> Option<Refusal> {
     let is_claimed = match &host.consumer {
         Consumer::Nobody => false,
         // Its cluster holds it for whoever comes next.
-        Consumer::Other { kind, name } => !(kept_for.is_some() && kind == "Cluster" && *name == wish.cluster),
-        Consumer::Machine { namespace, name } => !(*namespace == wish.namespace && *name == wish.name),
+        Consumer::Other { kind, name } => {
+            !(kept_for.is_some() && kind == "Cluster" && Some(name) == wish.cluster.as_ref())
+        }
+        Consumer::Machine(machine) => *machine != wish.machine,
     };
     if let Some(kept_for) = kept_for
         && wish.reuse.as_deref() != Some(kept_for)

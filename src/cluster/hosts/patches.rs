@@ -1,33 +1,28 @@
-//! What a Metal3Machine writes into its host, as patches of the host. Pure.
+//! What a machine writes into its host, as patches of the host. Pure.
 //!
 //! A patch says only what is not so yet; there is none when all is.
 
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
+use super::choose::HostView;
+use super::consumer::MachineId;
+use super::host_changes::{HostChanges, consumer};
+use super::names::{ANNOTATION_BLOCK_MOVE, LABEL_REUSE, PAUSED_BY_CLUSTER};
 use crate::api::cluster::LABEL_CLUSTER;
-use crate::api::infrastructure::v1beta2::{Image, Metal3Machine};
-use crate::api::infrastructure::{ChecksumType, DiskFormat};
-use crate::api::metal3::{ANNOTATION_PAUSED, ANNOTATION_STATUS, BareMetalHost, ProvisioningState, SecretReference};
-use crate::cluster::infrastructure::choose::{Consumer, HostView};
-use crate::cluster::infrastructure::host_changes::{HostChanges, consumer};
-use crate::cluster::infrastructure::names::{
-    ANNOTATION_BLOCK_MOVE, API_VERSION, LABEL_REUSE, MACHINE_KIND, PAUSED_BY_CLUSTER,
+use crate::api::infrastructure::v1beta2::Image;
+use crate::api::infrastructure::{ChecksumType, CustomDeploy, DiskFormat};
+use crate::api::metal3::{
+    ANNOTATION_PAUSED, ANNOTATION_STATUS, AutomatedCleaningMode, BareMetalHost, ProvisioningState, SecretReference,
 };
 
-/// Whether a host is this machine's.
-pub fn is_of(host: &BareMetalHost, machine: &Metal3Machine) -> bool {
-    let namespace = machine.namespace().unwrap_or_default();
-    Consumer::of(host.spec.consumer_ref.as_ref(), &namespace).is_machine(&namespace, &machine.name_any())
-}
-
-/// Takes the host: says whose it is, of which cluster, and that it is kept for nobody else.
-pub fn claim(host: &BareMetalHost, machine: &Metal3Machine, cluster: &str) -> Option<Value> {
+/// Takes the host: says whose it is, of which cluster where there is one, and that it is kept for nobody else.
+pub fn claim(host: &BareMetalHost, machine: &MachineId, cluster: Option<&str>) -> Option<Value> {
     let mut patch = HostChanges::default();
-    if !is_of(host, machine) {
-        patch.spec("consumerRef", consumer(MACHINE_KIND, API_VERSION, machine.namespace(), &machine.name_any()));
+    if !machine.has(host) {
+        patch.spec("consumerRef", machine.reference());
     }
-    if host.labels().get(LABEL_CLUSTER).map(String::as_str) != Some(cluster) {
+    if cluster.is_some() && host.labels().get(LABEL_CLUSTER).map(String::as_str) != cluster {
         patch.label(LABEL_CLUSTER, json!(cluster));
     }
     if host.labels().contains_key(LABEL_REUSE) {
@@ -40,13 +35,15 @@ pub fn claim(host: &BareMetalHost, machine: &Metal3Machine, cluster: &str) -> Op
     patch.of(host)
 }
 
-/// What a host is to run.
-#[derive(Clone, Copy, Debug)]
+/// What a host is to run. Secrets are the machine's namespace's, whatever a reference says.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Deployment<'a> {
-    /// The machine.
-    pub machine: &'a Metal3Machine,
+    /// The image.
+    pub image: Option<&'a Image>,
+    /// A method other than writing an image.
+    pub custom_deploy: Option<&'a CustomDeploy>,
     /// Secret with its user data.
-    pub user_data: &'a SecretReference,
+    pub user_data: Option<&'a SecretReference>,
     /// Secret with its meta data.
     pub meta_data: Option<&'a SecretReference>,
     /// Secret with its network data.
@@ -55,27 +52,30 @@ pub struct Deployment<'a> {
 
 /// Tells the host what to run. One that was told already is not told anything else: whatever is to be other needs another
 /// machine.
-pub fn deploy(host: &BareMetalHost, deployment: Deployment<'_>) -> Option<Value> {
-    let spec = &deployment.machine.spec;
+pub fn deploy(
+    host: &BareMetalHost,
+    machine: &MachineId,
+    cleaning: Option<AutomatedCleaningMode>,
+    deployment: Deployment<'_>,
+) -> Option<Value> {
     let mut patch = HostChanges::default();
     if host.spec.image.is_none() && host.spec.custom_deploy.is_none() {
-        if let Some(image) = &spec.image {
+        if let Some(image) = deployment.image {
             patch.spec("image", image_of(image));
         }
-        if let Some(custom) = &spec.custom_deploy {
+        if let Some(custom) = deployment.custom_deploy {
             patch.spec("customDeploy", json!({"method": custom.method}));
         }
-        let namespace = deployment.machine.namespace();
         let mut secret = |field: &str, reference: Option<&SecretReference>| {
             if let Some(SecretReference { name: Some(name), .. }) = reference {
-                patch.spec(field, json!({"name": name, "namespace": namespace}));
+                patch.spec(field, json!({"name": name, "namespace": machine.namespace}));
             }
         };
-        secret("userData", Some(deployment.user_data));
+        secret("userData", deployment.user_data);
         secret("metaData", deployment.meta_data);
         secret("networkData", deployment.network_data);
     }
-    keep(host, deployment.machine, patch)
+    keep(host, cleaning, patch)
 }
 
 /// Whether a host runs nothing, and was not told to.
@@ -85,12 +85,11 @@ pub fn runs_nothing(host: &BareMetalHost) -> bool {
 }
 
 /// What holds for a host as long as it is the machine's.
-pub fn maintain(host: &BareMetalHost, machine: &Metal3Machine) -> Option<Value> {
-    keep(host, machine, HostChanges::default())
+pub fn maintain(host: &BareMetalHost, cleaning: Option<AutomatedCleaningMode>) -> Option<Value> {
+    keep(host, cleaning, HostChanges::default())
 }
 
-fn keep(host: &BareMetalHost, machine: &Metal3Machine, mut patch: HostChanges) -> Option<Value> {
-    let cleaning = machine.spec.automated_cleaning_mode;
+fn keep(host: &BareMetalHost, cleaning: Option<AutomatedCleaningMode>, mut patch: HostChanges) -> Option<Value> {
     if cleaning.is_some() && host.spec.automated_cleaning_mode != cleaning {
         patch.spec("automatedCleaningMode", json!(cleaning));
     }
@@ -122,6 +121,17 @@ pub struct Keep {
     pub cluster: String,
 }
 
+/// What of a machine's a host was told, besides what it is to run. Only that is taken back: what the host had before stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Told<'a> {
+    /// Secret with user data.
+    pub user_data: Option<&'a SecretReference>,
+    /// Secret with meta data.
+    pub meta_data: Option<&'a SecretReference>,
+    /// Secret with network data.
+    pub network_data: Option<&'a SecretReference>,
+}
+
 /// How far a host is that is to be let go.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Release {
@@ -136,11 +146,17 @@ pub enum Release {
 }
 
 /// Lets a host go, step by step.
-pub fn release(host: &BareMetalHost, machine: &Metal3Machine, cluster: Option<&str>, keep: Option<&Keep>) -> Release {
-    if !is_of(host, machine) {
+pub fn release(
+    host: &BareMetalHost,
+    machine: &MachineId,
+    told: Told<'_>,
+    cluster: Option<&str>,
+    keep: Option<&Keep>,
+) -> Release {
+    if !machine.has(host) {
         return Release::NotOurs;
     }
-    if let Some(patch) = end(host, machine).of(host) {
+    if let Some(patch) = end(host, told).of(host) {
         return Release::Tell(patch);
     }
     let status = host.status.clone().unwrap_or_default();
@@ -189,7 +205,7 @@ pub fn release(host: &BareMetalHost, machine: &Metal3Machine, cluster: Option<&s
 }
 
 /// Nothing is to run any more, and nothing of the machine's is left.
-fn end(host: &BareMetalHost, machine: &Metal3Machine) -> HostChanges {
+fn end(host: &BareMetalHost, told: Told<'_>) -> HostChanges {
     let mut patch = HostChanges::default();
     if host.spec.image.is_some() {
         patch.spec("image", Value::Null);
@@ -197,14 +213,12 @@ fn end(host: &BareMetalHost, machine: &Metal3Machine) -> HostChanges {
     if host.spec.custom_deploy.is_some() {
         patch.spec("customDeploy", Value::Null);
     }
-    let status = machine.status.clone().unwrap_or_default();
     for (field, told, there) in [
-        ("userData", &status.user_data, &host.spec.user_data),
-        ("metaData", &status.meta_data, &host.spec.meta_data),
-        ("networkData", &status.network_data, &host.spec.network_data),
+        ("userData", told.user_data, &host.spec.user_data),
+        ("metaData", told.meta_data, &host.spec.meta_data),
+        ("networkData", told.network_data, &host.spec.network_data),
     ] {
-        // What the host had before it was this machine's stays.
-        if told.is_some() && there.as_ref().map(|there| &there.name) == told.as_ref().map(|told| &told.name) {
+        if told.is_some() && there.as_ref().map(|there| &there.name) == told.map(|told| &told.name) {
             patch.spec(field, Value::Null);
         }
     }
@@ -254,6 +268,7 @@ pub fn pause(host: &BareMetalHost, is_paused: bool) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::hosts::consumer::MachineKind;
 
     fn host(change: Value) -> BareMetalHost {
         let mut host = json!({
@@ -265,14 +280,12 @@ mod tests {
         serde_json::from_value(host).expect("a host")
     }
 
-    fn machine(change: Value) -> Metal3Machine {
-        let mut machine = json!({
-            "apiVersion": API_VERSION, "kind": "Metal3Machine",
-            "metadata": {"name": "m", "namespace": "rack"},
-            "spec": {"image": {"url": "http://x/y", "checksum": "aa"}},
-        });
-        json_patch::merge(&mut machine, &change);
-        serde_json::from_value(machine).expect("a machine")
+    fn machine() -> MachineId {
+        MachineId { kind: MachineKind::Metal3, namespace: "rack".into(), name: "m".into() }
+    }
+
+    fn secret(name: &str) -> SecretReference {
+        SecretReference { name: Some(name.into()), namespace: None }
     }
 
     /// The host after a patch.
@@ -284,7 +297,7 @@ mod tests {
 
     fn ours(change: Value) -> BareMetalHost {
         let claimed = host(json!({}));
-        let mut claimed = json!(after(&claimed, claim(&claimed, &machine(json!({})), "c")));
+        let mut claimed = json!(after(&claimed, claim(&claimed, &machine(), Some("c"))));
         json_patch::merge(&mut claimed, &change);
         serde_json::from_value(claimed).expect("a host")
     }
@@ -293,7 +306,7 @@ mod tests {
     fn a_claim_is_of_one_version_and_leaves_nothing_of_the_one_before() {
         let reference = json!({"kind": "Cluster", "name": "c", "namespace": "rack", "apiVersion": "x/v1", "uid": "u"});
         let kept = host(json!({"spec": {"consumerRef": reference}, "metadata": {"labels": {LABEL_REUSE: "md-w"}}}));
-        let patch = claim(&kept, &machine(json!({})), "c").expect("a patch");
+        let patch = claim(&kept, &machine(), Some("c")).expect("a patch");
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         let claimed = after(&kept, Some(patch));
         let consumer = claimed.spec.consumer_ref.clone().expect("a consumer");
@@ -303,26 +316,31 @@ mod tests {
         );
         assert_eq!(claimed.labels().get(LABEL_CLUSTER).map(String::as_str), Some("c"));
         assert!(!claimed.labels().contains_key(LABEL_REUSE));
-        assert_eq!(claim(&claimed, &machine(json!({})), "c"), None, "twice is once");
+        assert_eq!(claim(&claimed, &machine(), Some("c")), None, "twice is once");
     }
 
     #[test]
     fn a_host_is_told_once_what_to_run() {
-        let machine = machine(json!({"spec": {"image": {"diskFormat": "qcow2"}, "automatedCleaningMode": "disabled"}}));
-        let secret = |name: &str| SecretReference { name: Some(name.into()), namespace: None };
-        let (user, network) = (secret("u"), secret("n"));
-        let deployment =
-            Deployment { machine: &machine, user_data: &user, meta_data: None, network_data: Some(&network) };
-        let told = after(&ours(json!({})), deploy(&ours(json!({})), deployment));
+        let image = json!({"url": "http://x/y", "checksum": "aa", "diskFormat": "qcow2"});
+        let image: Image = serde_json::from_value(image).expect("an image");
+        let (user, network) = (SecretReference { namespace: Some("far".into()), ..secret("u") }, secret("n"));
+        let deployment = Deployment {
+            image: Some(&image),
+            user_data: Some(&user),
+            network_data: Some(&network),
+            ..Deployment::default()
+        };
+        let deploy = |host: &BareMetalHost| deploy(host, &machine(), Some(AutomatedCleaningMode::Disabled), deployment);
+        let told = after(&ours(json!({})), deploy(&ours(json!({}))));
         assert_eq!(json!(told.spec.image), json!({"url": "http://x/y", "checksum": "aa", "format": "qcow2"}));
         assert_eq!(json!(told.spec.user_data), json!({"name": "u", "namespace": "rack"}));
         assert_eq!(json!(told.spec.network_data), json!({"name": "n", "namespace": "rack"}));
         assert!(told.spec.meta_data.is_none() && told.spec.online);
         assert_eq!(json!(told.spec.automated_cleaning_mode), json!("disabled"));
-        assert_eq!(deploy(&told, deployment), None);
+        assert_eq!(deploy(&told), None);
         // It runs something already: only what is always so is set.
         let running = ours(json!({"spec": {"image": {"url": "http://other"}}}));
-        let patch = deploy(&running, deployment).expect("a patch");
+        let patch = deploy(&running).expect("a patch");
         assert_eq!(patch["spec"], json!({"online": true, "automatedCleaningMode": "disabled"}));
         // No checksum of a kind that says nothing.
         let plain = Image { url: "oci://x/y".into(), checksum: Some(String::new()), ..Image::default() };
@@ -331,7 +349,9 @@ mod tests {
 
     #[test]
     fn a_host_is_let_go_when_it_is_through() {
-        let leaving = machine(json!({"status": {"userData": {"name": "u"}, "metaData": {"name": "other"}}}));
+        let (user, meta) = (secret("u"), secret("other"));
+        let told = Told { user_data: Some(&user), meta_data: Some(&meta), network_data: None };
+        let release = |host: &BareMetalHost| release(host, &machine(), told, Some("c"), None);
         let host_in = |state: &str, more: Value| {
             let mut host = json!(ours(json!({"status": {"provisioning": {"state": state}}})));
             json_patch::merge(&mut host, &more);
@@ -341,17 +361,17 @@ mod tests {
             "provisioned",
             json!({"spec": {"online": true, "image": {"url": "x"}, "userData": {"name": "u"}, "metaData": {"name": "m"}}}),
         );
-        let Release::Tell(patch) = release(&running, &leaving, Some("c"), None) else { panic!("it runs") };
+        let Release::Tell(patch) = release(&running) else { panic!("it runs") };
         assert_eq!(patch["spec"], json!({"image": null, "userData": null, "online": false}));
         for state in
             ["preparing", "provisioning", "provisioned", "deprovisioning", "powering off before delete", "deleting"]
         {
-            let release = release(&host_in(state, json!({})), &leaving, Some("c"), None);
-            assert_eq!(release, Release::Wait(format!("BareMetalHost h is {state}")), "{state}");
+            let how_far = release(&host_in(state, json!({})));
+            assert_eq!(how_far, Release::Wait(format!("BareMetalHost h is {state}")), "{state}");
         }
         for state in ["", "unmanaged", "registering", "match profile", "inspecting", "ready", "available"] {
             let host = host_in(state, json!({}));
-            let Release::LetGo(patch) = release(&host, &leaving, Some("c"), None) else { panic!("{state}") };
+            let Release::LetGo(patch) = release(&host) else { panic!("{state}") };
             let free = after(&host, Some(patch));
             assert!(
                 free.spec.consumer_ref.is_none() && free.labels().is_empty() && free.annotations().is_empty(),
@@ -359,28 +379,30 @@ mod tests {
             );
         }
         let external = |on: bool| host_in("externally provisioned", json!({"status": {"poweredOn": on}}));
-        assert!(matches!(release(&external(true), &leaving, Some("c"), None), Release::Wait(_)));
-        assert!(matches!(release(&external(false), &leaving, Some("c"), None), Release::LetGo(_)));
+        assert!(matches!(release(&external(true)), Release::Wait(_)));
+        assert!(matches!(release(&external(false)), Release::LetGo(_)));
         // With its power left on, where it must not be switched off.
         let lasting = host_in("available", json!({"spec": {"disablePowerOff": true}}));
-        let Release::Tell(patch) = release(&lasting, &leaving, Some("c"), None) else { panic!("it is off") };
+        let Release::Tell(patch) = release(&lasting) else { panic!("it is off") };
         assert_eq!(patch["spec"], json!({"online": true}));
         let stuck = host_in(
             "provisioned",
             json!({"status": {"errorMessage": "no BMC"}, "metadata": {"annotations": {"baremetalhost.metal3.io/detached": ""}}}),
         );
         assert_eq!(
-            release(&stuck, &leaving, Some("c"), None),
+            release(&stuck),
             Release::Wait("BareMetalHost h is provisioned, with an error: no BMC, and detached".into())
         );
-        assert_eq!(release(&host(json!({})), &leaving, Some("c"), None), Release::NotOurs);
+        assert_eq!(release(&host(json!({}))), Release::NotOurs);
     }
 
     #[test]
     fn a_host_is_kept_for_whoever_comes_next() {
         let host = ours(json!({"status": {"provisioning": {"state": "available"}}}));
         let keep = Keep { for_whom: "md-w".into(), cluster: "c".into() };
-        let Release::LetGo(patch) = release(&host, &machine(json!({})), Some("c"), Some(&keep)) else { panic!() };
+        let Release::LetGo(patch) = release(&host, &machine(), Told::default(), Some("c"), Some(&keep)) else {
+            panic!()
+        };
         let kept = after(&host, Some(patch));
         let consumer = kept.spec.consumer_ref.clone().expect("a consumer");
         assert_eq!((consumer.kind.as_deref(), consumer.name.as_deref()), (Some("Cluster"), Some("c")));

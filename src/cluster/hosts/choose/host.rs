@@ -7,16 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
 use super::needs::Capacity;
-use crate::api::infrastructure::GROUP;
-use crate::api::metal3::{
-    ANNOTATION_DETACHED, ANNOTATION_PAUSED, BareMetalHost, HardwareData, ObjectReference, ProvisioningState,
-};
-use crate::cluster::infrastructure::names::{ANNOTATION_UNHEALTHY, ANNOTATION_UNHEALTHY_OLD, MACHINE_KIND};
+use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED, BareMetalHost, HardwareData, ProvisioningState};
+use crate::cluster::hosts::consumer::{Consumer, MachineId};
+use crate::cluster::hosts::names::{ANNOTATION_UNHEALTHY, ANNOTATION_UNHEALTHY_OLD};
 use crate::runtime::{Mention, essence};
 
 /// Bytes of labels that are kept of a host. One with more is given to nobody.
 const MOST_LABELS: usize = 16 << 10;
-/// Letters that are kept of an error and of a consumer's name.
+/// Letters that are kept of an error.
 const SHOWN: usize = 120;
 
 /// Letters of a name that a host is found by.
@@ -65,48 +63,6 @@ impl Barred {
     }
 }
 
-/// Who has a host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Consumer {
-    /// Nobody.
-    #[default]
-    Nobody,
-    /// The Metal3Machine of this name.
-    Machine {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// Something else: its kind and its name.
-    Other {
-        /// Kind.
-        kind: String,
-        /// Name.
-        name: String,
-    },
-}
-
-impl Consumer {
-    /// As a host names it. The version says nothing.
-    pub fn of(reference: Option<&ObjectReference>, namespace: &str) -> Self {
-        let Some(reference) = reference else { return Self::Nobody };
-        let text = |text: &Option<String>| text.as_deref().unwrap_or_default().chars().take(253).collect::<String>();
-        let (kind, name) = (text(&reference.kind), text(&reference.name));
-        let group = reference.api_version.as_deref().unwrap_or_default().split('/').next();
-        if kind == MACHINE_KIND && group == Some(GROUP) {
-            let namespace = reference.namespace.clone().unwrap_or_else(|| namespace.to_owned());
-            return Self::Machine { namespace, name };
-        }
-        Self::Other { kind, name }
-    }
-
-    /// Whether it is this Metal3Machine.
-    pub fn is_machine(&self, of_namespace: &str, named: &str) -> bool {
-        matches!(self, Self::Machine { namespace, name } if namespace == of_namespace && name == named)
-    }
-}
-
 impl From<&BareMetalHost> for HostView {
     fn from(host: &BareMetalHost) -> Self {
         let labels = host.labels();
@@ -138,9 +94,9 @@ pub fn hosts_of(namespace: &str) -> Mention {
     Mention::new("Namespace", namespace, "")
 }
 
-/// A Metal3Machine, as the one that has a host of its namespace.
-pub fn had_by(namespace: &str, machine: &str) -> Mention {
-    Mention::new(MACHINE_KIND, namespace, machine)
+/// A machine, as the one that has a host of its namespace.
+pub fn had_by(machine: &MachineId) -> Mention {
+    Mention::new(machine.kind.kind(), &machine.namespace, &machine.name)
 }
 
 /// A Secret, as the one with the credentials of a host's BMC.
@@ -153,7 +109,7 @@ impl HostView {
     pub fn mentions(host: &BareMetalHost) -> Vec<Mention> {
         let namespace = host.namespace().unwrap_or_default();
         let machine = match Consumer::of(host.spec.consumer_ref.as_ref(), &namespace) {
-            Consumer::Machine { namespace: of, name } if of == namespace => Some(had_by(&namespace, &name)),
+            Consumer::Machine(machine) if machine.namespace == namespace => Some(had_by(&machine)),
             _ => None,
         };
         let secret = host.spec.bmc.as_ref().map(|bmc| bmc.credentials_name.as_str());

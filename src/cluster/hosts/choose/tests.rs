@@ -11,6 +11,7 @@ use super::needs::{MIN_CPUS, MIN_MEMORY};
 use super::*;
 use crate::api::infrastructure::HostSelector;
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
+use crate::cluster::hosts::consumer::MachineKind;
 
 /// A free host; `change` is merged into it.
 fn host(name: &str, change: serde_json::Value) -> HostView {
@@ -28,13 +29,18 @@ fn sized(name: &str, cpus: u64, gibibytes: u64) -> HostView {
     host(name, json!({"status": {"hardware": {"cpu": {"count": cpus}, "ramMebibytes": gibibytes << 10}}}))
 }
 
+fn machine(kind: MachineKind, name: &str) -> MachineId {
+    MachineId { kind, namespace: "rack".into(), name: name.into() }
+}
+
 fn wish() -> Wish {
     Wish {
-        namespace: "rack".into(),
-        name: "m".into(),
-        cluster: "c".into(),
+        machine: machine(MachineKind::Metal3, "m"),
+        cluster: Some("c".into()),
+        selector: Selector::default(),
+        needs: Needs::default(),
         reuse: Some("md-workers".into()),
-        ..Wish::default()
+        failure_domain: None,
     }
 }
 
@@ -128,6 +134,14 @@ fn the_order_is_the_documented_one() {
     };
     let had = |name: &str| host(name, consumer("Metal3Machine", "m", GROUP));
     let in_domain = |name: &str| Wish { failure_domain: Some(name.into()), ..wish() };
+    // A machine of the other kind and the same name is another one.
+    let old = Wish { machine: machine(MachineKind::MachineApi, "m"), cluster: None, reuse: None, ..wish() };
+    let why = chosen(&old, &[had("c")]).unwrap_err();
+    assert!(why.contains("claimed by others (c: Metal3Machine m)"), "{why}");
+    let old_has = || host("d", consumer("Machine", "m", "cluster.k8s.io"));
+    assert_eq!(chosen(&old, &[host("a", json!({})), old_has()]), Ok(("d".into(), Way::Had)));
+    let why = chosen(&wish(), &[old_has()]).unwrap_err();
+    assert!(why.contains("claimed by others (d: Machine m)"), "{why}");
     // The one that is had, whatever else there is.
     assert_eq!(chosen(&wish(), &[host("a", json!({})), reuse("b", "available"), had("c")]), Ok(("c".into(), Way::Had)));
     // One that is kept, before free ones; while none is available, it is waited for.
@@ -138,7 +152,7 @@ fn the_order_is_the_documented_one() {
     let other = Wish { reuse: None, ..wish() };
     assert_eq!(chosen(&other, &hosts), Ok(("a".into(), Way::Free)));
     // A cluster's hosts are not another's.
-    let other = Wish { cluster: "d".into(), ..wish() };
+    let other = Wish { cluster: Some("d".into()), ..wish() };
     let why = chosen(&other, &[reuse("c", "available")]).unwrap_err();
     assert!(why.contains("claimed by others (c: Cluster c)"), "{why}");
     // The failure domain is a wish.
@@ -177,7 +191,7 @@ proptest! {
         let views: Vec<HostView> = hosts.iter().enumerate().map(|(number, (kind, cpus, memory, near))| {
             let mut view = sized(&format!("h{number}"), *cpus, *memory);
             match kind {
-                0 => view.consumer = Consumer::Machine { namespace: "rack".into(), name: "other".into() },
+                0 => view.consumer = Consumer::Machine(machine(MachineKind::Metal3, "other")),
                 1 => view.state = ProvisioningState::Provisioned,
                 2 => view.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)),
                 _ => {}

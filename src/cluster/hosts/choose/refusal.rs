@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::host::{Barred, Consumer, HostView};
+use super::host::{Barred, HostView};
 use super::needs::Lack;
 use super::selector::Unmet;
+use crate::cluster::hosts::consumer::Consumer;
 
 /// Hosts that are named for each reason.
 const NAMED: usize = 3;
@@ -63,7 +64,7 @@ impl Refusal {
     /// What is particular to one host.
     fn detail(&self) -> Option<String> {
         match self {
-            Self::Claimed(Consumer::Machine { name, .. }) => Some(format!("Metal3Machine {name}")),
+            Self::Claimed(Consumer::Machine(machine)) => Some(format!("{} {}", machine.kind.kind(), machine.name)),
             Self::Claimed(Consumer::Other { kind, name }) => Some(format!("{kind} {name}")),
             Self::Kept(by) | Self::Failed(by) => Some(by.clone()),
             Self::State("") => Some("new".into()),

@@ -11,11 +11,12 @@ use std::time::Duration;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::api::metal3::BareMetalHost;
-use crate::cluster::infrastructure::choose::{
-    Candidate, Choice, Consumer, HardwareView, HostView, Way, Wish, choose, had_by, has_credentials, hosts_of,
+use super::choose::{
+    Candidate, Choice, HardwareView, HostView, Way, Wish, choose, had_by, has_credentials, hosts_of, refusal,
 };
-use crate::runtime::{Cache, Key, Wakes, key};
+use super::consumer::{Consumer, MachineId, MachineKind};
+use crate::api::metal3::{BareMetalHost, HardwareData};
+use crate::runtime::{Cache, Key, Wakes, Watches, key};
 
 /// How long a host that was taken counts as such before that is heard of: it is told of at once, unless a watch is broken.
 const UNHEARD: Duration = Duration::from_secs(30);
@@ -25,8 +26,6 @@ const UNHEARD: Duration = Duration::from_secs(30);
 pub struct Hosts {
     hosts: Cache<HostView>,
     hardware: Cache<HardwareView>,
-    /// Machines, which are looked at again.
-    machines: Wakes,
     taken: Arc<Mutex<Taking>>,
 }
 
@@ -35,12 +34,14 @@ pub struct Hosts {
 struct Taking {
     by_host: HashMap<Key, Intent>,
     /// Machines that got no host while others were about to take some.
-    waiting: HashSet<Key>,
+    waiting: HashSet<MachineId>,
+    /// How machines of each kind are looked at again.
+    wakes: HashMap<MachineKind, Wakes>,
 }
 
 /// A machine is about to take a host.
 struct Intent {
-    machine: Key,
+    machine: MachineId,
     /// Set once it has taken it: until then that is to be heard of.
     until: Option<Instant>,
 }
@@ -82,9 +83,16 @@ impl Drop for Pick {
 }
 
 impl Hosts {
-    /// Those in the caches, for machines that are looked at again by these wakes.
-    pub fn new(hosts: Cache<HostView>, hardware: Cache<HardwareView>, machines: Wakes) -> Self {
-        Self { hosts, hardware, machines, taken: Arc::default() }
+    /// None yet, until the watches run.
+    pub fn new(watches: &mut Watches) -> Self {
+        let hosts = Cache::indexed(watches, |object: &BareMetalHost| object.into(), HostView::mentions);
+        let hardware = Cache::new(watches, |object: &HardwareData| HardwareView::from(object));
+        Self { hosts, hardware, taken: Arc::default() }
+    }
+
+    /// Has machines of this kind that got no host looked at again by these wakes.
+    pub fn wake_by(&self, kind: MachineKind, wakes: Wakes) {
+        self.taking().wakes.insert(kind, wakes);
     }
 
     /// Chooses a host for a machine, which is about to take it then.
@@ -93,17 +101,17 @@ impl Hosts {
     ///
     /// Why there is none.
     pub fn pick(&self, wish: &Wish) -> Result<Pick, NoHost> {
-        let machine = (wish.namespace.clone(), wish.name.clone());
+        let (machine, namespace) = (&wish.machine, &wish.machine.namespace);
         let mut taken = self.taking();
         let now = Instant::now();
         let is_heard_of =
-            |host: &Key| self.hosts.get(host).is_none_or(|host| matches!(host.consumer, Consumer::Machine { .. }));
+            |host: &Key| self.hosts.get(host).is_none_or(|host| matches!(host.consumer, Consumer::Machine(_)));
         taken.by_host.retain(|host, intent| {
             let is_past = intent.until.is_some_and(|until| until <= now || is_heard_of(host));
-            intent.machine != machine && !is_past
+            intent.machine != *machine && !is_past
         });
-        taken.waiting.remove(&machine);
-        let hosts = self.hosts.mentioning(&hosts_of(&wish.namespace));
+        taken.waiting.remove(machine);
+        let hosts = self.hosts.mentioning(&hosts_of(namespace));
         let hardware: Vec<_> = hosts.iter().map(|host| (host, self.hardware.get(&key(host.as_ref())))).collect();
         let candidates: Vec<Candidate<'_>> = hardware
             .iter()
@@ -115,14 +123,14 @@ impl Hosts {
             .collect();
         match choose(wish, &candidates) {
             Choice::Host(name, way) => {
-                let host = (wish.namespace.clone(), name.to_owned());
-                taken.by_host.insert(host.clone(), Intent { machine, until: None });
+                let host = (namespace.clone(), name.to_owned());
+                taken.by_host.insert(host.clone(), Intent { machine: machine.clone(), until: None });
                 Ok(Pick { hosts: self.clone(), host, way, is_taken: false })
             }
             Choice::None(why) => {
                 let is_passing = candidates.iter().any(|one| one.taken);
                 if is_passing {
-                    taken.waiting.insert(machine);
+                    taken.waiting.insert(machine.clone());
                 }
                 Err(NoHost { why, is_passing })
             }
@@ -139,13 +147,16 @@ impl Hosts {
             return;
         }
         taken.by_host.remove(host);
-        let here: Vec<Key> = taken.waiting.extract_if(|machine| machine.0 == host.0).collect();
-        drop(taken);
-        here.into_iter().for_each(|machine| self.machines.wake(machine));
+        let here: Vec<MachineId> = taken.waiting.extract_if(|machine| machine.namespace == host.0).collect();
+        for machine in here {
+            if let Some(wakes) = taken.wakes.get(&machine.kind) {
+                wakes.wake((machine.namespace, machine.name));
+            }
+        }
     }
 
     /// A machine is gone, and waits for nothing.
-    pub fn forget(&self, machine: &Key) {
+    pub fn forget(&self, machine: &MachineId) {
         self.taking().waiting.remove(machine);
     }
 
@@ -154,9 +165,12 @@ impl Hosts {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What inspection found of a host.
-    pub fn hardware(&self, host: &Key) -> Option<Arc<HardwareView>> {
-        self.hardware.get(host)
+    /// Whether a machine may have a host, as it is now.
+    pub fn may_have(&self, wish: &Wish, found: &BareMetalHost) -> bool {
+        let view = HostView::from(found);
+        let inspected = self.hardware.get(&key(found));
+        let capacity = inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(view.capacity.as_ref());
+        refusal(wish, &Candidate { host: &view, capacity, taken: false }).is_none()
     }
 
     /// The other hosts of a host's namespace that have this Secret for their BMCs.
@@ -167,8 +181,8 @@ impl Hosts {
     }
 
     /// The host that a machine has, as far as is known.
-    pub fn of(&self, (namespace, name): &Key) -> Option<String> {
-        let all = self.hosts.mentioning(&had_by(namespace, name));
-        all.into_iter().find(|host| host.consumer.is_machine(namespace, name))?.metadata.name.clone()
+    pub fn of(&self, machine: &MachineId) -> Option<String> {
+        let all = self.hosts.mentioning(&had_by(machine));
+        all.into_iter().find(|host| host.consumer.is(machine))?.metadata.name.clone()
     }
 }
