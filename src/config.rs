@@ -22,7 +22,7 @@ mod span;
 mod webhooks;
 
 pub use backup::BackupConfig;
-pub use cluster::{Actor, ClusterConfig, Controllers};
+pub use cluster::{Actor, ClusterConfig, Controllers, DefaultImage};
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
 pub use kubespray::KubesprayConfig;
 pub use network::{AddressRange, NetworkConfig, NetworkMode, ReservationConfig};

@@ -11,7 +11,7 @@ use crate::boot::neighbour::Cards;
 use crate::cluster;
 use crate::cluster::hosts::Hosts;
 use crate::cluster::workload::Workloads;
-use crate::config::{Config, HostConfig, WebhooksConfig};
+use crate::config::{Config, DefaultImage, HostConfig, WebhooksConfig};
 use crate::dhcp::{self, Leases, Reservations, ServicePorts};
 use crate::host::directory::Directory;
 use crate::host::logs::Logs;
@@ -40,6 +40,8 @@ const LIVES: &[Entry] = &[
     entry(cluster::bootstrap::module, bootstrap),
     entry(cluster::data::module, |house| Some(Box::new(cluster::data::MachineData::new(house.watches, house.config)?))),
     entry(cluster::ipam::module, |house| Some(Box::new(cluster::ipam::Addresses::new(house.watches, house.config)?))),
+    // After Cluster API's group: of two kinds of one name a client takes the one that it hears of first.
+    entry(cluster::machine_api::module, |house| Some(Box::new(machine_api(house)))),
     entry(kubespray::provisioning::module, |house| {
         Some(Box::new(kubespray::provisioning::ProvisioningAgent::new(house.watches)))
     }),
@@ -190,6 +192,12 @@ fn infrastructure(house: &mut House<'_>) -> cluster::infrastructure::Infrastruct
     cluster::infrastructure::Infrastructure::new(house.watches, hosts, house.workloads.clone())
 }
 
+fn machine_api(house: &mut House<'_>) -> cluster::machine_api::MachineApi {
+    let hosts = acts_on(house, api::machine_api::GROUP).then(|| hosts(house));
+    let default_image = house.config.cluster.default_image.as_ref().map(DefaultImage::image);
+    cluster::machine_api::MachineApi::new(house.watches, hosts, default_image)
+}
+
 /// The hosts that machines of every kind choose from.
 fn hosts(house: &mut House<'_>) -> Hosts {
     let House { hosts, watches, .. } = house;
@@ -230,7 +238,9 @@ pub fn declared() -> impl Iterator<Item = Declared> {
 /// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;
 /// those of Cluster API and of Metal3's managers for it are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    let of_clusters = |group: &str| group.ends_with("cluster.x-k8s.io") || group == ipam::metal3::GROUP;
+    let of_clusters = |group: &str| {
+        group.ends_with("cluster.x-k8s.io") || [ipam::metal3::GROUP, api::machine_api::GROUP].contains(&group)
+    };
     kinds().into_iter().filter(|kind| !of_clusters(&kind.crd.spec.group)).collect()
 }
 
@@ -363,6 +373,14 @@ mod tests {
             let name = kind.crd.metadata.name.clone().unwrap();
             assert!(!has_null(&serde_json::to_value(&kind.crd.spec).unwrap()), "{name}");
         }
+    }
+
+    #[test]
+    fn of_two_kinds_of_one_name_cluster_apis_is_heard_of_first() {
+        let kinds = kinds();
+        let machines = kinds.iter().map(|kind| &kind.crd.spec).filter(|spec| spec.names.plural == "machines");
+        let groups: Vec<&str> = machines.map(|spec| spec.group.as_str()).collect();
+        assert_eq!(groups, ["cluster.x-k8s.io", "cluster.k8s.io"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! |  | [`control_plane`] | `controlplane.cluster.x-k8s.io`: control planes that kubeadm makes |
 //! |  | [`data`] | Metal3's templates of meta data and network data, and what is made of them |
 //! |  | [`infrastructure`] | `infrastructure.cluster.x-k8s.io`: what Metal3 adds for each |
+//! |  | [`machine_api`] | `cluster.k8s.io`: Machines of old that ask for a host |
 //! |  | [`ipam`] | `ipam.metal3.io` and `ipam.cluster.x-k8s.io`: addresses for machines |
 //! |  | [`bootstrap`] | `bootstrap.cluster.x-k8s.io`: how kubeadm makes machines nodes |
 //! | base | [`certificates`] | certificates of clusters, and the kubeconfig of their administrators |
@@ -26,6 +27,7 @@ pub mod data;
 pub mod hosts;
 pub mod infrastructure;
 pub mod ipam;
+pub mod machine_api;
 pub mod workload;
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::api::infrastructure::v1beta2::Image;
+use crate::api::infrastructure::{ChecksumType, DiskFormat};
 use crate::outbound::Allowed;
 
 /// `[cluster]`
@@ -14,6 +16,47 @@ pub struct ClusterConfig {
     pub controllers: Option<Controllers>,
     /// Addresses that are special to this box, at which API servers of clusters may be all the same.
     pub allow: Vec<Allowed>,
+    /// What Machines of `cluster.k8s.io` run whose `providerSpec` has no field for it, or leaves it out where it may.
+    pub default_image: Option<DefaultImage>,
+}
+
+/// An image that the site names for those who name none.
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct DefaultImage {
+    /// Where it is.
+    pub url: String,
+    /// Its checksum, or where that is. Live systems need none, and registries (`oci://`) check by themselves.
+    pub checksum: Option<String>,
+    /// Algorithm of the checksum; by its length when unset.
+    pub checksum_type: Option<ChecksumType>,
+    /// Form of the image; found out when unset.
+    pub format: Option<DiskFormat>,
+}
+
+impl DefaultImage {
+    /// As machines name it.
+    pub fn image(&self) -> Image {
+        let Self { url, checksum, checksum_type, format } = self.clone();
+        Image { url, checksum, checksum_type, disk_format: format }
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let is_url = self.url.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some() && uri.authority().is_some());
+        if !is_url {
+            faults.push(format!("cluster.default_image.url {:?} is not a URL", self.url));
+        }
+        let has_checksum = self.checksum.as_ref().is_some_and(|checksum| !checksum.is_empty());
+        let is_of_registry = self.url.to_lowercase().starts_with("oci://");
+        if is_of_registry && has_checksum {
+            faults.push("cluster.default_image.checksum must be left out for oci:// URLs".into());
+        }
+        if !is_of_registry && !has_checksum && self.format != Some(DiskFormat::LiveIso) {
+            faults.push("cluster.default_image.checksum is missing".into());
+        }
+        faults
+    }
 }
 
 /// Who acts, for all groups or for each.
@@ -39,6 +82,7 @@ pub enum Actor {
 /// Groups that Slipway has controllers for.
 const GROUPS: &[&str] = &[
     "bootstrap.cluster.x-k8s.io",
+    "cluster.k8s.io",
     "cluster.x-k8s.io",
     "controlplane.cluster.x-k8s.io",
     "infrastructure.cluster.x-k8s.io",
@@ -59,11 +103,14 @@ impl ClusterConfig {
 
     /// What is wrong with it, one line for each fault.
     pub(super) fn faults(&self) -> Vec<String> {
-        let Some(Controllers::ByGroup(groups)) = &self.controllers else { return Vec::new() };
-        let unknown = groups.keys().filter(|group| !GROUPS.contains(&group.as_str()));
-        unknown
-            .map(|group| format!("cluster.controllers: there are none for {group:?}, only for {}", GROUPS.join(", ")))
-            .collect()
+        let mut faults = self.default_image.as_ref().map(DefaultImage::faults).unwrap_or_default();
+        if let Some(Controllers::ByGroup(groups)) = &self.controllers {
+            let unknown = groups.keys().filter(|group| !GROUPS.contains(&group.as_str()));
+            let said =
+                |group| format!("cluster.controllers: there are none for {group:?}, only for {}", GROUPS.join(", "));
+            faults.extend(unknown.map(said));
+        }
+        faults
     }
 }
 
@@ -80,6 +127,7 @@ mod tests {
             ("controllers = 'built-in'", "ipam.metal3.io", true, true),
             ("[controllers]\n'cluster.x-k8s.io' = 'off'", "cluster.x-k8s.io", false, false),
             ("[controllers]\n'cluster.x-k8s.io' = 'off'", "ipam.metal3.io", true, true),
+            ("[controllers]\n'cluster.k8s.io' = 'off'", "cluster.k8s.io", false, false),
         ];
         for (text, group, elsewhere, acts) in rows {
             let config: ClusterConfig = toml::from_str(text).unwrap();
@@ -88,5 +136,27 @@ mod tests {
         }
         let odd: ClusterConfig = toml::from_str("[controllers]\n'metal3.io' = 'off'").unwrap();
         assert!(odd.faults()[0].contains("\"metal3.io\""), "{:?}", odd.faults());
+    }
+
+    #[test]
+    fn a_default_image_is_one_that_can_be_had() {
+        let rows = [
+            ("url = 'http://x/y.qcow2'\nchecksum = 'aa'\nchecksum_type = 'sha256'\nformat = 'qcow2'", ""),
+            ("url = 'http://x/y.iso'\nformat = 'live-iso'", ""),
+            ("url = 'oci://x/y'", ""),
+            ("url = 'oci://x/y'\nchecksum = 'aa'", "must be left out"),
+            ("url = 'http://x/y'", "checksum is missing"),
+            ("url = 'y.qcow2'\nchecksum = 'aa'", "is not a URL"),
+        ];
+        for (text, said) in rows {
+            let config: ClusterConfig = toml::from_str(&format!("[default_image]\n{text}")).unwrap();
+            let faults = config.faults();
+            match said {
+                "" => assert_eq!(faults, Vec::<String>::new(), "{text}"),
+                said => assert!(faults.len() == 1 && faults[0].contains(said), "{text}: {faults:?}"),
+            }
+        }
+        let odd = toml::from_str::<ClusterConfig>("[default_image]\nurl = 'x'\nkind = 'y'");
+        assert!(odd.unwrap_err().to_string().contains("kind"));
     }
 }
