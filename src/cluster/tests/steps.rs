@@ -191,7 +191,7 @@ fn host_told(story: &Story<'_>) -> Done {
         .when("BareMetalHost", &story.host, "was told what to run", |object| !object["spec"]["image"].is_null())?;
     story.when("BareMetalHost", &story.host, "was told the image with all of its data", |object| {
         let spec = &object["spec"];
-        let named = |field: &str, name: &str| spec[field] == json!({"name": name, "namespace": NAMESPACE});
+        let named = |field: &str, name: &str| spec[field]["name"] == *name && spec[field]["namespace"] == NAMESPACE;
         object["metadata"]["resourceVersion"] == told.to_string()
             && spec["image"]["url"] == "http://images.test/one.raw"
             && spec["online"] == true

@@ -220,7 +220,8 @@ mod tests {
         };
         let good = progress(&[("a", host(0, true)), ("b", host(0, true))], true);
         let bad = progress(&[("a", host(0, true)), ("b", host(1, true))], true);
-        let rows: Vec<(Cause, &Progress, &[&str], Result<(), &str>)> = vec![
+        type Row<'r> = (Cause, &'r Progress, &'r [&'r str], Result<(), &'r str>);
+        let rows: Vec<Row<'_>> = vec![
             (Cause::Exited(0), &good, &[], Ok(())),
             (Cause::Exited(0), &good, &["a", "b"], Ok(())),
             (Cause::Exited(0), &good, &["a", "c"], Err("nothing was done on c")),

@@ -59,8 +59,9 @@ mod tests {
 
     #[test]
     fn a_secret_has_the_label_of_a_cluster_that_uses_it() {
+        type Row<'r> = (Option<&'r str>, bool, &'r [&'r str], Option<Option<String>>);
         let write = |cluster: &str| Some(Some(cluster.to_owned()));
-        let rows: [(Option<&str>, bool, &[&str], Option<Option<String>>); 11] = [
+        let rows: [Row<'_>; 11] = [
             (None, false, &[], write("own")),
             (Some("own"), false, &["other"], None),
             (Some("other"), false, &["other"], None),
