@@ -188,11 +188,12 @@ fn data_rendered(story: &Story<'_>) -> Done {
 /// 11
 fn host_told(story: &Story<'_>) -> Done {
     let told = story
-        .when("BareMetalHost", &story.host, "was told what to run", |object| !object["spec"]["image"].is_null())?;
+        .when("BareMetalHost", &story.host, "was told what to run", |object| !object["spec"]["image"].is_null())?
+        .to_string();
     story.when("BareMetalHost", &story.host, "was told the image with all of its data", |object| {
         let spec = &object["spec"];
         let named = |field: &str, name: &str| spec[field]["name"] == *name && spec[field]["namespace"] == NAMESPACE;
-        object["metadata"]["resourceVersion"] == told.to_string()
+        object["metadata"]["resourceVersion"] == *told
             && spec["image"]["url"] == "http://images.test/one.raw"
             && spec["online"] == true
             && named("userData", &story.first)
