@@ -10,7 +10,7 @@ use std::fmt::Write;
 const LONGEST: usize = 1000;
 
 /// What begins an expression, a statement and a comment of Jinja.
-const MARKS: [&str; 3] = ["{{", "{%", "{#"];
+const MARKS: [&str; 4] = ["{{", "{%", "{#", "#jinja2:"];
 
 /// A text that Ansible does not evaluate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -133,6 +133,9 @@ pub struct ProvisioningStatus {
     /// The nodes, in the order of the spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeProgress>,
+    /// The inventory itself, in YAML. Unlike the ConfigMap it is nobody's to write who may only edit objects of the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts_yaml: Option<String>,
     /// ConfigMap with the inventory: `hosts.yaml`, `hosts.ini`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<String>,

@@ -64,7 +64,11 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     if let (Ok(Some(identity)), Some(connection)) = (&identity, request.extensions().get::<tls::PeerConnection>()) {
         connection.vouch(&identity.impersonator.as_deref().unwrap_or(identity).user);
     }
-    let route = Route::parse(&path);
+    // Names of objects come from other objects, and a client puts them into its paths as they are: one that is none is nobody's.
+    let route = match &identity {
+        Ok(Some(identity)) if identity.is_in_process() && !is_of_names(request.uri()) => Route::Unknown,
+        _ => Route::parse(&path),
+    };
     let asks = request.uri().query().is_some_and(request::asks_to_watch);
     let watches = method == Method::GET
         && matches!(&route, Route::Resource(target) if target.watch || (asks && target.name.is_none()));
@@ -96,6 +100,15 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
         "the API answered a request"
     );
     response
+}
+
+/// Whether a path is as this program's own clients make them of names: none is empty, and who names an object watches none.
+fn is_of_names(uri: &http::Uri) -> bool {
+    let path = uri.path();
+    let is_whole = path == "/" || !(path.ends_with('/') || path.contains("//"));
+    let watches = uri.query().is_some_and(request::asks_to_watch);
+    let names_one = matches!(Route::parse(path), Route::Resource(target) if target.name.is_some());
+    is_whole && !(watches && names_one)
 }
 
 /// Whom the caller speaks for, when they may.
@@ -453,5 +466,27 @@ async fn answer(context: &RequestContext<'_>, verb: &str, body: Bytes) -> Result
             Ok(remarks.put_on(response))
         }
         _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_none_is_no_list_and_no_watch() {
+        for (uri, wanted) in [
+            ("/", true),
+            ("/api/v1/namespaces/a/secrets", true),
+            ("/api/v1/namespaces/a/secrets?limit=7", true),
+            ("/api/v1/namespaces/a/secrets?watch=true", true),
+            ("/api/v1/namespaces/a/secrets/x", true),
+            ("/api/v1/namespaces/a/secrets/x?watch=true", false),
+            ("/api/v1/namespaces/a/secrets/?", false),
+            ("/api/v1/namespaces/a/secrets/?x", false),
+            ("/api/v1/namespaces/a/secrets//x", false),
+        ] {
+            assert_eq!(is_of_names(&uri.parse().unwrap()), wanted, "{uri}");
+        }
     }
 }

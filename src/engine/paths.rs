@@ -26,7 +26,8 @@ pub(super) fn layer() -> FilterLayer<impl Fn(Request<Body>) -> Result<Request<Bo
 /// Whether no part of a path leads up, stays, or is escaped. Names of objects have no `%`.
 fn is_of_names(path: &str) -> bool {
     let Some(path) = path.strip_prefix('/') else { return false };
-    !path.contains(['%', '\\']) && !path.split('/').any(|part| matches!(part, "." | "..")) && !path.contains("//")
+    let is_whole = path.is_empty() || !(path.ends_with('/') || path.contains("//"));
+    is_whole && !path.contains(['%', '\\']) && !path.split('/').any(|part| matches!(part, "." | ".."))
 }
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ mod tests {
             ("/api/v1/namespaces/a/secrets/./x", false),
             ("/api/v1/namespaces/a/secrets/%2e%2e/x", false),
             ("/api/v1/namespaces/a/secrets//x", false),
+            ("/api/v1/namespaces/a/secrets/?x", false),
         ] {
             let service = layer().layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(())));
             let asked = service.oneshot(Request::get(path).body(Body::empty()).unwrap()).await;

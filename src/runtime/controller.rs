@@ -78,8 +78,13 @@ pub async fn run<R: Reconcile>(
 ) {
     let also = also.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
     let woken = stream::select(cache.woken(), also);
-    let context = Arc::new(Careful { reconciler, failures: Mutex::default(), shares: Shares::new(R::OF_A_NAMESPACE) });
-    let begun = if R::AT_ONCE == 0 && R::OF_A_NAMESPACE > 0 { BEGUN } else { R::AT_ONCE };
+    let context = Arc::new(Careful {
+        reconciler,
+        failures: Mutex::default(),
+        shares: Shares::new(R::OF_A_NAMESPACE, R::AT_ONCE),
+    });
+    // Where namespaces have shares, these say how many are looked at: who has no place is to be sent away, and not to wait in front.
+    let begun = if R::OF_A_NAMESPACE > 0 { BEGUN } else { R::AT_ONCE };
     // Which objects there are is in the cache already.
     let controller = Controller::for_stream(stream::pending(), cache.store().clone())
         .with_config(Config::default().concurrency(begun))

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 /// Objects that are asked for at once.
-const PAGE: u32 = 50;
+const PAGE: u32 = 16;
 
 /// Looks at every object of a kind, part by part: together they may be larger than the memory.
 ///

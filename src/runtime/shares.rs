@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// Places of all namespaces together.
 const OF_ALL: u16 = 128;
-/// Of these, the last ones, which are for namespaces that have few.
-const KEPT: u16 = OF_ALL / 4;
+/// The part of these, the last ones, which is for namespaces that have few.
+const PART_KEPT: u16 = 4;
 /// With how many places a namespace has no longer few.
 const FEW: u16 = 2;
 /// The shortest pause of who has no place.
@@ -21,6 +21,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub(super) struct Shares {
     /// Of one namespace; 0 where there are as many as are wanted, also of all together.
     most: u16,
+    /// Of all together.
+    of_all: u16,
     // std's lock: held for a look, never across an await.
     taken: Mutex<Taken>,
 }
@@ -47,9 +49,9 @@ pub(super) struct Share<'s> {
     of: Option<(&'s Shares, String)>,
 }
 
-/// Whether a namespace that has `own` of `all` places, and may have `most`, may have one more.
-fn may_take(most: u16, own: u16, all: u16) -> bool {
-    own < most && (all < OF_ALL - KEPT || (all < OF_ALL && own < FEW))
+/// Whether a namespace that has `own` of `all` places that are taken of `of_all`, and may have `most`, may have one more.
+fn may_take(most: u16, own: u16, all: u16, of_all: u16) -> bool {
+    own < most && (all < of_all - of_all / PART_KEPT || (all < of_all && own < FEW))
 }
 
 /// How long to stay away, and that one more does.
@@ -60,8 +62,10 @@ fn sent_away(before: &mut u32) -> Duration {
 }
 
 impl Shares {
-    pub(super) fn new(most: u16) -> Self {
-        Self { most, taken: Mutex::default() }
+    /// Of `most` of a namespace, and of `of_all` together; 0 of these are as many as usual.
+    pub(super) fn new(most: u16, of_all: u16) -> Self {
+        let of_all = if of_all == 0 { OF_ALL } else { of_all };
+        Self { most, of_all, taken: Mutex::default() }
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -75,7 +79,7 @@ impl Shares {
         }
         let taken = &mut *self.taken();
         let own = taken.namespaces.get(namespace).map_or(0, |held| held.places);
-        if !may_take(self.most, own, taken.all) {
+        if !may_take(self.most, own, taken.all, self.of_all) {
             // Nothing is kept of a namespace that has no place: there may be very many.
             let held = taken.namespaces.get_mut(namespace).map(|held| &mut held.sent_away);
             return Err(sent_away(held.unwrap_or(&mut taken.sent_away)));
@@ -132,13 +136,13 @@ mod tests {
             (16, 0, 128, false),
             (16, 15, 128, false),
         ] {
-            assert_eq!(may_take(most, own, all), may, "{own} of {all}, at most {most}");
+            assert_eq!(may_take(most, own, all, OF_ALL), may, "{own} of {all}, at most {most}");
         }
     }
 
     #[test]
     fn a_small_namespace_gets_on_while_ten_others_take_all_that_they_can() {
-        let shares = &Shares::new(16);
+        let shares = &Shares::new(16, 0);
         let large: Vec<String> = (0..10).map(|number| format!("large-{number}")).collect();
         let held: Vec<_> = large.iter().flat_map(|name| (0..100).map(move |_| shares.take(name))).flatten().collect();
         assert_eq!(held.len(), 6 * 16 + 4 * 2);
@@ -162,7 +166,7 @@ mod tests {
 
     #[test]
     fn whoever_has_many_leaves_places_for_the_others_and_comes_again_the_later_the_more_he_has() {
-        let shares = Shares::new(2);
+        let shares = Shares::new(2, 0);
         let held = [shares.take("many").unwrap(), shares.take("many").unwrap()];
         let pauses: Vec<Duration> = (0..100_000).map(|_| shares.take("many").unwrap_err()).collect();
         assert!(pauses.is_sorted());
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn without_shares_there_are_as_many_places_as_are_wanted() {
-        let shares = Shares::new(0);
+        let shares = Shares::new(0, 0);
         let held: Vec<_> = (0..1000).map(|_| shares.take("n").unwrap()).collect();
         assert!(shares.taken().namespaces.is_empty());
         drop(held);

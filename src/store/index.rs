@@ -47,6 +47,9 @@ fn bound_of_all(namespace: &str, own: usize) -> usize {
     }
 }
 
+/// What an object that is to go may grow by whatever there is, in bytes: what its controller says of it, and its marks.
+const FAREWELL: usize = 16 << 10;
+
 /// What is a little more for an object that is there, in bytes: a status, a mark of its deletion.
 const LITTLE: usize = 1024;
 
@@ -215,6 +218,7 @@ impl Index {
         let is_over = |weight: usize, bound: usize| match more {
             0 => false,
             1..=LITTLE => weight > bound + bound / 16 && !is_ending,
+            more if is_ending && more <= FAREWELL => false,
             more => weight + more > bound,
         };
         if is_over(own, WEIGHT_OF_A_NAMESPACE) {

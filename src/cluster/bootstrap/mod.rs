@@ -39,10 +39,13 @@ pub fn module() -> Module {
         };
     }
     Module {
-        kinds: vec![
+        kinds: [
             both!(KubeadmConfig, config_from_storage, config_to_storage).completed_by(convert::complete_config),
             both!(KubeadmConfigTemplate, template_from_storage, template_to_storage),
-        ],
+        ]
+        .into_iter()
+        .map(Declared::kept_parsed)
+        .collect(),
         rights: &[
             Right {
                 group: "bootstrap.cluster.x-k8s.io",

@@ -9,8 +9,12 @@ use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
 
 /// Objects and lists in what a client says of an object; hundreds are many.
 const CONTAINERS_MAX: usize = 2048;
+/// Values in it, of which a status of a pool or template has some for each machine.
+const VALUES_MAX: usize = 32_768;
 /// The same of a text that is read, with who wrote what.
 const READ_MAX: usize = 16_384;
+/// And its values.
+const READ_VALUES_MAX: usize = 98_304;
 
 /// Rules for objects of these kinds.
 pub fn rules(kinds: &[&'static str]) -> Vec<(&'static str, Admission)> {
@@ -21,7 +25,7 @@ fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     if request.operation == Operation::Delete {
         return Ok(());
     }
-    let why = || format!("has more than {CONTAINERS_MAX} objects and lists in it");
+    let why = || format!("has more than {CONTAINERS_MAX} objects and lists, or {VALUES_MAX} values in it");
     match overgrown(request.object, request.old) {
         Some(field) => Err(vec![FieldError::forbidden(field, why())]),
         None => Ok(()),
@@ -30,31 +34,53 @@ fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
 
 /// The part of an object that has too much in it. What is too large already may get smaller.
 fn overgrown(object: &Value, old: Option<&Value>) -> Option<&'static str> {
-    let before = |field: &str| old.map_or(0, |old| containers(&old[field]));
-    ["spec", "status"].into_iter().find(|field| containers(&object[*field]) > CONTAINERS_MAX.max(before(field)))
+    ["spec", "status"].into_iter().find(|field| {
+        let (mut now, mut before) = (Count::default(), Count::default());
+        now.add(&object[*field]);
+        if let Some(old) = old {
+            before.add(&old[*field]);
+        }
+        now.containers > CONTAINERS_MAX.max(before.containers) || now.values > VALUES_MAX.max(before.values)
+    })
 }
 
-fn containers(value: &Value) -> usize {
-    match value {
-        Value::Object(map) => 1 + map.values().map(containers).sum::<usize>(),
-        Value::Array(list) => 1 + list.iter().map(containers).sum::<usize>(),
-        _ => 0,
+#[derive(Default)]
+struct Count {
+    containers: usize,
+    values: usize,
+}
+
+impl Count {
+    fn add(&mut self, value: &Value) {
+        self.values += 1;
+        match value {
+            Value::Object(map) => {
+                self.containers += 1;
+                map.values().for_each(|value| self.add(value));
+            }
+            Value::Array(list) => {
+                self.containers += 1;
+                list.iter().for_each(|value| self.add(value));
+            }
+            _ => {}
+        }
     }
 }
 
 /// Whether the text of an object has more in it than is read: an API server of somebody else's has other rules.
 pub fn is_too_large(json: &str) -> bool {
-    let (mut count, mut in_string, mut is_escaped) = (0, false, false);
+    let (mut count, mut values, mut in_string, mut is_escaped) = (0, 0, false, false);
     for byte in json.bytes() {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = in_string,
             b'"' => in_string = !in_string,
             b'{' | b'[' if !in_string => count += 1,
+            b',' if !in_string => values += 1,
             _ => {}
         }
     }
-    count > READ_MAX
+    count > READ_MAX || values > READ_VALUES_MAX
 }
 
 #[cfg(test)]
@@ -76,12 +102,15 @@ mod tests {
             (Some(&large), &large, None),
             (Some(&large), &small, None),
             (Some(&large), &larger, Some("spec")),
+            (None, &json!({"spec": {"a": vec![0; VALUES_MAX]}}), Some("spec")),
+            (None, &json!({"spec": {"a": vec![0; VALUES_MAX - 2]}}), None),
         ] {
             assert_eq!(overgrown(new, old), wanted);
         }
         for (text, wanted) in [
             (format!("[{}]", vec!["{}"; READ_MAX].join(",")), true),
             (format!("[{}]", vec!["{}"; READ_MAX - 1].join(",")), false),
+            (format!("[{}]", vec!["0"; READ_VALUES_MAX + 2].join(",")), true),
             (format!("[\"\\\"{}\"]", "{".repeat(READ_MAX)), false),
         ] {
             assert_eq!(is_too_large(&text), wanted);

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, NodeSpec, NodeStatus, Pod, PodStatus, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::etcd::{Members, SYSTEM};
-use super::health::Seen;
+use super::health::{NODE_LABEL, PODS, Seen};
 use super::upgrade::{self, Kept};
 use crate::cluster::contract::KubeVersion;
 use crate::cluster::workload::{Forward, Workload, said};
@@ -30,7 +30,9 @@ const CLUSTER_CONFIGURATION: &str = "ClusterConfiguration";
 /// Pods of control planes have this label.
 const CONTROL_PLANE_PODS: &str = "tier=control-plane";
 /// Pods that are looked at.
-const PODS_MAX: u32 = 200;
+const PODS_MAX: u32 = 80;
+/// Taints, conditions and containers that are looked at.
+const LISTED: usize = 32;
 /// How long a look at a certificate may take.
 const HANDSHAKE: Duration = Duration::from_secs(15);
 /// kubeadm makes this binding itself from this minor version on.
@@ -59,11 +61,18 @@ pub(super) async fn look(
     let mut found = BTreeMap::new();
     for name in nodes {
         let node = workload.node(name).await.map_err(|error| error.to_string())?;
-        found.extend(node.map(|node| (name.clone(), node)));
+        found.extend(node.map(|node| (name.clone(), bare_node(node))));
     }
     let params = ListParams::default().labels(CONTROL_PLANE_PODS).limit(PODS_MAX);
     let pods = Api::<Pod>::namespaced(workload.client().clone(), SYSTEM).list(&params).await;
-    let pods = pods.map_err(|error| said(&error))?.items;
+    let of_nodes = |name: &str| {
+        PODS.iter().any(|(_, pod)| {
+            name.strip_prefix(pod).and_then(|rest| rest.strip_prefix('-')).is_some_and(|node| found.contains_key(node))
+        })
+    };
+    let pods = pods.map_err(|error| said(&error))?.items.into_iter();
+    let pods = pods.map(|pod| (pod.name_any(), pod)).filter(|(name, _)| of_nodes(name));
+    let pods: BTreeMap<String, Pod> = pods.map(|(name, pod)| (name, bare_pod(pod))).collect();
     let alive: Vec<String> = nodes.iter().filter(|name| found.contains_key(*name)).cloned().collect();
     let etcd = match members {
         None => None,
@@ -71,7 +80,38 @@ pub(super) async fn look(
         Some(Ok(_)) if alive.is_empty() => Some(Err("no Machine has a Node yet".into())),
         Some(Ok(members)) => Some(members.look(&alive).await),
     };
-    Ok(Seen { nodes: found, pods: pods.into_iter().map(|pod| (pod.name_any(), pod)).collect(), etcd })
+    Ok(Seen { nodes: found, pods, etcd })
+}
+
+/// What of a node is looked at: a cluster may put much into each. Lists are made anew, for one that is only filtered keeps its room.
+fn bare_node(node: Node) -> Node {
+    let labels = node.metadata.labels.and_then(|mut all| all.remove_entry(NODE_LABEL)).map(|one| [one].into());
+    let mut taints = Vec::new();
+    taints.extend(node.spec.and_then(|spec| spec.taints).into_iter().flatten().take(LISTED));
+    let mut conditions = Vec::new();
+    let all = node.status.and_then(|status| status.conditions).into_iter().flatten();
+    conditions.extend(all.filter(|one| one.type_ == "Ready").take(1));
+    Node {
+        metadata: ObjectMeta { name: node.metadata.name, labels, ..ObjectMeta::default() },
+        spec: Some(NodeSpec { taints: Some(taints), ..NodeSpec::default() }),
+        status: Some(NodeStatus { conditions: Some(conditions), ..NodeStatus::default() }),
+    }
+}
+
+/// The same of a pod.
+fn bare_pod(pod: Pod) -> Pod {
+    let status = pod.status.map(|status| {
+        let (mut conditions, mut containers) = (Vec::new(), Vec::new());
+        conditions.extend(status.conditions.into_iter().flatten().take(LISTED));
+        containers.extend(status.container_statuses.into_iter().flatten().take(LISTED));
+        PodStatus {
+            phase: status.phase,
+            conditions: Some(conditions),
+            container_statuses: Some(containers),
+            ..PodStatus::default()
+        }
+    });
+    Pod { metadata: ObjectMeta { name: pod.metadata.name, ..ObjectMeta::default() }, status, ..Pod::default() }
 }
 
 /// Has kubeadm's next machine find what it needs: its configuration of the wanted version, and the rights that it counts on.

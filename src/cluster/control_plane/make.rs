@@ -25,7 +25,7 @@ use crate::cluster::contract::{Found, KubeVersion, Objects, ReferenceError, owne
 /// Who applies machines.
 const MANAGER: &str = "slipway-control-plane";
 /// Configurations that are looked through for one without a machine.
-const CONFIGS_MAX: u32 = 100;
+const CONFIGS_MAX: u32 = 32;
 
 /// The template of machines cannot be had: why, for people.
 pub(super) async fn template(objects: &Objects, scope: &Scope) -> Result<Result<Found, String>, Fault> {

@@ -53,12 +53,15 @@ pub fn module() -> Module {
         };
     }
     Module {
-        kinds: vec![
+        kinds: [
             both!(KubeadmControlPlane, control_plane_from_storage, control_plane_to_storage)
                 .completed_by(convert::complete_control_plane)
                 .costing(MEMORY),
             both!(KubeadmControlPlaneTemplate, template_from_storage, template_to_storage),
-        ],
+        ]
+        .into_iter()
+        .map(Declared::kept_parsed)
+        .collect(),
         rights: &[
             Right {
                 group: "controlplane.cluster.x-k8s.io",

@@ -83,12 +83,11 @@ fn keepers(watches: &mut Watches, caches: &Caches) {
         let sets = caches.sets.clone();
         move |one: &MachineDeployment| sets.mentioning(&kept_by(one)).iter().map(|set| key(set.as_ref())).collect()
     });
-    wake::on::<Machine>(watches, caches.checks.wakes().clone(), {
-        let checks = caches.checks.clone();
-        move |one: &Machine| {
-            let cluster = (one.namespace().unwrap_or_default(), one.spec.cluster_name.clone());
-            checks.mentioning(&of_cluster(&cluster)).iter().map(|check| key(check.as_ref())).collect()
-        }
+    let checks = caches.checks.clone();
+    // Which checks a machine has is not remembered: machines times checks are very many.
+    let facts = |one: &Machine| (one.spec.cluster_name.clone(), one.resource_version());
+    wake::on_change(watches, facts, move |(namespace, _), (cluster, _)| {
+        checks.wake_mentioning(&of_cluster(&(namespace.clone(), cluster.clone())));
     });
 }
 

@@ -46,7 +46,7 @@ pub fn module() -> Module {
     let old = |from_storage, to_storage| ServedVersion { version: "v1beta1", from_storage, to_storage };
     let durable = StoragePolicy::Durable;
     Module {
-        kinds: vec![
+        kinds: [
             Declared::both::<Metal3DataTemplate, v1beta1::Metal3DataTemplate>(
                 durable,
                 old(convert::template_from_storage, convert::template_to_storage),
@@ -61,7 +61,10 @@ pub fn module() -> Module {
                 old(convert::data_from_storage, convert::data_to_storage),
             )
             .costing(MEMORY),
-        ],
+        ]
+        .into_iter()
+        .map(Declared::kept_parsed)
+        .collect(),
         rights: &[
             Right {
                 group: infrastructure::GROUP,

@@ -24,6 +24,7 @@ use crate::api::infrastructure::data::{FINALIZER_CLAIM, FINALIZER_DATA};
 use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::infrastructure::{self};
 use crate::api::metal3::{BareMetalHost, HardwareData, SecretReference};
+use crate::apiserver::subdomain;
 use crate::cluster::contract::{owners, pause};
 use crate::runtime::{Key, Reconcile, Slim, key, objects};
 
@@ -279,7 +280,8 @@ impl Rendering {
             return wait(format!("there is no Machine {}", owner.name));
         };
         let host = metal3.annotations().get(ANNOTATION_HOST).map(|text| text.split_once('/').unwrap_or(("", text)));
-        let Some((namespace, host)) = host.filter(|(_, name)| !name.is_empty()) else {
+        // A name is a part of a path: what no object is called leads nowhere.
+        let Some((namespace, host)) = host.filter(|(_, name)| subdomain(name).is_empty()) else {
             return wait("waiting for BareMetalHost to become available");
         };
         if namespace != place.0 {

@@ -101,7 +101,8 @@ impl Consumer {
         let group = reference.api_version.as_deref().unwrap_or_default().split('/').next().unwrap_or_default();
         match MachineKind::ALL.into_iter().find(|one| one.kind() == kind && one.group() == group) {
             Some(kind) => {
-                let namespace = reference.namespace.clone().unwrap_or_else(|| namespace.to_owned());
+                let said = reference.namespace.as_ref().map(|_| text(&reference.namespace));
+                let namespace = said.unwrap_or_else(|| namespace.to_owned());
                 Self::Machine(MachineId { kind, namespace, name })
             }
             None => Self::Other { kind, name },

@@ -24,7 +24,8 @@ pub use take::{TakeError, Taken, Taker, change};
 pub fn noted(machine: &impl kube::ResourceExt) -> Option<String> {
     let noted = machine.annotations().get(names::ANNOTATION_HOST)?;
     let name = noted.split_once('/').map_or(noted.as_str(), |(_, name)| name);
-    (!name.is_empty() && name.len() <= 253).then(|| name.to_owned())
+    // A name is a part of a path: what no object is called leads nowhere.
+    crate::apiserver::subdomain(name).is_empty().then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -34,9 +35,16 @@ mod tests {
 
     #[test]
     fn the_namespace_of_a_noted_host_counts_for_nothing() {
-        for (text, host) in
-            [("rack/h", Some("h")), ("kube-system/h", Some("h")), ("h", Some("h")), ("rack/", None), ("", None)]
-        {
+        for (text, host) in [
+            ("rack/h", Some("h")),
+            ("kube-system/h", Some("h")),
+            ("h", Some("h")),
+            ("rack/", None),
+            ("", None),
+            ("rack/?x", None),
+            ("h/log", None),
+            ("..", None),
+        ] {
             let mut machine = BareMetalHost::new("m", Default::default());
             machine.metadata.annotations = Some([(names::ANNOTATION_HOST.to_owned(), text.to_owned())].into());
             assert_eq!(noted(&machine).as_deref(), host, "{text}");

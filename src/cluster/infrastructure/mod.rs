@@ -57,7 +57,7 @@ pub fn module() -> Module {
         };
     }
     Module {
-        kinds: vec![
+        kinds: [
             both!(Metal3Cluster, cluster_from_storage, cluster_to_storage),
             both!(Metal3ClusterTemplate, cluster_template_from_storage, cluster_template_to_storage),
             both!(Metal3Machine, machine_from_storage, machine_to_storage).costing(MACHINE_MEMORY),
@@ -65,7 +65,10 @@ pub fn module() -> Module {
             both!(remediation, Metal3Remediation, from_storage, to_storage),
             both!(remediation, Metal3RemediationTemplate, template_from_storage, template_to_storage)
                 .completed_by(remediations::complete_template),
-        ],
+        ]
+        .into_iter()
+        .map(Declared::kept_parsed)
+        .collect(),
         rights: RIGHTS,
     }
 }

@@ -43,7 +43,7 @@ const MEMORY: usize = 1500;
 pub fn module() -> Module {
     let version = |version, from_storage, to_storage| ServedVersion { version, from_storage, to_storage };
     Module {
-        kinds: vec![
+        kinds: [
             Declared::one::<IPPool>(StoragePolicy::Durable),
             Declared::one::<IPClaim>(StoragePolicy::Durable).costing(MEMORY),
             Declared::one::<IPAddress>(StoragePolicy::Durable).costing(MEMORY),
@@ -63,7 +63,10 @@ pub fn module() -> Module {
                 ],
             )
             .costing(MEMORY),
-        ],
+        ]
+        .into_iter()
+        .map(Declared::kept_parsed)
+        .collect(),
         rights: &[
             Right {
                 group: metal3::GROUP,

@@ -34,7 +34,10 @@ const MACHINE_MEMORY: usize = 1 << 10;
 
 /// Machine.
 pub fn module() -> Module {
-    Module { kinds: vec![Declared::one::<Machine>(StoragePolicy::Durable).costing(MACHINE_MEMORY)], rights: RIGHTS }
+    Module {
+        kinds: vec![Declared::one::<Machine>(StoragePolicy::Durable).costing(MACHINE_MEMORY).kept_parsed()],
+        rights: RIGHTS,
+    }
 }
 
 const RIGHTS: &[Right] = &[

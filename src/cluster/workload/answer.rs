@@ -23,8 +23,10 @@ const CONTAINERS_MAX: usize = 60_000;
 const VALUES_MAX: usize = 300_000;
 /// Objects of a list for which no `limit` was asked.
 const ITEMS_MAX: usize = 500;
+/// The same of pods, each of which may become kilobytes. A page of sixteen has some thousands.
+const OF_PODS_MAX: usize = 20_000;
 /// Bytes of an answer that take no room: what is read of a cluster is mostly less.
-const FREE: usize = 64 << 10;
+pub(super) const FREE: usize = 64 << 10;
 /// KiB of all answers that are under way.
 pub(super) const UNDER_WAY: u32 = 128 << 10;
 /// The part of a room that a namespace may take.
@@ -159,6 +161,11 @@ pub(super) fn limit(uri: &Uri) -> usize {
     pairs.filter_map(|limit| limit.parse().ok()).next().unwrap_or(ITEMS_MAX)
 }
 
+/// How many objects and arrays the answer to a request may have.
+pub(super) fn containers(uri: &Uri) -> usize {
+    if uri.path().ends_with("/pods") { OF_PODS_MAX } else { CONTAINERS_MAX }
+}
+
 /// Whether an answer may be read: it has not more values than real ones have, nor more objects than were asked for.
 ///
 /// Only counts; whether it is JSON, its reader finds.
@@ -166,7 +173,7 @@ pub(super) fn limit(uri: &Uri) -> usize {
 /// # Errors
 ///
 /// What there is too much of.
-pub(super) fn check(answer: &[u8], limit: usize) -> Result<(), String> {
+pub(super) fn check(answer: &[u8], limit: usize, most: usize) -> Result<(), String> {
     let (mut depth, mut containers, mut values, mut items) = (0_usize, 0, 0, 0);
     let (mut in_string, mut is_escaped, mut in_list) = (false, false, false);
     for byte in answer {
@@ -197,8 +204,8 @@ pub(super) fn check(answer: &[u8], limit: usize) -> Result<(), String> {
             }
             _ => {}
         }
-        if containers > CONTAINERS_MAX || values > VALUES_MAX {
-            return Err(format!("its answer has more than {CONTAINERS_MAX} objects or {VALUES_MAX} values"));
+        if containers > most || values > VALUES_MAX {
+            return Err(format!("its answer has more than {most} objects or {VALUES_MAX} values"));
         }
         if items > limit {
             return Err(format!("its answer lists more than the {limit} objects that were asked for"));
@@ -234,7 +241,7 @@ mod tests {
             (format!(r#"{{"status":{{"a":[{}]}}}}"#, many("1", VALUES_MAX - 10)), 1, None),
             ("]]}}[[[[".to_owned(), 1, None),
         ] {
-            let said = check(answer.as_bytes(), limit).err().unwrap_or_default();
+            let said = check(answer.as_bytes(), limit, CONTAINERS_MAX).err().unwrap_or_default();
             let is_right = refused.map_or(said.is_empty(), |words| said.contains(words));
             assert!(is_right, "{said:?}: {:?}", answer.chars().take(80).collect::<String>());
         }

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service};
 
-use super::answer::{ANSWER_MAX, Answer, Room, Taken, check, limit};
+use super::answer::{ANSWER_MAX, Answer, FREE, Room, Taken, check, containers, limit};
 use super::kubeconfig::Target;
 use super::tunnel::Tunnel;
 use crate::outbound::client::{Client, ClientSettings, Error};
@@ -34,6 +34,8 @@ const TURN: Duration = Duration::from_secs(20);
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a connection is kept for another request.
 const KEPT: Duration = Duration::from_secs(60);
+/// How long a large answer waits for room.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// Bytes of a request.
 const REQUEST_MAX: usize = 2 << 20;
 
@@ -67,6 +69,8 @@ struct Inner {
     guard: Guard,
     patience: Patience,
     room: Room,
+    /// One large answer is read at a time: a cluster is not to have all of its namespace's room.
+    large: Semaphore,
     places: Arc<Semaphore>,
     idle: Mutex<Vec<Client>>,
     silent: Mutex<Option<Silence>>,
@@ -90,6 +94,7 @@ impl Connection {
             guard,
             patience,
             room,
+            large: Semaphore::new(1),
             places,
             idle: Mutex::default(),
             silent: Mutex::default(),
@@ -146,7 +151,7 @@ impl Inner {
         // Literal addresses are nobody else's to judge, and what is this box's own changes.
         self.guard.url(&self.target.server)?;
         let (head, body) = request.into_parts();
-        let most = limit(&head.uri);
+        let (most, objects) = (limit(&head.uri), containers(&head.uri));
         let base = self.target.server.as_str().trim_end_matches('/');
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let url = Url::parse(&format!("{base}{path}"))?;
@@ -166,7 +171,7 @@ impl Inner {
                 let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                 idle.push(client);
                 idle.truncate(AT_ONCE);
-                check(&answer, most)?;
+                check(&answer, most, objects)?;
                 Ok(head.map(|()| Answer::new(answer, taken)))
             }
             Err(Fault::Crowded) => Err("too much is read of clusters at once".into()),
@@ -192,10 +197,17 @@ impl Inner {
         body: Bytes,
     ) -> Result<(Response<()>, Bytes, Taken), Fault> {
         let mut answer = client.send(method, url, fields, body, Some(self.patience.deadline)).await?;
-        let (mut whole, mut taken) = (BytesMut::new(), Taken::default());
+        let (mut whole, mut taken, mut turn) = (BytesMut::new(), Taken::default(), None);
         while let Some(chunk) = answer.chunk().await? {
-            let grown = self.room.grow(&mut taken, whole.len() + chunk.len());
-            timeout(self.patience.deadline, grown).await.map_err(|_| Fault::Crowded)?;
+            if turn.is_none() && whole.len() + chunk.len() > FREE {
+                // All at once: who holds some room does not wait for more.
+                let room = async {
+                    let turn = self.large.acquire().await;
+                    self.room.grow(&mut taken, FREE + ANSWER_MAX).await;
+                    turn
+                };
+                turn = Some(timeout(ROOM_WAIT, room).await.map_err(|_| Fault::Crowded)?);
+            }
             whole.extend_from_slice(&chunk);
         }
         let mut head = Response::new(());

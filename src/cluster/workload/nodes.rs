@@ -22,12 +22,14 @@ pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
 const PAGE: u32 = 100;
 /// Nodes of one cluster.
 const MOST: usize = 10_000;
-/// Bytes of what is kept of all nodes of a cluster, as JSON.
+/// Bytes of what is kept of all nodes of a cluster, as it is parsed.
 const KEPT_MAX: usize = 16 << 20;
+/// What a value takes besides its text, in bytes: a string and its place in a map.
+const VALUE_WEIGHT: usize = 96;
 /// Bytes of a condition's message.
 const MESSAGE_MAX: usize = 1024;
 
-/// KiB of all lists that are kept, as JSON; parsed they take some times that.
+/// KiB of all lists that are kept, as they are parsed.
 pub(super) const KEPT_OF_ALL: u32 = 64 << 10;
 /// There is no room for a list now. Others are kept for [`GOOD_FOR`].
 const CROWDED: &str = "too many nodes of clusters are looked at at once";
@@ -135,7 +137,7 @@ async fn list(client: &Client, room: &Room) -> Result<Nodes, WorkloadError> {
     let (mut all, mut kept, mut taken, mut fits) = (Vec::new(), 0, Taken::default(), true);
     pages(&Api::<Node>::all(client.clone()), &ListParams::default(), (PAGE, MOST), |node| {
         let node = slim(node);
-        kept += serde_json::to_vec(&node).map_or(0, |bytes| bytes.len());
+        kept += serde_json::to_vec(&node).map_or(0, |json| weight(&json));
         all.push(node);
         fits = room.try_grow(&mut taken, kept);
         if kept > KEPT_MAX || !fits { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -143,6 +145,11 @@ async fn list(client: &Client, room: &Room) -> Result<Nodes, WorkloadError> {
     .await
     .map_err(|error| if fits { error } else { WorkloadError::Silent { why: CROWDED.to_owned() } })?;
     Ok(Nodes { _taken: taken, ..Nodes::new(all) })
+}
+
+/// What takes so much JSON in memory, roughly.
+fn weight(json: &[u8]) -> usize {
+    json.len() + VALUE_WEIGHT * json.iter().filter(|byte| matches!(byte, b',' | b'{')).count()
 }
 
 /// What of a node is looked at here.

@@ -126,6 +126,7 @@ impl Provisionings {
     /// Takes hosts, and makes the inventory when all can be reached.
     async fn follow(&self, look: &Look<'_>, cluster: &WantedCluster) -> Result<Followed, LookError> {
         let mut status = look.status.clone();
+        status.hosts_yaml = None;
         let user_data = made::user_data_name(&look.name);
         let mut rack = self.rack(&look.namespace).await?;
         let has_image = look.object.spec.image.is_some();
@@ -166,10 +167,11 @@ impl Provisionings {
             Err(why) => return Ok(Followed { phase: Phase::Provisioning, message: why.to_string(), status }),
             Ok(()) => {}
         }
+        status.hosts_yaml = Some(inventory.yaml());
         let name = made::inventory_name(&look.name);
         let message = format!(
-            "The inventory is ready, and nothing is installed yet: run kubespray by hand with hosts.yaml of the ConfigMap {name} \
-             and the key of the Secret {} (docs/kubespray.md)",
+            "The inventory is ready, and nothing is installed yet: run kubespray by hand with status.hostsYaml (or the ConfigMap {name}, which \
+             others may write) and the key of the Secret {} (docs/kubespray.md)",
             made::ssh_key_name(&look.name)
         );
         status.inventory = Some(name);

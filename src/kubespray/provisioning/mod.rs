@@ -31,7 +31,10 @@ const MEMORY: usize = 1 << 10;
 
 /// Provisionings. Software, which installs packages on nodes, is not served: nobody acts on it.
 pub fn module() -> Module {
-    Module { kinds: vec![Declared::one::<Provisioning>(StoragePolicy::Durable).costing(MEMORY)], rights: RIGHTS }
+    Module {
+        kinds: vec![Declared::one::<Provisioning>(StoragePolicy::Durable).costing(MEMORY).kept_parsed()],
+        rights: RIGHTS,
+    }
 }
 
 const RIGHTS: &[Right] = &[
@@ -64,7 +67,9 @@ pub struct ProvisioningAgent {
 impl ProvisioningAgent {
     /// Nothing is known until the watches run.
     pub fn new(watches: &mut Watches) -> Self {
-        let provisionings = Cache::new(watches, |object: &Provisioning| Slim::from(object));
+        let wants =
+            |object: &Provisioning| vec![waking::hosts_of(object.metadata.namespace.as_deref().unwrap_or_default())];
+        let provisionings = Cache::indexed(watches, |object: &Provisioning| Slim::from(object), wants);
         waking::hosts(watches, &provisionings);
         Self { provisionings }
     }

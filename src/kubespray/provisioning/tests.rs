@@ -189,6 +189,7 @@ async fn hosts_become_nodes_and_the_inventory_is_kept_until_they_are_let_go() {
         assert!(data["hosts.ini"].contains(wanted), "{wanted}: {}", data["hosts.ini"]);
     }
     assert!(data["hosts.yaml"].contains("\"kube_pods_subnet\": \"10.233.64.0/18\""), "{}", data["hosts.yaml"]);
+    assert_eq!(status.hosts_yaml.as_ref(), Some(&data["hosts.yaml"]));
     // The key opens the nodes, and its private part is only in its Secret.
     let key: Secret = site.until("edge-ssh-key", "is there", |one: Option<&Secret>| one.is_some()).await.unwrap();
     let user: Secret = site.until("edge-user-data", "is there", |one: Option<&Secret>| one.is_some()).await.unwrap();

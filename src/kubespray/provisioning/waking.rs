@@ -3,12 +3,10 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use kube::Resource;
-
 use super::rack::RackHost;
 use crate::api::bpa::Provisioning;
 use crate::api::metal3::BareMetalHost;
-use crate::runtime::{Cache, Change, Key, Slim, Watches, key};
+use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key};
 
 /// Has Provisionings looked at when a host of their namespace changes in what concerns them.
 pub(super) fn hosts(watches: &mut Watches, provisionings: &Cache<Slim<Provisioning>>) {
@@ -24,9 +22,14 @@ pub(super) fn hosts(watches: &mut Watches, provisionings: &Cache<Slim<Provisioni
             Change::Listed => None,
         };
         if let Some((namespace, _)) = changed {
-            all.wake_where(|one| one.meta().namespace.as_ref() == Some(&namespace));
+            all.wake_mentioning(&hosts_of(&namespace));
         }
     });
+}
+
+/// The hosts of a namespace, which each of its Provisionings may want.
+pub(super) fn hosts_of(namespace: &str) -> Mention {
+    Mention::new("Provisioning of hosts", namespace, "")
 }
 
 /// What of a host concerns a Provisioning. A host that is at work changes each second, and most of that does not.

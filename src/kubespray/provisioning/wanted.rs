@@ -138,6 +138,11 @@ impl Reading {
             return None;
         };
         match InventoryHostname::new(name) {
+            // kubespray calls a group so.
+            Ok(name) if name.as_str() == "etcd" => {
+                self.fault(path, "etcd is the name of a group".into());
+                None
+            }
             Ok(name) if name.as_str().len() <= LONGEST_NODE && !name.as_str().contains('.') => Some((name, node)),
             Ok(name) => {
                 self.fault(path, format!("{name}: a node's name has at most {LONGEST_NODE} letters, and no dots"));

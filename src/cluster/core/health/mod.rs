@@ -26,7 +26,7 @@ use crate::cluster::workload::Nodes;
 use crate::runtime::{Reconcile, key};
 
 /// Checks of a cluster; who comes after so many by name looks at no machine.
-const CHECKS: usize = 64;
+const CHECKS: usize = 16;
 /// Machines that one check looks at.
 const TARGETS: usize = 10_000;
 /// What a machine says that waits for its owner, or for who remediates it.

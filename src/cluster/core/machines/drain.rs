@@ -1,11 +1,12 @@
 //! Draining of a node: it takes no more pods, and those that are there are evicted, as their disruption budgets allow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec, PodStatus, Volume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
@@ -14,7 +15,7 @@ use crate::api::cluster::keys::LABEL_DRAIN;
 use crate::cluster::workload::{PAGES_MAX, WorkloadError, said};
 
 /// Pods that are asked for at once, and evicted of one node in one round.
-const PAGE: u32 = 100;
+const PAGE: u32 = 16;
 /// Pods of one node that are looked at.
 const PODS_MAX: usize = 2000;
 /// Evictions that are under way at once.
@@ -25,6 +26,10 @@ const CLAIMS_MAX: usize = 50;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Volume attachments that are looked at.
 const ATTACHMENTS_MAX: usize = 50_000;
+/// Volumes of one node that are remembered.
+const ATTACHED_MAX: usize = 1000;
+/// Bytes of a name.
+const NAME_MAX: usize = 253;
 /// On a node that does not answer, a pod that goes for so long will not say that it is gone.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(300);
 
@@ -111,14 +116,15 @@ pub(super) async fn volumes(client: &Client, node: &Node, now: Timestamp) -> Res
     let (mut attached, mut seen, mut pages, mut rest) = (BTreeSet::new(), 0, 0, None);
     loop {
         pages += 1;
-        let params = ListParams { limit: Some(500), continue_token: rest, ..ListParams::default() };
+        let params = ListParams { limit: Some(100), continue_token: rest, ..ListParams::default() };
         let page = api.list(&params).await?;
         seen += page.items.len();
         if seen > ATTACHMENTS_MAX || pages > PAGES_MAX {
             return Err(WorkloadError::TooMany { most: ATTACHMENTS_MAX });
         }
         let here = page.items.into_iter().filter(|one| one.spec.node_name == name);
-        attached.extend(here.filter_map(|one| one.spec.source.persistent_volume_name));
+        let names = here.filter_map(|one| one.spec.source.persistent_volume_name).filter(|name| name.len() <= NAME_MAX);
+        attached.extend(names.take(ATTACHED_MAX.saturating_sub(attached.len())));
         rest = page.metadata.continue_.filter(|token| !token.is_empty());
         if rest.is_none() {
             break;
@@ -172,18 +178,47 @@ async fn pods(client: &Client, node: &str) -> Result<Vec<Pod>, WorkloadError> {
     }
 }
 
-/// What of a pod is looked at here.
-fn slim(mut pod: Pod) -> Pod {
-    let volumes = pod.spec.take().and_then(|spec| spec.volumes).map(|volumes| {
-        let claims = volumes.into_iter().filter(|volume| volume.persistent_volume_claim.is_some());
-        claims.take(CLAIMS_MAX).collect()
-    });
-    pod.spec = Some(PodSpec { volumes, ..PodSpec::default() });
-    let phase = pod.status.take().and_then(|status| status.phase);
-    pod.status = Some(PodStatus { phase, ..PodStatus::default() });
-    pod.metadata.managed_fields = None;
-    pod.annotations_mut().retain(|name, _| name == MIRROR);
-    pod
+/// What of a pod is looked at here, and no more: who answers may put much into each of very many.
+fn slim(pod: Pod) -> Pod {
+    let Pod { metadata, spec, status } = pod;
+    let short = |text: Option<String>| text.filter(|text| text.len() <= NAME_MAX);
+    // Made anew: a list that is only filtered keeps its room.
+    let mut volumes = Vec::new();
+    let all = spec.and_then(|spec| spec.volumes).unwrap_or_default().into_iter();
+    let claims =
+        all.filter_map(|volume| volume.persistent_volume_claim).filter(|claim| claim.claim_name.len() <= NAME_MAX);
+    volumes.extend(
+        claims.take(CLAIMS_MAX).map(|claim| Volume { persistent_volume_claim: Some(claim), ..Volume::default() }),
+    );
+    let kept = |all: Option<BTreeMap<String, String>>, key: &str| {
+        all.and_then(|mut all| all.remove_entry(key))
+            .filter(|(_, value)| value.len() <= NAME_MAX)
+            .map(|one| [one].into())
+    };
+    let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
+    let metadata = ObjectMeta {
+        name: short(metadata.name),
+        namespace: short(metadata.namespace),
+        uid: short(metadata.uid),
+        deletion_timestamp: metadata.deletion_timestamp,
+        labels: kept(metadata.labels, LABEL_DRAIN),
+        annotations: kept(metadata.annotations, MIRROR),
+        owner_references: owner.map(|owner| {
+            vec![OwnerReference {
+                api_version: short(Some(owner.api_version)).unwrap_or_default(),
+                kind: short(Some(owner.kind)).unwrap_or_default(),
+                controller: Some(true),
+                ..OwnerReference::default()
+            }]
+        }),
+        ..ObjectMeta::default()
+    };
+    let phase = short(status.and_then(|status| status.phase));
+    Pod {
+        metadata,
+        spec: Some(PodSpec { volumes: Some(volumes), ..PodSpec::default() }),
+        status: Some(PodStatus { phase, ..PodStatus::default() }),
+    }
 }
 
 fn title(pod: &Pod) -> String {
