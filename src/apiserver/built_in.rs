@@ -194,8 +194,9 @@ mod tests {
     fn no_name_that_kubectl_takes_means_two_kinds() {
         let registry = registry(&crate::modules::kinds()).unwrap();
         let mut meant: HashMap<&str, &str> = HashMap::new();
-        // Metal3 and Cluster API publish both; kubectl takes the first by name, and `ipaddresses.ipam.metal3.io` says which.
-        let twice = ["ipaddress", "ipaddresses"];
+        // Metal3 and Cluster API publish both; kubectl takes the first by name, and `ipaddresses.ipam.metal3.io` says which. So do
+        // Cluster API and the Machine API before it.
+        let twice = ["ipaddress", "ipaddresses", "ma", "machine", "machines"];
         for resource in registry.stored() {
             let names = resource.short_names.iter().chain([&resource.plural, &resource.singular]);
             let names = names.filter(|name| !twice.contains(&name.as_str()));
@@ -206,6 +207,9 @@ mod tests {
         }
         assert_eq!(meant["lease"], "coordination.k8s.io/leases");
         assert_eq!(meant["dl"], "slipway.dev/dhcpleases");
+        let groups = registry.groups();
+        let place = |group: &str| groups.iter().position(|(name, _)| *name == group);
+        assert!(place("cluster.x-k8s.io") < place("cluster.k8s.io"), "kubectl takes the first one's machines");
     }
 
     #[test]
