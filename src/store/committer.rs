@@ -408,8 +408,8 @@ impl Committer {
             // Packed: of two texts of one length, one may take much more.
             let crowded = {
                 let kept = self.shared.read();
-                let before = current.as_deref().map_or(0, |current| kept.weight_of(current));
-                let more = kept.weight_of(made).saturating_sub(before);
+                let before = current.as_deref().map_or(0, |current| kept.weight_of_text(current));
+                let more = kept.weight_of_text(made).saturating_sub(before);
                 kept.crowded(&identity.namespace, more, made.is_ending())
             };
             if let Some(crowded) = crowded {

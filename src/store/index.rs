@@ -194,11 +194,11 @@ impl Index {
         }
     }
 
-    /// What an object of the index, or one that comes, weighs.
-    pub fn weight_of(&self, object: &Object) -> usize {
+    /// What the text of an object weighs that is there, or comes.
+    pub fn weight_of_text(&self, object: &Object) -> usize {
         match self.resources.get(&object.resource) {
-            Some(of) => of.weight_of(object),
-            None => Resource::new().weight_of(object),
+            Some(of) => of.weight_of_text(object),
+            None => Resource::new().weight_of_text(object),
         }
     }
 

@@ -161,8 +161,12 @@ impl Resource {
 
     /// What an object takes of memory or disk, whichever is more, roughly, in bytes; views of what is elsewhere are not counted.
     pub(super) fn weight_of(&self, object: &Object) -> usize {
-        let parsed = if self.parsed { object.parsed() } else { 0 };
-        if self.published { 0 } else { weight(object) + self.each + parsed }
+        if self.published { 0 } else { self.weight_of_text(object) + self.each }
+    }
+
+    /// The same without what every object takes.
+    pub(super) fn weight_of_text(&self, object: &Object) -> usize {
+        weight(object) + if self.parsed { object.parsed() } else { 0 }
     }
 
     pub(super) fn bytes_of(&self, object: &Object) -> usize {

@@ -71,14 +71,14 @@ fn a_namespace_has_half_of_what_all_have() {
         let json = format!(r#"{{"metadata":{{}},"x":[{}]}}"#, vec![one; 10_000].join(","));
         Arc::new(Object::new("/hosts".into(), "a".into(), "2".into(), 1, json.as_bytes()).unwrap())
     };
-    let (packed, parsed) = (index.weight_of(&large(r#""""#)), large(r#""""#).parsed());
+    let (packed, parsed) = (index.weight_of_text(&large(r#""""#)), large(r#""""#).parsed());
     assert!(packed < 20_000 && parsed > 900_000, "{packed} {parsed}");
     index.insert(large(r#""""#));
     let (before, there) = (index.weight, host(1).parsed());
     index.weigh_parsed(&"/hosts".into());
     index.weigh_parsed(&"/hosts".into());
     assert_eq!((index.weight, index.weights["a"]), (before + parsed + there, before + parsed + there));
-    assert_eq!(index.weight_of(&large(r#""""#)), packed + parsed);
+    assert_eq!(index.weight_of_text(&large(r#""""#)), packed + parsed);
     // What is in a text are no values.
     assert!(large(r#""a,[",b""#).parsed() < parsed + 10_000 * 12);
     index.remove(&host(1));
