@@ -16,7 +16,7 @@ use super::progress::Progress;
 use crate::config::{Config, ConfigError};
 use crate::files;
 use crate::kubespray::runs::{
-    Bounds, HostKeys, Installation, Phase, Playbook, Request, RunId, RunStatus, Runs, Supervisor, Vars, Verdict,
+    Bounds, HostKeys, Installation, Phase, Playbook, Request, RunId, RunStatus, RunVars, RunVerdict, Runs, Supervisor,
     supervise,
 };
 use crate::pki::users;
@@ -196,9 +196,9 @@ fn request(options: &RunOptions, bounds: Bounds) -> anyhow::Result<Request> {
         }
     };
     let vars = match options.vars.as_deref().map(|path| Ok::<_, anyhow::Error>((path, text(path)?))).transpose()? {
-        None => Vars::default(),
+        None => RunVars::default(),
         Some((path, text)) => match serde_json::from_str(&text) {
-            Ok(Value::Object(vars)) => Vars::of_administrator(vars)?,
+            Ok(Value::Object(vars)) => RunVars::of_administrator(vars)?,
             Ok(_) => anyhow::bail!("{}: no JSON object", path.display()),
             Err(error) => anyhow::bail!("{}: {error}", path.display()),
         },
@@ -256,16 +256,16 @@ fn tell(id: &RunId, status: &RunStatus) -> anyhow::Result<()> {
             host.unreachable
         );
     }
-    for failure in status.progress.failures.iter().filter(|_| status.verdict != Some(Verdict::Succeeded)) {
+    for failure in status.progress.failures.iter().filter(|_| status.verdict != Some(RunVerdict::Succeeded)) {
         println!("{}: {}: {}", plain(&failure.host), plain(&failure.task), plain(&failure.message));
     }
     match &status.verdict {
-        Some(Verdict::Succeeded) => {
+        Some(RunVerdict::Succeeded) => {
             println!("run {id} succeeded");
             Ok(())
         }
-        Some(Verdict::Cancelled) => anyhow::bail!("run {id} was cancelled"),
-        Some(Verdict::Failed(why)) => anyhow::bail!("run {id} {why}; slipway kubespray log {id}"),
+        Some(RunVerdict::Cancelled) => anyhow::bail!("run {id} was cancelled"),
+        Some(RunVerdict::Failed(why)) => anyhow::bail!("run {id} {why}; slipway kubespray log {id}"),
         None => anyhow::bail!("run {id} is under way"),
     }
 }
@@ -280,9 +280,9 @@ fn list(options: &ConfigFile) -> anyhow::Result<()> {
         local::block_on(async { Ok(runs.settle(&id).await?) })?;
         let status = runs.status(&id)?;
         let state = match (&status.phase, &status.verdict) {
-            (_, Some(Verdict::Succeeded)) => "succeeded".to_owned(),
-            (_, Some(Verdict::Cancelled)) => "cancelled".to_owned(),
-            (_, Some(Verdict::Failed(why))) => format!("failed: {why}"),
+            (_, Some(RunVerdict::Succeeded)) => "succeeded".to_owned(),
+            (_, Some(RunVerdict::Cancelled)) => "cancelled".to_owned(),
+            (_, Some(RunVerdict::Failed(why))) => format!("failed: {why}"),
             (Phase::Cancelling, None) => "ending".to_owned(),
             _ => format!("{} %, {}", status.progress.percent().unwrap_or(0), status.progress.task),
         };
@@ -320,9 +320,9 @@ fn cancel(options: &OneRun) -> anyhow::Result<()> {
         runs.cancel(&id).await?;
         let status = runs.follow(&id, |_| {}).await?;
         match status.verdict {
-            Some(Verdict::Cancelled) | None => println!("run {id} was cancelled"),
-            Some(Verdict::Succeeded) => println!("run {id} had succeeded before"),
-            Some(Verdict::Failed(why)) => println!("run {id} had ended before: {}", plain(&why)),
+            Some(RunVerdict::Cancelled) | None => println!("run {id} was cancelled"),
+            Some(RunVerdict::Succeeded) => println!("run {id} had succeeded before"),
+            Some(RunVerdict::Failed(why)) => println!("run {id} had ended before: {}", plain(&why)),
         }
         Ok(())
     })

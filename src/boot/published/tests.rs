@@ -348,7 +348,7 @@ async fn files_are_found_by_their_path_and_folders_are_listed() {
         ("/packages/debs/many/?n=0", ""),
         ("/packages/debs/many/?last=343", &*many(344..600)),
         ("/packages/debs/many/", &*(many(0..256) + "?n=256&last=255\n")),
-        ("/packages/debs/many/?n=1000&last=99", &*(many(100..356) + "?n=256&last=355\n")),
+        ("/packages/debs/many/?n=1000&last=099", &*(many(100..356) + "?n=256&last=355\n")),
         ("/packages/debs/?n=2&last=Packages", "many/\npool/\n?n=2&last=pool%2F\n"),
         ("/packages/debs/?n=2&last=pool%2F", "\u{e4} b#?\n"),
         // Of files the query says nothing.

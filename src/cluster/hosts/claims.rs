@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::choose::{
-    Candidate, Choice, HardwareView, HostView, Way, Wish, choose, had_by, has_credentials, hosts_of, refusal,
+    Choice, HardwareView, HostCandidate, HostView, Way, Wish, choose, had_by, has_credentials, hosts_of, refusal,
 };
 use super::consumer::{Consumer, MachineId, MachineKind};
 use crate::api::metal3::{BareMetalHost, HardwareData};
@@ -113,9 +113,9 @@ impl Hosts {
         taken.waiting.remove(machine);
         let hosts = self.hosts.mentioning(&hosts_of(namespace));
         let hardware: Vec<_> = hosts.iter().map(|host| (host, self.hardware.get(&key(host.as_ref())))).collect();
-        let candidates: Vec<Candidate<'_>> = hardware
+        let candidates: Vec<HostCandidate<'_>> = hardware
             .iter()
-            .map(|(host, inspected)| Candidate {
+            .map(|(host, inspected)| HostCandidate {
                 host,
                 capacity: inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(host.capacity.as_ref()),
                 taken: taken.by_host.contains_key(&key(host.as_ref())),
@@ -170,7 +170,7 @@ impl Hosts {
         let view = HostView::from(found);
         let inspected = self.hardware.get(&key(found));
         let capacity = inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(view.capacity.as_ref());
-        refusal(wish, &Candidate { host: &view, capacity, taken: false }).is_none()
+        refusal(wish, &HostCandidate { host: &view, capacity, taken: false }).is_none()
     }
 
     /// The other hosts of a host's namespace that have this Secret for their BMCs.

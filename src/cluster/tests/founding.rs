@@ -149,6 +149,12 @@ fn read(cluster: &str) -> Vec<Read> {
             At("/status/conditions/ControlPlaneInitialized/status", json!("True")),
             "a condition since v1alpha4",
         ),
+        row(
+            "Cluster",
+            "/spec/infrastructureRef/namespace",
+            Gone,
+            "it was written without one and is read as it was written: it is the Cluster's own",
+        ),
         row("Cluster", "/status/phase", Is(json!("Provisioned")), "phases begin with a capital letter"),
         row("Metal3Cluster", "/metadata/ownerReferences/0/apiVersion", owner("cluster"), owned),
         row("Metal3Cluster", "/metadata/ownerReferences/0/uid", Is(json!(cluster)), "a UID is of its own"),

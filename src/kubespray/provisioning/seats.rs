@@ -13,7 +13,7 @@ use super::wanted::WantedNode;
 use crate::api::MacAddress;
 use crate::api::infrastructure::HostSelector;
 use crate::api::metal3::ProvisioningState;
-use crate::cluster::hosts::choose::{Candidate, Choice, Selector, Way, Wish, choose};
+use crate::cluster::hosts::choose::{Choice, HostCandidate, Selector, Way, Wish, choose};
 use crate::cluster::hosts::{Consumer, MachineId};
 
 /// Letters of what others wrote that are repeated.
@@ -169,9 +169,9 @@ fn by_needs<'h>(
         needs: node.needs,
         ..Wish::default()
     };
-    let candidates: Vec<Candidate<'_>> = free
+    let candidates: Vec<HostCandidate<'_>> = free
         .iter()
-        .map(|host| Candidate { host: &host.view, capacity: host.view.capacity.as_ref(), taken: false })
+        .map(|host| HostCandidate { host: &host.view, capacity: host.view.capacity.as_ref(), taken: false })
         .collect();
     match choose(&wish, &candidates) {
         Choice::Host(name, Way::Free) => {

@@ -168,7 +168,7 @@ fn ssh_arguments(folder: &Path, sockets: &Path, seconds: u64, host_keys: &HostKe
 #[cfg(test)]
 mod tests {
     use super::super::request::{Bounds, Playbook};
-    use super::super::vars::Vars;
+    use super::super::vars::RunVars;
     use super::*;
 
     fn request() -> Request {
@@ -176,7 +176,7 @@ mod tests {
             id: "a-1".parse().unwrap(),
             playbook: Playbook::Scale,
             inventory: "x".into(),
-            vars: Vars::default().with([("artifacts_dir", json!("/elsewhere")), ("kube_version", json!("1.35.4"))]),
+            vars: RunVars::default().with([("artifacts_dir", json!("/elsewhere")), ("kube_version", json!("1.35.4"))]),
             limit: vec!["w-1".into(), "w-2".into()],
             expected: vec!["w-1".into()],
             user: Some("provision".into()),

@@ -54,6 +54,6 @@ pub use installation::{Installation, Versions};
 pub use progress::{HostProgress, Progress, TaskFailure};
 pub use request::{Bounds, HostKeys, Playbook, Request, RequestFault, RunId};
 pub use runner::{LogPart, RunStatus, Runs, RunsError, Supervisor};
-pub use state::{Cause, Ended, Phase, Verdict};
+pub use state::{Cause, Ended, Phase, RunVerdict};
 pub use supervise::{Effect, supervise};
-pub use vars::{VarFault, Vars};
+pub use vars::{RunVars, VarFault};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-use super::vars::Vars;
+use super::vars::RunVars;
 use crate::config::KubesprayConfig;
 
 /// Longest name of a run: the sockets of ssh are in its folder, and their paths have 107 bytes (unix(7)).
@@ -133,11 +133,11 @@ pub struct Request {
     pub id: RunId,
     /// What is run.
     pub playbook: Playbook,
-    /// The inventory as text, in YAML or INI. Its values say what is run on the appliance (see [`Vars`]); whoever makes it of
+    /// The inventory as text, in YAML or INI. Its values say what is run on the appliance (see [`RunVars`]); whoever makes it of
     /// what users wrote judges those.
     pub inventory: String,
     /// Further variables.
-    pub vars: Vars,
+    pub vars: RunVars,
     /// Only these hosts; empty: all.
     pub limit: Vec<String>,
     /// Hosts that must have been reached for the run to have succeeded; with none of them, any one.
@@ -293,7 +293,7 @@ mod tests {
             id: "a-1".parse().unwrap(),
             playbook: Playbook::Cluster,
             inventory: "all: {hosts: {a: }}".into(),
-            vars: Vars::default(),
+            vars: RunVars::default(),
             limit: Vec::new(),
             expected: Vec::new(),
             user: None,
@@ -367,7 +367,7 @@ mod tests {
         for ((playbook, file, vars), known) in rows.into_iter().zip(Playbook::FILES) {
             assert_eq!(playbook.file(), file);
             assert!(Playbook::FILES.contains(&file), "{known}");
-            let said = Vars::default().with(playbook.vars());
+            let said = RunVars::default().with(playbook.vars());
             assert_eq!(Value::Object(said.as_map().clone()), vars, "{file}");
         }
     }

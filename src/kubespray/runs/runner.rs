@@ -18,7 +18,7 @@ use super::installation::Installation;
 use super::processes::{end_all, members, signal};
 use super::progress::{Lines, Progress};
 use super::request::{Request, RequestFault, RunId};
-use super::state::{Found, Phase, Step, Verdict, judge, verdict};
+use super::state::{Found, Phase, RunVerdict, Step, judge, verdict};
 use super::supervise::Effect;
 use crate::files;
 
@@ -116,7 +116,7 @@ pub struct RunStatus {
     /// How far it is.
     pub progress: Progress,
     /// What it came to, once it will not change any more.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<RunVerdict>,
 }
 
 /// A part of a log.
@@ -326,9 +326,9 @@ impl Runs {
         let phase = judge(&found).0;
         let verdict = match &phase {
             Phase::Ended(ended) => Some(verdict(ended, &progress, &expected)),
-            Phase::NeverStarted => Some(Verdict::Cancelled),
-            Phase::Lost if found.cancelled => Some(Verdict::Cancelled),
-            Phase::Lost => Some(Verdict::Failed("was under way when its supervisor died, or the box did".into())),
+            Phase::NeverStarted => Some(RunVerdict::Cancelled),
+            Phase::Lost if found.cancelled => Some(RunVerdict::Cancelled),
+            Phase::Lost => Some(RunVerdict::Failed("was under way when its supervisor died, or the box did".into())),
             Phase::Starting | Phase::Running | Phase::Cancelling => None,
         };
         Ok(RunStatus { playbook, phase, started_at: found.started.map(|started| started.at), progress, verdict })

@@ -104,7 +104,7 @@ pub(super) fn judge(found: &Found) -> (Phase, Step) {
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunVerdict {
     /// It did on every host what it was to.
     Succeeded,
     /// It did not, and why. The first failure of a host is among [`Progress::failures`].
@@ -114,10 +114,10 @@ pub enum Verdict {
 }
 
 /// What a run that ended came to. Ansible's exit code alone does not tell: it is 0 where no host matched.
-pub fn verdict(ended: &Ended, progress: &Progress, expected: &[String]) -> Verdict {
-    let failed = Verdict::Failed;
+pub fn verdict(ended: &Ended, progress: &Progress, expected: &[String]) -> RunVerdict {
+    let failed = RunVerdict::Failed;
     let exited = match &ended.cause {
-        Cause::Cancelled => return Verdict::Cancelled,
+        Cause::Cancelled => return RunVerdict::Cancelled,
         Cause::TimedOut => return failed("took too long and was ended".into()),
         Cause::Interrupted => {
             return failed("was ended by a signal to its supervisor, as a box sends that shuts down".into());
@@ -142,7 +142,7 @@ pub fn verdict(ended: &Ended, progress: &Progress, expected: &[String]) -> Verdi
         return failed("no host of the inventory was in any play".into());
     }
     let missing = expected.iter().find(|host| progress.hosts.get(*host).is_none_or(|found| !found.summed));
-    missing.map_or(Verdict::Succeeded, |host| failed(format!("nothing was done on {host}, which was expected")))
+    missing.map_or(RunVerdict::Succeeded, |host| failed(format!("nothing was done on {host}, which was expected")))
 }
 
 /// Ansible's exit codes (`ExitCode` in `ansible.constants` of 2.18, and `RUN_…` of its task queue manager).
@@ -237,17 +237,20 @@ mod tests {
             let expected: Vec<String> = expected.iter().map(|name| (*name).to_owned()).collect();
             let found = verdict(&Ended { cause: cause.clone(), at: 0 }, progress, &expected);
             match (&found, wanted) {
-                (Verdict::Succeeded, Ok(())) => {}
-                (Verdict::Failed(why), Err(part)) => assert!(why.contains(part), "{cause:?}: {why}"),
+                (RunVerdict::Succeeded, Ok(())) => {}
+                (RunVerdict::Failed(why), Err(part)) => assert!(why.contains(part), "{cause:?}: {why}"),
                 _ => panic!("{cause:?}: {found:?}"),
             }
         }
         let ended = Ended { cause: Cause::Exited(0), at: 0 };
         let nobody = progress(&[], true);
-        assert_eq!(verdict(&ended, &nobody, &[]), Verdict::Failed("no host of the inventory was in any play".into()));
+        assert_eq!(
+            verdict(&ended, &nobody, &[]),
+            RunVerdict::Failed("no host of the inventory was in any play".into())
+        );
         let half = progress(&[("a", host(0, false))], false);
-        assert!(matches!(verdict(&ended, &half, &[]), Verdict::Failed(why) if why.contains("without telling")));
+        assert!(matches!(verdict(&ended, &half, &[]), RunVerdict::Failed(why) if why.contains("without telling")));
         let stopped = Ended { cause: Cause::Cancelled, at: 0 };
-        assert_eq!(verdict(&stopped, &bad, &[]), Verdict::Cancelled);
+        assert_eq!(verdict(&stopped, &bad, &[]), RunVerdict::Cancelled);
     }
 }

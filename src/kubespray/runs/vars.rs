@@ -85,7 +85,7 @@ pub(super) const OFFERED: &[&str] = &[
 
 /// Variables for a run, and by whose right.
 #[derive(Clone, Default)]
-pub struct Vars(Map<String, Value>);
+pub struct RunVars(Map<String, Value>);
 
 /// Why a user may not set variables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +104,7 @@ pub enum VarFault {
     Long,
 }
 
-impl Vars {
+impl RunVars {
     /// Variables that somebody set who may not do everything on this box.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ mod tests {
             (json!({"cluster_name": "x".repeat(BYTES_MAX)}), Some("longer than 1 MiB")),
         ] {
             let Value::Object(map) = vars else { panic!("an object") };
-            match (Vars::of_user(map.clone()), wanted) {
+            match (RunVars::of_user(map.clone()), wanted) {
                 (Ok(_), None) => {}
                 (Err(fault), Some(part)) => assert!(fault.to_string().contains(part), "{fault}"),
                 (found, _) => panic!("{map:?}: {:?}", found.err()),

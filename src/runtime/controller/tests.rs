@@ -113,14 +113,14 @@ async fn a_small_namespace_is_looked_at_while_ten_others_have_all_places_they_ca
     let ((others, mut held), (small, mut seen)) = (watch::channel(0), watch::channel(0));
     let reconciler = Arc::new(Endless { others, small });
     let runs = tokio::spawn(async move { run(reconciler, &cache, stream::pending(), shutdown).await });
-    // Six have sixteen places each; the other four two each of those that are kept.
+    // They have all but those that are kept for who has few, and two each of these at most.
     let within = Duration::from_secs(60);
-    let all = tokio::time::timeout(within, held.wait_for(|held| *held == 6 * 16 + 4 * 2)).await;
+    let all = tokio::time::timeout(within, held.wait_for(|held| *held >= 96)).await;
     all.expect("they take what they can").expect("it runs");
     let before = *seen.borrow_and_update();
     let more = tokio::time::timeout(within, seen.wait_for(|seen| *seen > before + 10)).await;
     more.expect("the small one is looked at").expect("it runs");
-    assert_eq!(*held.borrow(), 6 * 16 + 4 * 2);
+    assert!((96..128).contains(&*held.borrow()));
     // Looks under way are waited for, and these do not end.
     runs.abort();
 }

@@ -80,7 +80,7 @@ fn a_namespace_has_half_of_what_all_have() {
     assert_eq!((index.weight, index.weights["a"]), (before + parsed + there, before + parsed + there));
     assert_eq!(index.weight_of_text(&large(r#""""#)), packed + parsed);
     // What is in a text are no values.
-    assert!(large(r#""a,[",b""#).parsed() < parsed + 10_000 * 12);
+    assert!(large(r#""a,[\",b""#).parsed() < parsed + 10_000 * 12);
     index.remove(&host(1));
     index.remove(&host(2));
     assert_eq!((index.weight, index.weights.len()), (0, 0));

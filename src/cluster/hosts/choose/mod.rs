@@ -45,7 +45,7 @@ pub struct Wish {
 
 /// A host that may be given away.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
+pub struct HostCandidate<'a> {
     /// The host.
     pub host: &'a HostView,
     /// Its hardware, where anybody knows.
@@ -75,15 +75,15 @@ pub enum Way {
 }
 
 /// Chooses.
-pub fn choose<'a>(wish: &Wish, candidates: &[Candidate<'a>]) -> Choice<'a> {
-    let mut mine: Vec<Candidate<'a>> = candidates
+pub fn choose<'a>(wish: &Wish, candidates: &[HostCandidate<'a>]) -> Choice<'a> {
+    let mut mine: Vec<HostCandidate<'a>> = candidates
         .iter()
         .filter(|one| one.host.metadata.namespace.as_deref() == Some(&wish.machine.namespace))
         .copied()
         .collect();
     // What order they come in says nothing.
     mine.sort_by(|a, b| a.host.metadata.name.cmp(&b.host.metadata.name));
-    let had = |one: &&Candidate<'a>| one.host.consumer.is(&wish.machine);
+    let had = |one: &&HostCandidate<'a>| one.host.consumer.is(&wish.machine);
     if let Some(name) = mine.iter().find(had).and_then(|one| one.host.metadata.name.as_deref()) {
         return Choice::Host(name, Way::Had);
     }
@@ -109,23 +109,24 @@ pub fn choose<'a>(wish: &Wish, candidates: &[Candidate<'a>]) -> Choice<'a> {
     }
 }
 
-fn first<'a, 'c>(wish: &Wish, all: impl Iterator<Item = &'c Candidate<'a>>) -> Option<&'a str>
+fn first<'a, 'c>(wish: &Wish, all: impl Iterator<Item = &'c HostCandidate<'a>>) -> Option<&'a str>
 where
     'a: 'c,
 {
-    let is_near = |one: &Candidate<'_>| {
+    let is_near = |one: &HostCandidate<'_>| {
         wish.failure_domain.as_deref().is_some_and(|domain| one.host.label(LABEL_FAILURE_DOMAIN) == Some(domain))
     };
-    let size = |one: &Candidate<'_>| one.capacity.map(|capacity| (capacity.memory, capacity.cpus)).unwrap_or_default();
+    let size =
+        |one: &HostCandidate<'_>| one.capacity.map(|capacity| (capacity.memory, capacity.cpus)).unwrap_or_default();
     let best = all.min_by(|a, b| {
-        let order = |one: &Candidate<'_>| (Reverse(is_near(one)), size(one));
+        let order = |one: &HostCandidate<'_>| (Reverse(is_near(one)), size(one));
         order(a).cmp(&order(b)).then_with(|| a.host.metadata.name.cmp(&b.host.metadata.name))
     })?;
     best.host.metadata.name.as_deref()
 }
 
 /// Why the machine does not get a host. One that is kept for it may be in any state.
-pub fn refusal(wish: &Wish, one: &Candidate<'_>) -> Option<Refusal> {
+pub fn refusal(wish: &Wish, one: &HostCandidate<'_>) -> Option<Refusal> {
     let host = one.host;
     if host.metadata.deletion_timestamp.is_some() {
         return Some(Refusal::Deleting);

@@ -50,8 +50,8 @@ fn needs(pairs: &[(&str, &str)]) -> Needs {
 }
 
 fn chosen(wish: &Wish, hosts: &[HostView]) -> Result<(String, Way), String> {
-    let candidates: Vec<Candidate<'_>> =
-        hosts.iter().map(|host| Candidate { host, capacity: host.capacity.as_ref(), taken: false }).collect();
+    let candidates: Vec<HostCandidate<'_>> =
+        hosts.iter().map(|host| HostCandidate { host, capacity: host.capacity.as_ref(), taken: false }).collect();
     match choose(wish, &candidates) {
         Choice::Host(name, way) => Ok((name.to_owned(), way)),
         Choice::None(why) => Err(why),
@@ -92,7 +92,7 @@ fn a_host_is_passed_over_for_a_reason() {
     let other = host("h", json!({"metadata": {"namespace": "other"}}));
     assert_eq!(chosen(&wish(), &[other]).unwrap_err(), "There is no BareMetalHost in this namespace");
     let free = host("h", json!({}));
-    let taken = Candidate { host: &free, capacity: None, taken: true };
+    let taken = HostCandidate { host: &free, capacity: None, taken: true };
     assert_eq!(refusal(&wish(), &taken), Some(Refusal::Taken));
 }
 

@@ -26,7 +26,7 @@ fn log(place: &Place, id: &RunId) -> String {
 
 fn failure(status: &RunStatus) -> &str {
     match &status.verdict {
-        Some(Verdict::Failed(why)) => why,
+        Some(RunVerdict::Failed(why)) => why,
         _ => panic!("{status:?}"),
     }
 }
@@ -63,7 +63,7 @@ async fn a_playbook_succeeds_on_every_host() {
     place.runs().start(&place.installation(), &request).await.unwrap();
     let follow = async { place.runs().follow(&request.id, |status| seen.push(status.clone())).await };
     let status = tokio::time::timeout(DEADLINE, follow).await.unwrap().unwrap();
-    assert_eq!(status.verdict, Some(Verdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
+    assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
     let progress = &status.progress;
     assert_eq!((progress.plays, progress.plays_begun, progress.percent()), (2, 2, Some(100)));
     let host = |name: &str| (progress.hosts[name].ok, progress.hosts[name].changed, progress.hosts[name].failures);
@@ -105,7 +105,7 @@ async fn what_failed_on_which_task_of_which_host_is_told_without_secrets() {
     let request = Request {
         inventory: format!("all:\n  hosts:\n{lines}"),
         expected: Vec::new(),
-        vars: Vars::of_user(vars.as_object().unwrap().clone()).unwrap(),
+        vars: RunVars::of_user(vars.as_object().unwrap().clone()).unwrap(),
         secrets: vec!["hunter22-and-more".into()],
         ..request("bad")
     };
@@ -162,7 +162,7 @@ async fn no_host_and_a_broken_playbook_are_failures() {
     let trap = plugin.top.path().join("trap");
     let inventory = format!("plugin: constructed\ncompose: {{x: \"lookup('pipe', 'touch {}')\"}}\n", trap.display());
     let status = run(&plugin, &Request { inventory, ..request("plugin") }).await;
-    assert!(matches!(status.verdict, Some(Verdict::Failed(_))) && !trap.exists(), "{status:?}");
+    assert!(matches!(status.verdict, Some(RunVerdict::Failed(_))) && !trap.exists(), "{status:?}");
 }
 
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn nothing_of_the_appliances_environment_reaches_a_playbook() {
     };
     let request = request("env");
     let status = run(&place, &request).await;
-    assert_eq!(status.verdict, Some(Verdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
+    assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
     let artifacts = place.runs().folder(&request.id).join("artifacts");
     let environment = fs::read_to_string(artifacts.join("env")).unwrap();
     // What cargo and the shell that started the tests have set.
@@ -208,7 +208,7 @@ async fn a_run_that_is_under_way_is_found_again_and_cancelled() {
     let status = again.status(&request.id).unwrap();
     assert_eq!((status.progress.task.as_str(), status.playbook.as_str()), ("wait", "cluster.yml"), "{status:?}");
     again.cancel(&request.id).await.unwrap();
-    assert_eq!(place.to_its_end(&request.id).await.verdict, Some(Verdict::Cancelled));
+    assert_eq!(place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Cancelled));
     place.assert_tidy(&request.id);
 }
 
@@ -225,7 +225,7 @@ async fn only_hosts_of_the_limit_are_touched() {
         ..request("limit")
     };
     let status = run(&place, &request).await;
-    assert_eq!(status.verdict, Some(Verdict::Succeeded), "{status:?}");
+    assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}");
     assert_eq!(status.progress.hosts.keys().collect::<Vec<_>>(), ["two"]);
 }
 

@@ -66,8 +66,8 @@ async fn ansible_is_started_at_most_once_wherever_somebody_is_killed() {
         place.runs().start(&place.installation(), &request).await.unwrap();
         let status = place.to_its_end(&request.id).await;
         match (&status.verdict, succeeds) {
-            (Some(Verdict::Succeeded), true) => {}
-            (Some(Verdict::Failed(why)), false) => assert!(why.contains("supervisor died"), "{effect:?}: {why}"),
+            (Some(RunVerdict::Succeeded), true) => {}
+            (Some(RunVerdict::Failed(why)), false) => assert!(why.contains("supervisor died"), "{effect:?}: {why}"),
             _ => panic!("{effect:?}: {status:?}"),
         }
         // Killed right after it was started, it may not have got to count.
@@ -87,7 +87,7 @@ async fn a_cancel_that_was_noted_is_carried_out_after_a_crash() {
     fs::write(place.top.path().join("cancel"), "").unwrap();
     crashed(&place, Effect::CancelNoted).await;
     let status = place.to_its_end(&ID.parse().unwrap()).await;
-    assert_eq!(status.verdict, Some(Verdict::Cancelled), "{status:?}");
+    assert_eq!(status.verdict, Some(RunVerdict::Cancelled), "{status:?}");
     place.assert_tidy(&ID.parse().unwrap());
 }
 
@@ -105,6 +105,6 @@ async fn many_who_ask_at_once_get_one_run() {
     for asked in asked.collect::<Vec<_>>() {
         asked.await.unwrap().unwrap();
     }
-    assert_eq!(place.to_its_end(&request.id).await.verdict, Some(Verdict::Succeeded));
+    assert_eq!(place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Succeeded));
     assert_eq!(place.starts(&request.id), 1);
 }

@@ -21,7 +21,7 @@ async fn what_is_cancelled_ends_with_all_that_it_started() {
     let phase = place.runs().cancel(&request.id).await.unwrap();
     assert!(matches!(phase, Phase::Cancelling | Phase::Ended(_)), "{phase:?}");
     let status = place.to_its_end(&request.id).await;
-    assert_eq!(status.verdict, Some(Verdict::Cancelled), "{status:?}");
+    assert_eq!(status.verdict, Some(RunVerdict::Cancelled), "{status:?}");
     assert!(matches!(status.phase, Phase::Ended(Ended { cause: Cause::Cancelled, .. })), "{status:?}");
     place.assert_tidy(&request.id);
     // What is over stays as it is.
@@ -37,7 +37,7 @@ async fn what_takes_too_long_or_is_deaf_is_ended() {
     let plan = Plan { seconds: 1, ..super::super::command::plan(&place.installation(), &folder, &request) };
     runs.make(&folder, &plan, &request).unwrap();
     let status = place.to_its_end(&request.id).await;
-    assert_eq!(status.verdict, Some(Verdict::Failed("took too long and was ended".into())), "{status:?}");
+    assert_eq!(status.verdict, Some(RunVerdict::Failed("took too long and was ended".into())), "{status:?}");
     assert_eq!(place.starts(&request.id), 1);
     place.assert_tidy(&request.id);
 }
@@ -64,7 +64,7 @@ async fn a_program_that_is_not_there_is_told() {
     let request = request("a");
     place.runs().start(&place.installation(), &request).await.unwrap();
     let status = place.to_its_end(&request.id).await;
-    let Some(Verdict::Failed(why)) = &status.verdict else { panic!("{status:?}") };
+    let Some(RunVerdict::Failed(why)) = &status.verdict else { panic!("{status:?}") };
     assert!(why.contains("could not be started") && why.contains("bin/python3"), "{why}");
     place.assert_tidy(&request.id);
 }
@@ -84,7 +84,7 @@ async fn a_supervisor_that_is_not_there_is_an_error_and_no_loop() {
     }
     // Nothing is lost by that.
     place.runs().start(&place.installation(), &request("a")).await.unwrap();
-    assert_eq!(place.to_its_end(&"a".parse().unwrap()).await.verdict, Some(Verdict::Succeeded));
+    assert_eq!(place.to_its_end(&"a".parse().unwrap()).await.verdict, Some(RunVerdict::Succeeded));
 }
 
 #[tokio::test]

@@ -136,7 +136,7 @@ fn request(id: &str) -> Request {
         id: id.parse().unwrap(),
         playbook: Playbook::Cluster,
         inventory: "all:\n  hosts:\n    one: {ansible_connection: local, ansible_become: false}\n".into(),
-        vars: Vars::default(),
+        vars: RunVars::default(),
         limit: Vec::new(),
         expected: vec!["one".into()],
         user: None,
