@@ -42,7 +42,7 @@ mod tests {
             ("rack/", None),
             ("", None),
             ("rack/?x", None),
-            ("h/log", None),
+            ("h/log", Some("log")),
             ("..", None),
         ] {
             let mut machine = BareMetalHost::new("m", Default::default());
