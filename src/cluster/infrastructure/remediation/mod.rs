@@ -207,10 +207,11 @@ impl Remediations {
             Act::GiveUp(why) => {
                 self.tell(remediation, "RemediationGivenUp", format!("The machine is left to its owner: {why}"), true)
                     .await;
-                self.leave_to_owner(on, why, now).await?;
+                // Before its owner is told, who takes the machine away: afterwards nobody knows any more which host it had.
                 if on.host.is_some() {
                     self.annotate(on, ANNOTATION_UNHEALTHY, json!("capm3/UnhealthyNode")).await?;
                 }
+                self.leave_to_owner(on, why, now).await?;
                 self.status(remediation, Metal3RemediationStatus { phase: phase(DELETING), ..status }).await
             }
             Act::Finish => {
