@@ -158,6 +158,13 @@ async fn no_machine_is_taken_away_while_etcd_has_no_quorum() {
     site.until("three machines run", async || is_ready(&site, "one", 3).await).await;
     let all = machines(&site, "one").await;
     all.iter().take(2).for_each(|dead| site.rack.die("one", dead));
+    // A look of before does not know it.
+    site.until("that is seen", async || {
+        let plane = json!(site.get::<KubeadmControlPlane>("one").await);
+        let conditions = plane["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|one| one["type"] == "EtcdClusterHealthy" && one["status"] != "True")
+    })
+    .await;
     site.patch::<KubeadmControlPlane>("one", json!({"spec": {"replicas": 1}})).await;
     site.until("it says why none goes", async || {
         let said = site.says::<KubeadmControlPlane>("one").await;
