@@ -231,9 +231,10 @@ async fn only_hosts_of_the_limit_are_touched() {
 
 /// A real checkout, where `$SLIPWAY_KUBESPRAY` names one and `$ANSIBLE_VENV` has what it wants.
 #[tokio::test]
+#[ignore = "needs a checkout of kubespray, which $SLIPWAY_KUBESPRAY names"]
 async fn kubespray_itself_takes_the_command_lines() {
-    let Some(tree) = std::env::var_os("SLIPWAY_KUBESPRAY") else { return };
-    let Some(environment) = needs::ansible() else { return };
+    let tree = std::env::var_os("SLIPWAY_KUBESPRAY").expect("it names a checkout");
+    let environment = needs::ansible().expect("and this what it wants");
     let place = Place::with_tree("");
     let installation = Installation { tree: tree.into(), environment };
     installation.inspect().unwrap();
