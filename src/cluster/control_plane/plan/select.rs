@@ -26,14 +26,14 @@ fn counts(plane: &Plane, of_kind: impl Fn(&Machine) -> bool) -> BTreeMap<&str, (
     counts
 }
 
-/// The machine that goes: one that somebody marked, then an outdated one that is ill, then an outdated one, then any; of these
-/// the oldest of where the most are.
+/// The machine that goes: one that somebody marked, then an outdated one that is ill, then an outdated one, then one that is not
+/// well, for no other may go while it is there, then any; of these the oldest of where the most are.
 pub(super) fn to_delete(plane: &Plane) -> Option<&Machine> {
     let outdated = |machine: &Machine| machine.needs_rollout();
-    let ill = |machine: &Machine| {
-        let parts = machine.health.parts(plane.etcd_managed);
-        machine.node.is_some() && parts.iter().any(|(_, state)| *state == State::False)
+    let any_is = |machine: &Machine, of: &dyn Fn(State) -> bool| {
+        machine.node.is_some() && machine.health.parts(plane.etcd_managed).iter().any(|(_, state)| of(*state))
     };
+    let ill = |machine: &Machine| any_is(machine, &|state| state == State::False);
     let all = |of_kind: &dyn Fn(&Machine) -> bool| -> Vec<&Machine> {
         plane.machines.iter().filter(|machine| of_kind(machine)).collect()
     };
@@ -42,6 +42,7 @@ pub(super) fn to_delete(plane: &Plane) -> Option<&Machine> {
         all(&|machine| machine.delete_first),
         all(&|machine| outdated(machine) && ill(machine)),
         all(&outdated),
+        all(&|machine| any_is(machine, &|state| state != State::True)),
         all(&|_| true),
     ];
     let eligible = eligible.into_iter().find(|machines| !machines.is_empty())?;

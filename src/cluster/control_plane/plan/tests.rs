@@ -215,7 +215,19 @@ fn machines_are_taken_away_one_by_one() {
             }),
             "delete m1, lead m1 to m2 m3",
         ),
-        ("not while another one is ill", fewer(|plane| plane.machines[2].health.api_server = State::False), "wait: …"),
+        (
+            "one that nobody hears of before an older one",
+            fewer(|plane| {
+                etcd(plane).leader = 1;
+                plane.machines[2].health.api_server = State::Unknown;
+            }),
+            "delete m3",
+        ),
+        (
+            "not while another one is ill",
+            fewer(|plane| plane.machines[1..].iter_mut().for_each(|one| one.health.api_server = State::False)),
+            "wait: …",
+        ),
         (
             "the ill one that goes does not matter",
             fewer(|plane| plane.machines[0].health.api_server = State::Unknown),
