@@ -9,6 +9,8 @@ BINARY  := target/$(TARGET)/release/slipway
 # What is tested is built once, by the profile `lab` of Cargo.toml; what ships, by `make build`.
 TESTED  := target/$(TARGET)/lab/slipway
 LAB     := --locked --profile lab --target $(TARGET)
+# Tests in Rust are compiled sooner.
+QUICK   := --config tests/quick.toml
 STATIC  := RUSTFLAGS="-C target-feature=+crt-static"
 # As in Cargo.toml.
 RUST    := 1.92
@@ -110,7 +112,7 @@ unit: rust packages ## cargo test; nothing is passed over for want of a tool or 
 	@python3 tests/lab/tools.py emulators >/dev/null
 	@python3 tests/lab/programs.py kubeadm >/dev/null
 	@python3 tests/lab/tools.py ansible >/dev/null
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB)
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB)
 
 clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
@@ -124,7 +126,7 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	python3 tests/api/raw.py record
 	python3 tests/api/clients.py go
 	PEER=1 python3 tests/api/clients.py python helm go
-	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test it engine::
+	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(QUICK) $(LAB) --test it engine::
 
 cluster: lab rust ## machines that are off become a Kubernetes cluster, which is upgraded and deleted; builds Kubernetes from source once (needs Go)
 	@tests/lab/packages lab
