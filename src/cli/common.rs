@@ -1,7 +1,10 @@
 //! Options and helpers that several commands have in common.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
 
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 
@@ -16,6 +19,22 @@ pub(super) struct ConfigFile {
 impl ConfigFile {
     pub fn load(&self) -> Result<Config, ConfigError> {
         Config::load(&self.config)
+    }
+}
+
+/// All of a file, or of standard input where it is called `-`, that has at most `most` bytes.
+pub(super) fn read_input(file: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
+    let (from, name): (Box<dyn Read>, _) = if file.as_os_str() == "-" {
+        (Box::new(std::io::stdin()), "standard input".to_owned())
+    } else {
+        (Box::new(File::open(file).with_context(|| file.display().to_string())?), file.display().to_string())
+    };
+    let mut content = Vec::new();
+    from.take(most.saturating_add(1)).read_to_end(&mut content).with_context(|| name.clone())?;
+    match content.len() {
+        0 => bail!("{name}: is empty"),
+        length if length as u64 > most => bail!("{name}: has more than {most} bytes"),
+        _ => Ok(content),
     }
 }
 

@@ -21,6 +21,8 @@ fn help_names_every_command_and_a_first_machine() {
         "debug",
         "image",
         "apply",
+        "edit",
+        "patch",
         "get",
         "describe",
         "delete",

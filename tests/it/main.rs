@@ -32,6 +32,7 @@ mod dhcp_clients;
 mod dhcp_support;
 mod disk_full;
 mod documents;
+mod edit;
 mod engine;
 mod engine_answers;
 mod engine_hostile;

@@ -68,7 +68,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     if options.files.filenames.is_empty() {
         return Err(usage("name what to apply: -f FILE, -f DIR, -f URL, or -f - for standard input"));
     }
-    if matches!(options.output, Some(Output::Table { .. } | Output::Columns(_) | Output::Ansible(_))) {
+    if options.output.as_ref().is_some_and(|output| !output.is_of_objects()) {
         return Err(usage("-o of apply is json, yaml, name or jsonpath"));
     }
     let manifests = options.files.read().await?;

@@ -21,9 +21,9 @@ const DEADLINE: Duration = Duration::from_millis(1500);
 /// Names that are offered.
 const MOST: &str = "500";
 /// Commands whose words are types and names.
-const VERBS: [&str; 5] = ["get", "describe", "delete", "wait", "watch"];
+const VERBS: [&str; 7] = ["get", "describe", "delete", "wait", "watch", "edit", "patch"];
 /// Options that have a value in the next word.
-const VALUED: [&str; 20] = [
+const VALUED: [&str; 26] = [
     "-n",
     "--namespace",
     "-l",
@@ -44,6 +44,12 @@ const VALUED: [&str; 20] = [
     "--cascade",
     "--color",
     "--max-parallel",
+    "-p",
+    "--patch",
+    "--patch-file",
+    "--type",
+    "--subresource",
+    "--field-manager",
 ];
 
 /// What is to be completed.

@@ -30,6 +30,16 @@ impl RequestError {
         matches!(self, Self::Refused(status) if status.code == 409)
     }
 
+    /// Whether the server does not take content of this type.
+    pub(super) fn is_unsupported_media(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 415)
+    }
+
+    /// Whether the server would take it written differently: it found a fault in what it was sent.
+    pub(super) fn is_of_content(&self) -> bool {
+        matches!(self, Self::Refused(status) if matches!(status.code, 400 | 409 | 413 | 422))
+    }
+
     /// Whether another manager has a field that is to be applied.
     pub(super) fn is_of_field_managers(&self) -> bool {
         let Self::Refused(status) = self else { return false };

@@ -1,4 +1,4 @@
-//! The built-in client: `apply`, `get`, `describe`, `delete`, `wait`, `watch`, for a box without kubectl.
+//! The built-in client: `apply`, `edit`, `patch`, `get`, `describe`, `delete`, `wait`, `watch`, for a box without kubectl.
 //!
 //! It speaks the same API as kubectl, with the same tables and the same short names, to the appliance on this box or
 //! to any server of a kubeconfig. What is decided and printed is in pure functions; [`request`] does the I/O.
@@ -9,6 +9,7 @@ mod completion;
 mod connect;
 mod delete;
 mod describe;
+mod edit;
 mod errors;
 mod get;
 mod hardware;
@@ -20,6 +21,7 @@ mod migration;
 mod missing;
 mod names;
 mod output;
+mod patch;
 pub(super) mod relative;
 mod request;
 mod resume;
@@ -49,6 +51,14 @@ pub(super) enum Command {
     /// Uses server-side apply: fields that the files do not name stay as they are; fields that an earlier apply named and
     /// this one does not are removed.
     Apply(apply::Options),
+    /// Change objects in an editor
+    ///
+    /// Opens each object as YAML in the editor that $VISUAL or $EDITOR names. What was changed is written when the editor is
+    /// closed, and nothing else: fields that somebody changed meanwhile stay as they are. What the server refuses is shown in
+    /// the editor again, with the reason.
+    Edit(edit::Options),
+    /// Change objects by a patch
+    Patch(patch::Options),
     /// Print objects as a table, or in the format of -o
     Get(get::Options),
     /// Print everything about objects, with their events
@@ -72,6 +82,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         let done = match command {
             Command::Apply(options) => apply::run(options, &mut out).await,
+            Command::Edit(options) => edit::run(options, &mut out).await,
+            Command::Patch(options) => patch::run(options, &mut out).await,
             Command::Get(options) => get::run(options, false, &mut out).await,
             Command::Watch(options) => get::run(options, true, &mut out).await,
             Command::Describe(options) => describe::run(options, &mut out).await,

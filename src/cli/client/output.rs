@@ -31,6 +31,13 @@ pub(super) enum Language {
     Yaml,
 }
 
+impl Output {
+    /// Whether it is a form for objects that somebody wrote: no table, no inventory.
+    pub(super) fn is_of_objects(&self) -> bool {
+        matches!(self, Self::Json | Self::Yaml | Self::Name | Self::JsonPath(_))
+    }
+}
+
 impl FromStr for Output {
     type Err = String;
 

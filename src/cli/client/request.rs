@@ -22,6 +22,8 @@ pub(super) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,app
 pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 /// Server-side apply; the body may be JSON.
 const APPLY: &str = "application/apply-patch+yaml";
+/// JSON merge patch (RFC 7386).
+pub(super) const MERGE: &str = "application/merge-patch+json";
 
 /// Parameters of a request.
 pub(super) type Query<'q> = &'q [(&'q str, &'q str)];
@@ -126,8 +128,19 @@ impl Session {
     /// The same; with `dry_run` the server only says whether it would, and what the object would be.
     pub(super) async fn merge_as(&self, path: &str, patch: &Value, dry_run: bool) -> Result<Value, RequestError> {
         let dry_run = if dry_run { "All" } else { "" };
-        let request = Request::patch(uri(path, &[("fieldManager", "slipway"), ("dryRun", dry_run)]));
-        let request = request.header(header::CONTENT_TYPE, "application/merge-patch+json").header(header::ACCEPT, JSON);
+        self.patch(path, &[("fieldManager", "slipway"), ("dryRun", dry_run)], MERGE, patch).await
+    }
+
+    /// Changes an object by a patch of this content type; what it is now.
+    pub(super) async fn patch(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        content_type: &str,
+        patch: &Value,
+    ) -> Result<Value, RequestError> {
+        let request = Request::patch(uri(path, query));
+        let request = request.header(header::CONTENT_TYPE, content_type).header(header::ACCEPT, JSON);
         self.send(request, patch.to_string().into_bytes()).await.map(|(_, value)| value)
     }
 

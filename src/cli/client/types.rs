@@ -20,6 +20,7 @@ pub(super) struct Type {
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
     pub verbs: Vec<String>,
+    pub subresources: Vec<String>,
     /// Whether it is the group's first version with this type.
     pub preferred: bool,
 }
@@ -61,6 +62,11 @@ impl Type {
             path += &format!("/{}", escape(name));
         }
         path
+    }
+
+    /// Whether a part of it is written on its own: its status, its scale.
+    pub(super) fn has_subresource(&self, name: &str) -> bool {
+        self.subresources.iter().any(|known| known == name)
     }
 
     fn has_verb(&self, verb: &str) -> bool {
@@ -209,6 +215,7 @@ fn of_resource(group: &str, version: &str, resource: APIResourceDiscovery) -> Ty
         short_names: resource.short_names,
         categories: resource.categories,
         verbs: resource.verbs,
+        subresources: resource.subresources.into_iter().filter_map(|one| one.subresource).collect(),
         preferred: false,
     }
 }

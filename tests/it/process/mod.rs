@@ -237,7 +237,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-fn program() -> PathBuf {
+/// The program that is tried.
+pub fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_slipway"))
 }
 

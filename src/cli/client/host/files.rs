@@ -1,9 +1,7 @@
 //! Files that become Secrets of hosts.
 
-use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -11,6 +9,7 @@ use serde_json::{Value, json};
 use super::super::connect::Session;
 use super::super::errors::RequestError;
 use super::super::types::{hosts, secrets};
+use crate::cli::common::read_input;
 
 /// Bytes of a Secret's value, as the API takes them.
 const MAX_DATA: u64 = 1 << 20;
@@ -47,18 +46,7 @@ impl Files {
 
 /// Reads a file, or standard input where it is called `-`.
 pub(super) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    let from: Box<dyn Read> = if file.as_os_str() == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(file).with_context(|| file.display().to_string())?)
-    };
-    from.take(MAX_DATA + 1).read_to_end(&mut content).with_context(|| file.display().to_string())?;
-    match u64::try_from(content.len()) {
-        Ok(1..=MAX_DATA) => Ok(content),
-        Ok(0) => bail!("{}: is empty", file.display()),
-        _ => bail!("{}: has more than {MAX_DATA} bytes", file.display()),
-    }
+    read_input(file, MAX_DATA)
 }
 
 /// The body of a Secret that goes with a host.
