@@ -24,7 +24,8 @@ Examples:
   slipway describe host web-1      its spec, its conditions, what it waits for, what happened
   slipway describe hosts -A
   slipway describe host web-1 --all    with every flag of its processors
-  slipway describe image/debian-12")]
+  slipway describe hardwaredata web-1  what inspection found in its machine
+  slipway describe image/debian-12     its import and what happened to it")]
 pub(in crate::cli) struct Options {
     /// TYPE NAME…, TYPE/NAME…, or TYPE for all objects of the type
     #[arg(required = true, value_name = "TYPE[/NAME]")]
@@ -171,6 +172,9 @@ fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp)
     if of.group == "metal3.io" && object["kind"] == "BareMetalHost" {
         host(&mut text, object, now);
     }
+    if of.group == "metal3.io" && object["kind"] == "HardwareData" {
+        machine(&mut text, hardware::of(object));
+    }
     let conditions = conditions_of(object);
     let mut rest = object.clone();
     if let Some(metadata) = rest["metadata"].as_object_mut() {
@@ -257,6 +261,17 @@ fn host(text: &mut String, object: &Value, now: Timestamp) {
     let hardware = hardware::line(&status["hardware"]);
     if !hardware.is_empty() {
         line(text, 0, "Hardware", &hardware);
+    }
+}
+
+/// A machine in few lines; every field of it follows.
+fn machine(text: &mut String, found: &Value) {
+    for (label, value) in [
+        ("Hardware", hardware::line(found)),
+        ("Disks", hardware::each_disk(found).join("\n")),
+        ("NICs", hardware::each_card(found).join("\n")),
+    ] {
+        line(text, 0, label, if value.is_empty() { "<none>" } else { &value });
     }
 }
 
@@ -505,6 +520,22 @@ Events:
         object["status"]["conditions"][0]["status"] = "False".into();
         assert!(describe(&of, &object, None, now).contains("Now:          next try in 4m\n"));
         assert!(describe(&of, &object, Some(&[]), now).ends_with("Events:  <none>\n"));
+    }
+
+    #[test]
+    fn a_machine_is_told_before_its_fields() {
+        let hardware = json!({"ramMebibytes": 4096, "nics": [{"name": "eno1", "mac": "52:54:00:00:00:01"}],
+            "storage": [{"name": "/dev/sda", "sizeBytes": 960_000_000_000_i64}, {"name": "/dev/sdb", "sizeBytes": 4_000_000_000_000_i64}]});
+        let object = json!({"kind": "HardwareData", "metadata": {"name": "web-1"}, "spec": {"hardware": hardware}});
+        let of = Type { group: "metal3.io".into(), ..Type::default() };
+        let text = describe(&of, &object, None, Timestamp::UNIX_EPOCH);
+        let wanted = "\
+Hardware:     4 GiB, 2 disks (960 GB, 4.0 TB), 1 NIC
+Disks:        /dev/sda: 960 GB
+              /dev/sdb: 4.0 TB
+NICs:         eno1: 52:54:00:00:00:01
+";
+        assert!(text.contains(wanted), "{text}");
     }
 
     #[test]

@@ -13,10 +13,11 @@ use super::connect::{Server, Session};
 use super::errors::RequestError;
 use super::names::{self, Selection};
 use super::output::{self, Output};
+use super::own_table::Column;
 use super::table::{self, Show};
 use super::terminal::{Terminal, When};
 use super::types::{Type, Types};
-use super::{hosts, inventory, missing, request};
+use super::{inventory, missing, own_table, request};
 use crate::cli::failure::{Failure, complain, plain, usage};
 use crate::jsonpath::Path;
 
@@ -25,12 +26,16 @@ const RESTARTS: u32 = 5;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
+Types are the server's, by any name that kubectl takes: hosts, hardwaredata, images, dataimages, networks, reservations, dhcpleases,
+bootintents, secrets, namespaces, events, clusters, machines, and those of your own definitions.
+
 Examples:
   slipway get hosts                               every host of the namespace
   slipway get hosts -A -o wide                    of all namespaces, with every column
   slipway get host web-1 -o yaml                  one, as it is stored
   slipway get host/web-1 secret/web-1-bmc         of several types
   slipway get hosts,images                        of two types
+  slipway get hardwaredata -o wide                what inspection found in each machine
   slipway get hosts --watch                       and every change from now on; of one type
   slipway get hosts -l rack=a --sort-by=.metadata.creationTimestamp
   slipway get hosts -o custom-columns=NAME:.metadata.name,POWER:.status.poweredOn
@@ -94,8 +99,8 @@ fn path(text: &str) -> Result<Path, String> {
 struct ResourceQuery<'t> {
     of: &'t Type,
     name: Option<String>,
-    /// In the operator's table of hosts instead of the server's.
-    hosts: bool,
+    /// The columns of a table of the command's own, instead of the server's.
+    own: Option<&'static [Column]>,
 }
 
 pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -128,12 +133,12 @@ pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) 
 fn asked<'t>(selections: &[Selection], types: &'t Types) -> anyhow::Result<Vec<ResourceQuery<'t>>> {
     let mut all = Vec::new();
     for selection in selections {
-        let hosts = hosts::WORDS.contains(&selection.word.to_lowercase().as_str());
         for of in types.find(&selection.word)? {
+            let own = own_table::columns(&selection.word, of);
             if selection.names.is_empty() {
-                all.push(ResourceQuery { of, name: None, hosts });
+                all.push(ResourceQuery { of, name: None, own });
             }
-            all.extend(selection.names.iter().map(|name| ResourceQuery { of, name: Some(name.clone()), hosts }));
+            all.extend(selection.names.iter().map(|name| ResourceQuery { of, name: Some(name.clone()), own }));
         }
     }
     Ok(all)
@@ -173,7 +178,7 @@ impl Get<'_> {
         accept: &str,
         mut each: impl FnMut(Value) -> anyhow::Result<()>,
     ) -> anyhow::Result<String> {
-        let whole = one.hosts || self.options.sort_by.is_some();
+        let whole = one.own.is_some() || self.options.sort_by.is_some();
         let include = if accept == request::TABLE && whole { "Object" } else { "" };
         let Some(name) = &one.name else {
             let query = [
@@ -206,12 +211,9 @@ impl Get<'_> {
     ) -> anyhow::Result<()> {
         let mut failed = None;
         for one in asked {
-            let shown = |value| {
-                if one.hosts && accept == request::TABLE {
-                    hosts::table(as_table(value), Timestamp::now())
-                } else {
-                    value
-                }
+            let shown = |value| match one.own.filter(|_| accept == request::TABLE) {
+                Some(columns) => own_table::table(as_table(value), columns, Timestamp::now()),
+                None => value,
             };
             if let Err(error) = self.read(one, accept, |value| each(one.of, shown(value))).await {
                 let unreachable = matches!(error.downcast_ref(), Some(RequestError::Unreachable(_)));
@@ -312,7 +314,7 @@ impl Get<'_> {
                 self.options.show_managed_fields,
             ),
             table: matches!(self.options.output, Output::Table { .. }),
-            hosts: one.hosts,
+            own: one.own,
             events: self.options.output_watch_events,
             seen: HashMap::new(),
         };
@@ -329,7 +331,7 @@ impl Get<'_> {
             let query = [
                 ("labelSelector", self.options.selector.as_str()),
                 ("fieldSelector", fields.as_str()),
-                ("includeObject", if printer.table && one.hosts { "Object" } else { "" }),
+                ("includeObject", if printer.table && one.own.is_some() { "Object" } else { "" }),
             ];
             let mut pages = Vec::new();
             let mut revision = self
@@ -392,7 +394,7 @@ struct Watched {
     rows: table::Printer,
     objects: output::Printer,
     table: bool,
-    hosts: bool,
+    own: Option<&'static [Column]>,
     events: bool,
     /// Revision of each object, by namespace and name.
     seen: HashMap<(String, String), String>,
@@ -445,9 +447,9 @@ impl Watched {
     }
 
     fn print_rows(&mut self, table: &Value, kind: &str, out: &mut dyn Write) -> anyhow::Result<()> {
-        let text = match self.hosts {
-            true => self.rows.lines(&hosts::table(table.clone(), Timestamp::now()), kind),
-            false => self.rows.lines(table, kind),
+        let text = match self.own {
+            Some(columns) => self.rows.lines(&own_table::table(table.clone(), columns, Timestamp::now()), kind),
+            None => self.rows.lines(table, kind),
         };
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
@@ -544,7 +546,7 @@ mod tests {
             rows: table::Printer::new(Show::default()),
             objects: output::Printer::new(Output::Name, false, false),
             table: false,
-            hosts: false,
+            own: None,
             events: false,
             seen: HashMap::new(),
         };

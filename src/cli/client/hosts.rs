@@ -2,62 +2,35 @@
 //!
 //! Shown for the words `host` and `hosts`; `bmh` and `baremetalhosts` give the table that kubectl gives.
 
-use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::hardware;
+use super::own_table::Column;
 use super::relative::relative;
 
 /// The words that ask for this table.
 pub(super) const WORDS: [&str; 2] = ["host", "hosts"];
 
-/// Name, where it is in the host, whether it is only for `-o wide`.
-type Column = (&'static str, fn(&Value) -> String, bool);
-
-const COLUMNS: [Column; 17] = [
-    ("Name", |host| text(host, "/metadata/name"), false),
-    ("State", |host| text(host, "/status/provisioning/state"), false),
-    ("Phase", |host| text(host, "/status/progress/phase"), false),
-    ("Progress", |host| number(host, "percent").map(|percent| format!("{percent}%")).unwrap_or_default(), false),
-    ("Rate", |host| number(host, "bytesPerSecond").map(rate).unwrap_or_default(), false),
-    ("Left", |host| number(host, "secondsLeft").map(length).unwrap_or_default(), false),
-    ("Online", |host| flag(host, "/spec/online"), true),
-    ("Power", |host| flag(host, "/status/poweredOn"), true),
-    ("Error", |host| text(host, "/status/errorType"), true),
-    ("Consumer", |host| text(host, "/spec/consumerRef/name"), true),
-    ("BMC", |host| text(host, "/spec/bmc/address"), true),
-    ("Address", |host| addresses(host).join(","), false),
-    ("Model", |host| hardware::model(&host["status"]["hardware"]), true),
-    ("CPUs", |host| hardware::processors(&host["status"]["hardware"]), true),
-    ("Memory", |host| hardware::memory(&host["status"]["hardware"]), true),
-    ("Disks", |host| hardware::disks(&host["status"]["hardware"]), true),
-    ("Reason", reason, false),
+/// What `host` and `hosts` show.
+pub(super) const COLUMNS: [Column; 17] = [
+    ("Name", |host, _| text(host, "/metadata/name"), false),
+    ("State", |host, _| text(host, "/status/provisioning/state"), false),
+    ("Phase", |host, _| text(host, "/status/progress/phase"), false),
+    ("Progress", |host, _| number(host, "percent").map(|percent| format!("{percent}%")).unwrap_or_default(), false),
+    ("Rate", |host, _| number(host, "bytesPerSecond").map(rate).unwrap_or_default(), false),
+    ("Left", |host, _| number(host, "secondsLeft").map(length).unwrap_or_default(), false),
+    ("Online", |host, _| flag(host, "/spec/online"), true),
+    ("Power", |host, _| flag(host, "/status/poweredOn"), true),
+    ("Error", |host, _| text(host, "/status/errorType"), true),
+    ("Consumer", |host, _| text(host, "/spec/consumerRef/name"), true),
+    ("BMC", |host, _| text(host, "/spec/bmc/address"), true),
+    ("Address", |host, _| addresses(host).join(","), false),
+    ("Model", |host, _| hardware::model(&host["status"]["hardware"]), true),
+    ("CPUs", |host, _| hardware::processors(&host["status"]["hardware"]), true),
+    ("Memory", |host, _| hardware::memory(&host["status"]["hardware"]), true),
+    ("Disks", |host, _| hardware::disks(&host["status"]["hardware"]), true),
+    ("Reason", |host, now| relative(&reason(host), now), false),
 ];
-
-/// The server's table with these columns. One whose rows lack the objects stays as it is.
-pub(super) fn table(mut table: Value, now: Timestamp) -> Value {
-    let rows = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
-    if rows.iter().any(|row| row["object"].get("spec").is_none()) {
-        return table;
-    }
-    let cell = |host: &Value, (name, cell, _): &Column| match *name {
-        "Reason" => relative(&cell(host), now),
-        _ => cell(host),
-    };
-    let cells: Vec<Value> =
-        rows.iter().map(|row| COLUMNS.iter().map(|column| cell(&row["object"], column)).collect()).collect();
-    if let Some(rows) = table["rows"].as_array_mut() {
-        for (row, cells) in rows.iter_mut().zip(cells) {
-            row["cells"] = cells;
-        }
-    }
-    let column = |&(name, _, wide): &Column| {
-        let format = if name == "Name" { "name" } else { "" };
-        json!({ "name": name, "type": "string", "format": format, "priority": i64::from(wide) })
-    };
-    table["columnDefinitions"] = COLUMNS.iter().map(column).collect();
-    table
-}
 
 fn text(host: &Value, path: &str) -> String {
     host.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -105,8 +78,11 @@ fn length(seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::own_table;
     use super::super::table::{Printer, Show};
     use super::*;
+    use jiff::Timestamp;
+    use serde_json::json;
 
     #[test]
     fn what_a_host_does_is_on_its_line() {
@@ -123,20 +99,21 @@ mod tests {
             host("c", found),
         ]});
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let lines = Printer::new(Show::default()).lines(&table(sent.clone(), now), "");
+        let lines = Printer::new(Show::default()).lines(&own_table::table(sent.clone(), &COLUMNS, now), "");
         insta::assert_snapshot!(lines, @r"
         NAME   STATE          PHASE               PROGRESS   RATE      LEFT    ADDRESS             REASON
         a      provisioning   writing the image   45%        22 MB/s   3m20s   10.0.0.5,10.1.0.5   write-image
         b      inspecting     failed                                                               no call, next try in 10m
         c
         ");
-        let wide = Printer::new(Show { wide: true, ..Show::default() }).lines(&table(sent, now), "");
+        let wide =
+            Printer::new(Show { wide: true, ..Show::default() }).lines(&own_table::table(sent, &COLUMNS, now), "");
         assert!(
             wide.contains("inspection error") && wide.contains("2.0 TB") && wide.starts_with("NAME   STATE"),
             "{wide}"
         );
         let bare = json!({ "columnDefinitions": [{ "name": "Name" }], "rows": [{ "cells": ["a"], "object": { "metadata": {} } }] });
-        assert_eq!(table(bare.clone(), now), bare);
+        assert_eq!(own_table::table(bare.clone(), &COLUMNS, now), bare);
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod migration;
 mod missing;
 mod names;
 mod output;
+mod own_table;
 mod patch;
 pub(super) mod relative;
 mod request;
