@@ -113,7 +113,8 @@ async fn run_with(
     let askers = Arc::new(move |image: &Image| wanted.of(image).parties);
     let context = Arc::new(Context {
         images,
-        intents: Api::all(client),
+        intents: Api::all(client.clone()),
+        client,
         library,
         turns: Turns::new(Rules { places: imports, turn: times.turn, kept: KEPT }, askers),
         demands,
@@ -136,6 +137,8 @@ async fn run_with(
 struct Context {
     images: Api<Image>,
     intents: Api<BootIntent>,
+    /// For events.
+    client: Client,
     library: Library,
     turns: Turns,
     demands: Arc<dyn Demands>,
@@ -183,10 +186,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn generation(image: &Image) -> i64 {
-    image.metadata.generation.unwrap_or(0)
-}
-
 /// Looks at Images.
 struct Importer(Arc<Context>);
 
@@ -223,6 +222,7 @@ impl Reconcile for Importer {
                 return Ok(action);
             }
             tracing::warn!(image = image.name_any(), "parts of an image are gone from the library: importing it again");
+            self.0.tell(&image, Happened::Lost).await;
         }
         if current && status.phase == ImagePhase::Failed {
             let known = lock(&shared.failed).get(&image.name_any()).cloned();
@@ -281,6 +281,7 @@ impl Context {
         let started = Instant::now();
         let mut work = None;
         let mut place = None;
+        let mut begun = false;
         // Place and gate are held until the object says how it ended.
         let (result, _turn, _gate) = loop {
             let turn = match place.take() {
@@ -294,6 +295,9 @@ impl Context {
                 tracing::info!(image = image.name_any(), "importing an image");
             }
             self.report(image, with(importing)).await?;
+            if !std::mem::replace(&mut begun, true) {
+                self.tell(image, Happened::Began).await;
+            }
             let upload = if work.is_some() { Ok(None) } else { self.uploaded(image).await };
             let upload = match upload {
                 Ok(upload) => upload,
@@ -325,7 +329,8 @@ impl Context {
         match result {
             Ok((imported, SourceRead { sha256, format, contents })) => {
                 let Imported { digest, virtual_size, stored_size, .. } = imported;
-                tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
+                let took = started.elapsed();
+                tracing::info!(image = image.name_any(), digest, stored_size, ?took, "imported an image");
                 lock(&self.shared.failed).remove(&image.name_any());
                 let uid = image.uid();
                 let (contents, count) = contents.unzip();
@@ -339,6 +344,7 @@ impl Context {
                     })),
                 )
                 .await?;
+                self.tell(image, Happened::Imported { size: virtual_size, stored: stored_size, took }).await;
                 self.drop_upload(uid).await;
                 Ok(Action::requeue(CHECK_EVERY))
             }
@@ -367,7 +373,10 @@ impl Context {
             "failCount": failures.saturating_add(1),
         });
         match self.report(image, merged(&base(image, failures), failed)).await {
-            Ok(()) => NotImported::Told(message, pause.map_or_else(Action::await_change, Action::requeue)),
+            Ok(()) => {
+                self.tell(image, Happened::Failed { message: message.clone(), again: retry }).await;
+                NotImported::Told(message, pause.map_or_else(Action::await_change, Action::requeue))
+            }
             Err(error) => error.into(),
         }
     }
@@ -467,12 +476,14 @@ impl Context {
 mod known;
 mod look;
 mod reports;
+mod told;
 mod upkeep;
 mod uploads;
 
 pub use known::Images;
 use known::{Collect, Failed, Import, NotImported, Shared};
-use reports::{base, digests, is_of_this_source, merged, pause, percent, source_hash};
+use reports::{base, digests, generation, is_of_this_source, merged, pause, percent, source_hash};
+use told::Happened;
 
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,7 @@ pub fn module() -> Module {
                 verbs: &["get", "list", "watch"],
                 why: "What a machine is to write stays in the library.",
             },
+            Right { group: "", resources: &["events"], verbs: &["get", "create", "update"], why: "" },
         ],
     }
 }

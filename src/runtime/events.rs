@@ -28,7 +28,11 @@ const MESSAGE_MAX: usize = 1000;
 /// Events of one reason that an object has at once: who makes up a new text each time (a BMC, an image server) fills no store.
 const TEXTS: u8 = 64;
 
-/// Stores an event that `component` tells, or counts it when the object had the same one before.
+/// Where the events of objects without a namespace are.
+const CLUSTER_SCOPED: &str = "default";
+
+/// Stores an event that `component` tells, or counts it when the object had the same one before. That of an object without a
+/// namespace is in `default`.
 ///
 /// # Errors
 ///
@@ -39,7 +43,7 @@ pub async fn publish(
     object: &ObjectReference,
     note: &Note,
 ) -> Result<(), kube::Error> {
-    let api = Api::<Event>::namespaced(client.clone(), object.namespace.as_deref().unwrap_or_default());
+    let api = Api::<Event>::namespaced(client.clone(), namespace(object));
     let event = event(component, object, note, Timestamp::now());
     let name = event.name_any();
     match api.create(&PostParams::default(), &event).await {
@@ -52,6 +56,10 @@ pub async fn publish(
         Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => Ok(()),
         replaced => replaced.map(|_| ()),
     }
+}
+
+fn namespace(object: &ObjectReference) -> &str {
+    object.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or(CLUSTER_SCOPED)
 }
 
 /// What becomes of an event when this one comes in its place: it is counted, or another text begins.
@@ -72,7 +80,7 @@ fn event(component: &str, object: &ObjectReference, note: &Note, now: Timestamp)
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}.{digits}", object.name.as_deref().unwrap_or_default())),
-            namespace: object.namespace.clone(),
+            namespace: Some(namespace(object).to_owned()),
             ..ObjectMeta::default()
         },
         involved_object: object.clone(),

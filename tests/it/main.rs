@@ -45,6 +45,7 @@ mod host_spec;
 mod host_verbs;
 mod hostile;
 mod image_cli;
+mod image_events;
 mod image_sources;
 mod image_upload;
 mod image_upload_shares;

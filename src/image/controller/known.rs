@@ -1,6 +1,6 @@
 //! A cache of Images: what this process knows of them, whether it imports them or only waits to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -60,6 +60,8 @@ pub(super) struct Shared {
     pub checked: Mutex<HashMap<String, (String, Instant)>>,
     /// By name: those whose files could not be looked at last.
     pub unseen: Mutex<HashMap<String, Unseen>>,
+    /// Names of those of which events tell.
+    pub told: Mutex<HashSet<String>>,
     /// Told when something may be named by nobody any more.
     pub collect: Notify,
     /// Told when an Image went of which something may have been sent.
@@ -169,6 +171,7 @@ impl Shared {
                 lock(&self.failed).remove(name);
                 lock(&self.checked).remove(name);
                 lock(&self.unseen).remove(name);
+                lock(&self.told).remove(name);
                 self.uploads.notify_one();
                 self.collect.notify_one();
             }

@@ -6,12 +6,16 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::{ImportProgress, hex};
-use super::generation;
 use crate::api::slipway::{BootIntentSpec, Image, ImagePhase, ImageSpec};
 
 /// Digests that a boot needs.
 pub(super) fn digests(intent: BootIntentSpec) -> impl Iterator<Item = String> {
     intent.steps.into_iter().filter_map(|step| step.image).chain(intent.live_iso)
+}
+
+/// Of its spec.
+pub(super) fn generation(image: &Image) -> i64 {
+    image.metadata.generation.unwrap_or(0)
 }
 
 /// What every report of an attempt says.

@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::Context;
+use super::told::Happened;
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::image::demand::{Demand, Demands, Party};
 use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
@@ -156,6 +157,7 @@ impl Context {
                 continue;
             }
             tracing::info!(image = name, ?of, asker, "removing an image to make room for another one");
+            self.tell(image, Happened::GaveWay).await;
             self.delete(image).await?;
         }
         let Some(digest) = taker.digest.clone() else { return Ok(()) };
@@ -271,6 +273,7 @@ impl Context {
                     image = image.name_any(),
                     "removed an image that was not imported yet: no host names it any more"
                 );
+                self.tell(&image, Happened::Unused).await;
                 self.delete(&image).await?;
                 continue;
             }
