@@ -55,6 +55,7 @@ mod openapi;
 mod options;
 mod owner_graph;
 mod patch;
+mod plain_http;
 mod pretty_body;
 mod projection;
 mod protobuf;

@@ -19,7 +19,7 @@ use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,6 +30,7 @@ use super::connection_activity::ConnectionActivity;
 use super::connections::{CALLERS_INPUT, ConnectionSlot, Connections};
 use super::exchange_memory::{ExchangeMemory, Metered, weighed};
 use super::lingering_close::LingeringClose;
+use super::plain_http;
 use super::response_memory::ConnectionHandle;
 use crate::ration::{Ranks, all_alike};
 
@@ -272,8 +273,21 @@ async fn connection(
     let socket = socket2::SockRef::from(&stream);
     socket.set_tcp_user_timeout(Some(STALL)).ok();
     socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(STALL).with_interval(STALL / 6)).ok();
+    let deadline = Instant::now() + patience.handshake;
+    match timeout_at(deadline, plain_http::is_spoken(&stream)).await {
+        Ok(Ok(false)) => {}
+        Ok(Ok(true)) => {
+            tracing::debug!(%peer, "a request without TLS");
+            timeout_at(deadline, plain_http::answer(stream)).await.ok();
+            return;
+        }
+        Ok(Err(_)) | Err(_) => {
+            tracing::debug!(%peer, "no TLS handshake began");
+            return;
+        }
+    }
     let stream = Metered::new(stream, Arc::clone(&connection_slot));
-    let stream = match timeout(patience.handshake, acceptor.accept(stream)).await {
+    let stream = match timeout_at(deadline, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             // What is wrong with a client's certificate is a failed login; all else is noise of the network.

@@ -57,12 +57,20 @@ async fn certificates_say_who_calls() {
         client(&endpoint, theirs.ca_pem(), &ours.authority().administrator(pki::CLIENT_LIFETIME).unwrap()).await;
     assert!(code(&fooled, "/version").await.is_err());
 
-    // Plain HTTP gets no answer in HTTP, and harms nobody.
-    let mut plain = TcpStream::connect(address).await.unwrap();
-    plain.write_all(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-    let mut answer = Vec::new();
-    tokio::time::timeout(DEADLINE, plain.read_to_end(&mut answer)).await.unwrap().ok();
-    assert!(!answer.starts_with(b"HTTP"));
+    // HTTP without TLS is told so, as a kube-apiserver does it; other noise is not answered in HTTP, and harms nobody.
+    for (request, wanted) in [
+        (&b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"[..], Some("Client sent an HTTP request to an HTTPS server.\n")),
+        (b"DELETE /api/v1/namespaces/a HTTP/1.0\r\n\r\n", Some("Client sent an HTTP request to an HTTPS server.\n")),
+        (b"EHLO example.org\r\n\r\n", None),
+    ] {
+        let mut plain = TcpStream::connect(address).await.unwrap();
+        plain.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(DEADLINE, plain.read_to_end(&mut answer)).await.unwrap().ok();
+        let answer = String::from_utf8_lossy(&answer);
+        assert_eq!(answer.starts_with("HTTP/1.0 400 Bad Request\r\n"), wanted.is_some(), "{answer}");
+        assert!(answer.ends_with(wanted.unwrap_or_default()), "{answer}");
+    }
 
     // A watch under way does not hold up the shutdown.
     let request = http::Request::get(format!("{SECRETS}?watch=true")).body(kube::client::Body::empty()).unwrap();
