@@ -40,6 +40,7 @@
 //! |  | [`netlink`] | single questions to the kernel about its networks |
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
 //! |  | [`glob`] | shell patterns |
+//! |  | [`origin`] | of which source this program was built |
 //! |  | [`ansible`] | inventories of Ansible, that mean what they say |
 
 #![deny(missing_docs)]
@@ -74,6 +75,7 @@ pub mod modules;
 mod needs;
 pub mod netlink;
 pub mod network_data;
+pub mod origin;
 pub mod outbound;
 #[cfg(test)]
 #[path = "../tests/it/pages/mod.rs"]

@@ -18,6 +18,7 @@ use super::request::accepted;
 use super::resource::Resource;
 use super::status::ApiError;
 use crate::api::StoragePolicy;
+use crate::origin;
 
 /// Names of a resource's views, such as `log`, and what can be done with each.
 pub(super) type Views<'a> = &'a dyn Fn(&Resource) -> Vec<(String, &'static [&'static str])>;
@@ -41,9 +42,9 @@ pub(super) fn version() -> Value {
         "minCompatibilityMajor": "1",
         "minCompatibilityMinor": (MINOR - 1).to_string(),
         "gitVersion": format!("v1.{MINOR}.0+slipway-{version}"),
-        "gitCommit": "",
+        "gitCommit": origin::COMMIT.unwrap_or_default(),
         "gitTreeState": "clean",
-        "buildDate": "1970-01-01T00:00:00Z",
+        "buildDate": origin::time().unwrap_or_default().to_string(),
         "goVersion": "",
         "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, go_arch(std::env::consts::ARCH)),

@@ -181,3 +181,12 @@ fn explaining_without_an_appliance_asks_whether_it_runs() {
         assert!(error.contains("is slipway running"), "{error}");
     }
 }
+
+#[test]
+fn version_is_for_people_and_for_programs() {
+    let (code, out, _) = slipway(&["version"]);
+    assert!(code == 0 && out.starts_with(concat!("slipway ", env!("CARGO_PKG_VERSION"), "\n")), "{out}");
+    let (_, out, _) = slipway(&["version", "-o", "json"]);
+    let all: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(all["version"], env!("CARGO_PKG_VERSION"));
+}
