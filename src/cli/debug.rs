@@ -13,9 +13,13 @@ use crate::api::MacAddress;
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// Explain what the machine with this MAC address would boot now
+    ///
+    /// Asks the appliance on this box, as every `slipway debug` does; it works on the appliance only.
     #[command(after_help = "Example:\n  slipway debug boot 52:54:00:12:34:56")]
     Boot(Options),
-    /// Explain what DHCP would answer it now, and show what happened to its last messages
+    /// Explain what DHCP would answer the machine with this MAC address now, and show what happened to its last messages
+    ///
+    /// Asks the appliance on this box, as every `slipway debug` does; it works on the appliance only.
     #[command(after_help = "Example:\n  slipway debug dhcp 52:54:00:12:34:56")]
     Dhcp(Options),
 }
@@ -42,6 +46,14 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         Command::Boot(options) => ("/boot/explain", options),
         Command::Dhcp(options) => ("/boot/explain/dhcp", options),
     };
+    if !config.config.exists() {
+        bail!(
+            "this asks the appliance on its own box, and there is no {0} here: run it on the appliance, or name its \
+             configuration with --config.\nFrom another desk, `slipway describe host NAME` says what a machine waits for and what \
+             was refused, and `slipway get dhcpleases` which address it has",
+            config.config.display()
+        );
+    }
     let config = config.load()?;
     let mut address = config.boot.listen;
     if address.ip().is_unspecified() {

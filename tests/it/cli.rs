@@ -183,6 +183,15 @@ fn explaining_without_an_appliance_asks_whether_it_runs() {
 }
 
 #[test]
+fn debug_says_that_it_is_for_the_appliances_own_box() {
+    for of in ["boot", "dhcp"] {
+        let (code, _, err) = slipway(&["debug", of, "52:54:00:12:34:56", "--config", "/nonexistent/slipway.toml"]);
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains("run it on the appliance") && err.contains("slipway describe host NAME"), "{err}");
+    }
+}
+
+#[test]
 fn version_is_for_people_and_for_programs() {
     let (code, out, _) = slipway(&["version"]);
     assert!(code == 0 && out.starts_with(concat!("slipway ", env!("CARGO_PKG_VERSION"), "\n")), "{out}");
