@@ -86,6 +86,11 @@ impl Log {
         text
     }
 
+    /// Adds a line with the time since the start.
+    pub fn note(&self, line: &str) {
+        self.stamp(line, false);
+    }
+
     /// Adds a line with the time since the start, in seconds. A `detail` is left out of [`Log::tail`].
     fn stamp(&self, line: &str, detail: bool) -> String {
         self.add(&format!("[{:>8.3}] {line}", self.started.elapsed().as_secs_f64()), detail)

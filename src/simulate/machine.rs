@@ -210,7 +210,10 @@ impl Simulated {
             uuid: uuid::Uuid::from_bytes(who.uuid).to_string(),
             uefi: self.boot_method.firmware().is_uefi(),
         };
+        let log = Log::default();
+        log.hide(&hello.token);
         let node = Node {
+            log: log.clone(),
             machine: self.machine.clone(),
             disk: self.disk.clone(),
             hardware: hardware(&self.name, self.mac, Some(address)),
@@ -222,7 +225,7 @@ impl Simulated {
         };
         rack.counts.session();
         self.disk.ramdisk();
-        match session::run(client, &hello, Arc::new(node), &Log::default()).await {
+        match session::run(client, &hello, Arc::new(node), &log).await {
             SessionEnd::PowerOff => PowerCommand::Off,
             // A simulated system has no kernel: it starts through the firmware.
             SessionEnd::Kexec

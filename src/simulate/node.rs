@@ -10,6 +10,7 @@ use super::counts::Counts;
 use super::disk::Disk;
 use super::plan::{Delays, Download, Faults};
 use super::rng::SeededRng;
+use crate::agent::log::Log;
 use crate::agent::session::{Done, Executor, StepError, StepJob};
 use crate::api::MacAddress;
 use crate::api::metal3::{Cpu, HardwareBios, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Nic, Storage};
@@ -42,6 +43,8 @@ pub struct Node {
     pub rng: Mutex<SeededRng>,
     /// What is counted.
     pub counts: Arc<Counts>,
+    /// What it logs, which the session sends to the appliance.
+    pub log: Log,
 }
 
 impl Node {
@@ -128,14 +131,23 @@ impl Node {
 
 #[async_trait]
 impl Executor for Node {
-    fn opened(&self, _: &Session) {}
+    fn opened(&self, session: &Session) {
+        self.log
+            .note(&format!("simulated ramdisk {}: session of host {} opened", self.hardware.hostname, session.host));
+    }
 
     async fn run(&self, job: StepJob) -> Result<Done, StepError> {
+        let name = job.action.kind();
+        self.log.note(&format!("step {name} begins"));
         let done = tokio::select! {
             biased;
             () = job.cancel.cancelled() => Err(StepError("cancelled".into())),
             done = self.work(&job) => done,
         };
+        self.log.note(&match &done {
+            Ok(done) => format!("step {name} done: {}", done.message),
+            Err(error) => format!("step {name} failed: {error}"),
+        });
         self.counts.step();
         done
     }

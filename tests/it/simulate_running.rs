@@ -258,6 +258,9 @@ async fn what_a_run_kept_stops_the_next_one_which_says_how_to_remove_it() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let (hosts, secrets) = (site.hosts().await, site.all::<Secret>().await);
     assert_eq!((hosts.len(), secrets.len()), (2, 2));
+    // A simulated ramdisk logs as a real one does.
+    let log = site.run(&format!("host log {} -n simulated", hosts[0].0)).await;
+    assert!(log.out.contains("step inspect done"), "{log:?}");
     let ran = site.simulate("--machines 2 --until deprovisioned --deadline 2m").await;
     assert_eq!((site.hosts().await, site.all::<Secret>().await), (hosts, secrets), "{ran:?}");
     assert_eq!(ran.code, Some(1), "{ran:?}");
