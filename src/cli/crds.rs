@@ -9,6 +9,11 @@ use super::common::print_text;
 use crate::modules;
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway crds | kubectl apply --server-side -f -
+  slipway crds --rbac | kubectl apply -f -
+  slipway crds --output-dir crds")]
 pub(super) struct Options {
     /// Write one file for each definition into this folder, named <group>_<plural>.yaml
     #[arg(long, value_name = "DIR")]

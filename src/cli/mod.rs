@@ -45,7 +45,9 @@ A first machine, on a box with /etc/slipway/slipway.toml:
   slipway serve
   slipway kubeconfig --merge
   slipway apply -f web-1.yaml        (or kubectl apply -f web-1.yaml)
-  slipway watch hosts                (or kubectl get bmh -w)")]
+  slipway watch hosts                (or kubectl get bmh -w)
+
+`slipway COMMAND --help` has examples. Manual pages: slipway man --out DIR. Completion: slipway completion bash.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

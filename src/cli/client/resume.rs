@@ -13,6 +13,10 @@ use crate::backup::restore::{PAUSED_BY, is_under_way};
 use crate::cli::failure::{Failure, plain, usage};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway host resume --all           all that nothing was being done to
+  slipway host resume web-1 web-2     also what was being installed or erased")]
 pub(in crate::cli) struct Options {
     /// Names of hosts
     #[arg(conflicts_with = "all")]

@@ -32,7 +32,13 @@ pub(super) enum Command {
     /// Remove images from the library, with their chunks that no other image needs
     ///
     /// An image that a host names is not removed. One whose import failed is: hosts that need it have it imported again.
-    #[command(visible_alias = "rm")]
+    #[command(
+        visible_alias = "rm",
+        after_help = "\
+Examples:
+  slipway image remove debian-11
+  slipway image remove debian-11 --force    also when hosts name it"
+    )]
     Remove(Remove),
 }
 

@@ -15,6 +15,11 @@ use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::cli::failure::usage;
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway host accept discovered-7xkq2m3 --bmc-address redfish://10.1.0.5 --bmc-username admin --bmc-password-file -
+  slipway host accept discovered-7xkq2m3 --bmc-address ipmi://10.1.0.5 --credentials rack-bmc --keep-disks
+  slipway host accept discovered-7xkq2m3 --externally-provisioned")]
 pub(in crate::cli) struct Accept {
     /// Address of the BMC, as redfish://10.1.0.5 or ipmi://10.1.0.5
     #[arg(long, value_name = "URL")]

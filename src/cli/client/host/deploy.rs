@@ -15,6 +15,7 @@ use crate::cli::failure::usage;
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
+  slipway host deploy web-1 --image slipway://debian-12 --user-data cloud-init.yaml --wait
   slipway host deploy web-1 --image http://10.0.0.9/debian-12.qcow2 \\
       --checksum http://10.0.0.9/SHA256SUMS --user-data cloud-init.yaml --wait
   slipway host deploy -l rack=7 --image http://10.0.0.9/debian-12.qcow2 --max-parallel 4 --wait --timeout 30m
@@ -22,7 +23,7 @@ Examples:
 pub(in crate::cli) struct Options {
     #[command(flatten)]
     selected: Selected,
-    /// URL of the image
+    /// URL of the image: http://…, https://…, or slipway://NAME for one of the library (`slipway image list`)
     #[arg(long, value_name = "URL", help_heading = "Image")]
     image: String,
     /// Checksum of the image, or the URL of a file of checksums

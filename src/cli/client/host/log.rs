@@ -13,11 +13,16 @@ use super::super::{errors, request};
 use crate::cli::listing::Output;
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway host log web-1 --follow     while it is inspected or installed
+  slipway host log web-1 --previous   the boot before: why it failed
+  slipway host log web-1 --list       which boots have a log")]
 pub(in crate::cli) struct Log {
     /// Name of the host
     #[arg(value_name = "HOST")]
     name: String,
-    /// Boot to print, by the generation of the boot intent [default: the last one]
+    /// Boot to print, by its number in --list [default: the last one]
     #[arg(long, value_name = "N")]
     boot: Option<i64>,
     /// Print the boot before the last one

@@ -38,6 +38,10 @@ Examples:
   slipway host reboot -l rack=7 --max-parallel 1 --wait     one machine after the other")]
     Reboot(Reboot),
     /// Inspect available hosts again
+    #[command(after_help = "\
+Examples:
+  slipway host inspect web-1 --wait
+  slipway host inspect -l rack=7 --max-parallel 4     what is in use is refused")]
     Inspect(Inspect),
     /// Provision available hosts with an image
     ///
@@ -47,15 +51,27 @@ Examples:
     /// Take the image away from hosts: THEIR DISKS ARE ERASED, and they become available again
     ///
     /// With automatedCleaningMode disabled the disks are kept, and the machine is powered off.
+    #[command(after_help = "\
+Examples:
+  slipway host release web-1 --wait
+  slipway host release -l rack=7,role=test")]
     Release(Release),
     /// Leave the machines of hosts alone: no call to a BMC, whatever the host says
     ///
     /// Available and provisioned hosts are detached at once, others when they get there, or at once with --force, which also
     /// ends what their ramdisk is doing. Deleting a detached host leaves its machine as it is.
+    #[command(after_help = "\
+Examples:
+  slipway host detach web-1           before somebody works on the machine
+  slipway host detach web-1 --force   its BMC is broken")]
     Detach(Detach),
     /// Go on with detached hosts
     Attach(Attach),
     /// Do nothing at all with hosts until they are unpaused, not even what was begun
+    #[command(after_help = "\
+Examples:
+  slipway host pause web-1
+  slipway host pause --all            before a change of the network")]
     Pause(AtOnce),
     /// End a pause; one that a restore began is ended by `slipway host resume`
     Unpause(AtOnce),
