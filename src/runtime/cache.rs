@@ -136,6 +136,17 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
         keys.iter().filter_map(|key| self.get(key)).collect()
     }
 
+    /// Names of those that mention something, so many at most, after `last`: whoever looks through many does it page by page, and
+    /// holds up nobody meanwhile.
+    pub fn page_mentioning(&self, mention: &Mention, last: Option<&Key>, most: usize) -> Vec<Key> {
+        self.mentions().after(mention, last).take(most).cloned().collect()
+    }
+
+    /// How many mention something. None is looked at.
+    pub fn count_mentioning(&self, mention: &Mention) -> usize {
+        self.mentions().count(mention)
+    }
+
     /// Has those looked at that mention something.
     pub fn wake_mentioning(&self, mention: &Mention) {
         self.mentions().of(mention).for_each(|key| self.wakes.wake(key.clone()));

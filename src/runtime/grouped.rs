@@ -1,6 +1,7 @@
 //! What is known of objects, by what they belong to, and by what they mention.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use super::watches::Key;
 
@@ -108,6 +109,18 @@ impl Mentions {
     pub fn of(&self, mention: &Mention) -> impl Iterator<Item = &Key> {
         self.by.get(mention).into_iter().flatten()
     }
+
+    /// The same, of those that come after one.
+    pub fn after(&self, mention: &Mention, last: Option<&Key>) -> impl Iterator<Item = &Key> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let all = self.by.get(mention);
+        all.into_iter().flat_map(move |all| all.range::<Key, _>((from, Bound::Unbounded)))
+    }
+
+    /// How many objects mention something. None is looked at.
+    pub fn count(&self, mention: &Mention) -> usize {
+        self.by.get(mention).map_or(0, BTreeSet::len)
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +142,11 @@ mod tests {
         );
         known.put(&key("a"), vec![other.clone()]);
         assert_eq!((names(&known, &cluster), names(&known, &other)), (vec!["b".into()], vec!["a".into()]));
+        known.put(&key("c"), vec![cluster.clone()]);
+        let after = |last: &str| known.after(&cluster, Some(&key(last))).map(|key| key.1.as_str()).collect::<Vec<_>>();
+        assert_eq!((after("a"), after("b"), after("c")), (vec!["b", "c"], vec!["c"], vec![]));
+        assert_eq!((known.after(&cluster, None).count(), known.count(&cluster), known.count(&template)), (2, 2, 0));
+        known.put(&key("c"), Vec::new());
         assert_eq!(known.of(&template).count(), 0);
         known.put(&key("a"), Vec::new());
         known.put(&key("b"), Vec::new());

@@ -3,23 +3,31 @@
 //! Whose a host is is in the host, and it is taken in the very version that was read. What is here only spares the attempts
 //! that would fail. A host is about to be taken as long as the look lasts that is to take it, however that ends: what is kept for a
 //! machine that got another one, or none, nobody would ever have.
+//!
+//! Of a namespace one machine chooses at a time, and looks at those hosts only that it might get: the others are counted. Whoever
+//! has many hosts or machines keeps nobody waiting but himself.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::choose::{
-    Choice, HardwareView, HostCandidate, HostView, Way, Wish, choose, had_by, has_credentials, hosts_of, refusal,
+    Choice, Choosing, HardwareView, HostCandidate, HostView, NAMED, Refusal, Shut, Way, Wish, free_in, had_by,
+    has_credentials, kept_for, kept_in, refusal, shut_in,
 };
 use super::consumer::{Consumer, MachineId, MachineKind};
+use super::names::LABEL_REUSE;
 use crate::api::metal3::{BareMetalHost, HardwareData};
-use crate::runtime::{Cache, Key, Wakes, Watches, key};
+use crate::runtime::{Cache, Key, Mention, Wakes, Watches, key};
 
 /// How long a host that was taken counts as such before that is heard of: it is told of at once, unless a watch is broken.
 const UNHEARD: Duration = Duration::from_secs(30);
+
+/// Hosts that are looked at in one go: then others have their turn.
+const AT_ONCE: usize = 64;
 
 /// The hosts to choose from. Cheap to clone.
 #[derive(Clone)]
@@ -33,8 +41,10 @@ pub struct Hosts {
 #[derive(Default)]
 struct Taking {
     by_host: HashMap<Key, Intent>,
-    /// Machines that got no host while others were about to take some.
-    waiting: HashSet<MachineId>,
+    /// Machines of each namespace that got no host while others were about to take some.
+    waiting: HashMap<String, HashSet<MachineId>>,
+    /// Whose turn it is to choose, of each namespace where somebody does.
+    turns: HashMap<String, Weak<tokio::sync::Mutex<()>>>,
     /// How machines of each kind are looked at again.
     wakes: HashMap<MachineKind, Wakes>,
 }
@@ -53,6 +63,8 @@ pub struct NoHost {
     pub why: String,
     /// Whether others were about to take hosts, which may come to nothing.
     pub is_passing: bool,
+    /// How many hosts were looked at; the others were counted.
+    pub looked_at: usize,
 }
 
 /// A host that a machine is about to take. When it is dropped untaken, others may have it, and those are looked at that waited.
@@ -82,6 +94,18 @@ impl Drop for Pick {
     }
 }
 
+impl Taking {
+    /// A machine waits for nothing.
+    fn let_go(&mut self, machine: &MachineId) {
+        if let Some(here) = self.waiting.get_mut(&machine.namespace) {
+            here.remove(machine);
+            if here.is_empty() {
+                self.waiting.remove(&machine.namespace);
+            }
+        }
+    }
+}
+
 impl Hosts {
     /// None yet, until the watches run.
     pub fn new(watches: &mut Watches) -> Self {
@@ -100,41 +124,108 @@ impl Hosts {
     /// # Errors
     ///
     /// Why there is none.
-    pub fn pick(&self, wish: &Wish) -> Result<Pick, NoHost> {
+    pub async fn pick(&self, wish: &Wish) -> Result<Pick, NoHost> {
         let (machine, namespace) = (&wish.machine, &wish.machine.namespace);
-        let mut taken = self.taking();
+        let turn = self.turn(namespace);
+        let _turn = turn.lock().await;
+        let taken = self.begin(machine);
+        let mut choosing = Choosing::new(wish);
+        self.look(&mut choosing, &had_by(machine), &taken).await;
+        let kept = wish.reuse.as_deref().map(|whom| kept_for(namespace, whom));
+        if let Some(kept) = &kept
+            && !choosing.is_decided()
+        {
+            self.look(&mut choosing, kept, &taken).await;
+        }
+        if !choosing.is_decided() {
+            self.look(&mut choosing, &free_in(namespace), &taken).await;
+            self.pass_over(&mut choosing, kept.as_ref());
+        }
+        let looked_at = choosing.looked_at();
+        match choosing.end() {
+            Choice::Host(name, way) => {
+                let host = (namespace.clone(), name);
+                let mut taking = self.taking();
+                taking.let_go(machine);
+                taking.by_host.insert(host.clone(), Intent { machine: machine.clone(), until: None });
+                drop(taking);
+                Ok(Pick { hosts: self.clone(), host, way, is_taken: false })
+            }
+            Choice::None(why) => Err(NoHost { why, is_passing: !taken.is_empty(), looked_at }),
+        }
+    }
+
+    /// Begins a choice: what the machine was about to take it takes no more. Says which hosts of its namespace others are about to
+    /// take; when there are any, it waits for them from now on.
+    fn begin(&self, machine: &MachineId) -> HashSet<String> {
+        let mut taking = self.taking();
         let now = Instant::now();
         let is_heard_of =
             |host: &Key| self.hosts.get(host).is_none_or(|host| matches!(host.consumer, Consumer::Machine(_)));
-        taken.by_host.retain(|host, intent| {
+        taking.by_host.retain(|host, intent| {
             let is_past = intent.until.is_some_and(|until| until <= now || is_heard_of(host));
             intent.machine != *machine && !is_past
         });
-        taken.waiting.remove(machine);
-        let hosts = self.hosts.mentioning(&hosts_of(namespace));
-        let hardware: Vec<_> = hosts.iter().map(|host| (host, self.hardware.get(&key(host.as_ref())))).collect();
-        let candidates: Vec<HostCandidate<'_>> = hardware
-            .iter()
-            .map(|(host, inspected)| HostCandidate {
-                host,
-                capacity: inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(host.capacity.as_ref()),
-                taken: taken.by_host.contains_key(&key(host.as_ref())),
-            })
-            .collect();
-        match choose(wish, &candidates) {
-            Choice::Host(name, way) => {
-                let host = (namespace.clone(), name.to_owned());
-                taken.by_host.insert(host.clone(), Intent { machine: machine.clone(), until: None });
-                Ok(Pick { hosts: self.clone(), host, way, is_taken: false })
-            }
-            Choice::None(why) => {
-                let is_passing = candidates.iter().any(|one| one.taken);
-                if is_passing {
-                    taken.waiting.insert(machine.clone());
-                }
-                Err(NoHost { why, is_passing })
-            }
+        let here = taking.by_host.keys().filter(|(namespace, _)| *namespace == machine.namespace);
+        let taken: HashSet<String> = here.map(|(_, name)| name.clone()).collect();
+        if taken.is_empty() {
+            taking.let_go(machine);
+        } else {
+            taking.waiting.entry(machine.namespace.clone()).or_default().insert(machine.clone());
         }
+        taken
+    }
+
+    /// Shows a choice the hosts that mention something.
+    async fn look(&self, choosing: &mut Choosing<'_>, which: &Mention, taken: &HashSet<String>) {
+        let mut last = None;
+        loop {
+            let names = self.hosts.page_mentioning(which, last.as_ref(), AT_ONCE);
+            for name in &names {
+                let Some(host) = self.hosts.get(name) else { continue };
+                let inspected = self.hardware.get(name);
+                let capacity = inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(host.capacity.as_ref());
+                choosing.look(&HostCandidate { host: &host, capacity, taken: taken.contains(&name.1) });
+            }
+            if names.len() < AT_ONCE {
+                return;
+            }
+            last = names.last().cloned();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Counts the hosts of the namespace that a machine cannot get, whatever it wants, but for those that are `kept` for it.
+    fn pass_over(&self, choosing: &mut Choosing<'_>, kept: Option<&Mention>) {
+        let Wish { machine, reuse, .. } = choosing.wish();
+        let namespace = &machine.namespace;
+        let named = |which: &Mention, most: usize| -> Vec<Arc<HostView>> {
+            self.hosts.page_mentioning(which, None, most).iter().filter_map(|name| self.hosts.get(name)).collect()
+        };
+        for why in Shut::ALL {
+            let which = shut_in(namespace, why);
+            let (count, first) = (self.hosts.count_mentioning(&which), named(&which, NAMED));
+            choosing.pass_over(&Refusal::Shut(why), count, first.iter().map(Arc::as_ref));
+        }
+        let own = kept.map_or(0, |kept| self.hosts.count_mentioning(kept));
+        let count = self.hosts.count_mentioning(&kept_in(namespace)).saturating_sub(own);
+        if count > 0 {
+            let mut first = named(&kept_in(namespace), own + NAMED);
+            first.retain(|host| host.label(LABEL_REUSE) != reuse.as_deref());
+            choosing.pass_over(&Refusal::Kept, count, first.iter().map(Arc::as_ref));
+        }
+    }
+
+    /// The turn to choose of a namespace.
+    pub(in crate::cluster) fn turn(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut taking = self.taking();
+        if let Some(turn) = taking.turns.get(namespace).and_then(Weak::upgrade) {
+            return turn;
+        }
+        taking.turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::default();
+        taking.turns.insert(namespace.to_owned(), Arc::downgrade(&turn));
+        turn
     }
 
     /// A look has ended that was to take a host.
@@ -147,8 +238,7 @@ impl Hosts {
             return;
         }
         taken.by_host.remove(host);
-        let here: Vec<MachineId> = taken.waiting.extract_if(|machine| machine.namespace == host.0).collect();
-        for machine in here {
+        for machine in taken.waiting.remove(&host.0).into_iter().flatten() {
             if let Some(wakes) = taken.wakes.get(&machine.kind) {
                 wakes.wake((machine.namespace, machine.name));
             }
@@ -157,7 +247,7 @@ impl Hosts {
 
     /// A machine is gone, and waits for nothing.
     pub fn forget(&self, machine: &MachineId) {
-        self.taking().waiting.remove(machine);
+        self.taking().let_go(machine);
     }
 
     fn taking(&self) -> MutexGuard<'_, Taking> {

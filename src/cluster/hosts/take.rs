@@ -3,7 +3,7 @@
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::choose::{Way, Wish};
 use super::claims::{Hosts, NoHost};
@@ -103,9 +103,13 @@ impl Hosts {
             Ok(wish) => wish,
             Err(why) => return Ok(Taken::Fault(why)),
         };
-        let pick = match self.pick(&wish) {
+        let pick = match self.pick(&wish).await {
             Ok(pick) => pick,
-            Err(none) => return Ok(Taken::None(none)),
+            Err(none) => {
+                let machine = named(&id.namespace, &id.name);
+                debug!(%machine, kind = id.kind.kind(), looked_at = none.looked_at, "a machine found no host");
+                return Ok(Taken::None(none));
+            }
         };
         let (name, way) = (pick.name().to_owned(), pick.way);
         machine.hold(client, Some(&name)).await?;

@@ -125,7 +125,7 @@ impl HostClaims {
                 draft.say(Progress::Failed(INVALID_CONFIGURATION, why));
                 return Ok(Action::await_change());
             }
-            Taken::None(NoHost { why, is_passing }) => {
+            Taken::None(NoHost { why, is_passing, .. }) => {
                 if draft.said() != Some(why.as_str()) {
                     self.tell(draft, "NoBareMetalHost", why.clone(), true).await;
                 }

@@ -7,9 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
 use super::needs::Capacity;
+use super::refusal::Shut;
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED, BareMetalHost, HardwareData, ProvisioningState};
 use crate::cluster::hosts::consumer::{Consumer, MachineId};
-use crate::cluster::hosts::names::{ANNOTATION_UNHEALTHY, ANNOTATION_UNHEALTHY_OLD};
+use crate::cluster::hosts::names::{ANNOTATION_UNHEALTHY, ANNOTATION_UNHEALTHY_OLD, LABEL_REUSE};
 use crate::runtime::{Mention, essence};
 
 /// Bytes of labels that are kept of a host. One with more is given to nobody.
@@ -89,9 +90,24 @@ impl From<&BareMetalHost> for HostView {
     }
 }
 
-/// The hosts of a namespace.
-pub fn hosts_of(namespace: &str) -> Mention {
-    Mention::new("Namespace", namespace, "")
+/// The hosts of a namespace that are free: who gets one depends on what he wants.
+pub fn free_in(namespace: &str) -> Mention {
+    Mention::new("Free", namespace, "")
+}
+
+/// The hosts of a namespace that are kept for reuse.
+pub fn kept_in(namespace: &str) -> Mention {
+    Mention::new("Kept", namespace, "")
+}
+
+/// Those of them that are kept for one control plane or deployment.
+pub fn kept_for(namespace: &str, whom: &str) -> Mention {
+    Mention::new("Kept for", namespace, whom)
+}
+
+/// The hosts of a namespace that nobody gets, for this reason.
+pub fn shut_in(namespace: &str, why: Shut) -> Mention {
+    Mention::new(why.word(), namespace, "")
 }
 
 /// A machine, as the one that has a host of its namespace.
@@ -105,17 +121,51 @@ pub fn has_credentials(namespace: &str, secret: &str) -> Mention {
 }
 
 impl HostView {
-    /// What a host is found by: its namespace, the machine of it that has the host, and the credentials of its BMC.
+    /// What a host is found by: how it stands to whoever wants one, the machine of its namespace that has it, and the credentials of
+    /// its BMC.
     pub fn mentions(host: &BareMetalHost) -> Vec<Mention> {
         let namespace = host.namespace().unwrap_or_default();
-        let machine = match Consumer::of(host.spec.consumer_ref.as_ref(), &namespace) {
-            Consumer::Machine(machine) if machine.namespace == namespace => Some(had_by(&machine)),
+        let view = Self::from(host);
+        let machine = match &view.consumer {
+            Consumer::Machine(machine) if machine.namespace == namespace => Some(had_by(machine)),
             _ => None,
+        };
+        let standing = match (view.shut(), view.label(LABEL_REUSE)) {
+            (Some(why), _) => vec![shut_in(&namespace, why)],
+            (None, None) => vec![free_in(&namespace)],
+            (None, Some(whom)) => {
+                // No label of Kubernetes is longer.
+                let whom = (whom.len() <= NAME).then(|| kept_for(&namespace, whom));
+                [kept_in(&namespace)].into_iter().chain(whom).collect()
+            }
         };
         let secret = host.spec.bmc.as_ref().map(|bmc| bmc.credentials_name.as_str());
         let secret = secret.filter(|name| !name.is_empty() && name.len() <= NAME);
         let secret = secret.map(|name| has_credentials(&namespace, name));
-        [hosts_of(&namespace)].into_iter().chain(machine).chain(secret).collect()
+        standing.into_iter().chain(machine).chain(secret).collect()
+    }
+
+    /// Why nobody gets it, whoever asks: but for the machine that has it already. One that is kept for somebody may be in any state.
+    pub fn shut(&self) -> Option<Shut> {
+        let Some(labels) = &self.labels else { return Some(Shut::Labels) };
+        let is_kept = labels.contains_key(LABEL_REUSE);
+        let is_claimed = match &self.consumer {
+            Consumer::Nobody => false,
+            // A cluster holds it for whoever of it comes next.
+            Consumer::Other { kind, .. } => !(is_kept && kind == "Cluster"),
+            Consumer::Machine(_) => true,
+        };
+        let deleted = self.metadata.deletion_timestamp.is_some().then_some(Shut::Deleting);
+        deleted.or(is_claimed.then_some(Shut::Claimed)).or_else(|| self.unfit())
+    }
+
+    /// What speaks against it, whoever has it.
+    pub(super) fn unfit(&self) -> Option<Shut> {
+        let barred = self.barred.map(Shut::Barred);
+        let failed = (!self.error.is_empty()).then_some(Shut::Failed);
+        let told = self.has_image.then_some(Shut::HasImage);
+        let is_elsewhere = self.label(LABEL_REUSE).is_none() && !self.is_available();
+        barred.or(failed).or(told).or(is_elsewhere.then_some(Shut::State))
     }
 
     /// The value of a label.

@@ -16,11 +16,9 @@ mod selector;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Reverse;
-
-pub use host::{Barred, HardwareView, HostView, had_by, has_credentials, hosts_of};
+pub use host::{Barred, HardwareView, HostView, free_in, had_by, has_credentials, kept_for, kept_in, shut_in};
 pub use needs::{Capacity, Lack, NeedFault, Needs, quantity};
-pub use refusal::{Refusal, summary};
+pub use refusal::{NAMED, Reasons, Refusal, Shut};
 pub use selector::{Selector, SelectorFault, Unmet};
 
 use super::consumer::{Consumer, MachineId};
@@ -56,15 +54,15 @@ pub struct HostCandidate<'a> {
 
 /// What becomes of a wish.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Choice<'a> {
+pub enum Choice {
     /// This host.
-    Host(&'a str, Way),
+    Host(String, Way),
     /// No host now, and why not.
     None(String),
 }
 
 /// How a host was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// The machine has it already.
     Had,
@@ -74,98 +72,143 @@ pub enum Way {
     Free,
 }
 
-/// Chooses.
-pub fn choose<'a>(wish: &Wish, candidates: &[HostCandidate<'a>]) -> Choice<'a> {
-    let mut mine: Vec<HostCandidate<'a>> = candidates
+/// Chooses of hosts that are all at hand.
+pub fn choose(wish: &Wish, candidates: &[HostCandidate<'_>]) -> Choice {
+    let mut mine: Vec<_> = candidates
         .iter()
         .filter(|one| one.host.metadata.namespace.as_deref() == Some(&wish.machine.namespace))
-        .copied()
         .collect();
     // What order they come in says nothing.
     mine.sort_by(|a, b| a.host.metadata.name.cmp(&b.host.metadata.name));
-    let had = |one: &&HostCandidate<'a>| one.host.consumer.is(&wish.machine);
-    if let Some(name) = mine.iter().find(had).and_then(|one| one.host.metadata.name.as_deref()) {
-        return Choice::Host(name, Way::Had);
-    }
-    let (mut passed, mut kept, mut free) = (Vec::new(), Vec::new(), Vec::new());
-    for one in mine {
-        match refusal(wish, &one) {
-            Some(refusal) => passed.push((one.host, refusal)),
-            None if one.host.label(LABEL_REUSE).is_some() => kept.push(one),
-            None => free.push(one),
-        }
-    }
-    if !kept.is_empty() {
-        let Some(name) = first(wish, kept.iter().filter(|one| one.host.is_available())) else {
-            passed.extend(kept.iter().map(|one| (one.host, Refusal::State(one.host.state.as_str()))));
-            passed.retain(|(host, _)| host.label(LABEL_REUSE).is_some());
-            return Choice::None(format!("Waiting for a host that is kept for reuse. {}", summary(&passed)));
-        };
-        return Choice::Host(name, Way::Kept);
-    }
-    match first(wish, free.iter()) {
-        Some(name) => Choice::Host(name, Way::Free),
-        None => Choice::None(summary(&passed)),
-    }
+    let mut choosing = Choosing::new(wish);
+    mine.into_iter().for_each(|one| choosing.look(one));
+    choosing.end()
 }
 
-fn first<'a, 'c>(wish: &Wish, all: impl Iterator<Item = &'c HostCandidate<'a>>) -> Option<&'a str>
-where
-    'a: 'c,
-{
-    let is_near = |one: &HostCandidate<'_>| {
-        wish.failure_domain.as_deref().is_some_and(|domain| one.host.label(LABEL_FAILURE_DOMAIN) == Some(domain))
-    };
-    let size =
-        |one: &HostCandidate<'_>| one.capacity.map(|capacity| (capacity.memory, capacity.cpus)).unwrap_or_default();
-    let best = all.min_by(|a, b| {
-        let order = |one: &HostCandidate<'_>| (Reverse(is_near(one)), size(one));
-        order(a).cmp(&order(b)).then_with(|| a.host.metadata.name.cmp(&b.host.metadata.name))
-    })?;
-    best.host.metadata.name.as_deref()
+/// What a host is chosen by among those that may be had: the least is the best. How, whether it is elsewhere than it had better be,
+/// bytes of memory, processors, name.
+type Rank = (Way, bool, u64, u64, String);
+
+/// A choice under way: it is shown one host after the other, in the order of their names, which those go by that it tells of.
+#[derive(Debug)]
+pub struct Choosing<'w> {
+    wish: &'w Wish,
+    best: Option<Rank>,
+    /// Whether hosts are kept for the machine that it gets, at once or later.
+    is_kept_for: bool,
+    /// Hosts that are kept for the machine, and why it does not get them now.
+    kept: Reasons,
+    /// Every host that it does not get.
+    passed: Reasons,
+    looked_at: usize,
+}
+
+impl<'w> Choosing<'w> {
+    /// Nothing was looked at yet.
+    pub fn new(wish: &'w Wish) -> Self {
+        let (kept, passed) = Default::default();
+        Self { wish, best: None, is_kept_for: false, kept, passed, looked_at: 0 }
+    }
+
+    /// Looks at a host.
+    pub fn look(&mut self, one: &HostCandidate<'_>) {
+        self.looked_at += 1;
+        let host = one.host;
+        if host.consumer.is(&self.wish.machine) {
+            return self.offer(one, Way::Had);
+        }
+        let kept_for = host.label(LABEL_REUSE);
+        let why = match (refusal(self.wish, one), kept_for) {
+            (Some(why), _) => why,
+            (None, None) => return self.offer(one, Way::Free),
+            (None, Some(_)) => {
+                self.is_kept_for = true;
+                if host.is_available() {
+                    return self.offer(one, Way::Kept);
+                }
+                Refusal::Shut(Shut::State)
+            }
+        };
+        if kept_for.is_some() && kept_for == self.wish.reuse.as_deref() {
+            self.kept.add(host, &why);
+        }
+        self.passed.add(host, &why);
+    }
+
+    /// Takes note of so many hosts that the machine does not get, of which these are the first.
+    pub fn pass_over<'h>(&mut self, why: &Refusal, hosts: usize, first: impl IntoIterator<Item = &'h HostView>) {
+        self.passed.add_all(why, hosts, first);
+    }
+
+    /// Whether other free hosts change nothing any more.
+    pub fn is_decided(&self) -> bool {
+        self.is_kept_for || self.best.as_ref().is_some_and(|(way, ..)| *way < Way::Free)
+    }
+
+    /// For what.
+    pub fn wish(&self) -> &'w Wish {
+        self.wish
+    }
+
+    /// How many hosts were looked at.
+    pub fn looked_at(&self) -> usize {
+        self.looked_at
+    }
+
+    /// What becomes of the wish.
+    pub fn end(self) -> Choice {
+        match self.best {
+            Some((way, .., name)) if way < Way::Free || !self.is_kept_for => Choice::Host(name, way),
+            _ if self.is_kept_for => {
+                Choice::None(format!("Waiting for a host that is kept for reuse. {}", self.kept.summary()))
+            }
+            _ => Choice::None(self.passed.summary()),
+        }
+    }
+
+    fn offer(&mut self, one: &HostCandidate<'_>, way: Way) {
+        let wanted = self.wish.failure_domain.as_deref();
+        let is_near = wanted.is_some_and(|domain| one.host.label(LABEL_FAILURE_DOMAIN) == Some(domain));
+        let (memory, cpus) = one.capacity.map(|capacity| (capacity.memory, capacity.cpus)).unwrap_or_default();
+        let name = one.host.metadata.name.clone().unwrap_or_default();
+        // The first by name of those that a machine has, wherever they are.
+        let rank = if way == Way::Had { (way, false, 0, 0, name) } else { (way, !is_near, memory, cpus, name) };
+        if self.best.as_ref().is_none_or(|best| rank < *best) {
+            self.best = Some(rank);
+        }
+    }
 }
 
 /// Why the machine does not get a host. One that is kept for it may be in any state.
 pub fn refusal(wish: &Wish, one: &HostCandidate<'_>) -> Option<Refusal> {
     let host = one.host;
-    if host.metadata.deletion_timestamp.is_some() {
-        return Some(Refusal::Deleting);
+    match host.shut() {
+        // What it has itself is nobody else's, but may be unfit all the same.
+        Some(Shut::Claimed) if host.consumer.is(&wish.machine) => {
+            if let Some(unfit) = host.unfit() {
+                return Some(Refusal::Shut(unfit));
+            }
+        }
+        Some(why) => return Some(Refusal::Shut(why)),
+        None => {}
     }
-    let Some(labels) = &host.labels else { return Some(Refusal::Labels) };
+    let Some(labels) = &host.labels else { return Some(Refusal::Shut(Shut::Labels)) };
     if let Some(unmet) = wish.selector.unmet(labels) {
         return Some(Refusal::Unmet(unmet));
     }
-    let kept_for = host.label(LABEL_REUSE);
-    let is_claimed = match &host.consumer {
-        Consumer::Nobody => false,
-        // Its cluster holds it for whoever comes next.
-        Consumer::Other { kind, name } => {
-            !(kept_for.is_some() && kind == "Cluster" && Some(name) == wish.cluster.as_ref())
-        }
-        Consumer::Machine(machine) => *machine != wish.machine,
-    };
-    if let Some(kept_for) = kept_for
+    if let Some(kept_for) = host.label(LABEL_REUSE)
         && wish.reuse.as_deref() != Some(kept_for)
     {
-        return Some(Refusal::Kept(kept_for.to_owned()));
+        return Some(Refusal::Kept);
     }
-    if is_claimed {
-        return Some(Refusal::Claimed(host.consumer.clone()));
+    // Of those that have what is not shut, only a cluster is left.
+    if let Consumer::Other { name, .. } = &host.consumer
+        && Some(name) != wish.cluster.as_ref()
+    {
+        return Some(Refusal::Shut(Shut::Claimed));
     }
     if one.taken {
         return Some(Refusal::Taken);
-    }
-    if let Some(barred) = host.barred {
-        return Some(Refusal::Barred(barred));
-    }
-    if !host.error.is_empty() {
-        return Some(Refusal::Failed(host.error.clone()));
-    }
-    if host.has_image {
-        return Some(Refusal::HasImage);
-    }
-    if kept_for.is_none() && !host.is_available() {
-        return Some(Refusal::State(host.state.as_str()));
     }
     wish.needs.lack(one.capacity).map(Refusal::Lack)
 }

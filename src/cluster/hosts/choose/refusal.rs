@@ -1,5 +1,6 @@
 //! Why a host is not given to a machine, and what is said of all of them together.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -7,35 +8,82 @@ use super::host::{Barred, HostView};
 use super::needs::Lack;
 use super::selector::Unmet;
 use crate::cluster::hosts::consumer::Consumer;
+use crate::cluster::hosts::names::LABEL_REUSE;
 
 /// Hosts that are named for each reason.
-const NAMED: usize = 3;
+pub const NAMED: usize = 3;
 /// Letters of the summary: an event has room for them.
 const LONGEST: usize = 900;
 /// Letters of a host's name that are shown.
 const NAME: usize = 63;
 
-/// Why a host is not given to a machine.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+/// Why nobody gets a host, whoever asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shut {
     /// It goes.
     Deleting,
+    /// It has more labels than are looked at.
+    Labels,
     /// Somebody has it.
-    Claimed(Consumer),
-    /// It is kept for another control plane or deployment.
-    Kept(String),
+    Claimed,
     /// An annotation bars it.
     Barred(Barred),
     /// It has an error.
-    Failed(String),
+    Failed,
     /// It runs something, or is told to.
     HasImage,
-    /// It has more labels than are looked at.
-    Labels,
+    /// It is somewhere else in its life.
+    State,
+}
+
+impl Shut {
+    /// Every reason.
+    pub const ALL: [Self; 9] = [
+        Self::Deleting,
+        Self::Labels,
+        Self::Claimed,
+        Self::Barred(Barred::Paused),
+        Self::Barred(Barred::Detached),
+        Self::Barred(Barred::Unhealthy),
+        Self::Failed,
+        Self::HasImage,
+        Self::State,
+    ];
+
+    /// What it is called.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Deleting => "being deleted",
+            Self::Labels => "with more labels than are looked at",
+            Self::Claimed => "claimed by others",
+            Self::Barred(barred) => barred.word(),
+            Self::Failed => "in error",
+            Self::HasImage => "told already what to run",
+            Self::State => "not available",
+        }
+    }
+
+    /// What is particular to one host.
+    fn detail(self, host: &HostView) -> Option<String> {
+        match (self, &host.consumer) {
+            (Self::Claimed, Consumer::Machine(machine)) => Some(format!("{} {}", machine.kind.kind(), machine.name)),
+            (Self::Claimed, Consumer::Other { kind, name }) => Some(format!("{kind} {name}")),
+            (Self::Failed, _) => Some(host.error.clone()),
+            (Self::State, _) => Some(if host.state.as_str().is_empty() { "new" } else { host.state.as_str() }.into()),
+            _ => None,
+        }
+    }
+}
+
+/// Why a host is not given to a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// Nobody gets it.
+    Shut(Shut),
+    /// It is kept for another control plane or deployment.
+    Kept,
     /// Its labels are not the wanted ones.
     Unmet(Unmet),
-    /// It is somewhere else in its life.
-    State(&'static str),
     /// It is too small.
     Lack(Lack),
     /// Another machine is about to take it.
@@ -44,72 +92,89 @@ pub enum Refusal {
 
 impl Refusal {
     /// What hosts are grouped by: the same words for the same reason.
-    fn group(&self) -> String {
+    fn group(&self) -> Cow<'static, str> {
         match self {
-            Self::Deleting => "being deleted".into(),
-            Self::Claimed(_) => "claimed by others".into(),
-            Self::Kept(_) => "kept for reuse by others".into(),
-            Self::Barred(barred) => barred.word().into(),
-            Self::Failed(_) => "in error".into(),
-            Self::HasImage => "told already what to run".into(),
-            Self::Labels => "with more labels than are looked at".into(),
-            Self::Unmet(unmet) => format!("without the label {}", unmet.wanted()),
-            Self::State(_) => "not available".into(),
+            Self::Shut(why) => why.word().into(),
+            Self::Kept => "kept for reuse by others".into(),
+            Self::Unmet(unmet) => format!("without the label {}", unmet.wanted()).into(),
             Self::Lack(Lack::Unknown) => "not inspected".into(),
-            Self::Lack(lack) => format!("with less than {}", lack.needed()),
+            Self::Lack(lack) => format!("with less than {}", lack.needed()).into(),
             Self::Taken => "about to be claimed by others".into(),
         }
     }
 
     /// What is particular to one host.
-    fn detail(&self) -> Option<String> {
+    fn detail(&self, host: &HostView) -> Option<String> {
         match self {
-            Self::Claimed(Consumer::Machine(machine)) => Some(format!("{} {}", machine.kind.kind(), machine.name)),
-            Self::Claimed(Consumer::Other { kind, name }) => Some(format!("{kind} {name}")),
-            Self::Kept(by) | Self::Failed(by) => Some(by.clone()),
-            Self::State("") => Some("new".into()),
-            Self::State(state) => Some((*state).into()),
+            Self::Shut(why) => why.detail(host),
+            Self::Kept => host.label(LABEL_REUSE).map(str::to_owned),
             Self::Unmet(unmet) => Some(unmet.to_string()),
-            Self::Lack(Lack::Unknown) => None,
+            Self::Lack(Lack::Unknown) | Self::Taken => None,
             Self::Lack(lack) => Some(lack.to_string()),
-            _ => None,
         }
     }
 }
 
-/// What is said of the hosts that a machine does not get. The text is bounded, however many there are and whatever they say.
-pub fn summary(passed: &[(&HostView, Refusal)]) -> String {
-    if passed.is_empty() {
-        return "There is no BareMetalHost in this namespace".into();
+/// Hosts that a machine does not get, by the reason: how many, and the first of them.
+#[derive(Debug, Default)]
+pub struct Reasons {
+    hosts: usize,
+    groups: BTreeMap<Cow<'static, str>, Group>,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    hosts: usize,
+    shown: Vec<String>,
+}
+
+impl Reasons {
+    /// Counts a host.
+    pub fn add(&mut self, host: &HostView, why: &Refusal) {
+        self.add_all(why, 1, [host]);
     }
-    let mut groups: BTreeMap<String, Vec<(&HostView, &Refusal)>> = BTreeMap::new();
-    for (host, refusal) in passed {
-        groups.entry(refusal.group()).or_default().push((host, refusal));
-    }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    // Those that are nearest to be had are said first.
-    groups.sort_by_key(|(name, hosts)| (hosts.len(), name.clone()));
-    let mut text = format!("None of {} BareMetalHosts can be claimed: ", passed.len());
-    for (number, (group, hosts)) in groups.iter().enumerate() {
-        let mut part = if number > 0 { "; ".to_owned() } else { String::new() };
-        let shown: Vec<String> = hosts.iter().take(NAMED).map(|(host, refusal)| one(host, refusal)).collect();
-        _ = write!(part, "{} {group} ({}", hosts.len(), shown.join(", "));
-        if hosts.len() > NAMED {
-            _ = write!(part, ", and {} more", hosts.len() - NAMED);
+
+    /// Counts so many hosts, of which these are the first.
+    pub fn add_all<'h>(&mut self, why: &Refusal, hosts: usize, first: impl IntoIterator<Item = &'h HostView>) {
+        if hosts == 0 {
+            return;
         }
-        part.push(')');
-        if text.chars().count() + part.chars().count() > LONGEST {
-            _ = write!(text, "; and {} more reasons", groups.len() - number);
-            break;
-        }
-        text.push_str(&part);
+        self.hosts += hosts;
+        let group = self.groups.entry(why.group()).or_default();
+        group.hosts += hosts;
+        let room = NAMED.saturating_sub(group.shown.len());
+        group.shown.extend(first.into_iter().take(room).map(|host| one(host, why)));
     }
-    text
+
+    /// What is said of all of them. The text is bounded, however many there are and whatever they say.
+    pub fn summary(&self) -> String {
+        if self.hosts == 0 {
+            return "There is no BareMetalHost in this namespace".into();
+        }
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        // Those that are nearest to be had are said first.
+        groups.sort_by_key(|(_, group)| group.hosts);
+        let mut text = format!("None of {} BareMetalHosts can be claimed: ", self.hosts);
+        for (number, (words, group)) in groups.iter().enumerate() {
+            let mut part = if number > 0 { "; ".to_owned() } else { String::new() };
+            _ = write!(part, "{} {words} ({}", group.hosts, group.shown.join(", "));
+            if group.hosts > group.shown.len() {
+                _ = write!(part, ", and {} more", group.hosts - group.shown.len());
+            }
+            part.push(')');
+            if text.chars().count() + part.chars().count() > LONGEST {
+                _ = write!(text, "; and {} more reasons", groups.len() - number);
+                break;
+            }
+            text.push_str(&part);
+        }
+        text
+    }
 }
 
 fn one(host: &HostView, refusal: &Refusal) -> String {
     let name: String = host.metadata.name.as_deref().unwrap_or_default().chars().take(NAME).collect();
-    match refusal.detail() {
+    match refusal.detail(host) {
         Some(detail) => format!("{name}: {}", detail.chars().take(NAME).collect::<String>()),
         None => name,
     }

@@ -53,7 +53,7 @@ fn chosen(wish: &Wish, hosts: &[HostView]) -> Result<(String, Way), String> {
     let candidates: Vec<HostCandidate<'_>> =
         hosts.iter().map(|host| HostCandidate { host, capacity: host.capacity.as_ref(), taken: false }).collect();
     match choose(wish, &candidates) {
-        Choice::Host(name, way) => Ok((name.to_owned(), way)),
+        Choice::Host(name, way) => Ok((name, way)),
         Choice::None(why) => Err(why),
     }
 }

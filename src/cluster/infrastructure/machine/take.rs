@@ -56,7 +56,7 @@ impl Machines {
                 missing(draft, &why);
                 Ok(Outcome::None(LOOK_AGAIN))
             }
-            Taken::None(NoHost { why, is_passing }) => {
+            Taken::None(NoHost { why, is_passing, .. }) => {
                 self.none(draft, why).await;
                 Ok(Outcome::None(if is_passing { LOOK_SOON } else { LOOK_AGAIN }))
             }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use futures::FutureExt;
+
 use super::*;
-use crate::cluster::hosts::choose::Wish;
+use crate::api::infrastructure::HostSelector;
+use crate::cluster::hosts::choose::{Selector, Way, Wish};
 use crate::cluster::hosts::{MachineId, MachineKind};
 
 /// The host that a machine is about to take is not taken after all, as when another controller was faster.
@@ -21,7 +24,7 @@ async fn a_host_that_a_machine_did_not_take_is_others_at_once() {
     };
     let wait = async {
         loop {
-            match hosts.pick(&wish("a")) {
+            match hosts.pick(&wish("a")).await {
                 Ok(pick) => return pick,
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
@@ -29,12 +32,79 @@ async fn a_host_that_a_machine_did_not_take_is_others_at_once() {
     };
     let first = tokio::time::timeout(Duration::from_secs(120), wait).await.expect("the host is known in time");
     let place = |name: &str| (NAMESPACE.to_owned(), name.to_owned());
-    assert!(hosts.pick(&wish("b")).is_err_and(|none| none.is_passing));
+    assert!(hosts.pick(&wish("b")).await.is_err_and(|none| none.is_passing));
     assert!(!machines.wakes().is_woken(&place("b")));
     drop(first);
     assert!(machines.wakes().is_woken(&place("b")), "who waited is told");
-    hosts.pick(&wish("b")).expect("it may be had").taken();
-    assert!(hosts.pick(&wish("a")).is_err_and(|none| none.is_passing), "until it is heard of that b has it");
+    hosts.pick(&wish("b")).await.expect("it may be had").taken();
+    assert!(hosts.pick(&wish("a")).await.is_err_and(|none| none.is_passing), "until it is heard of that b has it");
+}
+
+/// However many hosts a namespace has that are others', whoever waits looks at those only that he might get.
+#[tokio::test]
+async fn a_machine_that_waits_looks_at_no_host_that_is_anothers() {
+    const HAD: usize = 100;
+    let site = Site::with_controllers(0).await;
+    let mut watches = Watches::default();
+    let hosts = Hosts::new(&mut watches);
+    tokio::spawn(watches.run(site.client.clone(), site.shutdown.clone()));
+    let reuse = |whom: &str| json!({"metadata": {"labels": {"infrastructure.cluster.x-k8s.io/node-reuse": whom}}});
+    for number in 0..HAD {
+        let consumer = json!({"kind": "Metal3Machine", "name": format!("m{number:03}"), "namespace": NAMESPACE,
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2"});
+        let object =
+            json!({"metadata": {"name": format!("h{number:03}")}, "spec": {"online": false, "consumerRef": consumer}});
+        site.create::<BareMetalHost>(object).await;
+    }
+    site.free("inspected", json!({"status": {"provisioning": {"state": "inspecting"}}})).await;
+    site.free("kept", reuse("md-others")).await;
+    site.free("free-a", json!({"metadata": {"labels": {"row": "a"}}})).await;
+    site.free("free-b", json!({"metadata": {"labels": {"row": "b"}}})).await;
+    let machine = |name: &str| MachineId { kind: MachineKind::Metal3, namespace: NAMESPACE.into(), name: name.into() };
+    let labels = BTreeMap::from([("row".to_owned(), "c".to_owned())]);
+    let selector = HostSelector { match_labels: labels, ..HostSelector::default() };
+    let selector = Selector::new(Some(&selector)).unwrap();
+    let wish = Wish { machine: machine("new"), selector, reuse: Some("md-own".into()), ..Wish::default() };
+    let all = format!("None of {} BareMetalHosts", HAD + 4);
+    let wait = async {
+        loop {
+            match hosts.pick(&wish).await {
+                Err(none) if none.why.starts_with(&all) && none.why.contains("2 without the label") => return none,
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let none = tokio::time::timeout(Duration::from_secs(120), wait).await.expect("all hosts are known in time");
+    assert_eq!(none.looked_at, 2, "of {} hosts", HAD + 4);
+    for said in [
+        "100 claimed by others (h000: Metal3Machine m000, h001: Metal3Machine m001, h002: Metal3Machine m002, and 97 more)",
+        "1 not available (inspected: inspecting)",
+        "1 kept for reuse by others (kept: md-others)",
+        "2 without the label row=c (free-a: a, free-b: b)",
+    ] {
+        assert!(none.why.contains(said), "{}", none.why);
+    }
+    // One that has a host looks at that one.
+    let pick = hosts.pick(&Wish { machine: machine("m007"), ..Wish::default() }).await.expect("its own");
+    assert_eq!((pick.name(), pick.way), ("h007", Way::Had));
+    let kept = Wish { machine: machine("next"), reuse: Some("md-others".into()), ..Wish::default() };
+    assert_eq!(hosts.pick(&kept).await.expect("the one that is kept").name(), "kept");
+}
+
+/// A namespace whose machines choose keeps no other one waiting.
+#[tokio::test]
+async fn each_namespace_has_a_turn_of_its_own() {
+    let hosts = Hosts::new(&mut Watches::default());
+    let wish = |namespace: &str| {
+        let machine = MachineId { kind: MachineKind::Metal3, namespace: namespace.into(), name: "m".into() };
+        Wish { machine, ..Wish::default() }
+    };
+    let busy = hosts.turn("busy");
+    let held = busy.lock().await;
+    assert!(hosts.pick(&wish("busy")).now_or_never().is_none(), "one machine of a namespace at a time");
+    assert!(hosts.pick(&wish("other")).now_or_never().is_some());
+    drop(held);
+    assert!(hosts.pick(&wish("busy")).now_or_never().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
