@@ -69,7 +69,8 @@ pub struct ClusterSpec {
     pub availability_gates: Vec<ConditionGate>,
 }
 
-/// How a cluster of a class is made. What the class says of it is kept as it is given.
+/// How a cluster of a class is made. The rest of it, which may be large, is kept in the object as it is given: nobody here acts on it,
+/// so it is not read.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
@@ -84,10 +85,6 @@ pub struct Topology {
     /// Version of Kubernetes.
     #[schemars(length(min = 1, max = 256))]
     pub version: String,
-    /// Control plane, workers and variables.
-    #[serde(flatten)]
-    #[schemars(skip)]
-    pub rest: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A Kubernetes cluster: what it is.
