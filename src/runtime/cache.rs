@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
 use kube::Resource;
 use kube::runtime::reflector::store::{Store, Writer};
@@ -14,6 +15,9 @@ use tokio::sync::Notify;
 
 use super::grouped::{Mention, Mentions};
 use super::watches::{Change, Key, Watches, key};
+
+/// Objects that are found in one go.
+const AT_ONCE: usize = 64;
 
 /// Names of objects that a controller has yet to look at: each once, however often it was woken for. Cheap to clone.
 #[derive(Clone, Default)]
@@ -136,9 +140,31 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
         keys.iter().filter_map(|key| self.get(key)).collect()
     }
 
-    /// Names of those that mention something, so many at most, after `last`: whoever looks through many does it page by page, and
-    /// holds up nobody meanwhile.
-    pub fn page_mentioning(&self, mention: &Mention, last: Option<&Key>, most: usize) -> Vec<Key> {
+    /// The first of those that mention something, by name.
+    pub fn first_mentioning(&self, mention: &Mention, most: usize) -> Vec<Arc<V>> {
+        self.page(mention, None, most).iter().filter_map(|key| self.get(key)).collect()
+    }
+
+    /// Those that mention something, in the order of their names. There may be very many, so they are found part by part, and
+    /// others have their turn in between.
+    pub fn walk_mentioning(&self, mention: &Mention) -> BoxStream<'static, Arc<V>> {
+        let (cache, mention) = (self.clone(), mention.clone());
+        let next = move |last: Option<Option<Key>>| {
+            let (cache, mention) = (cache.clone(), mention.clone());
+            async move {
+                let last = last?;
+                if last.is_some() {
+                    tokio::task::yield_now().await;
+                }
+                let keys = cache.page(&mention, last.as_ref(), AT_ONCE);
+                let part: Vec<_> = keys.iter().filter_map(|key| cache.get(key)).collect();
+                Some((stream::iter(part), (keys.len() == AT_ONCE).then(|| keys.last().cloned())))
+            }
+        };
+        stream::unfold(Some(None), next).flatten().boxed()
+    }
+
+    fn page(&self, mention: &Mention, last: Option<&Key>, most: usize) -> Vec<Key> {
         self.mentions().after(mention, last).take(most).cloned().collect()
     }
 

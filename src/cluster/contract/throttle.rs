@@ -53,8 +53,11 @@ impl MessageThrottle {
     ) -> Result<Option<Duration>, kube::Error>
     where
         K: Resource + Clone + Debug + DeserializeOwned,
-        S: Serialize,
+        S: Serialize + PartialEq,
     {
+        if old == Some(new) {
+            return Ok(None);
+        }
         let value = |status: &S| serde_json::to_value(status).map_err(kube::Error::SerdeError);
         let before = old.map_or_else(|| Ok(json!({})), value)?;
         let after = value(new)?;

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::StreamExt;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
@@ -25,9 +26,6 @@ use crate::runtime::{Cache, Key, Mention, Wakes, Watches, key};
 
 /// How long a host that was taken counts as such before that is heard of: it is told of at once, unless a watch is broken.
 const UNHEARD: Duration = Duration::from_secs(30);
-
-/// Hosts that are looked at in one go: then others have their turn.
-const AT_ONCE: usize = 64;
 
 /// The hosts to choose from. Cheap to clone.
 #[derive(Clone)]
@@ -178,20 +176,12 @@ impl Hosts {
 
     /// Shows a choice the hosts that mention something.
     async fn look(&self, choosing: &mut Choosing<'_>, which: &Mention, taken: &HashSet<String>) {
-        let mut last = None;
-        loop {
-            let names = self.hosts.page_mentioning(which, last.as_ref(), AT_ONCE);
-            for name in &names {
-                let Some(host) = self.hosts.get(name) else { continue };
-                let inspected = self.hardware.get(name);
-                let capacity = inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(host.capacity.as_ref());
-                choosing.look(&HostCandidate { host: &host, capacity, taken: taken.contains(&name.1) });
-            }
-            if names.len() < AT_ONCE {
-                return;
-            }
-            last = names.last().cloned();
-            tokio::task::yield_now().await;
+        let mut hosts = self.hosts.walk_mentioning(which);
+        while let Some(host) = hosts.next().await {
+            let name = key(host.as_ref());
+            let inspected = self.hardware.get(&name);
+            let capacity = inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(host.capacity.as_ref());
+            choosing.look(&HostCandidate { host: &host, capacity, taken: taken.contains(&name.1) });
         }
     }
 
@@ -199,18 +189,15 @@ impl Hosts {
     fn pass_over(&self, choosing: &mut Choosing<'_>, kept: Option<&Mention>) {
         let Wish { machine, reuse, .. } = choosing.wish();
         let namespace = &machine.namespace;
-        let named = |which: &Mention, most: usize| -> Vec<Arc<HostView>> {
-            self.hosts.page_mentioning(which, None, most).iter().filter_map(|name| self.hosts.get(name)).collect()
-        };
         for why in Shut::ALL {
             let which = shut_in(namespace, why);
-            let (count, first) = (self.hosts.count_mentioning(&which), named(&which, NAMED));
+            let (count, first) = (self.hosts.count_mentioning(&which), self.hosts.first_mentioning(&which, NAMED));
             choosing.pass_over(&Refusal::Shut(why), count, first.iter().map(Arc::as_ref));
         }
         let own = kept.map_or(0, |kept| self.hosts.count_mentioning(kept));
         let count = self.hosts.count_mentioning(&kept_in(namespace)).saturating_sub(own);
         if count > 0 {
-            let mut first = named(&kept_in(namespace), own + NAMED);
+            let mut first = self.hosts.first_mentioning(&kept_in(namespace), own + NAMED);
             first.retain(|host| host.label(LABEL_REUSE) != reuse.as_deref());
             choosing.pass_over(&Refusal::Kept, count, first.iter().map(Arc::as_ref));
         }

@@ -5,11 +5,13 @@ mod judge;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::runtime::controller::Action;
 use serde_json::json;
+use tokio::task::consume_budget;
 
 use self::judge::{Judgement, allowed, is_target, judge};
 use super::kit::{Fault, Kit, of_cluster};
@@ -77,7 +79,7 @@ impl Reconcile for Keeper {
         }
         let check = hold(&api, check, &cluster).await?;
         let now = Timestamp::now();
-        let machines = self.machines(&check, &cluster);
+        let machines = self.machines(&check, &cluster).await;
         let nodes = match self.nodes(&machines, &namespace, &check.spec.cluster_name).await {
             Ok(nodes) => nodes,
             // Nobody is to blame for what cannot be seen.
@@ -86,19 +88,20 @@ impl Reconcile for Keeper {
                 return Ok(Action::requeue(kit.pause));
             }
         };
-        let targets: Vec<Target> = machines
-            .into_iter()
-            .map(|machine| {
-                let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
-                let node = named.and_then(|node| nodes.named(&node.name));
-                let judgement = judge(&check, &cluster, &machine, node.map(Arc::as_ref), now);
-                Target { machine, judgement }
-            })
-            .collect();
+        let mut targets = Vec::new();
+        for machine in machines {
+            let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
+            let node = named.and_then(|node| nodes.named(&node.name));
+            let judgement = judge(&check, &cluster, &machine, node.map(Arc::as_ref), now);
+            targets.push(Target { machine, judgement });
+            // There may be thousands: others have their turn.
+            consume_budget().await;
+        }
         let failed = targets.iter().filter(|target| matches!(target.judgement, Judgement::Failed(_))).count();
         let room = allowed(&check, targets.len(), failed);
         for target in &targets {
             self.act(&check, target, room.is_ok()).await?;
+            consume_budget().await;
         }
         let soonest = targets.iter().filter_map(|target| match target.judgement {
             Judgement::Well(next) => next,
@@ -130,7 +133,8 @@ async fn hold(
 }
 
 impl Keeper {
-    fn machines(&self, check: &MachineHealthCheck, cluster: &Cluster) -> Vec<Arc<Machine>> {
+    /// The machines that a check is for, by name.
+    async fn machines(&self, check: &MachineHealthCheck, cluster: &Cluster) -> Vec<Arc<Machine>> {
         let Some(own) = selector(&check.spec.selector) else { return Vec::new() };
         let of = of_cluster(&key(cluster));
         // Of several checks that select a machine the first by name judges it: else each would take back what another said.
@@ -140,15 +144,20 @@ impl Keeper {
             return Vec::new();
         }
         let before: Vec<_> = before.iter().filter_map(|other| selector(&other.spec.selector)).collect();
-        let mut machines = self.0.caches.machines.mentioning(&of);
-        machines.retain(|machine| {
+        let is_wanted = |machine: &Machine| {
             selects(&own, &machine.metadata)
                 && !before.iter().any(|other| selects(other, &machine.metadata))
                 && machine.metadata.deletion_timestamp.is_none()
                 && is_target(machine, cluster)
-        });
-        machines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
-        machines.truncate(TARGETS);
+        };
+        let (mut machines, mut all) = (Vec::new(), self.0.caches.machines.walk_mentioning(&of));
+        while machines.len() < TARGETS
+            && let Some(machine) = all.next().await
+        {
+            if is_wanted(&machine) {
+                machines.push(machine);
+            }
+        }
         machines
     }
 
