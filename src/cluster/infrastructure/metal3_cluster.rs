@@ -6,23 +6,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::names::FINALIZER_CLUSTER;
+use super::waking::{claims, endpoint_of, has};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine};
 use crate::cluster::contract::changes::difference;
 use crate::cluster::contract::conditions::{find, older, set, set_old, summary, whole};
 use crate::cluster::contract::{Severity, Verdict, owners, pause};
-use crate::runtime::{Cache, Reconcile, Slim, objects, run as run_controller};
+use crate::runtime::{Cache, Reconcile, Slim, key, objects, run as run_controller};
 
 /// Whether all is there.
 const INFRASTRUCTURE: &str = "BaremetalInfrastructureReady";
@@ -37,10 +38,13 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Looks at Metal3Clusters.
 pub struct Clusters {
     client: Client,
+    cache: Cache<Slim<Metal3Cluster>>,
 }
 
 /// Machines that are read at once.
 const PAGE: u32 = 50;
+/// Other Metal3Clusters that are read to find who has an endpoint: what is known of more than one is seldom behind.
+const READ: usize = 4;
 
 /// The Cluster of a Metal3Cluster.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,16 @@ enum Owner<'a> {
     Gone,
     /// This one.
     Is(&'a Cluster),
+}
+
+/// Who has the endpoint of a Metal3Cluster besides it.
+enum Holder {
+    /// Nobody.
+    None,
+    /// This one.
+    Is(String),
+    /// What is known is behind: it is told at once when more is known.
+    Unknown,
 }
 
 /// What a Metal3Cluster is looked at with.
@@ -65,12 +79,13 @@ struct Around<'a> {
 
 impl Clusters {
     /// Nothing is looked at yet.
-    pub fn new(client: Client) -> Self {
-        Self { client }
+    pub fn new(client: Client, cache: Cache<Slim<Metal3Cluster>>) -> Self {
+        Self { client, cache }
     }
 
     /// Looks at them until the shutdown.
-    pub async fn run(self, cache: Cache<Slim<Metal3Cluster>>, shutdown: CancellationToken) {
+    pub async fn run(self, shutdown: CancellationToken) {
+        let cache = self.cache.clone();
         run_controller(Arc::new(self), &cache, stream::empty(), shutdown).await;
     }
 
@@ -105,7 +120,13 @@ impl Clusters {
             version = held.resource_version();
         }
         let holder = match owner {
-            Owner::Is(_) if !is_paused && left.is_none() && !is_provisioned(&object) => self.holder(&object).await?,
+            Owner::Is(_) if !is_paused && left.is_none() && !is_provisioned(&object) => {
+                match self.holder(&object, &api).await? {
+                    Holder::None => None,
+                    Holder::Is(name) => Some(name),
+                    Holder::Unknown => return Ok(Action::requeue(RETRY)),
+                }
+            }
             _ => None,
         };
         let now = Timestamp::now();
@@ -122,11 +143,37 @@ impl Clusters {
         Ok(if waits { Action::requeue(LOOK_AGAIN) } else { Action::await_change() })
     }
 
-    /// Another Metal3Cluster of the namespace that has the endpoint. Whose it is elsewhere is nobody's business here.
-    async fn holder(&self, object: &Metal3Cluster) -> Result<Option<String>, kube::Error> {
-        let api = Api::<Metal3Cluster>::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
-        let holder = first(&api, &ListParams::default(), |other| holds_endpoint_of(other, object)).await?;
-        Ok(holder.map(|holder| holder.name_any()))
+    /// Another Metal3Cluster of the namespace that has the endpoint. Whose it is elsewhere is nobody's business here. Those that may
+    /// have it are known by the endpoint; whether one has, it says itself.
+    async fn holder(&self, object: &Metal3Cluster, api: &Api<Metal3Cluster>) -> Result<Holder, kube::Error> {
+        let Some(endpoint) = endpoint_of(object) else { return Ok(Holder::None) };
+        let own = key(object);
+        // What came before this version of it is known with it.
+        if self.cache.get(&own).and_then(|known| known.resource_version()) != object.resource_version() {
+            return Ok(Holder::Unknown);
+        }
+        let mut read = 0;
+        let age = |created: Option<&Time>, name: &str| (created.map(|created| created.0), name.to_owned());
+        let own_age = age(object.metadata.creation_timestamp.as_ref(), &own.1);
+        for (which, has_it) in [(has(&own.0, &endpoint), true), (claims(&own.0, &endpoint), false)] {
+            let mut others = self.cache.walk_mentioning(&which);
+            while let Some(known) = others.next().await {
+                let name = known.name_any();
+                let is_younger = age(known.meta().creation_timestamp.as_ref(), &name) >= own_age;
+                if name == own.1 || !has_it && is_younger {
+                    continue;
+                }
+                if read == READ {
+                    return Ok(Holder::Unknown);
+                }
+                read += 1;
+                let found = api.get_opt(&name).await?;
+                if found.is_some_and(|other| holds_endpoint_of(&other, object)) {
+                    return Ok(Holder::Is(name));
+                }
+            }
+        }
+        Ok(Holder::None)
     }
 
     /// A machine that must go before the Metal3Cluster does.

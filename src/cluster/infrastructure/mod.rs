@@ -155,7 +155,7 @@ struct Caches {
 impl Caches {
     /// Nothing yet, until the watches run. Hosts are watched already.
     fn new(watches: &mut Watches, hosts: Hosts) -> Self {
-        let clusters = Cache::indexed(watches, |object: &Metal3Cluster| Slim::from(object), waking::waits_for);
+        let clusters = Cache::indexed(watches, |object: &Metal3Cluster| Slim::from(object), waking::mentions);
         let machines = Cache::indexed(watches, |object: &Metal3Machine| object.into(), MachineView::mentions);
         let remediations = Cache::new(watches, |object: &Metal3Remediation| Slim::from(object));
         // What is woken looks into the caches, so these are told first.
@@ -202,7 +202,7 @@ impl Infrastructure {
         let keeper = Machines::new(client.clone(), hosts, self.workloads.clone(), pauses);
         let healer = Remediations::new(client.clone(), self.workloads.clone(), remediation);
         vec![
-            service("Metal3Clusters", Clusters::new(client).run(clusters, stop.clone())),
+            service("Metal3Clusters", Clusters::new(client, clusters).run(stop.clone())),
             service("Metal3Machines", keeper.run(machines, stop.clone())),
             service("Metal3Remediations", healer.run(remediations, stop)),
         ]

@@ -14,20 +14,49 @@ use crate::cluster::contract::{owners, wake};
 use crate::cluster::hosts::{self, MachineKind};
 use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key};
 
-/// What a Metal3Cluster waits for: that goes, for the machines of its cluster; that is not provisioned yet, for another one that may
-/// have its endpoint.
-pub(super) fn waits_for(object: &Metal3Cluster) -> Vec<Mention> {
+/// Letters of the host of an endpoint: no name or address has more, and what does is nobody's.
+const HOST: usize = 253;
+
+/// What a Metal3Cluster is found by: one that goes, by the cluster whose machines it waits for; any other one by its endpoint, and what
+/// it is to that.
+pub(super) fn mentions(object: &Metal3Cluster) -> Vec<Mention> {
     let namespace = object.namespace().unwrap_or_default();
+    let endpoint = endpoint_of(object);
+    let mut all = Vec::new();
     if object.metadata.deletion_timestamp.is_some() {
         let cluster = metal3_cluster::cluster_of(object);
-        return cluster.map(|cluster| left_by(&namespace, cluster)).into_iter().collect();
+        all.extend(cluster.map(|cluster| left_by(&namespace, cluster)));
+    } else if !metal3_cluster::is_provisioned(object) {
+        all.extend(endpoint.as_deref().map(|endpoint| wants(&namespace, endpoint)));
     }
-    if metal3_cluster::is_provisioned(object) { Vec::new() } else { vec![without_endpoint(&namespace)] }
+    let Some(endpoint) = &endpoint else { return all };
+    if metal3_cluster::is_provisioned(object) {
+        all.push(has(&namespace, endpoint));
+    } else if owners::of_kind(&object.metadata, CLUSTER_GROUP, "Cluster").is_some() {
+        all.push(claims(&namespace, endpoint));
+    }
+    all
 }
 
-/// A Metal3Cluster of a namespace that is not provisioned yet.
-fn without_endpoint(namespace: &str) -> Mention {
-    Mention::new("Metal3Cluster without endpoint", namespace, "")
+/// Where the API server of a Metal3Cluster is reached, as one text.
+pub(super) fn endpoint_of(object: &Metal3Cluster) -> Option<String> {
+    let endpoint = object.spec.control_plane_endpoint.as_ref()?;
+    (endpoint.host.len() <= HOST).then(|| format!("{}:{}", endpoint.host.to_ascii_lowercase(), endpoint.port))
+}
+
+/// An endpoint, as that of a Metal3Cluster of the namespace that is provisioned.
+pub(super) fn has(namespace: &str, endpoint: &str) -> Mention {
+    Mention::new("Metal3Cluster with endpoint", namespace, endpoint)
+}
+
+/// An endpoint, as that of a Cluster's Metal3Cluster that is not provisioned.
+pub(super) fn claims(namespace: &str, endpoint: &str) -> Mention {
+    Mention::new("Metal3Cluster of a Cluster for endpoint", namespace, endpoint)
+}
+
+/// An endpoint, as what a Metal3Cluster may get when another one lets it go.
+fn wants(namespace: &str, endpoint: &str) -> Mention {
+    Mention::new("Metal3Cluster without endpoint", namespace, endpoint)
 }
 
 /// A cluster, as the one that a machine was of which is gone.
@@ -36,7 +65,7 @@ fn left_by(namespace: &str, cluster: &str) -> Mention {
 }
 
 /// Has Metal3Clusters looked at when their Clusters change, and when a machine is gone for which one waits, or another one that
-/// may have had the endpoint.
+/// had the endpoint.
 pub(super) fn clusters(watches: &mut Watches, clusters: &Cache<Slim<Metal3Cluster>>) {
     wake::on::<Cluster>(watches, clusters.wakes().clone(), |cluster| {
         named(cluster.namespace(), cluster.spec.infrastructure_ref.as_ref(), "Metal3Cluster")
@@ -44,9 +73,22 @@ pub(super) fn clusters(watches: &mut Watches, clusters: &Cache<Slim<Metal3Cluste
     leaving::<Machine>(watches, clusters.clone());
     leaving::<Metal3Machine>(watches, clusters.clone());
     let waiting = clusters.clone();
+    let mut known: HashMap<Key, String> = HashMap::new();
     watches.observe::<Metal3Cluster>(move |change: &Change<'_, Metal3Cluster>| {
-        if let Change::Gone((namespace, _)) = change {
-            waiting.wake_mentioning(&without_endpoint(namespace));
+        let (place, now) = match change {
+            Change::Put(object) => (key(*object), endpoint_of(object)),
+            Change::Gone(place) => ((*place).clone(), None),
+            Change::Listed => return,
+        };
+        if known.get(&place) == now.as_ref() {
+            return;
+        }
+        let before = match now {
+            Some(now) => known.insert(place.clone(), now),
+            None => known.remove(&place),
+        };
+        if let Some(before) = before {
+            waiting.wake_mentioning(&wants(&place.0, &before));
         }
     });
 }

@@ -1,5 +1,7 @@
 //! Metal3Clusters.
 
+use std::sync::{Arc, Mutex};
+
 use super::*;
 
 fn provisioned(cluster: Option<&Metal3Cluster>) -> Option<bool> {
@@ -41,6 +43,59 @@ async fn a_cluster_is_there_with_its_owner_and_goes_after_its_machines() {
     site.delete::<Machine>("m").await;
     site.gone::<Metal3Machine>("m").await;
     site.gone::<Metal3Cluster>("c").await;
+}
+
+/// A client that keeps the paths of what is read of Metal3Clusters.
+fn noted(client: &Client, paths: &Arc<Mutex<Vec<String>>>) -> Client {
+    let (client, paths) = (client.clone(), paths.clone());
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, paths) = (client.clone(), paths.clone());
+        async move {
+            let path = request.uri().path().to_owned();
+            if request.method() == http::Method::GET && path.contains("/metal3clusters") {
+                paths.lock().unwrap().push(path);
+            }
+            client.send(request).await
+        }
+    });
+    Client::new(service, NAMESPACE)
+}
+
+/// However many there are, who has an endpoint is found by the endpoint.
+#[tokio::test]
+async fn an_endpoint_in_use_is_found_without_reading_the_others() {
+    const OTHERS: usize = 60;
+    let site = Site::with_controllers(0).await;
+    let mut watches = Watches::default();
+    let hosts = Hosts::new(&mut watches);
+    let Caches { clusters, .. } = Caches::new(&mut watches, hosts);
+    tokio::spawn(watches.run(site.client.clone(), site.shutdown.clone()));
+    let paths = Arc::default();
+    tokio::spawn(Clusters::new(noted(&site.client, &paths), clusters).run(site.shutdown.clone()));
+    let cluster: Cluster = site.create(json!({"metadata": {"name": "c"}, "spec": {"paused": false}})).await;
+    let make = async |name: &str, host: &str| {
+        let spec = json!({"controlPlaneEndpoint": {"host": host, "port": 6443}});
+        let metadata = json!({"name": name, "ownerReferences": [owner(&cluster)]});
+        site.create::<Metal3Cluster>(json!({"metadata": metadata, "spec": spec})).await;
+    };
+    for number in 0..OTHERS {
+        make(&format!("other-{number}"), &format!("10.0.1.{number}")).await;
+    }
+    make("first", "api.test").await;
+    site.until("first", "is provisioned", |cluster| provisioned(cluster) == Some(true)).await;
+    make("second", "API.test").await;
+    let waits = |cluster: Option<&Metal3Cluster>| json!(cluster).to_string().contains("that of Metal3Cluster first");
+    site.until("second", "says whose its endpoint is", waits).await;
+    for number in 0..OTHERS {
+        let is_there = |cluster: Option<&Metal3Cluster>| provisioned(cluster) == Some(true);
+        site.until(&format!("other-{number}"), "is provisioned", is_there).await;
+    }
+    let lists = paths.lock().unwrap().iter().filter(|path| path.ends_with("/metal3clusters")).count();
+    assert_eq!(lists, 0, "of {OTHERS} others");
+    // Whoever waits is told when the endpoint is let go, by a change as by a deletion.
+    let elsewhere = json!({"spec": {"controlPlaneEndpoint": {"host": "other.test"}}});
+    site.change::<Metal3Cluster>("first", elsewhere).await;
+    site.until("second", "has it", |cluster| provisioned(cluster) == Some(true)).await;
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ impl Site {
             let pauses = Pauses { node: SHORT, data: SHORT };
             let keeper = Machines::new(client.clone(), hosts, workloads.clone(), pauses);
             let healer = Remediations::new(client.clone(), workloads.clone(), SHORT);
-            tokio::spawn(Clusters::new(client.clone()).run(clusters, shutdown.clone()));
+            tokio::spawn(Clusters::new(client.clone(), clusters).run(shutdown.clone()));
             tokio::spawn(keeper.run(machines, shutdown.clone()));
             tokio::spawn(healer.run(remediations, shutdown.clone()));
         }
