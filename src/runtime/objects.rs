@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -23,6 +23,27 @@ where
     loop {
         let params = ListParams { limit: Some(PAGE), continue_token: rest, ..ListParams::default() };
         let page = api.list(&params).await?;
+        page.items.into_iter().for_each(&mut look);
+        rest = page.metadata.continue_.filter(|token| !token.is_empty());
+        if rest.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Looks at the metadata of every object of a kind, part by part: the API server sends nothing else.
+///
+/// # Errors
+///
+/// The same.
+pub async fn each_metadata<K>(api: &Api<K>, mut look: impl FnMut(PartialObjectMeta<K>)) -> Result<(), kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut rest = None;
+    loop {
+        let params = ListParams { limit: Some(PAGE), continue_token: rest, ..ListParams::default() };
+        let page = api.list_metadata(&params).await?;
         page.items.into_iter().for_each(&mut look);
         rest = page.metadata.continue_.filter(|token| !token.is_empty());
         if rest.is_none() {

@@ -1,6 +1,6 @@
 //! Which machines of a set go. Pure.
 
-use kube::ResourceExt;
+use kube::core::ObjectMeta;
 
 use crate::api::cluster::DeletionOrder;
 use crate::api::cluster::keys::ANNOTATION_DELETE_MACHINE;
@@ -20,39 +20,48 @@ enum Turn {
     Well,
 }
 
-fn turn(machine: &Machine) -> Turn {
-    if machine.metadata.deletion_timestamp.is_some() {
+/// A machine that may go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'m> {
+    /// Which one.
+    pub meta: &'m ObjectMeta,
+    /// Whether nothing speaks against it.
+    pub is_well: bool,
+}
+
+fn turn(machine: &Candidate<'_>) -> Turn {
+    if machine.meta.deletion_timestamp.is_some() {
         return Turn::Going;
     }
-    if machine.annotations().contains_key(ANNOTATION_DELETE_MACHINE) {
+    let marks = machine.meta.annotations.as_ref();
+    if marks.is_some_and(|marks| marks.contains_key(ANNOTATION_DELETE_MACHINE)) {
         return Turn::Marked;
     }
-    if is_well(machine) { Turn::Well } else { Turn::Unwell }
+    if machine.is_well { Turn::Well } else { Turn::Unwell }
 }
 
 /// Whether nothing speaks against a machine.
-fn is_well(machine: &Machine) -> bool {
+pub(super) fn is_well(machine: &Machine) -> bool {
     let Some(status) = &machine.status else { return false };
     let bad = ["HealthCheckSucceeded", "OwnerRemediated", "NodeHealthy"];
     status.node_ref.is_some() && !bad.iter().any(|type_| conditions::is_false(&status.conditions, type_))
 }
 
-/// The names of so many machines that go, those that go already among them.
-pub(super) fn victims<'m>(machines: &[&'m Machine], number: usize, order: DeletionOrder) -> Vec<&'m Machine> {
-    let mut sorted: Vec<&Machine> = machines.to_vec();
-    sorted.sort_by(|one, other| {
-        let age = one.metadata.creation_timestamp.cmp(&other.metadata.creation_timestamp);
+/// So many machines that go, those that go already among them.
+pub(super) fn victims(mut machines: Vec<Candidate<'_>>, number: usize, order: DeletionOrder) -> Vec<Candidate<'_>> {
+    machines.sort_by(|one, other| {
+        let age = one.meta.creation_timestamp.cmp(&other.meta.creation_timestamp);
         let by_order = match order {
             DeletionOrder::Oldest => age,
             DeletionOrder::Newest => age.reverse(),
             // A UID is as good as a lot, and the same again after a restart.
-            DeletionOrder::Random => one.metadata.uid.cmp(&other.metadata.uid),
+            DeletionOrder::Random => one.meta.uid.cmp(&other.meta.uid),
         };
-        let by_name = || one.metadata.name.cmp(&other.metadata.name);
+        let by_name = || one.meta.name.cmp(&other.meta.name);
         turn(one).cmp(&turn(other)).then(by_order).then_with(by_name)
     });
-    sorted.truncate(number);
-    sorted
+    machines.truncate(number);
+    machines
 }
 
 #[cfg(test)]
@@ -87,7 +96,8 @@ mod tests {
         let (young, old) = (machine("f-young", 5), machine("e-old", 9));
         let all = [&old, &young, &early, &unwell, &marked, &going];
         let names = |number, order| -> Vec<String> {
-            victims(&all, number, order).iter().map(|machine| machine.name_any()).collect()
+            let all = all.iter().map(|machine| Candidate { meta: &machine.metadata, is_well: is_well(machine) });
+            victims(all.collect(), number, order).iter().flat_map(|machine| machine.meta.name.clone()).collect()
         };
         let front = ["a-going", "b-marked"];
         assert_eq!(names(2, DeletionOrder::Random), front);

@@ -1,6 +1,6 @@
 //! How a machine of a set is made: the machine first, then the objects that it names, from the set's templates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -125,11 +125,12 @@ impl Keeper {
         Ok(None)
     }
 
-    /// One more machine; or why there cannot be one.
+    /// One more machine, whose name is among `made_names` from then on; or why there cannot be one.
     pub(super) async fn make(
         &self,
         set: &MachineSet,
         labels: &BTreeMap<String, String>,
+        made_names: &mut BTreeSet<String>,
     ) -> Result<Result<(), String>, Fault> {
         let naming = set.spec.machine_naming.as_ref().and_then(|naming| naming.template.as_deref());
         let set_name = set.name_any();
@@ -162,6 +163,7 @@ impl Keeper {
         machine.metadata.finalizers = Some(vec![FINALIZER_MACHINE.to_owned()]);
         let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
         let made = api.create(&PostParams::default(), &machine).await?;
+        made_names.insert(name.clone());
         // What is kept in place is another manager's from the beginning, so that it goes when the template has it no more.
         let kept = in_place(&set.spec.template, labels);
         self.apply(&api, &name, &made.uid().unwrap_or_default(), &kept).await?;

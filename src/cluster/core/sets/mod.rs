@@ -7,8 +7,9 @@ mod choice;
 mod make;
 mod preflight;
 mod status;
+mod unseen;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,12 +17,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
-use kube::core::Selector;
+use kube::core::{ObjectMeta, PartialObjectMeta, PartialObjectMetaExt, Selector};
 use kube::runtime::controller::Action;
 use serde_json::{Value, json};
+use tokio::task::consume_budget;
 
+use self::choice::Candidate;
 use self::make::labels;
 use self::status::View;
+use self::unseen::{Question, Unseen};
 use super::kit::{Fault, Kit, kept_by, nobodys};
 use super::numbers::scaled;
 use super::seen::Named;
@@ -46,11 +50,12 @@ pub(super) struct Keeper {
     kit: Kit,
     /// What was applied to a machine last, by its UID.
     applied: Mutex<HashMap<String, u64>>,
+    unseen: Unseen,
 }
 
 impl Keeper {
     pub(super) fn new(kit: Kit) -> Self {
-        Self { kit, applied: Mutex::default() }
+        Self { kit, applied: Mutex::default(), unseen: Unseen::default() }
     }
 }
 
@@ -100,6 +105,10 @@ impl Reconcile for Keeper {
         self.say(&api, &set, Some(cluster), objection).await?;
         Ok(if waits { Action::requeue(kit.pause) } else { Action::requeue(kit.pause * 4) })
     }
+
+    fn gone(self: Arc<Self>, namespace: &str, name: &str) {
+        self.unseen.forget(&(namespace.to_owned(), name.to_owned()));
+    }
 }
 
 /// A set that is held by its finalizer, and has an owner: its deployment, or else its cluster.
@@ -122,8 +131,8 @@ async fn hold(api: &Api<MachineSet>, set: MachineSet, cluster: &Cluster) -> Resu
     Ok(change(api, &set, json!({ "metadata": metadata })).await?)
 }
 
-fn is_own(set: &MachineSet, machine: &Machine) -> bool {
-    let owner = owners::controller(&machine.metadata);
+fn is_own(set: &MachineSet, machine: &ObjectMeta) -> bool {
+    let owner = owners::controller(machine);
     owner.is_some_and(|owner| Some(owner.uid.as_str()) == set.metadata.uid.as_deref())
 }
 
@@ -131,7 +140,7 @@ impl Keeper {
     /// The set's own machines, as far as is known.
     fn known(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
         let mut own = self.kit.caches.machines.mentioning(&kept_by(set));
-        own.retain(|machine| is_own(set, machine));
+        own.retain(|machine| is_own(set, &machine.metadata));
         own
     }
 
@@ -178,6 +187,8 @@ impl Keeper {
                 applied.insert(uid, wanted);
             }
             say_up_to_date(&api, machine, &up_to_date).await?;
+            // There may be thousands: others have their turn.
+            consume_budget().await;
         }
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         // What is forgotten is applied once more.
@@ -250,17 +261,22 @@ impl Keeper {
     ) -> Result<Option<String>, Fault> {
         let wished = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
         let namespace = set.namespace().unwrap_or_default();
-        let api = self.kit.api::<Machine>(&namespace);
         if machines.len() > wished {
             let going = machines.iter().filter(|machine| machine.metadata.deletion_timestamp.is_some()).count();
             if machines.len() - going <= wished {
                 return Ok(None);
             }
             let own = self.listed(set).await?;
-            let own: Vec<&Machine> = own.iter().collect();
+            let known: HashMap<_, _> = machines.iter().map(|machine| (&machine.metadata.uid, machine)).collect();
+            let candidates = own.iter().map(|machine| {
+                let is_well = known.get(&machine.metadata.uid).is_some_and(|known| choice::is_well(known));
+                Candidate { meta: &machine.metadata, is_well }
+            });
             let order = set.spec.deletion.as_ref().and_then(|deletion| deletion.order).unwrap_or_default();
-            for machine in choice::victims(&own, own.len().saturating_sub(wished), order) {
-                delete(&api, machine).await?;
+            let victims = choice::victims(candidates.collect(), own.len().saturating_sub(wished), order);
+            let api = self.kit.api::<PartialObjectMeta<Machine>>(&namespace);
+            for victim in victims {
+                delete(&api, &victim.meta.clone().into_response_partial()).await?;
             }
             return Ok(None);
         }
@@ -268,7 +284,7 @@ impl Keeper {
             return Ok(None);
         }
         let labels = labels(set);
-        let meta = kube::core::ObjectMeta { labels: Some(labels.clone()), ..Default::default() };
+        let meta = ObjectMeta { labels: Some(labels.clone()), ..Default::default() };
         if !selects(selector, &meta) {
             return Ok(Some("the selector is not for the template's labels".to_owned()));
         }
@@ -279,18 +295,51 @@ impl Keeper {
         if let Some(objection) = self.templates(set).await? {
             return Ok(Some(objection));
         }
-        let there = self.listed(set).await?.len();
+        let mut unseen = self.unseen(set, machines).await?;
+        let there = machines.len() + unseen.len();
+        let mut objection = None;
         for _ in 0..wished.saturating_sub(there).min(AT_ONCE) {
-            if let Err(why) = self.make(set, &labels).await? {
-                return Ok(Some(why));
+            if let Err(why) = self.make(set, &labels, &mut unseen).await? {
+                objection = Some(why);
+                break;
             }
         }
-        Ok(None)
+        self.unseen.keep(key(set), set.metadata.uid.as_deref().unwrap_or_default(), unseen);
+        Ok(objection)
     }
 
-    /// The set's machines, as the API says now: what is known may be behind, and what is there counts.
-    async fn listed(&self, set: &MachineSet) -> Result<Vec<Machine>, kube::Error> {
-        self.kit.listed(&set.namespace().unwrap_or_default(), |machine| is_own(set, machine)).await
+    /// The names of the set's machines that are there, and are not known yet.
+    async fn unseen(&self, set: &MachineSet, machines: &[Arc<Machine>]) -> Result<BTreeSet<String>, kube::Error> {
+        let known: HashSet<&str> = machines.iter().filter_map(|machine| machine.metadata.name.as_deref()).collect();
+        let mut unseen = BTreeSet::new();
+        match self.unseen.take(&key(set), set.metadata.uid.as_deref().unwrap_or_default(), &known) {
+            Question::Names(names) => {
+                let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
+                for name in names {
+                    if api.get_metadata_opt(&name).await?.is_some_and(|machine| is_own(set, &machine.metadata)) {
+                        unseen.insert(name);
+                    }
+                }
+            }
+            Question::All => {
+                let names = self.listed(set).await?.into_iter().map(|machine| machine.name_any());
+                unseen.extend(names.filter(|name| !known.contains(name.as_str())));
+            }
+        }
+        Ok(unseen)
+    }
+
+    /// Which machines the set has, as the API says now: what is known may be behind, and what is there counts.
+    async fn listed(&self, set: &MachineSet) -> Result<Vec<PartialObjectMeta<Machine>>, kube::Error> {
+        let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
+        let mut own = Vec::new();
+        let keep = |machine: PartialObjectMeta<Machine>| {
+            if is_own(set, &machine.metadata) {
+                own.push(machine);
+            }
+        };
+        objects::each_metadata(&api, keep).await?;
+        Ok(own)
     }
 
     async fn delete(
@@ -302,15 +351,21 @@ impl Keeper {
         if !set.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SET) {
             return Ok(Action::await_change());
         }
-        let mut own = self.known(set);
+        let own = self.known(set);
+        let namespace = set.namespace().unwrap_or_default();
         if own.is_empty() {
-            own = self.listed(set).await?.into_iter().map(Arc::new).collect();
+            let left = self.listed(set).await?;
+            if left.is_empty() {
+                objects::release(api, set, FINALIZER_SET).await?;
+                self.unseen.forget(&key(set));
+                return Ok(Action::await_change());
+            }
+            let machines = self.kit.api::<PartialObjectMeta<Machine>>(&namespace);
+            for machine in &left {
+                delete(&machines, machine).await?;
+            }
         }
-        if own.is_empty() {
-            objects::release(api, set, FINALIZER_SET).await?;
-            return Ok(Action::await_change());
-        }
-        let machines = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
+        let machines = self.kit.api::<Machine>(&namespace);
         for machine in own {
             delete(&machines, machine.as_ref()).await?;
         }

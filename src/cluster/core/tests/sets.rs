@@ -1,5 +1,8 @@
 //! Sets of machines: how many there are, what they are made from, and which go.
 
+use std::time::Duration;
+
+use futures::FutureExt;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -59,6 +62,49 @@ async fn a_set_makes_machines_from_its_templates_and_scales() {
     site.delete::<MachineSet>("w").await;
     site.gone::<MachineSet>("w").await;
     assert!(site.machines().await.is_empty());
+}
+
+/// Three looks make so many machines. What they read of the namespace's machines is no more for each of them.
+#[tokio::test]
+async fn a_set_looks_through_all_machines_once_and_reads_none_whole() {
+    const WORKERS: i32 = 45;
+    let site = Site::new().await;
+    site.made_cluster().await;
+    site.templates("t").await;
+    site.apply(workers("MachineSet", "w", WORKERS, "t")).await;
+    site.until::<MachineSet>("all are made", "w", |set| {
+        set.status.as_ref().is_some_and(|status| status.replicas == Some(WORKERS))
+    })
+    .await;
+    assert_eq!(site.machines().await.len(), 45);
+    assert_eq!(site.reads.of("/machines"), (0, 1), "lists, of whole machines and of metadata");
+    site.patch::<MachineSet>("w", json!({"spec": {"replicas": 1}})).await;
+    site.when("one is left", async || site.api::<Machine>().list(&Default::default()).await.unwrap().items.len() == 1)
+        .await;
+    assert_eq!(site.reads.of("/machines").0, 0);
+}
+
+/// What is known of machines is behind: a set goes by what it has made itself.
+#[tokio::test]
+async fn a_set_that_hears_nothing_of_its_machines_makes_none_twice() {
+    let (tell, heard) = tokio::sync::oneshot::channel::<()>();
+    let site = Site::behind(Duration::from_millis(200), heard.map(drop)).await;
+    site.made_cluster().await;
+    site.templates("t").await;
+    site.apply(workers("MachineSet", "w", 3, "t")).await;
+    site.when("three are made", async || site.machines().await.len() >= 3).await;
+    let first: Vec<String> = site.machines().await.iter().map(|machine| machine.name_any()).collect();
+    let before = site.reads.of("/machinesets/w").0;
+    site.when("it is looked at again and again", async || site.reads.of("/machinesets/w").0 >= before + 5).await;
+    let names = async || site.machines().await.iter().map(|machine| machine.name_any()).collect::<Vec<_>>();
+    assert_eq!((names().await, first.len()), (first.clone(), 3));
+    assert_eq!(site.reads.of("/machines"), (0, 1));
+    tell.send(()).unwrap();
+    site.until::<MachineSet>("it knows them", "w", |set| {
+        set.status.as_ref().is_some_and(|status| status.replicas == Some(3))
+    })
+    .await;
+    assert_eq!(names().await, first);
 }
 
 #[tokio::test]

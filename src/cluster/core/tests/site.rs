@@ -1,9 +1,13 @@
 //! An API with the controllers of this room, and who plays the rest.
 
 use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::Shared;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::client::Body;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -30,6 +34,8 @@ pub(super) struct Site {
     pub client: Client,
     /// The cluster `c`, once it is made.
     pub played: Played,
+    /// What the controllers have read.
+    pub reads: Reads,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
 }
@@ -38,6 +44,50 @@ impl Drop for Site {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
+}
+
+/// The paths that were read, and whether only metadata was asked for. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Reads(Arc<Mutex<Vec<(String, bool)>>>);
+
+impl Reads {
+    /// A client whose reads are noted here.
+    fn noted(&self, client: &Client) -> Client {
+        let (client, reads) = (client.clone(), self.clone());
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            if request.method() == http::Method::GET {
+                let accept = request.headers().get(http::header::ACCEPT).and_then(|accept| accept.to_str().ok());
+                let is_metadata = accept.is_some_and(|accept| accept.contains("PartialObjectMetadata"));
+                reads.0.lock().unwrap().push((request.uri().path().to_owned(), is_metadata));
+            }
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
+        Client::new(service, NAMESPACE)
+    }
+
+    /// How often a path that ends so was read: whole, and of its metadata only.
+    pub(super) fn of(&self, end: &str) -> (usize, usize) {
+        let reads = self.0.lock().unwrap();
+        let count = |metadata| reads.iter().filter(|(path, only)| path.ends_with(end) && *only == metadata).count();
+        (count(false), count(true))
+    }
+}
+
+/// A client that hears nothing of changes of machines before `heard`.
+fn deaf(client: &Client, heard: Shared<impl Future<Output = ()> + Send + 'static>) -> Client {
+    let client = client.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, heard) = (client.clone(), heard.clone());
+        async move {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
+            if is_watch && request.uri().path().ends_with("/machines") {
+                heard.await;
+            }
+            client.send(request).await
+        }
+    });
+    Client::new(service, NAMESPACE)
 }
 
 /// A kind that the tests play a provider for.
@@ -82,6 +132,11 @@ impl Site {
 
     /// Where a cluster that does not answer is waited for so long.
     pub(super) async fn patient(patience: Duration) -> Self {
+        Self::behind(patience, std::future::ready(())).await
+    }
+
+    /// Where nothing is heard of changes of machines before `heard`.
+    pub(super) async fn behind(patience: Duration, heard: impl Future<Output = ()> + Send + 'static) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 1000 };
@@ -96,9 +151,10 @@ impl Site {
         workloads.play(NAMESPACE, "c", cluster.client());
         let mut watches = Watches::default();
         let life = Clusters::new(&mut watches, workloads).within(Duration::from_millis(50), patience);
-        tokio::spawn(watches.run(client.clone(), shutdown.clone()));
+        tokio::spawn(watches.run(deaf(&client, heard.shared()), shutdown.clone()));
+        let reads = Reads::default();
         let acting = Acting {
-            client: client.clone(),
+            client: reads.noted(&client),
             fence: Fence::open(),
             tasks: Tasks::default(),
             store: None,
@@ -107,7 +163,7 @@ impl Site {
         for (_, service) in life.act(&acting).unwrap() {
             tokio::spawn(service);
         }
-        Self { client, played: cluster, shutdown, _folder: folder }
+        Self { client, played: cluster, reads, shutdown, _folder: folder }
     }
 
     pub(super) fn api<K>(&self) -> Api<K>
