@@ -6,18 +6,20 @@
 //! ([`crate::cluster::hosts::choose`]).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::rack::RackHost;
 use super::wanted::WantedNode;
 use crate::api::MacAddress;
 use crate::api::infrastructure::HostSelector;
 use crate::api::metal3::ProvisioningState;
-use crate::cluster::hosts::choose::{Choice, HostCandidate, Selector, Way, Wish, choose};
+use crate::cluster::hosts::choose::{Choice, HostCandidate, Needs, Selector, Wish, choose, refusal};
 use crate::cluster::hosts::{Consumer, MachineId};
 
 /// Letters of what others wrote that are repeated.
 const SHOWN: usize = 200;
+/// Nodes that are told what each host lacks for them: those that want the same count once.
+const TOLD: usize = 16;
 
 /// Where a node is.
 #[derive(Clone, Debug)]
@@ -48,57 +50,198 @@ pub fn seats<'h>(
     hosts: &'h [RackHost],
     has_image: bool,
 ) -> Vec<Seat<'h>> {
-    let mut sorted: Vec<&RackHost> = hosts.iter().collect();
-    sorted.sort_by(|a, b| a.name().cmp(b.name()));
+    let mut rack = Rack::new(namespace, hosts, has_image);
     let mut seats: Vec<Option<Seat<'h>>> = Vec::new();
+    let its: HashMap<&str, &RackHost> = rack.of(owner).rev().collect();
     for node in nodes {
-        let its =
-            |host: &&&RackHost| host.is_of(owner) && host.seat.as_ref().is_some_and(|(_, of)| of == node.name.as_str());
-        seats.push(sorted.iter().find(its).copied().map(Seat::Has));
+        seats.push(its.get(node.name.as_str()).copied().map(Seat::Has));
     }
     // What anybody of this Provisioning has is nobody else's.
-    let mut taken: HashSet<&str> = sorted.iter().filter(|host| host.is_of(owner)).map(|host| host.name()).collect();
+    rack.taken.extend(hosts.iter().filter(|host| host.is_of(owner)).map(RackHost::name));
+    let mut macs =
+        rack.with_macs(nodes.iter().zip(&seats).filter(|(_, seat)| seat.is_none()).filter_map(|(node, _)| node.mac));
     for (seat, node) in seats.iter_mut().zip(nodes).filter(|(seat, _)| seat.is_none()) {
         let Some(mac) = node.mac else { continue };
-        *seat = Some(match by_mac(mac, node, &sorted, &taken, has_image) {
-            Ok(host) => {
-                taken.insert(host.name());
-                Seat::Takes(host)
-            }
-            Err(why) => Seat::None(why),
-        });
+        *seat = Some(rack.seat(by_mac(mac, node, &macs.remove(&mac).unwrap_or_default(), &rack)));
     }
     let mut rest: Vec<usize> = (0..nodes.len()).filter(|at| seats[*at].is_none()).collect();
     rest.sort_by_key(|at| (Reverse(nodes[*at].labels.len()), Reverse(nodes[*at].needs.size()), *at));
     for at in rest {
-        let seat = match by_needs(namespace, &nodes[at], &sorted, &taken, has_image) {
+        let found = rack.by_needs(&nodes[at]);
+        seats[at] = Some(rack.seat(found));
+    }
+    seats.into_iter().flatten().collect()
+}
+
+/// What nodes want of a host that they do not name.
+type Wanted = (Vec<&'static str>, Needs);
+
+/// The hosts of a namespace, put in order once for all nodes.
+struct Rack<'h> {
+    namespace: String,
+    has_image: bool,
+    /// By name.
+    hosts: Vec<&'h RackHost>,
+    /// Those that nodes have, or are to take.
+    taken: HashSet<&'h str>,
+    /// Free hosts with these labels, the smallest first.
+    free: HashMap<Vec<&'static str>, Vec<&'h RackHost>>,
+    /// Up to where the free hosts were looked at for nodes that want the same: none of those is for the next one.
+    passed: HashMap<Wanted, usize>,
+    /// Why there is none for whoever wants this.
+    lacking: HashMap<Wanted, String>,
+    /// How often a host was looked at.
+    looked_at: usize,
+}
+
+/// The first two hosts that boot from a card, and the first two that have it.
+#[derive(Default)]
+struct WithMac<'h> {
+    boots: Vec<&'h RackHost>,
+    has: Vec<&'h RackHost>,
+}
+
+impl<'h> Rack<'h> {
+    fn new(namespace: &str, hosts: &'h [RackHost], has_image: bool) -> Self {
+        let mut hosts: Vec<&RackHost> = hosts.iter().collect();
+        hosts.sort_by(|a, b| a.name().cmp(b.name()));
+        let (taken, free, passed, lacking) = Default::default();
+        Self { namespace: namespace.to_owned(), has_image, hosts, taken, free, passed, lacking, looked_at: 0 }
+    }
+
+    /// The hosts that nodes of a Provisioning have, by the nodes' names.
+    fn of(&self, owner: &str) -> impl DoubleEndedIterator<Item = (&'h str, &'h RackHost)> {
+        let its = self.hosts.iter().filter(move |host| host.is_of(owner));
+        its.filter_map(|host| Some((host.seat.as_ref()?.1.as_str(), *host)))
+    }
+
+    /// The hosts with these cards.
+    fn with_macs(&mut self, macs: impl Iterator<Item = MacAddress>) -> HashMap<MacAddress, WithMac<'h>> {
+        let mut found: HashMap<MacAddress, WithMac<'h>> = macs.map(|mac| (mac, WithMac::default())).collect();
+        if found.is_empty() {
+            return found;
+        }
+        self.looked_at += self.hosts.len();
+        for host in &self.hosts {
+            if let Some(one) = host.boot.and_then(|mac| found.get_mut(&mac)).filter(|one| one.boots.len() < 2) {
+                one.boots.push(host);
+            }
+            for mac in &host.cards {
+                let one = found.get_mut(mac).filter(|one| one.has.len() < 2);
+                if let Some(one) = one.filter(|one| one.has.last().is_none_or(|last| last.name() != host.name())) {
+                    one.has.push(host);
+                }
+            }
+        }
+        found
+    }
+
+    /// A node's seat, which is no other node's then.
+    fn seat(&mut self, found: Result<&'h RackHost, String>) -> Seat<'h> {
+        match found {
             Ok(host) => {
-                taken.insert(host.name());
+                self.taken.insert(host.name());
                 Seat::Takes(host)
             }
             Err(why) => Seat::None(why),
-        };
-        seats[at] = Some(seat);
+        }
     }
-    seats.into_iter().flatten().collect()
+
+    /// The smallest free host that suffices.
+    fn by_needs(&mut self, node: &WantedNode) -> Result<&'h RackHost, String> {
+        if !self.has_image {
+            return Err("free hosts run nothing, and spec.image does not say what they should".into());
+        }
+        if self.taken.len() == self.hosts.len() && !self.hosts.is_empty() {
+            return Err("every host of this namespace is another node of this cluster".into());
+        }
+        let wanted = (node.labels.clone(), node.needs);
+        if let Some(why) = self.lacking.get(&wanted) {
+            return Err(why.clone());
+        }
+        // Nothing is taken before there is a host for every node, so it need not be known of each what it lacks.
+        if self.lacking.len() == TOLD {
+            return Err("no host was looked for, as there is none for other nodes".into());
+        }
+        let wish = wish(&self.namespace, node);
+        if !self.free.contains_key(&wanted.0) {
+            self.looked_at += self.hosts.len();
+            let any = Wish { needs: Needs::default(), ..wish.clone() };
+            let mut free: Vec<&RackHost> = self.hosts.iter().copied().filter(|host| is_free(&any, host)).collect();
+            // By name they are already.
+            free.sort_by_key(|host| size(host));
+            self.free.insert(wanted.0.clone(), free);
+        }
+        let free = self.free.get(&wanted.0).map(Vec::as_slice).unwrap_or_default();
+        let least = node.needs.size().0;
+        let first = || free.partition_point(|host| size(host).0 < least);
+        let from = self.passed.get(&wanted).copied().unwrap_or_else(first);
+        let suits = |host: &RackHost| {
+            !self.taken.contains(host.name()) && node.needs.lack(host.view.capacity.as_ref()).is_none()
+        };
+        let found = free.iter().enumerate().skip(from).find(|(_, host)| suits(host));
+        let (to, host) = found.map_or((free.len(), None), |(at, host)| (at + 1, Some(*host)));
+        self.looked_at += to - from;
+        if let Some(host) = host {
+            self.passed.insert(wanted, to);
+            return Ok(host);
+        }
+        let why = self.why_none(&wish);
+        self.lacking.insert(wanted, why.clone());
+        Err(why)
+    }
+
+    /// What is said of the hosts that a node does not get.
+    fn why_none(&mut self, wish: &Wish) -> String {
+        self.looked_at += self.hosts.len();
+        let left = self.hosts.iter().filter(|host| !self.taken.contains(host.name()));
+        let candidates: Vec<HostCandidate<'_>> = left.map(|host| candidate(host)).collect();
+        match choose(wish, &candidates) {
+            Choice::None(why) => why,
+            // One that says that it is a machine's without a name.
+            Choice::Host(name, _) => format!("BareMetalHost {name} is claimed by others"),
+        }
+    }
+}
+
+fn wish(namespace: &str, node: &WantedNode) -> Wish {
+    let match_labels: BTreeMap<_, _> =
+        node.labels.iter().map(|label| ((*label).to_owned(), "true".to_owned())).collect();
+    let selector = HostSelector { match_labels, ..HostSelector::default() };
+    Wish {
+        machine: MachineId { namespace: namespace.to_owned(), ..MachineId::default() },
+        selector: Selector::new(Some(&selector)).unwrap_or_default(),
+        needs: node.needs,
+        ..Wish::default()
+    }
+}
+
+fn candidate(host: &RackHost) -> HostCandidate<'_> {
+    HostCandidate { host: &host.view, capacity: host.view.capacity.as_ref(), taken: false }
+}
+
+/// Whether a host may be had, but for its size.
+fn is_free(wish: &Wish, host: &RackHost) -> bool {
+    let is_here = host.view.metadata.namespace.as_deref() == Some(&wish.machine.namespace);
+    is_here && host.view.consumer == Consumer::Nobody && refusal(wish, &candidate(host)).is_none()
+}
+
+/// What the smallest host has least of: bytes of memory, then processors. What nobody inspected counts as smallest.
+fn size(host: &RackHost) -> (u64, u64) {
+    host.view.capacity.as_ref().map(|capacity| (capacity.memory, capacity.cpus)).unwrap_or_default()
 }
 
 fn by_mac<'h>(
     mac: MacAddress,
     node: &WantedNode,
-    hosts: &[&'h RackHost],
-    taken: &HashSet<&str>,
-    has_image: bool,
+    WithMac { boots, has }: &WithMac<'h>,
+    rack: &Rack<'h>,
 ) -> Result<&'h RackHost, String> {
-    let boots = hosts.iter().filter(|host| host.boot == Some(mac));
-    let mut found: Vec<_> = boots.collect();
-    if found.is_empty() {
-        found = hosts.iter().filter(|host| host.cards.contains(&mac)).collect();
-    }
+    let found = if boots.is_empty() { has } else { boots };
     match found.as_slice() {
         [] => Err(format!("no host of this namespace has the MAC address {mac}")),
-        [host] => match unfit(host, node, taken, has_image) {
-            None => Ok(**host),
+        [host] => match unfit(host, node, &rack.taken, rack.has_image) {
+            None => Ok(*host),
             Some(why) => Err(format!("BareMetalHost {} with the MAC address {mac} {why}", host.name())),
         },
         [one, other, ..] => {
@@ -143,43 +286,6 @@ fn unfit(host: &RackHost, node: &WantedNode, taken: &HashSet<&str>, has_image: b
         _ if !view.is_available() => Some(format!("is {}", view.state.as_str())),
         _ if !has_image => Some("runs nothing, and spec.image does not say what it should".into()),
         _ => None,
-    }
-}
-
-fn by_needs<'h>(
-    namespace: &str,
-    node: &WantedNode,
-    hosts: &[&'h RackHost],
-    taken: &HashSet<&str>,
-    has_image: bool,
-) -> Result<&'h RackHost, String> {
-    if !has_image {
-        return Err("free hosts run nothing, and spec.image does not say what they should".into());
-    }
-    let free: Vec<&'h RackHost> = hosts.iter().filter(|host| !taken.contains(host.name())).copied().collect();
-    if free.is_empty() && !hosts.is_empty() {
-        return Err("every host of this namespace is another node of this cluster".into());
-    }
-    let match_labels: BTreeMap<_, _> =
-        node.labels.iter().map(|label| ((*label).to_owned(), "true".to_owned())).collect();
-    let selector = HostSelector { match_labels, ..HostSelector::default() };
-    let wish = Wish {
-        machine: MachineId { namespace: namespace.to_owned(), ..MachineId::default() },
-        selector: Selector::new(Some(&selector)).unwrap_or_default(),
-        needs: node.needs,
-        ..Wish::default()
-    };
-    let candidates: Vec<HostCandidate<'_>> = free
-        .iter()
-        .map(|host| HostCandidate { host: &host.view, capacity: host.view.capacity.as_ref(), taken: false })
-        .collect();
-    match choose(&wish, &candidates) {
-        Choice::Host(name, Way::Free) => {
-            free.iter().find(|host| host.name() == name).copied().ok_or_else(|| "no host".to_owned())
-        }
-        // One that says that it is a machine's without a name.
-        Choice::Host(name, _) => Err(format!("BareMetalHost {name} is claimed by others")),
-        Choice::None(why) => Err(why),
     }
 }
 
@@ -295,6 +401,34 @@ mod tests {
         let mut turned = hosts.clone();
         turned.reverse();
         assert_eq!(given(spec, &turned, true), first);
+    }
+
+    /// A node costs what it looks at to find its host, and not the whole rack.
+    #[test]
+    fn many_nodes_do_not_look_at_every_host_each() {
+        const HOSTS: u64 = 1000;
+        let hosts: Vec<RackHost> =
+            (0..HOSTS).map(|number| host(&format!("h{number:04}"), 1, 2 + number % 8, 4, json!({}))).collect();
+        let looked_at = |nodes: Vec<Value>| {
+            let spec = json!({"masters": [{"m": {"cpu": 1}}], "workers": nodes});
+            let wanted = wanted::read(&object(spec)).expect("a cluster");
+            let mut rack = Rack::new("rack", &hosts, true);
+            let mut seat = |node: &WantedNode| {
+                let found = rack.by_needs(node);
+                rack.seat(found)
+            };
+            let found: Vec<_> = wanted.nodes.iter().map(&mut seat).collect();
+            (found.iter().filter(|seat| seat.host().is_some()).count(), rack.looked_at)
+        };
+        let nodes = |cpu: &dyn Fn(u64) -> u64| -> Vec<Value> {
+            (0..500_u64).map(|number| json!({format!("w{number}"): {"cpu": cpu(number)}})).collect()
+        };
+        // All alike: one look over the hosts is enough for all of them.
+        assert_eq!(looked_at(nodes(&|_| 2)), (501, 1502));
+        // Each wants another thing that there is not: some are told why, and then that will do.
+        let (seated, looked) = looked_at(nodes(&|number| 1000 + number));
+        assert_eq!(seated, 1);
+        assert!(looked <= 1000 + 1 + TOLD * 2000, "{looked}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const SHOWN: usize = 63;
 const MEBIBYTE: u64 = 1 << 20;
 
 /// What a machine needs at least; zero is nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Needs {
     cpus: u64,
     memory: u64,
