@@ -38,6 +38,7 @@
 //! |  | [`files`] | files that somebody names: regular ones, of bounded size |
 //! |  | [`descriptors`] | how many files and connections may be open, and whose they are |
 //! |  | [`netlink`] | single questions to the kernel about its networks |
+//! |  | [`json_marks`] | what JSON text has in it, counted before it is parsed |
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
 //! |  | [`glob`] | shell patterns |
 //! |  | [`origin`] | of which source this program was built |
@@ -63,6 +64,7 @@ pub mod files;
 pub mod glob;
 pub mod host;
 pub mod image;
+pub mod json_marks;
 pub mod jsonpath;
 pub mod kubespray;
 pub mod live;

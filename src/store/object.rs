@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 
 use super::retired::{Mark, Retired};
 use super::text::Text;
+use crate::json_marks::marks;
 
 /// One stored object, immutable.
 #[derive(Debug)]
@@ -179,16 +180,7 @@ impl Object {
     /// Bytes that it takes parsed, roughly.
     pub(super) fn parsed(&self) -> usize {
         let json = self.json();
-        let (mut values, mut in_string, mut is_escaped) = (1, false, false);
-        for byte in &json {
-            match byte {
-                _ if is_escaped => is_escaped = false,
-                b'\\' => is_escaped = in_string,
-                b'"' => in_string = !in_string,
-                b',' | b'{' | b'[' if !in_string => values += 1,
-                _ => {}
-            }
-        }
+        let values = 1 + marks(&json).filter(|mark| matches!(mark, b',' | b'{' | b'[')).count();
         json.len() + values * VALUE_WEIGHT
     }
 

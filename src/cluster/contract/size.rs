@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
+use crate::json_marks::marks;
 
 /// Objects and lists in what a client says of an object; hundreds are many.
 const CONTAINERS_MAX: usize = 2048;
@@ -69,16 +70,10 @@ impl Count {
 
 /// Whether the text of an object has more in it than is read: an API server of somebody else's has other rules.
 pub fn is_too_large(json: &str) -> bool {
-    let (mut count, mut values, mut in_string, mut is_escaped) = (0, 0, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = in_string,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => count += 1,
-            b',' if !in_string => values += 1,
-            _ => {}
-        }
+    let (mut count, mut values) = (0, 0);
+    for mark in marks(json.as_bytes()) {
+        count += usize::from(matches!(mark, b'{' | b'['));
+        values += usize::from(mark == b',');
     }
     count > READ_MAX || values > READ_VALUES_MAX
 }

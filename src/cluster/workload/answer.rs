@@ -15,6 +15,8 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::json_marks::marks;
+
 /// Bytes of an answer. A page of a hundred nodes, each with fifty images, has 5 MB.
 pub(super) const ANSWER_MAX: usize = 8 << 20;
 /// Objects and arrays of an answer. A page of a hundred nodes has 35,000, most of them in `managedFields`.
@@ -175,24 +177,14 @@ pub(super) fn containers(uri: &Uri) -> usize {
 /// What there is too much of.
 pub(super) fn check(answer: &[u8], limit: usize, most: usize) -> Result<(), String> {
     let (mut depth, mut containers, mut values, mut items) = (0_usize, 0, 0, 0);
-    let (mut in_string, mut is_escaped, mut in_list) = (false, false, false);
-    for byte in answer {
-        if in_string {
-            match byte {
-                _ if is_escaped => is_escaped = false,
-                b'\\' => is_escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
-            continue;
-        }
-        match byte {
-            b'"' => in_string = true,
+    let mut in_list = false;
+    for mark in marks(answer) {
+        match mark {
             b'{' | b'[' => {
                 containers += 1;
                 values += 1;
                 // An array of the answer itself is what a list lists, however its key is written. Elements begin here,
-                in_list = (in_list && depth >= 2) || (depth == 1 && *byte == b'[');
+                in_list = (in_list && depth >= 2) || (depth == 1 && mark == b'[');
                 items += usize::from(in_list && depth == 1);
                 depth += 1;
             }

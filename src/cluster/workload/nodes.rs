@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::WorkloadError;
 use super::answer::{Room, Taken};
 use super::pages::pages;
+use crate::json_marks::marks;
 
 /// How long a list of nodes is good.
 pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
@@ -149,7 +150,7 @@ async fn list(client: &Client, room: &Room) -> Result<Nodes, WorkloadError> {
 
 /// What takes so much JSON in memory, roughly.
 fn weight(json: &[u8]) -> usize {
-    json.len() + VALUE_WEIGHT * json.iter().filter(|byte| matches!(byte, b',' | b'{')).count()
+    json.len() + VALUE_WEIGHT * marks(json).filter(|mark| matches!(mark, b',' | b'{')).count()
 }
 
 /// What of a node is looked at here.
