@@ -216,6 +216,7 @@ fn request(options: &RunOptions, bounds: Bounds) -> anyhow::Result<Request> {
         host_keys: known.map_or(HostKeys::FirstContact, HostKeys::Known),
         secrets: Vec::new(),
         bounds,
+        owner: None,
     })
 }
 

@@ -12,12 +12,14 @@ use serde_json::{Map, Value, json};
 
 use super::folder::{ARTIFACTS, CREDENTIALS, EVENTS, INVENTORY, KEY, KNOWN_HOSTS, PLUGINS, SCRATCH, SECRETS, VARS};
 use super::installation::Installation;
-use super::request::{HostKeys, Request};
+use super::request::{HostKeys, Playbook, Request, RunOwner};
 
 /// By this variable all processes of a run are known, however they were started: its value is the run's folder.
 pub(super) const MARK: &str = "SLIPWAY_KUBESPRAY_RUN";
 /// The name of our callback plugin, which is that of its file.
 pub(super) const PLUGIN: &str = "slipway_events";
+/// The playbook that gathers what is to be known of all nodes, in the checkout.
+const FACTS: &str = "playbooks/facts.yml";
 /// Longest path of a socket (`sun_path` in unix(7), without its zero).
 const SOCKET_MAX: usize = 107;
 /// What ssh's and Ansible's names for a connection's socket have beyond their folder: a slash, ten digits, and while it is made a
@@ -34,12 +36,18 @@ pub struct Plan {
     pub playbook: String,
     /// The program, and its arguments.
     pub command: Vec<String>,
+    /// What is run before it, if anything is: how that ends does not matter.
+    #[serde(default)]
+    pub before: Vec<String>,
     /// All of its environment.
     pub environment: BTreeMap<String, String>,
     /// Seconds that it may last.
     pub seconds: u64,
     /// Hosts that must have been reached.
     pub expected: Vec<String>,
+    /// The object that it is of.
+    #[serde(default)]
+    pub owner: Option<RunOwner>,
 }
 
 /// A path as text. Those that are none are refused before ([`utf8`]).
@@ -64,16 +72,26 @@ pub(super) fn plan(installation: &Installation, folder: &Path, request: &Request
         format!("@{}", text(&folder.join(VARS))),
         "--become".into(),
     ];
+    let mut before = Vec::new();
     if !request.limit.is_empty() {
-        command.extend(["--limit".into(), request.limit.join(",")]);
+        let mut limit = request.limit.join(",");
+        if request.playbook == Playbook::Scale {
+            // As kubespray has it for new workers: it wants to know all nodes, and downloads on this box.
+            before.clone_from(&command);
+            before.push(text(&installation.tree.join(FACTS)));
+            limit += ",localhost";
+        }
+        command.extend(["--limit".into(), limit]);
     }
     command.push(text(&installation.tree.join(request.playbook.file())));
     Plan {
         playbook: request.playbook.file().to_owned(),
         command,
+        before,
         environment: environment(installation, folder, request),
         seconds: request.bounds.whole.as_secs(),
         expected: request.expected.clone(),
+        owner: request.owner.clone(),
     }
 }
 
@@ -141,7 +159,7 @@ fn ssh_arguments(folder: &Path, sockets: &Path, seconds: u64, host_keys: &HostKe
     let known: PathBuf = folder.join(KNOWN_HOSTS);
     let strict = match host_keys {
         HostKeys::Known(_) => "yes",
-        HostKeys::FirstContact => "accept-new",
+        HostKeys::FirstContact | HostKeys::Recorded(_) => "accept-new",
     };
     let mut options = vec![
         "ConnectionAttempts=1".to_owned(),
@@ -184,6 +202,7 @@ mod tests {
             host_keys: HostKeys::Known("a known host".into()),
             secrets: vec!["another secret".into()],
             bounds: Bounds::default(),
+            owner: None,
         }
     }
 
@@ -198,11 +217,12 @@ mod tests {
         assert_eq!(
             plan.command.join(" "),
             "/opt/venv/bin/python3 /opt/venv/bin/ansible-playbook --inventory /data/kubespray/a-1/private/inventory \
-             --extra-vars @/data/kubespray/a-1/private/vars.json --become --limit w-1,w-2 /opt/ks/scale.yml"
+             --extra-vars @/data/kubespray/a-1/private/vars.json --become --limit w-1,w-2,localhost /opt/ks/scale.yml"
         );
+        assert!(plan.before.join(" ").ends_with("vars.json --become /opt/ks/playbooks/facts.yml"), "{:?}", plan.before);
         assert_eq!((plan.seconds, plan.expected.as_slice()), (4 * 3600, ["w-1".to_owned()].as_slice()));
         let everybody = made("/data/kubespray/a-1", &Request { limit: Vec::new(), ..request() });
-        assert!(!everybody.command.iter().any(|argument| argument == "--limit"));
+        assert!(!everybody.command.iter().any(|argument| argument == "--limit") && everybody.before.is_empty());
     }
 
     #[test]

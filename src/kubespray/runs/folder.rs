@@ -110,7 +110,7 @@ pub(super) fn fill(at: &Path, plan: &Plan, folder: &Path, request: &Request) -> 
         make(&at.join(SCRATCH).join(name))?;
     }
     let known = match &request.host_keys {
-        HostKeys::Known(text) => text.as_str(),
+        HostKeys::Known(text) | HostKeys::Recorded(text) => text.as_str(),
         HostKeys::FirstContact => "",
     };
     let secrets: Vec<&str> = request.secrets.iter().chain(&request.ssh_key).map(ExposeSecret::expose_secret).collect();
@@ -137,6 +137,26 @@ fn as_ssh_reads_it(key: &SecretString) -> Vec<u8> {
         text.push(b'\n');
     }
     text
+}
+
+/// Whether all that is in a folder is more than so many bytes, or than so many files and folders.
+pub(super) fn is_larger(folder: &Path, bytes: u64, files: usize) -> bool {
+    let (mut left, mut sum, mut seen) = (vec![folder.to_owned()], 0_u64, 0_usize);
+    while let Some(at) = left.pop() {
+        for entry in fs::read_dir(at).into_iter().flatten().flatten() {
+            // Not what a link leads to.
+            let Ok(about) = entry.metadata() else { continue };
+            seen += 1;
+            sum = sum.saturating_add(about.len());
+            if seen > files || sum > bytes {
+                return true;
+            }
+            if about.is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    false
 }
 
 /// Removes keys, variables and whatever else only a running run needs.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -24,8 +24,12 @@ use crate::files;
 const FILE_MAX: u64 = 256 << 10;
 /// Most entries of a folder of packages that are looked at.
 const PACKAGES_MAX: usize = 20_000;
-/// Bits of a file's mode by which everybody may write it.
-const ANYBODY_WRITES: u32 = 0o002;
+/// Files and folders of a checkout, or of an environment, that are looked at for who may write them.
+const LOOKED_AT: usize = 200_000;
+/// Bits of a file's mode by which others than its owner may write it.
+const OTHERS_WRITE: u32 = 0o022;
+/// Bit of a folder's mode by which others may not take away what is not theirs.
+const STICKY: u32 = 0o1000;
 
 /// A kubespray checkout and a virtual environment for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +140,7 @@ impl Installation {
                 return wanted;
             }
         }
-        faults.extend([self.tree.as_path(), &self.tree.join("cluster.yml")].into_iter().filter_map(open_to_all));
+        faults.extend(at_risk(&self.tree, nix::unistd::geteuid().as_raw()));
         let runtime = self.text("meta/runtime.yml").ok();
         let runtime: Option<Runtime> = runtime.and_then(|text| serde_saphyr::from_str(&text).ok());
         wanted.extend(runtime.and_then(|runtime| Specifier::parse(&runtime.requires_ansible?)));
@@ -169,7 +173,7 @@ impl Installation {
         if !faults.is_empty() && fs::metadata(&ansible).is_err() {
             return BTreeMap::new();
         }
-        faults.extend([self.environment.as_path(), &ansible].into_iter().filter_map(open_to_all));
+        faults.extend(at_risk(&self.environment, nix::unistd::geteuid().as_raw()));
         let mut found = BTreeMap::new();
         for folder in entries(&self.environment.join("lib")) {
             for package in entries(&folder.join("site-packages")) {
@@ -203,10 +207,38 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().take(PACKAGES_MAX).map(|entry| entry.path()).collect()
 }
 
-fn open_to_all(path: &Path) -> Option<String> {
-    let about = fs::metadata(path).ok()?;
-    let open = about.permissions().mode() & ANYBODY_WRITES != 0;
-    open.then(|| format!("{} may be written by everybody, and runs would run it: chmod o-w", path.display()))
+/// Whether somebody else than root and this user may change a folder, what is above it or anything in it: runs would run that.
+fn at_risk(folder: &Path, me: u32) -> Option<String> {
+    // Where a link leads is what is run.
+    let real = fs::canonicalize(folder).ok()?;
+    let above = real.ancestors().skip(1).find_map(|path| changeable(path, me, true));
+    above.or_else(|| {
+        let (mut left, mut seen) = (vec![real.clone()], 0);
+        while let Some(path) = left.pop() {
+            if let Some(fault) = changeable(&path, me, false) {
+                return Some(fault);
+            }
+            seen += 1;
+            if seen > LOOKED_AT {
+                return Some(format!("{} has more than {LOOKED_AT} files: is it the right folder?", folder.display()));
+            }
+            if fs::symlink_metadata(&path).is_ok_and(|about| about.is_dir()) {
+                left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+            }
+        }
+        None
+    })
+}
+
+fn changeable(path: &Path, me: u32, is_above: bool) -> Option<String> {
+    let about = fs::symlink_metadata(path).ok().filter(|about| !about.is_symlink())?;
+    let (shown, mode) = (path.display(), about.permissions().mode());
+    if ![0, me].contains(&about.uid()) {
+        return Some(format!("{shown} belongs to the user {}, and runs would run it: chown -R root", about.uid()));
+    }
+    let is_shared = is_above && mode & STICKY != 0;
+    let open = mode & OTHERS_WRITE != 0 && !is_shared;
+    open.then(|| format!("{shown} may be written by others than its owner, and runs would run it: chmod -R go-w"))
 }
 
 fn holds(wanted: &Specifier, version: &str) -> bool {

@@ -44,7 +44,7 @@ mod runner;
 mod state;
 mod supervise;
 #[cfg(test)]
-mod tests;
+pub(in crate::kubespray) mod tests;
 mod vars;
 mod versions;
 
@@ -52,8 +52,8 @@ pub use command::Plan;
 pub use events::{Event, HostResult};
 pub use installation::{Installation, Versions};
 pub use progress::{HostProgress, Progress, TaskFailure};
-pub use request::{Bounds, HostKeys, Playbook, Request, RequestFault, RunId};
-pub use runner::{LogPart, RunStatus, Runs, RunsError, Supervisor};
+pub use request::{Bounds, HostKeys, Playbook, Request, RequestFault, RunId, RunOwner};
+pub use runner::{LogPart, RunReader, RunStatus, Runs, RunsError, SettledRun, Supervisor};
 pub use state::{Cause, Ended, Phase, RunVerdict};
 pub use supervise::{Effect, supervise};
 pub use vars::{RunVars, VarFault};

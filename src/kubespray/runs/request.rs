@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::vars::RunVars;
@@ -101,11 +102,25 @@ impl Playbook {
     }
 }
 
+/// The object of the API that a run is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunOwner {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which one of that name.
+    pub uid: String,
+}
+
 /// How hosts are known to be who they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostKeys {
     /// By these lines of a `known_hosts` (sshd(8)). A host that is none of them is not connected to.
     Known(String),
+    /// A host that is in these lines by them, as [`Self::Known`]; another one's first key is believed, and kept in the run's folder.
+    Recorded(String),
     /// The first key that a host has is believed, and kept in the run's folder.
     FirstContact,
 }
@@ -152,6 +167,8 @@ pub struct Request {
     pub secrets: Vec<SecretString>,
     /// How long and how much.
     pub bounds: Bounds,
+    /// The object that asks for it; none where a person does.
+    pub owner: Option<RunOwner>,
 }
 
 /// Why something cannot be run.
@@ -224,7 +241,7 @@ impl Request {
             return Err(RequestFault::Empty);
         }
         let known = match &self.host_keys {
-            HostKeys::Known(text) => text.len(),
+            HostKeys::Known(text) | HostKeys::Recorded(text) => text.len(),
             HostKeys::FirstContact => 0,
         };
         let key = self.ssh_key.as_ref().map_or(0, |key| key.expose_secret().len());
@@ -301,6 +318,7 @@ mod tests {
             host_keys: HostKeys::FirstContact,
             secrets: Vec::new(),
             bounds: Bounds::default(),
+            owner: None,
         }
     }
 

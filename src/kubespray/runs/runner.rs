@@ -1,5 +1,7 @@
 //! The runs of an appliance: started, found again, followed, cancelled and removed.
 
+mod kept;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,27 +9,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use ring::rand::{SecureRandom, SystemRandom};
 use rustix::process::Signal;
-use secrecy::SecretString;
 use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use super::command::{Plan, plan, utf8};
 use super::events::LINE_MAX;
-use super::folder::{self, ARTIFACTS, CANCELLED, EVENTS, LOG, PLAN};
+use super::folder::{self, CANCELLED, EVENTS, PLAN, PRIVATE};
 use super::installation::Installation;
 use super::processes::{end_all, members, signal};
 use super::progress::{Lines, Progress};
-use super::request::{Request, RequestFault, RunId};
+use super::request::{Request, RequestFault, RunId, RunOwner};
 use super::state::{Found, Phase, RunVerdict, Step, judge, verdict};
 use super::supervise::Effect;
 use crate::files;
 
 /// Most bytes of events that are read; the plugin writes fewer.
 const EVENTS_MAX: u64 = 64 << 20;
-/// Most bytes of a log that are read at once.
-const LOG_PART_MAX: usize = 1 << 20;
-/// Most bytes of a kubeconfig.
-const KUBECONFIG_MAX: u64 = 1 << 20;
+/// In the folder of all runs: which appliance's they are.
+const APPLIANCE: &str = ".appliance";
 /// How long processes have after SIGTERM that nobody looks after any more.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long a supervisor may take to note that it starts: it reads and writes a few small files.
@@ -117,6 +118,23 @@ pub struct RunStatus {
     pub progress: Progress,
     /// What it came to, once it will not change any more.
     pub verdict: Option<RunVerdict>,
+    /// Hosts that are expected of it.
+    pub expected: Vec<String>,
+    /// The object that it is of.
+    pub owner: Option<RunOwner>,
+}
+
+/// A run that was [looked after](Runs::settle_all).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledRun {
+    /// Its name.
+    pub id: RunId,
+    /// The object that it is of.
+    pub owner: Option<RunOwner>,
+    /// Whether it is not over yet.
+    pub is_under_way: bool,
+    /// Whether it was found only now to be lost.
+    pub is_newly_lost: bool,
 }
 
 /// A part of a log.
@@ -130,15 +148,15 @@ pub struct LogPart {
     pub last: bool,
 }
 
-/// The events of a run, read as they come.
+/// The events of a run, read as they come: whoever looks at it again and again keeps one for it.
 #[derive(Debug, Default)]
-struct Reader {
+pub struct RunReader {
     at: u64,
     lines: Lines,
     progress: Progress,
 }
 
-impl Reader {
+impl RunReader {
     fn read_on(&mut self, folder: &Path) -> io::Result<&Progress> {
         let mut file = match files::open(&folder.join(EVENTS)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(&self.progress),
@@ -313,16 +331,22 @@ impl Runs {
     ///
     /// When there is no such run, or its files cannot be read.
     pub fn status(&self, id: &RunId) -> Result<RunStatus, RunsError> {
-        self.status_with(id, &mut Reader::default())
+        self.status_with(id, &mut RunReader::default())
     }
 
-    fn status_with(&self, id: &RunId, reader: &mut Reader) -> Result<RunStatus, RunsError> {
+    /// The same, for who has looked at it before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::status`].
+    pub fn status_with(&self, id: &RunId, reader: &mut RunReader) -> Result<RunStatus, RunsError> {
         let folder = self.folder(id);
         let found = self.found(id)?;
         let plan: Option<Plan> = folder::read_json(&folder, PLAN).map_err(failed(id, "read its plan"))?;
         // After the state: what was told before an end is read then.
         let progress = reader.read_on(&folder).map_err(failed(id, "read its events"))?.clone();
-        let (playbook, expected) = plan.map(|plan| (plan.playbook, plan.expected)).unwrap_or_default();
+        let (playbook, expected, owner) =
+            plan.map(|plan| (plan.playbook, plan.expected, plan.owner)).unwrap_or_default();
         let phase = judge(&found).0;
         let verdict = match &phase {
             Phase::Ended(ended) => Some(verdict(ended, &progress, &expected)),
@@ -331,7 +355,8 @@ impl Runs {
             Phase::Lost => Some(RunVerdict::Failed("was under way when its supervisor died, or the box did".into())),
             Phase::Starting | Phase::Running | Phase::Cancelling => None,
         };
-        Ok(RunStatus { playbook, phase, started_at: found.started.map(|started| started.at), progress, verdict })
+        let started_at = found.started.map(|started| started.at);
+        Ok(RunStatus { playbook, phase, started_at, progress, verdict, expected, owner })
     }
 
     /// Follows a run to its end, and settles it on the way; `see` is shown each change. The run goes on when this is dropped.
@@ -340,7 +365,7 @@ impl Runs {
     ///
     /// As [`Self::settle`].
     pub async fn follow(&self, id: &RunId, mut see: impl FnMut(&RunStatus)) -> Result<RunStatus, RunsError> {
-        let (mut reader, mut before) = (Reader::default(), None);
+        let (mut reader, mut before) = (RunReader::default(), None);
         loop {
             self.settle(id).await?;
             let status = self.status_with(id, &mut reader)?;
@@ -355,38 +380,78 @@ impl Runs {
         }
     }
 
-    /// The log from this byte on, at most a mebibyte of it.
+    /// Looks after every run: what a crash left is put in order. Which there are; those whose files cannot be read are left out.
     ///
     /// # Errors
     ///
-    /// When there is no such run, or its log cannot be read.
-    pub fn log(&self, id: &RunId, from: u64) -> Result<LogPart, RunsError> {
-        // First: what was printed before an end is there then.
-        let over = matches!(judge(&self.found(id)?).0, Phase::Ended(_) | Phase::NeverStarted | Phase::Lost);
-        let read = || -> io::Result<(u64, Vec<u8>)> {
-            let mut file = files::open(&self.folder(id).join(LOG))?;
-            let from = from.min(file.metadata()?.len());
-            file.seek(SeekFrom::Start(from))?;
-            let mut bytes = Vec::new();
-            file.take(LOG_PART_MAX as u64).read_to_end(&mut bytes)?;
-            Ok((from, bytes))
-        };
-        let (from, bytes) = read().map_err(failed(id, "read its log"))?;
-        let (next, last) = (from + bytes.len() as u64, over && bytes.len() < LOG_PART_MAX);
-        Ok(LogPart { bytes, next, last })
+    /// When the folder cannot be read.
+    pub async fn settle_all(&self) -> Result<Vec<SettledRun>, RunsError> {
+        let mut all = Vec::new();
+        for id in self.list()? {
+            let has_secrets = self.folder(&id).join(PRIVATE).exists();
+            let owner = self.owner(&id);
+            match self.settle(&id).await {
+                Ok(phase) => {
+                    let is_newly_lost = has_secrets && phase == Phase::Lost;
+                    all.push(SettledRun { id, owner, is_under_way: !phase.is_over(), is_newly_lost });
+                }
+                Err(error) => warn!(run = %id, %error, "a run cannot be looked after"),
+            }
+        }
+        Ok(all)
     }
 
-    /// The administrator's kubeconfig, where the run made one (`kubeconfig_localhost`).
+    /// The runs that are not over, each with the object that it is of. Nothing is done about them.
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or is longer than a mebibyte.
-    pub fn kubeconfig(&self, id: &RunId) -> Result<Option<SecretString>, RunsError> {
-        match files::read_text(&self.folder(id).join(ARTIFACTS).join("admin.conf"), KUBECONFIG_MAX) {
-            Ok(text) => Ok(Some(text.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(id, "read its kubeconfig")(error)),
+    /// When the folder cannot be read.
+    pub fn under_way(&self) -> Result<Vec<(RunId, Option<RunOwner>)>, RunsError> {
+        let all = self.list()?.into_iter();
+        let is_under_way = |id: &RunId| self.found(id).is_ok_and(|found| !judge(&found).0.is_over());
+        Ok(all.filter(is_under_way).map(|id| (id.clone(), self.owner(&id))).collect())
+    }
+
+    /// The runs of an object that are there, the oldest first.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be read.
+    pub fn of_object(&self, uid: &str) -> Result<Vec<RunId>, RunsError> {
+        let mut all = Vec::new();
+        for id in self.list()? {
+            if self.owner(&id).is_some_and(|owner| owner.uid == uid) {
+                let started = self.found(&id).ok().and_then(|found| Some(found.started?.at));
+                all.push((started.is_none(), started, id));
+            }
         }
+        all.sort();
+        Ok(all.into_iter().map(|(_, _, id)| id).collect())
+    }
+
+    fn owner(&self, id: &RunId) -> Option<RunOwner> {
+        folder::read_json::<Plan>(&self.folder(id), PLAN).ok().flatten()?.owner
+    }
+
+    /// Which appliance's runs these are, in 16 digits that are made up once: runs of another one cannot be looked after from here.
+    ///
+    /// # Errors
+    ///
+    /// When it can be neither read nor made up.
+    pub fn appliance(&self) -> Result<String, RunsError> {
+        let fail = |source| RunsError::Root { path: self.root.join(APPLIANCE), source };
+        if let Ok(text) = files::read_text(&self.root.join(APPLIANCE), 16)
+            && text.len() == 16
+            && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        {
+            return Ok(text);
+        }
+        let mut bytes = [0; 8];
+        let random = SystemRandom::new().fill(&mut bytes);
+        random.map_err(|_| fail(io::Error::other("there is no randomness")))?;
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        folder::write(&self.root, APPLIANCE, text.as_bytes()).map_err(fail)?;
+        Ok(text)
     }
 
     /// All runs by name.
@@ -405,44 +470,6 @@ impl Runs {
         }
         found.sort();
         Ok(found)
-    }
-
-    /// Removes a run that is over, with all that it left.
-    ///
-    /// # Errors
-    ///
-    /// When it is under way, or cannot be removed.
-    pub fn remove(&self, id: &RunId) -> Result<(), RunsError> {
-        if matches!(judge(&self.found(id)?).0, Phase::Starting | Phase::Running | Phase::Cancelling) {
-            return Err(RunsError::UnderWay(id.clone()));
-        }
-        let remove = || -> io::Result<()> {
-            let old = folder::removed(&self.root, id.as_str());
-            folder::remove(&old)?;
-            // At once: half a folder would be a run that was never started.
-            fs::rename(self.folder(id), &old)?;
-            folder::sync(&self.root)?;
-            folder::remove(&old)
-        };
-        remove().map_err(failed(id, "remove it"))
-    }
-
-    /// Removes those that are over but the last `keep`, by when they were started.
-    ///
-    /// # Errors
-    ///
-    /// When one cannot be read or removed.
-    pub fn prune(&self, keep: usize) -> Result<(), RunsError> {
-        let mut over = Vec::new();
-        for id in self.list()? {
-            let found = self.found(&id)?;
-            if matches!(judge(&found).0, Phase::Ended(_) | Phase::NeverStarted | Phase::Lost) {
-                over.push((found.started.map(|started| started.at), id));
-            }
-        }
-        over.sort();
-        let old = over.len().saturating_sub(keep);
-        over.iter().take(old).try_for_each(|(_, id)| self.remove(id))
     }
 }
 

@@ -40,6 +40,8 @@ pub enum Cause {
     Cancelled,
     /// The box shuts down, or somebody ended the supervisor with SIGTERM.
     Interrupted,
+    /// It filled its folder, and was ended.
+    Filled,
     /// Ansible could not be started.
     NotStarted(String),
 }
@@ -72,6 +74,13 @@ pub enum Phase {
     NeverStarted,
     /// Its supervisor died, or the box did. How far it came is in its events; it is never started again.
     Lost,
+}
+
+impl Phase {
+    /// Whether nothing will change any more.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Ended(_) | Self::NeverStarted | Self::Lost)
+    }
 }
 
 /// What the appliance does about a run.
@@ -121,6 +130,9 @@ pub fn verdict(ended: &Ended, progress: &Progress, expected: &[String]) -> RunVe
         Cause::TimedOut => return failed("took too long and was ended".into()),
         Cause::Interrupted => {
             return failed("was ended by a signal to its supervisor, as a box sends that shuts down".into());
+        }
+        Cause::Filled => {
+            return failed("filled its folder on the appliance with more than it may, and was ended".into());
         }
         Cause::NotStarted(why) => return failed(format!("Ansible could not be started: {why}")),
         Cause::Killed(signal) => return failed(format!("Ansible was ended by signal {signal}")),
@@ -230,6 +242,7 @@ mod tests {
             (Cause::Exited(4), &good, &[], Err("code 4 (hosts not reached")),
             (Cause::Killed(9), &good, &[], Err("signal 9")),
             (Cause::TimedOut, &good, &[], Err("too long")),
+            (Cause::Filled, &good, &[], Err("more than it may")),
             (Cause::Interrupted, &good, &[], Err("shuts down")),
             (Cause::NotStarted("gone".into()), &good, &[], Err("gone")),
         ];

@@ -4,6 +4,7 @@
 //! an order, and whoever is killed between two steps leaves what the next one understands: the lock, `started.json`, Ansible,
 //! the end of all that Ansible left, `ended.json`, and then secrets are removed.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -29,6 +30,10 @@ use super::state::{Cause, Ended, Started};
 const GRACE: Duration = Duration::from_secs(10);
 /// How often it is looked whether the run is cancelled, should the signal be lost.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked how much is in the run's folder.
+const MEASURE: Duration = Duration::from_secs(10);
+/// Most bytes, files and folders that a run may have in its folder: kubespray's downloads for a cluster are below a gibibyte.
+const FOLDER_MAX: (u64, usize) = (3 << 30, 50_000);
 /// How long what was printed last is read for, when all who print are gone.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How much less than others a run gets of the processor (setpriority(2)).
@@ -91,14 +96,18 @@ pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
     tell(Effect::StartNoted);
     let file = OpenOptions::new().append(true).create(true).open(folder.join(LOG))?;
     let mut log = BoundedLog::new(file, HEAD, &secrets);
-    let cause = match start(folder, &plan) {
-        Err(error) => Cause::NotStarted(format!("{}: {error}", plan.command.first().map_or("", String::as_str))),
-        Ok((child, output)) => {
-            tell(Effect::AnsibleStarted);
-            let cause = look_after(folder, &plan, child, output, &mut log, &mut term).await;
-            tell(Effect::AnsibleEnded);
-            cause
-        }
+    let deadline = Instant::now() + Duration::from_secs(plan.seconds);
+    let cause = match prepare(folder, &plan, deadline, &mut log, &mut term).await {
+        Some(cause) => cause,
+        None => match start(folder, &plan.command, &plan.environment) {
+            Err(error) => not_started(&plan.command, &error),
+            Ok((child, output)) => {
+                tell(Effect::AnsibleStarted);
+                let cause = look_after(folder, deadline, child, output, &mut log, &mut term).await;
+                tell(Effect::AnsibleEnded);
+                cause
+            }
+        },
     };
     let left = end_all(folder, GRACE).await;
     if let Err(error) = &left {
@@ -118,12 +127,43 @@ fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
+fn not_started(command: &[String], error: &io::Error) -> Cause {
+    Cause::NotStarted(format!("{}: {error}", command.first().map_or("", String::as_str)))
+}
+
+/// Does what comes before the playbook, and tells why nothing comes after it, if so.
+async fn prepare(
+    folder: &Path,
+    plan: &Plan,
+    deadline: Instant,
+    log: &mut BoundedLog<File>,
+    term: &mut tokio::signal::unix::Signal,
+) -> Option<Cause> {
+    if plan.before.is_empty() {
+        return None;
+    }
+    let mut environment = plan.environment.clone();
+    // Its events would be taken for those of the playbook.
+    let events = folder.join(folder::SCRATCH).join(folder::EVENTS);
+    environment.insert("SLIPWAY_EVENTS".to_owned(), events.to_string_lossy().into_owned());
+    let cause = match start(folder, &plan.before, &environment) {
+        Err(error) => not_started(&plan.before, &error),
+        Ok((child, output)) => look_after(folder, deadline, child, output, log, term).await,
+    };
+    // A node that is not there may be none of those that the playbook is for.
+    Some(cause).filter(|cause| !matches!(cause, Cause::Exited(_) | Cause::Killed(_)))
+}
+
 /// Starts Ansible, with nothing of this process but the pipe for what it prints.
-fn start(folder: &Path, plan: &Plan) -> io::Result<(Child, pipe::Receiver)> {
-    let (program, arguments) = plan.command.split_first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+fn start(
+    folder: &Path,
+    command: &[String],
+    environment: &BTreeMap<String, String>,
+) -> io::Result<(Child, pipe::Receiver)> {
+    let (program, arguments) = command.split_first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     let (read, write) = io::pipe()?;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(&plan.environment).current_dir(folder.join(folder::SCRATCH));
+    command.args(arguments).env_clear().envs(environment).current_dir(folder.join(folder::SCRATCH));
     command.stdin(Stdio::null()).stdout(write.try_clone()?).stderr(write);
     let child = command.spawn()?;
     Ok((child, pipe::Receiver::from_owned_fd(read.into())?))
@@ -132,13 +172,13 @@ fn start(folder: &Path, plan: &Plan) -> io::Result<(Child, pipe::Receiver)> {
 /// Until Ansible has ended, whoever it is that ends it.
 async fn look_after(
     folder: &Path,
-    plan: &Plan,
+    deadline: Instant,
     mut child: Child,
     mut output: pipe::Receiver,
     log: &mut BoundedLog<File>,
     term: &mut tokio::signal::unix::Signal,
 ) -> Cause {
-    let deadline = Instant::now() + Duration::from_secs(plan.seconds);
+    let mut measure = interval_at(Instant::now() + MEASURE, MEASURE);
     let mut look = interval_at(Instant::now() + LOOK, LOOK);
     let mut piece = vec![0; 64 << 10];
     let (mut open, mut reason) = (true, None);
@@ -157,6 +197,13 @@ async fn look_after(
             _ = look.tick() => {
                 if folder.join(CANCELLED).exists() {
                     reason = Some(Cause::Cancelled);
+                }
+            }
+            _ = measure.tick() => {
+                let at = folder.to_owned();
+                let is_larger = move || folder::is_larger(&at, FOLDER_MAX.0, FOLDER_MAX.1);
+                if tokio::task::spawn_blocking(is_larger).await.unwrap_or(false) {
+                    reason = Some(Cause::Filled);
                 }
             }
             () = sleep_until(deadline) => reason = Some(Cause::TimedOut),

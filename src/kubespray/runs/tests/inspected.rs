@@ -52,8 +52,18 @@ fn each_fault_has_its_line_with_file_and_versions() {
             fs::remove_file(place.environment().join("bin/ansible-playbook")).unwrap();
         }),
         ("has no packages", |place| fs::remove_dir_all(place.environment().join("lib")).unwrap()),
-        ("may be written by everybody", |place| {
+        ("may be written by others", |place| {
             fs::set_permissions(place.tree(), fs::Permissions::from_mode(0o777)).unwrap();
+        }),
+        ("cluster.yml may be written by others", |place| {
+            fs::set_permissions(place.tree().join("cluster.yml"), fs::Permissions::from_mode(0o664)).unwrap();
+        }),
+        ("bin/ansible-playbook may be written by others", |place| {
+            let file = place.environment().join("bin/ansible-playbook");
+            fs::set_permissions(file, fs::Permissions::from_mode(0o775)).unwrap();
+        }),
+        ("may be written by others", |place| {
+            fs::set_permissions(place.top.path(), fs::Permissions::from_mode(0o777)).unwrap();
         }),
         ("is no program", |place| {
             let file = place.environment().join("bin/python3");

@@ -39,15 +39,15 @@ fn crash_at(root: &Path, effect: Effect) {
     }
 }
 
-fn supervisor() -> Supervisor {
+pub(in crate::kubespray) fn supervisor() -> Supervisor {
     let name = module_path!().split_once("::").unwrap().1;
     let arguments = ["--exact".into(), format!("{name}::supervisor_process").into(), "--nocapture".into()];
     Supervisor { program: std::env::current_exe().unwrap(), arguments: arguments.into() }
 }
 
 /// A folder for runs, and beside it a checkout and an environment.
-struct Place {
-    top: tempfile::TempDir,
+pub(in crate::kubespray) struct Place {
+    pub(in crate::kubespray) top: tempfile::TempDir,
 }
 
 impl Place {
@@ -64,7 +64,7 @@ impl Place {
     }
 
     /// With a checkout like kubespray's, whose playbooks are all this one.
-    fn with_tree(playbook: &str) -> Self {
+    pub(in crate::kubespray) fn with_tree(playbook: &str) -> Self {
         let place = Self { top: tempfile::tempdir().unwrap() };
         let tree = place.tree();
         fs::create_dir_all(tree.join("meta")).unwrap();
@@ -81,11 +81,11 @@ impl Place {
         place
     }
 
-    fn tree(&self) -> PathBuf {
+    pub(in crate::kubespray) fn tree(&self) -> PathBuf {
         self.top.path().join("kubespray")
     }
 
-    fn environment(&self) -> PathBuf {
+    pub(in crate::kubespray) fn environment(&self) -> PathBuf {
         self.top.path().join("venv")
     }
 
@@ -93,16 +93,16 @@ impl Place {
         self.top.path().join("runs")
     }
 
-    fn runs(&self) -> Runs {
+    pub(in crate::kubespray) fn runs(&self) -> Runs {
         Runs::open(&self.root(), supervisor()).unwrap()
     }
 
-    fn installation(&self) -> Installation {
+    pub(in crate::kubespray) fn installation(&self) -> Installation {
         Installation { tree: self.tree(), environment: self.environment() }
     }
 
     /// To the end, whoever looks after it.
-    async fn to_its_end(&self, id: &RunId) -> RunStatus {
+    pub(in crate::kubespray) async fn to_its_end(&self, id: &RunId) -> RunStatus {
         tokio::time::timeout(DEADLINE, self.runs().follow(id, |_| {})).await.expect("in time").unwrap()
     }
 
@@ -144,6 +144,7 @@ fn request(id: &str) -> Request {
         host_keys: HostKeys::FirstContact,
         secrets: Vec::new(),
         bounds: Bounds::default(),
+        owner: None,
     }
 }
 
