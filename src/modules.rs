@@ -43,7 +43,8 @@ const LIVES: &[Entry] = &[
     // After Cluster API's group: of two kinds of one name a client takes the one that it hears of first.
     entry(cluster::machine_api::module, |house| Some(Box::new(machine_api(house)))),
     entry(kubespray::provisioning::module, |house| {
-        Some(Box::new(kubespray::provisioning::ProvisioningAgent::new(house.watches)))
+        let (config, folder) = (&house.config.kubespray, house.config.data_dir.kubespray());
+        Some(Box::new(kubespray::provisioning::ProvisioningAgent::new(house.watches, config, folder)))
     }),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),

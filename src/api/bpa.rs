@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,9 @@ pub const GROUP: &str = "bpa.akraino.org";
 pub const MAX_MASTERS: usize = 9;
 /// Most workers.
 pub const MAX_WORKERS: usize = 500;
+/// Asks for a further run of kubespray: `PLAYBOOK/ANYTHING`, where `PLAYBOOK` is `cluster`, `scale` or `upgrade-cluster`. Each new value is
+/// one run.
+pub const ANNOTATION_RUN: &str = "bpa.akraino.org/run";
 /// Most plugins.
 const MAX_PLUGINS: usize = 64;
 
@@ -118,7 +121,7 @@ pub struct WorkerNode {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProvisioningStatus {
-    /// `Invalid`, `Choosing`, `Provisioning` or `InventoryReady`.
+    /// `Invalid`, `Choosing`, `Provisioning`, `InventoryReady`, `Installing`, `Ready` or `Failed`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
     /// What it waits for, or what to do next.
@@ -145,9 +148,81 @@ pub struct ProvisioningStatus {
     /// The public key, for hosts that others installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_public_key: Option<String>,
-    /// `HostsClaimed`, `HostsProvisioned`, `InventoryReady`.
+    /// The run of kubespray that was begun last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunProgress>,
+    /// The nodes that kubespray has installed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub installed: Vec<String>,
+    /// Secret with the cluster's kubeconfig: `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig: Option<String>,
+    /// `HostsClaimed`, `HostsProvisioned`, `InventoryReady`, `Installed`, `KubeconfigKept`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// A run of a playbook of kubespray.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunProgress {
+    /// Which run of this object it is: 1, 2, …
+    #[serde(default)]
+    pub number: i64,
+    /// Its name on the appliance, for `slipway kubespray log`.
+    #[serde(default)]
+    pub id: String,
+    /// `cluster`, `scale` or `upgrade-cluster`.
+    #[serde(default)]
+    pub playbook: String,
+    /// The appliance that it runs on.
+    #[serde(default)]
+    pub appliance: String,
+    /// The value of the annotation `bpa.akraino.org/run` when it was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
+    /// `Starting`, `Running`, `Succeeded`, `Failed`, `Cancelled` or `Lost`.
+    #[serde(default)]
+    pub state: String,
+    /// When it was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When it was seen to be over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Time>,
+    /// The task that is under way, or was last.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub task: String,
+    /// 0 to 100, by plays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<i64>,
+    /// Hosts on which nothing failed so far.
+    #[serde(default)]
+    pub hosts_ok: i64,
+    /// Hosts on which something failed, or that were not reached.
+    #[serde(default)]
+    pub hosts_failed: i64,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// What failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<RunFailure>,
+}
+
+/// A task that failed on a host.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunFailure {
+    /// The host, by its node's name.
+    #[serde(default)]
+    pub host: String,
+    /// The task.
+    #[serde(default)]
+    pub task: String,
+    /// Why, shortened.
+    #[serde(default)]
+    pub message: String,
 }
 
 /// How far a node is.

@@ -21,6 +21,8 @@ pub struct KubesprayConfig {
     pub host_timeout: Span,
     /// Hosts at once, each with a process; 1 to 100.
     pub forks: u16,
+    /// Runs of Provisionings at once, of a namespace half of them; 1 to 16.
+    pub runs: u16,
 }
 
 impl Default for KubesprayConfig {
@@ -31,6 +33,7 @@ impl Default for KubesprayConfig {
             timeout: Span(Duration::from_secs(4 * 3600)),
             host_timeout: Span(Duration::from_secs(60)),
             forks: 10,
+            runs: 2,
         }
     }
 }
@@ -58,6 +61,9 @@ impl KubesprayConfig {
         }
         if !(1..=100).contains(&self.forks) {
             faults.push("kubespray.forks must be 1 to 100".into());
+        }
+        if !(1..=16).contains(&self.runs) {
+            faults.push("kubespray.runs must be 1 to 16".into());
         }
         faults
     }

@@ -79,6 +79,8 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         rule(&["create"], "", &["serviceaccounts/token"]),
         rule(WRITE, "events.k8s.io", &["events"]),
         rule(&[READ, WRITE].concat(), "coordination.k8s.io", &["leases"]),
+        // With whatever a playbook prints, which may be a secret of the cluster.
+        rule(&["get"], "bpa.akraino.org", &["provisionings/log"]),
         // Images are of the whole cluster: a binding in a namespace gives nothing of it.
         rule(&["get", "create"], "slipway.dev", &["images/upload"]),
     ];

@@ -68,7 +68,6 @@ pub fn cluster_inventory(cluster: &WantedCluster, places: &[(&WantedNode, Place)
         GroupName::new("k8s_cluster")?,
     ];
     let mut inventory = Inventory::default();
-    inventory.var("ansible_become", Variable::Flag(true));
     if let Some(subnet) = &cluster.pod_subnet {
         inventory.var("kube_pods_subnet", subnet.clone().into());
     }
@@ -84,6 +83,8 @@ pub fn cluster_inventory(cluster: &WantedCluster, places: &[(&WantedNode, Place)
         for name in ["ansible_host", "ip", "access_ip"] {
             vars.insert(name, address.clone());
         }
+        // Not of all: tasks that kubespray delegates to the box that it runs on would become root there, whatever they say.
+        vars.insert("ansible_become", Variable::Flag(true));
         if place.has_user {
             vars.insert("ansible_user", Text::new(USER)?.into());
         }
@@ -131,10 +132,10 @@ mod tests {
         let inventory = made(spec, &["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9"]).expect("an inventory");
         insta::assert_snapshot!(inventory.ini(), @r#"
         [all]
-        z access_ip=10.0.0.1 ansible_host=10.0.0.1 ansible_user=kubespray etcd_member_name=etcd1 ip=10.0.0.1
-        b access_ip=10.0.0.2 ansible_host=10.0.0.2 ansible_user=kubespray etcd_member_name=etcd2 ip=10.0.0.2
-        a access_ip=10.0.0.3 ansible_host=10.0.0.3 ansible_user=kubespray etcd_member_name=etcd3 ip=10.0.0.3
-        w access_ip=10.0.0.9 ansible_host=10.0.0.9 ip=10.0.0.9
+        z access_ip=10.0.0.1 ansible_become='True' ansible_host=10.0.0.1 ansible_user=kubespray etcd_member_name=etcd1 ip=10.0.0.1
+        b access_ip=10.0.0.2 ansible_become='True' ansible_host=10.0.0.2 ansible_user=kubespray etcd_member_name=etcd2 ip=10.0.0.2
+        a access_ip=10.0.0.3 ansible_become='True' ansible_host=10.0.0.3 ansible_user=kubespray etcd_member_name=etcd3 ip=10.0.0.3
+        w access_ip=10.0.0.9 ansible_become='True' ansible_host=10.0.0.9 ip=10.0.0.9
 
         [etcd]
         z
@@ -157,7 +158,6 @@ mod tests {
         kube_node
 
         [all:vars]
-        ansible_become=True
         kube_pods_subnet="10.233.64.0/18"
         "#);
     }

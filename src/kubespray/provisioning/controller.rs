@@ -1,11 +1,12 @@
-//! Looks at Provisionings: gives their nodes hosts, and makes the inventory when all of them can be reached.
+//! Looks at Provisionings: gives their nodes hosts, makes the inventory when all of them can be reached, and runs kubespray with it.
 //!
 //! Hosts are taken all at once or not at all, so that no two objects wait for each other's: those of one namespace are looked at one
 //! after the other, and what was chosen is read again before any of it is taken. Each host is taken in the very version that was
 //! judged.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -16,15 +17,21 @@ use tracing::{info, warn};
 
 use super::claim;
 use super::cluster_inventory::cluster_inventory;
+use super::installer::Installer;
+use super::known_hosts::Marks;
 use super::made::{self, MadeError};
-use super::progress::{self, Phase};
+use super::next::{SUCCEEDED, Standing};
+use super::progress::{self, Phase, Told};
 use super::rack::RackHost;
+use super::running::{Begin, Going, is_ready, marks_of};
 use super::seats::{Seat, seats};
 use super::wanted::{self, WantedCluster, WantedNode};
+use crate::ansible::Inventory;
 use crate::api::bpa::{Provisioning, ProvisioningStatus};
 use crate::api::metal3::BareMetalHost;
+use crate::kubespray::runs::RunsError;
 use crate::log::named;
-use crate::runtime::{Note, Reconcile, Slim, events, objects};
+use crate::runtime::{Key, Note, Reconcile, Slim, events, key, objects};
 
 /// Holds a Provisioning until its hosts are let go.
 const FINALIZER: &str = "provisioning.bpa.akraino.org";
@@ -32,6 +39,14 @@ const FINALIZER: &str = "provisioning.bpa.akraino.org";
 const COMPONENT: &str = "slipway-kubespray";
 /// After an error.
 const RETRY: Duration = Duration::from_secs(2);
+/// Between two looks at a run that is under way.
+const FOLLOW: Duration = Duration::from_secs(5);
+/// Between two looks at a run that is to end.
+const ENDING: Duration = Duration::from_secs(1);
+/// Between two asks whether it is a run's turn.
+const TURN: Duration = Duration::from_secs(10);
+/// Least time between two writes of a status that say nothing decisive: what tasks are under way, and what others' hosts lack.
+const QUIET: Duration = Duration::from_secs(10);
 /// Whoever waits is told of changes of hosts; this is for what nobody tells.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -52,11 +67,22 @@ pub enum LookError {
         /// Why.
         why: String,
     },
+    /// Something of its own cannot be had.
+    #[error(transparent)]
+    Made(#[from] MadeError),
+    /// Its run cannot be begun, seen or ended.
+    #[error(transparent)]
+    Runs(#[from] RunsError),
 }
 
 /// Looks at Provisionings.
 pub struct Provisionings {
-    client: Client,
+    pub(super) client: Client,
+    pub(super) installer: Option<Arc<Installer>>,
+    /// Least time between two writes of a status that say nothing decisive.
+    quiet: Duration,
+    // std's lock: held for a look, never across an await.
+    written: Mutex<HashMap<Key, Instant>>,
 }
 
 /// One look: the object, and what it is to say.
@@ -67,17 +93,41 @@ struct Look<'l> {
     status: &'l mut ProvisioningStatus,
 }
 
+/// What is to be done when the status is written.
+enum After {
+    /// It is looked at again then, without a change.
+    Again(Duration),
+    /// A run is begun that stands in it.
+    Begin(Box<Begin>),
+}
+
+/// A cluster whose hosts can all be reached.
+pub struct Ready<'r> {
+    /// Its nodes.
+    pub nodes: &'r [WantedNode],
+    /// The inventory, as it was made just now.
+    pub inventory: Inventory,
+    /// What is installed at which address.
+    pub marks: Marks,
+}
+
 impl Provisionings {
-    /// Nothing is looked at yet.
-    pub fn new(client: Client) -> Self {
-        Self { client }
+    /// Nothing is looked at yet. Without an installer inventories are made, and nothing is run.
+    pub fn new(client: Client, installer: Option<Arc<Installer>>) -> Self {
+        Self { client, installer, quiet: QUIET, written: Mutex::default() }
+    }
+
+    /// Writes also what is not decisive so often.
+    #[cfg(test)]
+    pub fn quiet_for(self, quiet: Duration) -> Self {
+        Self { quiet, ..self }
     }
 
     fn hosts(&self, namespace: &str) -> Api<BareMetalHost> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    async fn rack(&self, namespace: &str) -> Result<Vec<RackHost>, kube::Error> {
+    pub(super) async fn rack(&self, namespace: &str) -> Result<Vec<RackHost>, kube::Error> {
         let mut rack = Vec::new();
         objects::each(&self.hosts(namespace), |host| rack.push(RackHost::from(&host))).await?;
         Ok(rack)
@@ -86,6 +136,9 @@ impl Provisionings {
     async fn look(&self, object: Provisioning) -> Result<Action, LookError> {
         let namespace = object.namespace().unwrap_or_default();
         if object.metadata.deletion_timestamp.is_some() {
+            if !self.end_run(&object).await? {
+                return Ok(Action::requeue(ENDING));
+            }
             self.release(&object, &namespace).await?;
             return Ok(Action::await_change());
         }
@@ -95,8 +148,18 @@ impl Provisionings {
         let look = Look { object: &object, namespace, name, status: &mut status };
         let looked = self.advance(look).await;
         // What was found out until then is said even so.
-        self.store(&object, status).await?;
-        looked.map(|()| Action::requeue(LOOK_AGAIN))
+        let is_told = self.store(&object, status).await?;
+        let pause = match looked? {
+            After::Again(pause) => pause,
+            After::Begin(begin) => {
+                let Some(installer) = &self.installer else { return Ok(Action::requeue(LOOK_AGAIN)) };
+                // Its name is on disk: whoever comes after a crash knows it.
+                installer.begin(&begin.request).await?;
+                drop(begin.place);
+                FOLLOW.min(self.quiet)
+            }
+        };
+        Ok(Action::requeue(if is_told { pause } else { pause.min(self.quiet) }))
     }
 
     async fn hold(&self, object: Provisioning, namespace: &str) -> Result<Provisioning, kube::Error> {
@@ -109,38 +172,68 @@ impl Provisionings {
         api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
     }
 
-    async fn advance(&self, look: Look<'_>) -> Result<(), LookError> {
-        let (generation, now) = (look.object.metadata.generation, Timestamp::now());
-        let (phase, message) = match wanted::read(look.object) {
-            Err(faults) => (Phase::Invalid, progress::faults(&faults)),
-            Ok(cluster) => {
-                let Followed { phase, message, status } = self.follow(&look, &cluster).await?;
-                *look.status = status;
-                (phase, message)
-            }
+    async fn advance(&self, mut look: Look<'_>) -> Result<After, LookError> {
+        let (generation, runs) = (look.object.metadata.generation, self.installer.is_some());
+        let (told, after) = match self.follow_run(look.object, look.status).await? {
+            // Hosts and nodes are looked at again when it is over.
+            Some(told) => (told, After::Again(FOLLOW.min(self.quiet))),
+            None => match wanted::read(look.object) {
+                Err(faults) => (Told::of_hosts(Phase::Invalid, progress::faults(&faults)), After::Again(LOOK_AGAIN)),
+                Ok(cluster) => self.judge(&mut look, &cluster).await?,
+            },
         };
-        progress::whole(look.status, phase, &message, generation, now);
-        Ok(())
+        progress::whole(look.status, &told, runs, generation, Timestamp::now());
+        Ok(after)
+    }
+
+    /// Takes hosts, and runs kubespray when all can be reached.
+    async fn judge(&self, look: &mut Look<'_>, cluster: &WantedCluster) -> Result<(Told, After), LookError> {
+        let run = look.status.run.as_ref();
+        let standing = Standing { nodes: &cluster.nodes, installed: &look.status.installed, run, asked: None };
+        if let Some(why) = standing.refused_masters() {
+            return Ok((Told::of_hosts(Phase::Invalid, why), After::Again(LOOK_AGAIN)));
+        }
+        let is_whole = !look.status.installed.is_empty()
+            && standing.new_nodes().is_empty()
+            && run.is_some_and(|run| run.state == SUCCEEDED);
+        let Followed { told, status, ready } = self.follow(look, cluster).await?;
+        *look.status = status;
+        let Some(ready) = ready else {
+            // What was installed is not gone for a host that is not well.
+            let waits = format!("{}. Now: {}", is_ready(look.status).message, told.message);
+            let stays_ready = is_whole && told.phase == Phase::Provisioning && self.installer.is_some();
+            let told = if stays_ready { Told { phase: Phase::Ready, message: waits, ..told } } else { told };
+            return Ok((told, After::Again(LOOK_AGAIN)));
+        };
+        Ok(match self.go_on(look.object, look.status, &ready).await? {
+            Going::Rests(told) => (told, After::Again(LOOK_AGAIN)),
+            Going::Waits(told) => (told, After::Again(TURN.min(self.quiet))),
+            Going::Begins(told, begin) => (told, After::Begin(begin)),
+        })
     }
 
     /// Takes hosts, and makes the inventory when all can be reached.
-    async fn follow(&self, look: &Look<'_>, cluster: &WantedCluster) -> Result<Followed, LookError> {
+    async fn follow<'r>(&self, look: &Look<'_>, cluster: &'r WantedCluster) -> Result<Followed<'r>, LookError> {
         let mut status = look.status.clone();
         status.hosts_yaml = None;
+        let stays = |phase: Phase, message: String, status| {
+            Ok(Followed { told: Told::of_hosts(phase, message), status, ready: None })
+        };
         let user_data = made::user_data_name(&look.name);
         let mut rack = self.rack(&look.namespace).await?;
+        self.mend(look, &cluster.nodes, &mut rack).await?;
         let has_image = look.object.spec.image.is_some();
         let mut given = seats((&look.namespace, &look.name), &cluster.nodes, &rack, has_image);
         progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
         if given.iter().all(|seat| seat.host().is_some()) && given.iter().any(|seat| matches!(seat, Seat::Takes(_))) {
             match self.secrets(look, &mut status).await {
                 Err(MadeError::Api(error)) => return Err(error.into()),
-                Err(why) => return Ok(Followed { phase: Phase::Invalid, message: why.to_string(), status }),
+                Err(why) => return stays(Phase::Invalid, why.to_string(), status),
                 Ok(()) => {}
             }
             match self.take(look, &cluster.nodes, &given, &user_data).await {
                 Err(refused @ LookError::Refused { .. }) => {
-                    return Ok(Followed { phase: Phase::Invalid, message: refused.to_string(), status });
+                    return stays(Phase::Invalid, refused.to_string(), status);
                 }
                 taken => taken?,
             }
@@ -150,32 +243,50 @@ impl Provisionings {
         }
         if given.iter().any(|seat| !matches!(seat, Seat::Has(_))) {
             let message = progress::waiting(&status);
-            return Ok(Followed { phase: Phase::Choosing, message, status });
+            return stays(Phase::Choosing, message, status);
         }
         let placed = |(node, seat): (_, &Seat<'_>)| Some((node, progress::place(seat.host()?, &user_data).ok()?));
         let places: Vec<_> = cluster.nodes.iter().zip(&given).filter_map(placed).collect();
         if places.len() < cluster.nodes.len() {
             let message = progress::waiting(&status);
-            return Ok(Followed { phase: Phase::Provisioning, message, status });
+            return stays(Phase::Provisioning, message, status);
         }
         let inventory = match cluster_inventory(cluster, &places) {
             Ok(inventory) => inventory,
-            Err(why) => return Ok(Followed { phase: Phase::Provisioning, message: why.to_string(), status }),
+            Err(why) => return stays(Phase::Provisioning, why.to_string(), status),
         };
         match made::inventory(&self.client, look.object, &inventory).await {
             Err(MadeError::Api(error)) => return Err(error.into()),
-            Err(why) => return Ok(Followed { phase: Phase::Provisioning, message: why.to_string(), status }),
+            Err(why) => return stays(Phase::Provisioning, why.to_string(), status),
             Ok(()) => {}
         }
         status.hosts_yaml = Some(inventory.yaml());
-        let name = made::inventory_name(&look.name);
-        let message = format!(
-            "The inventory is ready, and nothing is installed yet: run kubespray by hand with status.hostsYaml (or the ConfigMap {name}, which \
-             others may write) and the key of the Secret {} (docs/kubespray.md)",
-            made::ssh_key_name(&look.name)
-        );
-        status.inventory = Some(name);
-        Ok(Followed { phase: Phase::InventoryReady, message, status })
+        status.inventory = Some(made::inventory_name(&look.name));
+        let marks = marks_of(&rack, &look.name);
+        let ready = Some(Ready { nodes: &cluster.nodes, inventory, marks });
+        Ok(Followed { told: Told::of_hosts(Phase::InventoryReady, ""), status, ready })
+    }
+
+    /// Has each host be the node that the status says it is: whoever may write hosts may have written something else there, and a host
+    /// that is no node would be nobody's.
+    async fn mend(&self, look: &Look<'_>, nodes: &[WantedNode], rack: &mut [RackHost]) -> Result<(), LookError> {
+        let hosts = self.hosts(&look.namespace);
+        let known = look.status.nodes.iter().filter_map(|node| Some((node.host.as_deref()?, node.name.as_str())));
+        let known: HashMap<&str, &str> =
+            known.filter(|(_, name)| nodes.iter().any(|node| node.name.as_str() == *name)).collect();
+        for host in rack.iter_mut().filter(|host| host.is_of(&look.name)) {
+            let Some(node) = known.get(host.name()).copied() else { continue };
+            if host.seat.as_ref().is_some_and(|(_, of)| of == node) {
+                continue;
+            }
+            let Some(found) = hosts.get_opt(host.name()).await? else { continue };
+            if let Some(patch) = claim::seat(&found, &look.name, node) {
+                hosts.patch(host.name(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+                warn!(host = %named(&look.namespace, host.name()), node, "a host said to be another node than it is: that is mended");
+            }
+            host.seat = Some((look.name.clone(), node.to_owned()));
+        }
+        Ok(())
     }
 
     /// The key that opens the nodes, and the user data that says so.
@@ -228,7 +339,7 @@ impl Provisionings {
         let hosts = self.hosts(namespace);
         for host in self.rack(namespace).await?.iter().filter(|host| host.is_of(&name)) {
             let Some(found) = hosts.get_opt(host.name()).await? else { continue };
-            let Some(patch) = claim::release(&found, &name, &user_data) else { continue };
+            let Some(patch) = claim::release(&found, object, &user_data) else { continue };
             match hosts.patch(host.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => {
                     info!(host = %named(namespace, host.name()), provisioning = %named(namespace, &name), "a node's host was let go");
@@ -244,35 +355,44 @@ impl Provisionings {
         Ok(objects::release(&api, object, FINALIZER).await?)
     }
 
-    /// Writes the status where it says something new, and tells of a new phase.
-    async fn store(&self, object: &Provisioning, status: ProvisioningStatus) -> Result<(), kube::Error> {
+    /// Writes the status where it says something new, and tells of a new phase. Whether all is told: what is not decisive waits a
+    /// while.
+    pub(super) async fn store(&self, object: &Provisioning, status: ProvisioningStatus) -> Result<bool, kube::Error> {
         let before = object.status.clone().unwrap_or_default();
         if status == before {
-            return Ok(());
+            return Ok(true);
         }
-        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-        let reason = [Phase::Invalid, Phase::Choosing, Phase::Provisioning, Phase::InventoryReady]
-            .into_iter()
-            .find(|phase| phase.word() == status.phase && status.phase != before.phase);
-        let (message, warning) = (status.message.clone(), reason == Some(Phase::Invalid));
+        let key = key(object);
+        let (namespace, name) = &key;
+        let is_decisive = progress::decisive(&status) != progress::decisive(&before);
+        if !is_decisive && self.written().get(&key).is_some_and(|at| at.elapsed() < self.quiet) {
+            return Ok(false);
+        }
+        let reason = Phase::ALL.into_iter().find(|phase| phase.word() == status.phase && status.phase != before.phase);
+        let (message, warning) = (status.message.clone(), matches!(reason, Some(Phase::Invalid | Phase::Failed)));
         let changed = Provisioning { status: Some(status), ..object.clone() };
-        let api = Api::<Provisioning>::namespaced(self.client.clone(), &namespace);
-        api.replace_status(&name, &PostParams::default(), &changed).await?;
+        let api = Api::<Provisioning>::namespaced(self.client.clone(), namespace);
+        api.replace_status(name, &PostParams::default(), &changed).await?;
+        self.written().insert(key.clone(), Instant::now());
         if let Some(phase) = reason {
             let note = Note { reason: phase.word(), message, warning };
             if let Err(error) = events::publish(&self.client, COMPONENT, &object.object_ref(&()), &note).await {
-                warn!(provisioning = %named(&namespace, &name), %error, "cannot store an event");
+                warn!(provisioning = %named(namespace, name), %error, "cannot store an event");
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn written(&self) -> MutexGuard<'_, HashMap<Key, Instant>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How far a cluster came.
-struct Followed {
-    phase: Phase,
-    message: String,
+struct Followed<'r> {
+    told: Told,
     status: ProvisioningStatus,
+    ready: Option<Ready<'r>>,
 }
 
 impl Reconcile for Provisionings {
@@ -288,7 +408,10 @@ impl Reconcile for Provisionings {
         let api = Api::<Provisioning>::namespaced(self.client.clone(), &namespace);
         match api.get_opt(meta.name.as_deref().unwrap_or_default()).await? {
             Some(found) => self.look(found).await,
-            None => Ok(Action::await_change()),
+            None => {
+                self.written().remove(&key(object.as_ref()));
+                Ok(Action::await_change())
+            }
         }
     }
 
@@ -300,7 +423,12 @@ impl Reconcile for Provisionings {
         match error {
             LookError::Meanwhile => true,
             LookError::Api(kube::Error::Api(error)) => error.is_conflict(),
-            LookError::Api(_) | LookError::Refused { .. } => false,
+            LookError::Made(MadeError::Api(kube::Error::Api(error))) => error.is_conflict(),
+            LookError::Api(_) | LookError::Refused { .. } | LookError::Made(_) | LookError::Runs(_) => false,
         }
+    }
+
+    fn gone(self: Arc<Self>, namespace: &str, name: &str) {
+        self.written().remove(&(namespace.to_owned(), name.to_owned()));
     }
 }

@@ -1,4 +1,5 @@
-//! What is made for a Provisioning: the Secret with its SSH key, the one with its user data, the ConfigMap with its inventory.
+//! What is made for a Provisioning: Secrets with its SSH key, its user data and the cluster's kubeconfig, ConfigMaps with its inventory
+//! and the keys of its hosts.
 //!
 //! They are the object's own and go with it. What is there under such a name and is not its own is left alone and not read: whoever
 //! may write a Provisioning is not by that somebody who may read Secrets.
@@ -11,15 +12,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::{Api, PostParams};
 use kube::{Client, Resource, ResourceExt};
+use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::cluster_inventory::USER;
-use super::ssh_key::{NoKey, generate};
+use super::ssh_key::{NoKey, generate, is_public};
 use crate::ansible::Inventory;
 use crate::api::bpa::Provisioning;
+use crate::api::cluster::LABEL_CLUSTER;
+use crate::api::cluster::keys::SECRET_TYPE;
 use crate::cluster::contract::owners;
+use crate::cluster::workload;
 
 /// Type of Secrets with an SSH key, and its keys.
 const SSH_TYPE: &str = "kubernetes.io/ssh-auth";
@@ -27,6 +32,12 @@ const PRIVATE: &str = "ssh-privatekey";
 const PUBLIC: &str = "ssh-publickey";
 /// Key of user data in its Secret.
 const USER_DATA: &str = "userData";
+/// Key of a kubeconfig in its Secret, as Cluster API has it.
+const VALUE: &str = "value";
+/// Key of host keys in their ConfigMap.
+const KNOWN_HOSTS: &str = "known_hosts";
+/// Longest private key that is handed on, in bytes.
+const PRIVATE_MAX: usize = 32 << 10;
 
 /// Something cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +54,13 @@ pub enum MadeError {
         name: String,
     },
     /// What was made here does not hold what it did.
-    #[error("the Secret {0} has no {PUBLIC}")]
-    Spoilt(String),
+    #[error("the Secret {secret} has no {key} that can be used")]
+    Spoilt {
+        /// The Secret.
+        secret: String,
+        /// Its key.
+        key: &'static str,
+    },
     /// No randomness.
     #[error(transparent)]
     Key(#[from] NoKey),
@@ -86,7 +102,73 @@ pub async fn ssh_key(client: &Client, owner: &Provisioning) -> Result<String, Ma
         }
     };
     let public = secret.data.as_ref().and_then(|data| String::from_utf8(data.get(PUBLIC)?.0.clone()).ok());
-    public.filter(|key| !key.is_empty() && key.len() < 1024 && !key.contains('\n')).ok_or(MadeError::Spoilt(name))
+    public.filter(|key| is_public(key)).ok_or(MadeError::Spoilt { secret: name, key: PUBLIC })
+}
+
+/// The private key.
+///
+/// # Errors
+///
+/// When there is none.
+pub async fn private_key(client: &Client, owner: &Provisioning) -> Result<SecretString, MadeError> {
+    let name = ssh_key_name(&owner.name_any());
+    let secrets = Api::<Secret>::namespaced(client.clone(), &owner.namespace().unwrap_or_default());
+    let spoilt = || MadeError::Spoilt { secret: name.clone(), key: PRIVATE };
+    let secret = own(secrets.get_opt(&name).await?.ok_or_else(spoilt)?, owner)?;
+    let data = secret.data.and_then(|mut data| data.remove(PRIVATE)).ok_or_else(spoilt)?;
+    let is_key = data.0.len() <= PRIVATE_MAX && data.0.starts_with(b"-----BEGIN ");
+    let text = String::from_utf8(data.0).ok().filter(|text| is_key && !text.contains('\0'));
+    text.map(SecretString::from).ok_or_else(spoilt)
+}
+
+/// The cluster's kubeconfig, as Cluster API keeps one.
+///
+/// # Errors
+///
+/// When it cannot be kept.
+pub async fn kubeconfig(client: &Client, owner: &Provisioning, text: String) -> Result<(), MadeError> {
+    let mut metadata = metadata(workload::secret_name(&owner.name_any()), owner);
+    // A label is no longer than this, and a cluster of Cluster API has no longer name.
+    let label = Some(owner.name_any()).filter(|name| name.len() <= 63);
+    metadata.labels = label.map(|name| BTreeMap::from([(LABEL_CLUSTER.into(), name)]));
+    let secret = Secret {
+        metadata,
+        data: Some(BTreeMap::from([(VALUE.into(), ByteString(text.into_bytes()))])),
+        type_: Some(SECRET_TYPE.into()),
+        ..Secret::default()
+    };
+    keep(client, owner, secret, |kept, wanted| kept.data == wanted.data, |kept, wanted| kept.data = wanted.data).await
+}
+
+/// Name of the ConfigMap with the keys of hosts.
+pub fn known_hosts_name(owner: &str) -> String {
+    format!("{owner}-known-hosts")
+}
+
+/// The keys of hosts that were kept; empty where none were.
+///
+/// # Errors
+///
+/// When they cannot be read.
+pub async fn known_hosts(client: &Client, owner: &Provisioning) -> Result<String, MadeError> {
+    let name = known_hosts_name(&owner.name_any());
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), &owner.namespace().unwrap_or_default());
+    let Some(map) = maps.get_opt(&name).await? else { return Ok(String::new()) };
+    Ok(own(map, owner)?.data.and_then(|mut data| data.remove(KNOWN_HOSTS)).unwrap_or_default())
+}
+
+/// Keeps the keys of hosts.
+///
+/// # Errors
+///
+/// When they cannot be kept.
+pub async fn keep_known_hosts(client: &Client, owner: &Provisioning, text: String) -> Result<(), MadeError> {
+    let map = ConfigMap {
+        metadata: metadata(known_hosts_name(&owner.name_any()), owner),
+        data: Some(BTreeMap::from([(KNOWN_HOSTS.into(), text)])),
+        ..ConfigMap::default()
+    };
+    keep(client, owner, map, |kept, wanted| kept.data == wanted.data, |kept, wanted| kept.data = wanted.data).await
 }
 
 /// The user data of hosts: a user whom the key lets in, and who may become root.

@@ -1,15 +1,22 @@
 //! `bpa.akraino.org` Provisionings: which hosts are a cluster's nodes, and the inventory with which kubespray makes it.
 //!
 //! What is asked for is read and checked ([`wanted`]); each node gets a host ([`seats`]), which is claimed ([`claim`]) as machines
-//! of Cluster API claim theirs; when all of them run and have addresses, the inventory is made ([`cluster_inventory`]).
+//! of Cluster API claim theirs; when all of them run and have addresses, the inventory is made ([`cluster_inventory`]). Then it is
+//! decided which playbook is run ([`next`]) and whose turn it is ([`places`]); the run is begun, followed and concluded ([`running`]).
 
 mod admission;
 mod claim;
 mod cluster_inventory;
 mod controller;
+mod installer;
+mod known_hosts;
+mod log_view;
 mod made;
+mod next;
+mod places;
 mod progress;
 mod rack;
+mod running;
 mod seats;
 mod ssh_key;
 #[cfg(test)]
@@ -17,15 +24,27 @@ mod tests;
 mod waking;
 mod wanted;
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use tracing::error;
 
 use self::controller::Provisionings;
+use self::installer::Installer;
 use crate::api::bpa::Provisioning;
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::{Admission, View};
+use crate::config::KubesprayConfig;
+use crate::kubespray::runs::{Bounds, Installation, Runs, Supervisor};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Slim, Watches, run};
 
+/// The task that looks after runs.
+const TASK: &str = "kubespray-runs";
+/// Between two of its times.
+const LOOK_AFTER: Duration = Duration::from_secs(30);
 /// What is kept of a Provisioning in memory beside its object, in bytes, roughly.
 const MEMORY: usize = 1 << 10;
 
@@ -54,7 +73,7 @@ const RIGHTS: &[Right] = &[
         group: "",
         resources: &["secrets", "configmaps"],
         verbs: &["get", "create", "update"],
-        why: "The SSH key of a cluster of kubespray, the user data of its hosts, and its inventory.",
+        why: "The SSH key of a cluster of kubespray, the user data and keys of its hosts, its inventory and its kubeconfig.",
     },
     Right { group: "", resources: &["events"], verbs: &["get", "create", "update", "patch"], why: "" },
 ];
@@ -62,16 +81,36 @@ const RIGHTS: &[Right] = &[
 /// Acts on Provisionings.
 pub struct ProvisioningAgent {
     provisionings: Cache<Slim<Provisioning>>,
+    kubespray: KubesprayConfig,
+    folder: PathBuf,
+    runs: log_view::Known,
 }
 
 impl ProvisioningAgent {
-    /// Nothing is known until the watches run.
-    pub fn new(watches: &mut Watches) -> Self {
+    /// Nothing is known until the watches run. Runs are in this folder.
+    pub fn new(watches: &mut Watches, kubespray: &KubesprayConfig, folder: PathBuf) -> Self {
         let wants =
             |object: &Provisioning| vec![waking::hosts_of(object.metadata.namespace.as_deref().unwrap_or_default())];
         let provisionings = Cache::indexed(watches, |object: &Provisioning| Slim::from(object), wants);
         waking::hosts(watches, &provisionings);
-        Self { provisionings }
+        Self { provisionings, kubespray: kubespray.clone(), folder, runs: log_view::Known::default() }
+    }
+
+    /// What runs kubespray here, where a checkout is configured.
+    fn installer(&self) -> Option<Arc<Installer>> {
+        let installation = Installation::of(&self.kubespray)?;
+        let runs = Runs::open(&self.folder, Supervisor::this_program());
+        let bounds = Bounds::of(&self.kubespray);
+        match runs.and_then(|runs| Installer::new(runs, installation, bounds, self.kubespray.runs)) {
+            Ok(installer) => {
+                self.runs.set(installer.runs().clone()).ok();
+                Some(Arc::new(installer))
+            }
+            Err(error) => {
+                error!(%error, "kubespray is not run");
+                None
+            }
+        }
     }
 }
 
@@ -80,10 +119,26 @@ impl Life for ProvisioningAgent {
         vec![("bpa.akraino.org/provisionings", Arc::new(admission::provisioning))]
     }
 
+    fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+        let all = self.provisionings.clone();
+        let uid = move |namespace: &str, name: &str| all.get(&(namespace.to_owned(), name.to_owned()))?.uid();
+        vec![("bpa.akraino.org/provisionings", "log", log_view::view(self.runs.clone(), Arc::new(uid)))]
+    }
+
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let (provisionings, client, stop) = (self.provisionings.clone(), acting.client.clone(), acting.stop.clone());
-        let keeper = Arc::new(Provisionings::new(client));
+        let installer = self.installer();
+        let mut services = Vec::new();
+        if let Some(installer) = &installer {
+            let (task, client, stop, installer) =
+                (acting.tasks.task(TASK), client.clone(), stop.clone(), installer.clone());
+            services.push(service("runs of kubespray", async move {
+                task.every(LOOK_AFTER, &stop, || installer.clone().look_after(client.clone())).await;
+            }));
+        }
+        let keeper = Arc::new(Provisionings::new(client, installer));
         let run = async move { run(keeper, &provisionings, futures::stream::empty(), stop).await };
-        Ok(vec![service("Provisionings", run)])
+        services.push(service("Provisionings", run));
+        Ok(services)
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::cluster_inventory::Place;
+use super::next::{LOST, RUNNING, SUCCEEDED};
 use super::rack::RackHost;
 use super::seats::Seat;
 use super::wanted::{SpecFault, WantedNode};
 use crate::ansible::Reachable;
-use crate::api::bpa::{NodeProgress, ProvisioningStatus};
+use crate::api::bpa::{NodeProgress, ProvisioningStatus, RunFailure, RunProgress};
 use crate::api::metal3::ProvisioningState;
 use crate::cluster::contract::{Verdict, conditions};
+use crate::kubespray::runs::{Progress, RunStatus, RunVerdict};
 
 /// Letters of what a node says, and of what the whole says.
 const NODE_SAYS: usize = 300;
@@ -21,6 +24,12 @@ const FAULTS: usize = 8;
 
 const CLAIMED: &str = "HostsClaimed";
 const PROVISIONED: &str = "HostsProvisioned";
+/// Whether kubespray has installed every node.
+const INSTALLED: &str = "Installed";
+/// Whether the cluster's kubeconfig is kept.
+pub const KUBECONFIG: &str = "KubeconfigKept";
+/// Letters of a task of a run.
+const RUN_SAYS: usize = 200;
 /// Whether there is an inventory to run kubespray with.
 pub const INVENTORY: &str = "InventoryReady";
 
@@ -35,9 +44,26 @@ pub enum Phase {
     Provisioning,
     /// kubespray can be run.
     InventoryReady,
+    /// It is.
+    Installing,
+    /// It installed every node.
+    Ready,
+    /// It did not, and is not run again by itself.
+    Failed,
 }
 
 impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Invalid,
+        Self::Choosing,
+        Self::Provisioning,
+        Self::InventoryReady,
+        Self::Installing,
+        Self::Ready,
+        Self::Failed,
+    ];
+
     /// As the status and events say it.
     pub fn word(self) -> &'static str {
         match self {
@@ -45,6 +71,9 @@ impl Phase {
             Self::Choosing => "Choosing",
             Self::Provisioning => "Provisioning",
             Self::InventoryReady => "InventoryReady",
+            Self::Installing => "Installing",
+            Self::Ready => "Ready",
+            Self::Failed => "Failed",
         }
     }
 }
@@ -98,23 +127,111 @@ pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Sea
     status.nodes = all;
 }
 
-/// The whole.
-pub fn whole(status: &mut ProvisioningStatus, phase: Phase, message: &str, generation: Option<i64>, now: Timestamp) {
-    let message = short(message, WHOLE_SAYS);
+/// What is said of the whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// How far hosts and inventory are.
+    pub hosts: Phase,
+    /// How far the cluster is.
+    pub phase: Phase,
+    /// What it waits for, or what to do next.
+    pub message: String,
+}
+
+impl Told {
+    /// Where nothing is installed yet, hosts say how far the cluster is.
+    pub fn of_hosts(phase: Phase, message: impl Into<String>) -> Self {
+        Self { hosts: phase, phase, message: message.into() }
+    }
+
+    /// Of a cluster whose hosts are all there.
+    pub fn of_cluster(phase: Phase, message: impl Into<String>) -> Self {
+        Self { hosts: Phase::InventoryReady, phase, message: message.into() }
+    }
+}
+
+/// The whole; `runs` says whether kubespray is run here.
+pub fn whole(status: &mut ProvisioningStatus, told: &Told, runs: bool, generation: Option<i64>, now: Timestamp) {
+    let message = short(&told.message, WHOLE_SAYS);
     let verdict = |is: bool, yes: &str, no: &str| if is { Verdict::yes(yes) } else { Verdict::no(no, message.clone()) };
-    let (claimed, provisioned, ready) = match phase {
+    let (claimed, provisioned, ready) = match told.hosts {
         Phase::Invalid | Phase::Choosing => (false, false, false),
         Phase::Provisioning => (true, false, false),
-        Phase::InventoryReady => (true, true, true),
+        _ => (true, true, true),
     };
-    let no = if phase == Phase::Invalid { "Invalid" } else { "Waiting" };
+    let no = if told.hosts == Phase::Invalid { "Invalid" } else { "Waiting" };
     for (type_, is, yes) in
         [(CLAIMED, claimed, "Claimed"), (PROVISIONED, provisioned, "Provisioned"), (INVENTORY, ready, "Checked")]
     {
         conditions::set(&mut status.conditions, type_, &verdict(is, yes, no), generation, now);
     }
-    status.phase = phase.word().into();
+    let reason = match told.phase {
+        Phase::Invalid => "Invalid",
+        Phase::Installing => RUNNING,
+        Phase::Failed => status.run.as_ref().map_or(Phase::Failed.word(), |run| run.state.as_str()),
+        Phase::InventoryReady if !runs => "NotConfigured",
+        _ => "Waiting",
+    };
+    let verdict = verdict(told.phase == Phase::Ready, INSTALLED, reason);
+    conditions::set(&mut status.conditions, INSTALLED, &verdict, generation, now);
+    status.phase = told.phase.word().into();
     status.message = message;
+}
+
+/// Whether the kubeconfig is kept, or why not.
+pub fn kubeconfig(status: &mut ProvisioningStatus, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+    let verdict = Verdict { message: short(&verdict.message, WHOLE_SAYS), ..verdict.clone() };
+    conditions::set(&mut status.conditions, KUBECONFIG, &verdict, generation, now);
+}
+
+/// How far a run is, as it was seen.
+pub fn run(run: &mut RunProgress, seen: &RunStatus, now: Timestamp) {
+    let progress = &seen.progress;
+    let task = if progress.task.is_empty() { &progress.play } else { &progress.task };
+    run.task = short(task, RUN_SAYS);
+    run.percent = progress.percent().map(i64::from);
+    // Not the box itself, to which kubespray delegates.
+    let hosts = progress.hosts.iter().filter(|(name, _)| *name != "localhost");
+    let (failed, ok): (Vec<_>, Vec<_>) = hosts.partition(|(_, host)| host.is_bad());
+    (run.hosts_ok, run.hosts_failed) = (count(ok.len()), count(failed.len()));
+    run.state = match &seen.verdict {
+        None => return run.state = RUNNING.to_owned(),
+        Some(_) if seen.phase == crate::kubespray::runs::Phase::Lost => LOST,
+        Some(RunVerdict::Succeeded) => SUCCEEDED,
+        Some(RunVerdict::Failed(_)) => "Failed",
+        Some(RunVerdict::Cancelled) => "Cancelled",
+    }
+    .to_owned();
+    run.ended_at = Some(Time(now));
+    match &seen.verdict {
+        Some(RunVerdict::Failed(why)) => {
+            run.message = short(why, NODE_SAYS);
+            run.failure = failure(progress);
+        }
+        Some(RunVerdict::Cancelled) => run.message = "was cancelled".into(),
+        _ => {}
+    }
+}
+
+/// What failed first and was not mended.
+fn failure(progress: &Progress) -> Option<RunFailure> {
+    let is_bad = |host: &String| progress.hosts.get(host).is_some_and(|host| host.is_bad());
+    let found = progress.failures.iter().find(|one| is_bad(&one.host))?;
+    let (host, task) = (short(&found.host, NODE_SAYS), short(&found.task, RUN_SAYS));
+    Some(RunFailure { host, task, message: short(&found.message, NODE_SAYS) })
+}
+
+/// What of a status is told at once; the rest changes often, and is told now and then.
+pub fn decisive(status: &ProvisioningStatus) -> ProvisioningStatus {
+    let mut status = status.clone();
+    status.message.clear();
+    status.conditions.iter_mut().for_each(|one| one.message.clear());
+    status.nodes.iter_mut().for_each(|one| one.message.clear());
+    if let Some(run) = &mut status.run {
+        run.task.clear();
+        (run.percent, run.hosts_ok, run.hosts_failed) = (None, 0, 0);
+    }
+    status
 }
 
 /// All that is wrong with a spec, bounded.
@@ -207,11 +324,26 @@ mod tests {
         assert_eq!((status.nodes_wanted, status.nodes_ready), (401, 0));
         let text = waiting(&status);
         assert!(text.starts_with("m, w0, w1 and 398 more: xxx"), "{text}");
-        whole(&mut status, Phase::Choosing, &"x".repeat(9999), Some(3), Timestamp::UNIX_EPOCH);
-        assert_eq!((status.message.len(), status.conditions.len()), (WHOLE_SAYS, 3));
+        let told = Told::of_hosts(Phase::Choosing, "x".repeat(9999));
+        whole(&mut status, &told, true, Some(3), Timestamp::UNIX_EPOCH);
+        assert_eq!((status.message.len(), status.conditions.len()), (WHOLE_SAYS, 4));
         assert!(serde_json::to_vec(&status).unwrap().len() < 256 << 10);
         assert!(status.conditions.iter().all(|one| one.status == "False" && one.reason == "Waiting"));
-        whole(&mut status, Phase::InventoryReady, "", Some(3), Timestamp::UNIX_EPOCH);
+        let is = |status: &ProvisioningStatus, type_: &str| {
+            let found = conditions::find(&status.conditions, type_).unwrap();
+            (found.status.clone(), found.reason.clone())
+        };
+        for (phase, runs, installed) in [
+            (Phase::InventoryReady, false, ("False", "NotConfigured")),
+            (Phase::InventoryReady, true, ("False", "Waiting")),
+            (Phase::Installing, true, ("False", "Running")),
+            (Phase::Failed, true, ("False", "Failed")),
+            (Phase::Ready, true, ("True", "Installed")),
+        ] {
+            whole(&mut status, &Told::of_cluster(phase, "m"), runs, Some(3), Timestamp::UNIX_EPOCH);
+            assert_eq!(is(&status, INSTALLED), (installed.0.to_owned(), installed.1.to_owned()), "{phase:?}");
+            assert_eq!(is(&status, INVENTORY).0, "True", "{phase:?}");
+        }
         assert!(status.conditions.iter().all(|one| one.status == "True"));
     }
 }

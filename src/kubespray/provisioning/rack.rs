@@ -9,6 +9,8 @@ use crate::cluster::hosts::choose::HostView;
 
 /// Which node of its consumer a host is.
 pub const ANNOTATION_NODE: &str = "bpa.akraino.org/node";
+/// The UID of the Provisioning that had a host's system installed.
+pub const ANNOTATION_INSTALLED: &str = "bpa.akraino.org/installed-by";
 /// Cards of a host that are looked at.
 const MOST_CARDS: usize = 64;
 
@@ -27,6 +29,10 @@ pub struct RackHost {
     pub user_data: Option<String>,
     /// What is leased to its machine first.
     pub address: Option<String>,
+    /// When its system was begun to be installed last, in seconds since 1970.
+    pub installed_at: Option<i64>,
+    /// The UID of the Provisioning that had its system installed.
+    pub installed_by: Option<String>,
 }
 
 impl From<&BareMetalHost> for RackHost {
@@ -45,6 +51,10 @@ impl From<&BareMetalHost> for RackHost {
             cards: cards.iter().filter_map(|card| card.mac.parse().ok()).take(MOST_CARDS).collect(),
             seat: owner.map(|owner| (owner, node.unwrap_or_default())),
             user_data: user_data.filter(|_| is_near).and_then(|one| one.name.clone()),
+            installed_at: status
+                .and_then(|status| status.operation_history.provision.start.as_ref())
+                .map(|start| start.0.as_second()),
+            installed_by: host.annotations().get(ANNOTATION_INSTALLED).filter(|uid| uid.len() <= 64).cloned(),
             address: status.and_then(|status| status.addresses.first()).map(|one| one.address.clone()),
         }
     }

@@ -13,6 +13,11 @@ const MAGIC: &[u8] = b"openssh-key-v1\0";
 const KIND: &[u8] = b"ssh-ed25519";
 /// The private part is filled up to a multiple of it where nothing encrypts it.
 const BLOCK: usize = 8;
+/// Kinds of keys that OpenSSH takes of its users and its hosts.
+const KINDS: [&str; 5] =
+    ["ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"];
+/// Longest public key, in letters: RSA of 16384 bits has 2750.
+const PUBLIC_MAX: usize = 4096;
 /// Letters of a line of base64.
 const LINE: usize = 70;
 
@@ -70,6 +75,20 @@ fn written(seed: &[u8; 32], public: &[u8], check: [u8; 4], comment: &str) -> Ssh
     SshKey { private: pem, public: format!("ssh-ed25519 {} {comment}", STANDARD.encode(&blob)) }
 }
 
+/// Whether these bytes are a public key of this kind, as far as can be seen from outside (RFC 4253, section 6.6).
+pub fn is_key(kind: &str, blob: &[u8]) -> bool {
+    KINDS.contains(&kind) && blob.len() > kind.len() + 8 && blob.starts_with(&string(kind.as_bytes()))
+}
+
+/// Whether a text is one line of `authorized_keys` with a key, and without options.
+pub fn is_public(text: &str) -> bool {
+    let mut words = text.splitn(3, ' ');
+    let (Some(kind), Some(key)) = (words.next(), words.next()) else { return false };
+    let comment = words.next().unwrap_or_default();
+    let is_line = text.len() <= PUBLIC_MAX && comment.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    is_line && STANDARD.decode(key).is_ok_and(|blob| is_key(kind, &blob))
+}
+
 /// Bytes with their number before them.
 fn string(bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).unwrap_or_default();
@@ -103,6 +122,26 @@ mod tests {
             let at = MAGIC.len() + 8 + 8 + 4 + 4 + 4 + 51;
             let private = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
             assert_eq!((private % BLOCK, at + 4 + private), (0, bytes.len()), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_public_key_is_one_line_of_a_key_and_nothing_else() {
+        let key = generate("slipway:rack/edge").unwrap().public;
+        let (_, rest) = key.split_once(' ').unwrap();
+        assert!(is_public(&key) && is_public(key.rsplit_once(' ').unwrap().0));
+        for bad in [
+            String::new(),
+            "ssh-ed25519".into(),
+            "ssh-ed25519 AAAA".into(),
+            format!("ssh-rsa {rest}"),
+            format!("command=\"id\" {key}"),
+            format!("{key}\n{key}"),
+            format!("{key}\u{1b}[2J"),
+            format!(" {key}"),
+            format!("{key} {}", "a".repeat(PUBLIC_MAX)),
+        ] {
+            assert!(!is_public(&bad), "{bad}");
         }
     }
 

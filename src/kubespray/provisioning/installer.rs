@@ -1,0 +1,229 @@
+//! The runs of Provisionings on this appliance: begun, seen, cancelled, and looked after.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube::api::Api;
+use kube::{Client, ResourceExt};
+use sha2::{Digest, Sha256};
+use tracing::{info, warn};
+
+use super::next::{RUNNING, STARTING};
+use super::places::{Place, Places};
+use crate::api::bpa::{Provisioning, RunProgress};
+use crate::kubespray::runs::{Bounds, Installation, Request, RunId, RunOwner, RunReader, RunStatus, Runs, RunsError};
+use crate::log::named;
+
+/// How long it is believed whether kubespray can be used here.
+const INSPECTED_FOR: Duration = Duration::from_secs(60);
+/// Runs that are over and kept.
+const KEPT: usize = 50;
+/// After its longest time a run of another appliance is taken for lost when nothing is heard of it for so long.
+const ELSEWHERE: Duration = Duration::from_secs(600);
+
+/// Runs kubespray for Provisionings.
+pub struct Installer {
+    runs: Runs,
+    installation: Installation,
+    /// How long and how much a run may be.
+    pub bounds: Bounds,
+    appliance: String,
+    places: Places,
+    // std's lock: held for a look, never across an await.
+    readers: Mutex<HashMap<String, RunReader>>,
+    inspected: Mutex<Option<(Instant, bool)>>,
+}
+
+/// A run, as it is found.
+#[derive(Debug)]
+pub enum Seen {
+    /// It was noted, and not begun.
+    Unbegun,
+    /// It goes on.
+    UnderWay(Box<RunStatus>),
+    /// It goes on, as far as is known, on another appliance.
+    Elsewhere,
+    /// It is over.
+    Over(Box<RunStatus>),
+    /// It was begun, and nothing of it is there.
+    Gone,
+}
+
+impl Installer {
+    /// Runs of this checkout, so many of objects at once.
+    ///
+    /// # Errors
+    ///
+    /// When the folder of runs cannot be written.
+    pub fn new(runs: Runs, installation: Installation, bounds: Bounds, at_once: u16) -> Result<Self, RunsError> {
+        let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let host: String = host.chars().take(64).collect();
+        let appliance = format!("{host}/{}", runs.appliance()?);
+        let places = Places::new(at_once.into());
+        let (readers, inspected) = (Mutex::default(), Mutex::default());
+        Ok(Self { runs, installation, bounds, appliance, places, readers, inspected })
+    }
+
+    /// The runs of this box.
+    pub fn runs(&self) -> &Runs {
+        &self.runs
+    }
+
+    /// How it is called in a status.
+    pub fn appliance(&self) -> &str {
+        &self.appliance
+    }
+
+    fn readers(&self) -> MutexGuard<'_, HashMap<String, RunReader>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run that was noted and is not known to be over. Its name is never read out of a status.
+    ///
+    /// # Errors
+    ///
+    /// When its files cannot be read, or it cannot be looked after.
+    pub async fn see(&self, owner: &RunOwner, run: &RunProgress, now: Timestamp) -> Result<Seen, RunsError> {
+        let id = run_id(&owner.uid, run.number)?;
+        match self.runs.settle(&id).await {
+            Err(RunsError::Unknown(_)) => {
+                let is_here = run.appliance == self.appliance;
+                let begun = run.started_at.as_ref().map_or(now, |at| at.0);
+                let long = self.bounds.whole + ELSEWHERE;
+                let is_late = begun.checked_add(long).is_ok_and(|end| now > end);
+                return Ok(match run.state == STARTING && is_here {
+                    true => Seen::Unbegun,
+                    false if is_here || is_late => Seen::Gone,
+                    false => Seen::Elsewhere,
+                });
+            }
+            settled => settled.map(drop)?,
+        }
+        let mut reader = self.readers().remove(id.as_str()).unwrap_or_default();
+        let (runs, of) = (self.runs.clone(), id.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let status = runs.status_with(&of, &mut reader);
+            (status, reader)
+        });
+        let Ok((status, reader)) = read.await else { return Ok(Seen::Elsewhere) };
+        let status = Box::new(status?);
+        if status.verdict.is_some() {
+            return Ok(Seen::Over(status));
+        }
+        self.readers().insert(id.as_str().to_owned(), reader);
+        Ok(Seen::UnderWay(status))
+    }
+
+    /// A place for a run, if it is its object's turn.
+    ///
+    /// # Errors
+    ///
+    /// When the folder of runs cannot be read.
+    pub async fn place(&self, owner: &RunOwner) -> Result<Option<Place>, RunsError> {
+        let runs = self.runs.clone();
+        let Ok(under_way) = tokio::task::spawn_blocking(move || runs.under_way()).await else { return Ok(None) };
+        let under_way: Vec<_> = under_way?.into_iter().map(|(_, owner)| owner).collect();
+        Ok(self.places.ask(owner, &under_way, Instant::now()))
+    }
+
+    /// Whether the checkout and its environment can be used. Why not, the administrator is told.
+    pub async fn is_usable(&self) -> bool {
+        let known = *self.inspected.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, usable)) = known.filter(|(at, _)| at.elapsed() < INSPECTED_FOR) {
+            return usable;
+        }
+        let installation = self.installation.clone();
+        let faults = tokio::task::spawn_blocking(move || installation.inspect().err().unwrap_or_default()).await;
+        let usable = matches!(&faults, Ok(faults) if faults.is_empty());
+        for fault in faults.into_iter().flatten() {
+            warn!(%fault, "kubespray cannot be run");
+        }
+        *self.inspected.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), usable));
+        usable
+    }
+
+    /// Begins a run that is noted in its object's status, or finds it.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be run.
+    pub async fn begin(&self, request: &Request) -> Result<(), RunsError> {
+        let runs = self.runs.clone();
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || runs.prune(KEPT)).await {
+            warn!(%error, "old runs cannot be removed");
+        }
+        self.runs.start(&self.installation, request).await.map(drop)
+    }
+
+    /// Has a run end; whether it has.
+    ///
+    /// # Errors
+    ///
+    /// When that cannot be noted.
+    pub async fn cancel(&self, owner: &RunOwner, run: &RunProgress) -> Result<bool, RunsError> {
+        let id = run_id(&owner.uid, run.number)?;
+        self.readers().remove(id.as_str());
+        match self.runs.cancel(&id).await {
+            Err(RunsError::Unknown(_)) => Ok(true),
+            cancelled => Ok(cancelled?.is_over()),
+        }
+    }
+
+    /// The keys of hosts that a run knows.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read.
+    pub fn known_hosts(&self, owner: &RunOwner, run: &RunProgress) -> Result<String, RunsError> {
+        self.runs.known_hosts(&run_id(&owner.uid, run.number)?)
+    }
+
+    /// The kubeconfig that a run left.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn kubeconfig(&self, owner: &RunOwner, run: &RunProgress) -> Result<Option<secrecy::SecretString>, RunsError> {
+        self.runs.kubeconfig(&run_id(&owner.uid, run.number)?)
+    }
+
+    /// Looks after all runs of this box: tells those that are lost, and ends those of objects that are gone.
+    ///
+    /// # Errors
+    ///
+    /// When the folder of runs or the API cannot be read.
+    pub async fn look_after(self: Arc<Self>, client: Client) -> anyhow::Result<()> {
+        for run in self.runs.settle_all().await? {
+            let id = &run.id;
+            if run.is_newly_lost {
+                warn!(run = %id, "a run of kubespray is lost: its supervisor died, or the box did");
+            }
+            let Some(owner) = run.owner.filter(|_| run.is_under_way) else { continue };
+            let api = Api::<Provisioning>::namespaced(client.clone(), &owner.namespace);
+            let found = api.get_opt(&owner.name).await?;
+            if found.and_then(|found| found.uid()).as_ref() != Some(&owner.uid) {
+                info!(run = %id, provisioning = %named(&owner.namespace, &owner.name), "a run is cancelled, for its object is gone");
+                self.runs.cancel(id).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a run is not known to be over.
+pub fn is_open(run: &RunProgress) -> bool {
+    [STARTING, RUNNING].contains(&run.state.as_str())
+}
+
+/// The name of an object's run: the same object and number are the same run, whoever asks.
+///
+/// # Errors
+///
+/// Never, for what is made is a name.
+pub fn run_id(uid: &str, number: i64) -> Result<RunId, RunsError> {
+    let digest = Sha256::digest(format!("{uid}\0{number}"));
+    let digits: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("p-{digits}").parse()?)
+}

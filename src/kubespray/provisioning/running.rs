@@ -1,0 +1,328 @@
+//! What a Provisioning has to do with its run: it is followed, concluded, begun, and ended before hosts are let go.
+//!
+//! A run is noted in the status before it is begun, under a name that follows from the object and the run's number. So whoever comes
+//! after a crash between the two begins it, and after a crash behind both finds it.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use secrecy::ExposeSecret;
+use serde_json::{Map, json};
+use tracing::{info, warn};
+
+use super::cluster_inventory::USER;
+use super::controller::{LookError, Provisionings, Ready};
+use super::installer::{Installer, Seen, is_open, run_id};
+use super::known_hosts::{HostKey, Marks, learned, marks, read, text, valid};
+use super::made::{self, MadeError};
+use super::next::{LOST, Next, STARTING, SUCCEEDED, Standing, Wish, kept, next};
+use super::places::Place;
+use super::progress::{self, Phase, Told};
+use crate::api::bpa::{ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
+use crate::cluster::contract::Verdict;
+use crate::cluster::workload::{brief, plain_kubeconfig, secret_name};
+use crate::kubespray::runs::{HostKeys, Request, RunOwner, RunStatus, RunVars};
+use crate::log::named;
+
+/// Longest kubeconfig that is kept, in bytes: that of kubespray has 6000.
+const KUBECONFIG_MAX: usize = 256 << 10;
+/// Most nodes that are noted as installed.
+const INSTALLED_MAX: usize = 1000;
+/// How long hosts wait for the end of a run when their object is deleted: a run has ten seconds, and what does not end then is killed.
+const END: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
+
+/// A run to be begun when it is noted.
+pub struct Begin {
+    /// What is run.
+    pub request: Request,
+    /// Until it can be seen.
+    pub place: Place,
+}
+
+/// What comes of a cluster whose hosts are all there.
+pub enum Going {
+    /// Nothing is to be done, and what to say.
+    Rests(Told),
+    /// It waits for its turn.
+    Waits(Told),
+    /// A run.
+    Begins(Told, Box<Begin>),
+}
+
+/// Whose runs an object's are.
+pub fn owner(object: &Provisioning) -> RunOwner {
+    let uid = object.uid().unwrap_or_default();
+    RunOwner { namespace: object.namespace().unwrap_or_default(), name: object.name_any(), uid }
+}
+
+fn asked(object: &Provisioning) -> Option<&str> {
+    object.annotations().get(ANNOTATION_RUN).map(String::as_str).filter(|asked| !asked.is_empty())
+}
+
+/// What the API will say again, however often it is asked.
+fn is_final(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(error) if (400..500).contains(&error.code) && ![404, 408, 409, 429].contains(&error.code))
+}
+
+impl Provisionings {
+    /// Sees to the run that was begun last; `None` when none is under way.
+    pub(super) async fn follow_run(
+        &self,
+        object: &Provisioning,
+        status: &mut ProvisioningStatus,
+    ) -> Result<Option<Told>, LookError> {
+        let (Some(installer), Some(run)) = (&self.installer, status.run.as_mut().filter(|run| is_open(run))) else {
+            return Ok(None);
+        };
+        let (owner, now) = (owner(object), Timestamp::now());
+        let installing = |what: String| Some(Told::of_cluster(Phase::Installing, what));
+        Ok(match installer.see(&owner, run, now).await? {
+            Seen::Unbegun => None,
+            Seen::Elsewhere => installing(format!("{} is under way on the appliance {}", of(run), run.appliance)),
+            Seen::UnderWay(seen) => {
+                progress::run(run, &seen, now);
+                let is_ending = seen.phase == crate::kubespray::runs::Phase::Cancelling;
+                installing(format!("{} is {}", of(run), if is_ending { "being ended" } else { "under way" }))
+            }
+            Seen::Gone => {
+                run.state = LOST.into();
+                run.ended_at = Some(Time(now));
+                run.message = "is lost: nothing of it is there any more".into();
+                None
+            }
+            Seen::Over(seen) => {
+                self.conclude(installer, object, status, &seen, now).await?;
+                None
+            }
+        })
+    }
+
+    /// Keeps what a run leaves that is over.
+    async fn conclude(
+        &self,
+        installer: &Installer,
+        object: &Provisioning,
+        status: &mut ProvisioningStatus,
+        seen: &RunStatus,
+        now: Timestamp,
+    ) -> Result<(), LookError> {
+        let Some(mut run) = status.run.clone() else { return Ok(()) };
+        progress::run(&mut run, seen, now);
+        let owner = owner(object);
+        let keys = read(&installer.known_hosts(&owner, &run)?);
+        match self.learn(object, keys).await {
+            Err(MadeError::Api(error)) if !is_final(&error) => return Err(error.into()),
+            Err(why) => {
+                warn!(provisioning = %named(&owner.namespace, &owner.name), %why, "keys of hosts cannot be kept");
+            }
+            Ok(()) => {}
+        }
+        if run.state == SUCCEEDED {
+            let new = seen.expected.iter().filter(|name| !status.installed.contains(name)).cloned();
+            let new: Vec<String> = new.take(INSTALLED_MAX.saturating_sub(status.installed.len())).collect();
+            status.installed.extend(new);
+            if let Some(verdict) = self.keep_kubeconfig(installer, object, &owner, &run).await? {
+                status.kubeconfig = verdict.is_true().then(|| secret_name(&owner.name));
+                progress::kubeconfig(status, &verdict, object.metadata.generation, now);
+            }
+        }
+        info!(provisioning = %named(&owner.namespace, &owner.name), run = %run.id, state = %run.state, "a run of kubespray is over");
+        status.run = Some(run);
+        Ok(())
+    }
+
+    /// Keeps the first keys of hosts.
+    async fn learn(&self, object: &Provisioning, keys: Vec<HostKey>) -> Result<(), MadeError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let rack = self.rack(&namespace).await?;
+        let marks = marks_of(&rack, &name);
+        let known = read(&made::known_hosts(&self.client, object).await?);
+        made::keep_known_hosts(&self.client, object, text(&learned(known, keys, &marks))).await
+    }
+
+    /// Judges the kubeconfig that a run left, and keeps it; `None` where there is none, and need be none.
+    async fn keep_kubeconfig(
+        &self,
+        installer: &Installer,
+        object: &Provisioning,
+        owner: &RunOwner,
+        run: &RunProgress,
+    ) -> Result<Option<Verdict>, LookError> {
+        let refused = |why: &str| Ok(Some(Verdict::no("Refused", brief(why))));
+        let text = match installer.kubeconfig(owner, run) {
+            Ok(Some(text)) => text,
+            Ok(None) if run.playbook == "scale" => return Ok(None),
+            Ok(None) => return Ok(Some(Verdict::no("Missing", "the run left no kubeconfig (kubeconfig_localhost)"))),
+            Err(error) => return refused(&error.to_string()),
+        };
+        let text = text.expose_secret();
+        if text.len() > KUBECONFIG_MAX {
+            return refused(&format!("the cluster's kubeconfig is longer than {KUBECONFIG_MAX} bytes"));
+        }
+        let plain = match plain_kubeconfig(text.as_bytes()) {
+            Ok(plain) => plain,
+            Err(why) => return refused(&format!("the kubeconfig that the first master gave is not kept: {why}")),
+        };
+        match made::kubeconfig(&self.client, object, plain).await {
+            Err(MadeError::Api(error)) if !is_final(&error) => Err(error.into()),
+            Err(why) => Ok(Some(Verdict::no("NotKept", brief(&why.to_string())))),
+            Ok(()) => Ok(Some(Verdict::yes("Kept"))),
+        }
+    }
+
+    /// What comes next of a cluster whose hosts are all there. What is to be begun stands in the status.
+    pub(super) async fn go_on(
+        &self,
+        object: &Provisioning,
+        status: &mut ProvisioningStatus,
+        ready: &Ready<'_>,
+    ) -> Result<Going, LookError> {
+        let rests = |told| Ok(Going::Rests(told));
+        let waits = |why: String| Ok(Going::Waits(Told::of_cluster(Phase::InventoryReady, why)));
+        let Some(installer) = &self.installer else { return rests(by_hand(object)) };
+        let (run, asked) = (status.run.as_ref(), asked(object));
+        let standing = Standing { nodes: ready.nodes, installed: &status.installed, run, asked };
+        let wish = match next(&standing) {
+            Next::Rest => return rests(is_ready(status)),
+            Next::Stuck => return rests(is_stuck(object, status)),
+            Next::Refuse(why) => {
+                let is_done = run.is_some_and(|run| run.state == SUCCEEDED) && standing.new_nodes().is_empty();
+                return rests(Told::of_cluster(if is_done { Phase::Ready } else { Phase::Failed }, why));
+            }
+            Next::Begin(wish) => wish,
+        };
+        let owner = owner(object);
+        if !installer.is_usable().await {
+            return waits(
+                "kubespray cannot be run on this appliance: its administrator sees why by slipway kubespray check"
+                    .into(),
+            );
+        }
+        let request = match self.request(installer, object, &owner, ready, &wish).await {
+            Err(LookError::Made(MadeError::Api(error))) => return Err(error.into()),
+            Err(why @ (LookError::Made(_) | LookError::Runs(_))) => return waits(why.to_string()),
+            built => built?,
+        };
+        let Some(place) = installer.place(&owner).await? else {
+            return waits("waits for its turn: other runs of kubespray are under way on the appliance".into());
+        };
+        let begun = RunProgress {
+            number: wish.number,
+            id: request.id.to_string(),
+            playbook: wish.kind.word().into(),
+            appliance: installer.appliance().into(),
+            asked: kept(asked),
+            state: STARTING.into(),
+            started_at: Some(Time(Timestamp::now())),
+            ..RunProgress::default()
+        };
+        let told = Told::of_cluster(Phase::Installing, format!("{} begins", of(&begun)));
+        // One that was noted, and could not be begun, is the same.
+        let is_known = run.is_some_and(|run| run.number == begun.number && run.appliance == begun.appliance);
+        if !is_known {
+            status.run = Some(begun);
+        }
+        Ok(Going::Begins(told, Box::new(Begin { request, place })))
+    }
+
+    async fn request(
+        &self,
+        installer: &Installer,
+        object: &Provisioning,
+        owner: &RunOwner,
+        ready: &Ready<'_>,
+        wish: &Wish,
+    ) -> Result<Request, LookError> {
+        let key = made::private_key(&self.client, object).await?;
+        let known = valid(read(&made::known_hosts(&self.client, object).await?), &ready.marks);
+        let vars = json!({"kubeconfig_localhost": true, "kubectl_localhost": false});
+        let vars = vars.as_object().cloned().unwrap_or_else(Map::new);
+        let all = || ready.nodes.iter().map(|node| node.name.to_string()).collect();
+        let expected = if wish.limit.is_empty() { all() } else { wish.limit.clone() };
+        let request = Request {
+            id: run_id(&owner.uid, wish.number)?,
+            playbook: wish.kind.playbook(),
+            inventory: ready.inventory.yaml(),
+            vars: RunVars::of_administrator(vars).unwrap_or_default(),
+            limit: wish.limit.clone(),
+            expected,
+            user: Some(USER.to_owned()),
+            ssh_key: Some(key),
+            host_keys: HostKeys::Recorded(text(&unmarked(known))),
+            secrets: Vec::new(),
+            bounds: installer.bounds,
+            owner: Some(owner.clone()),
+        };
+        request.check().map_err(crate::kubespray::runs::RunsError::from)?;
+        Ok(request)
+    }
+
+    /// Has the run of an object end that is deleted; whether its hosts may be let go.
+    pub(super) async fn end_run(&self, object: &Provisioning) -> Result<bool, LookError> {
+        let Some(status) = &object.status else { return Ok(true) };
+        let (Some(installer), Some(run)) = (&self.installer, status.run.as_ref().filter(|run| is_open(run))) else {
+            return Ok(true);
+        };
+        let owner = owner(object);
+        match installer.cancel(&owner, run).await {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) => warn!(run = %run.id, %error, "a run cannot be cancelled"),
+        }
+        let deleted = object.metadata.deletion_timestamp.as_ref().map_or_else(Timestamp::now, |at| at.0);
+        if deleted.checked_add(END).is_ok_and(|end| Timestamp::now() > end) {
+            warn!(run = %run.id, provisioning = %named(&owner.namespace, &owner.name), "a run does not end in time: its hosts are let go");
+            return Ok(true);
+        }
+        let message = format!("{} is ended before hosts are let go", of(run));
+        self.store(object, ProvisioningStatus { message, ..status.clone() }).await?;
+        Ok(false)
+    }
+}
+
+fn of(run: &RunProgress) -> String {
+    format!("run {} of {}", run.id, run.playbook)
+}
+
+/// Marks say nothing to ssh.
+fn unmarked(keys: Vec<HostKey>) -> Vec<HostKey> {
+    keys.into_iter().map(|key| HostKey { mark: String::new(), ..key }).collect()
+}
+
+fn by_hand(object: &Provisioning) -> Told {
+    let name = object.name_any();
+    let message = format!(
+        "The inventory is ready, and nothing is installed yet: Slipway runs kubespray when [kubespray] of slipway.toml names a checkout. Or \
+         run it by hand with status.hostsYaml (or the ConfigMap {}, which others may write) and the key of the Secret {} (docs/kubespray.md)",
+        made::inventory_name(&name),
+        made::ssh_key_name(&name)
+    );
+    Told::of_hosts(Phase::InventoryReady, message)
+}
+
+/// Every node is installed.
+pub fn is_ready(status: &ProvisioningStatus) -> Told {
+    let by = status.run.as_ref().map(of).unwrap_or_default();
+    let message = match &status.kubeconfig {
+        Some(secret) => format!("installed by {by}; its kubeconfig is in the Secret {secret}"),
+        None => format!("installed by {by}; no kubeconfig is kept (condition {})", progress::KUBECONFIG),
+    };
+    Told::of_cluster(Phase::Ready, message)
+}
+
+fn is_stuck(object: &Provisioning, status: &ProvisioningStatus) -> Told {
+    let run = status.run.clone().unwrap_or_default();
+    let (name, playbook) = (object.name_any(), &run.playbook);
+    let message = format!(
+        "{} {}. It is not repeated by itself: slipway kubespray retry {name}, or the annotation {ANNOTATION_RUN}={playbook}/{}",
+        of(&run),
+        run.message,
+        run.number.saturating_add(1)
+    );
+    Told::of_cluster(Phase::Failed, message)
+}
+
+/// The installations of an object's hosts.
+pub fn marks_of(rack: &[super::rack::RackHost], name: &str) -> Marks {
+    marks(rack.iter().filter(|host| host.is_of(name)), &made::user_data_name(name))
+}

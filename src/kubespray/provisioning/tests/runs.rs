@@ -1,0 +1,365 @@
+//! Runs of Provisionings: the real Ansible, playbooks on connections to this box, in a checkout like kubespray's.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::super::installer::run_id;
+use super::*;
+use crate::api::bpa::{ANNOTATION_RUN, ProvisioningStatus};
+use crate::kubespray::runs::tests::{Place, supervisor};
+use crate::kubespray::runs::{HostKeys, Playbook, Request, RunOwner, RunVars, RunVerdict, Runs};
+use crate::needs;
+
+/// What a play says that is done here instead of on a node.
+const HERE: &str = "gather_facts: false\n  vars: {ansible_connection: local, ansible_become: false}\n  tasks:\n";
+const NOTHING: &str = "    - {name: nothing, ansible.builtin.command: 'true', changed_when: false}\n";
+
+fn play(hosts: &str, tasks: &str) -> String {
+    format!("- hosts: {hosts}\n  {HERE}{tasks}")
+}
+
+/// An appliance with kubespray whose playbooks are these.
+struct Rack {
+    site: Site,
+    place: Place,
+}
+
+impl Rack {
+    /// `None` where there is no Ansible.
+    async fn new(playbook: &str) -> Option<Self> {
+        let environment = needs::ansible()?;
+        let place = Place::with_tree(playbook);
+        symlink(environment, place.environment()).unwrap();
+        let site = Site::with_controllers(0).await;
+        site.runs.set(place.runs()).unwrap();
+        Some(Self { site, place })
+    }
+
+    fn installer(&self) -> Arc<Installer> {
+        let runs = Runs::open(&self.place.top.path().join("runs"), supervisor()).unwrap();
+        Arc::new(Installer::new(runs, self.place.installation(), Bounds::default(), 4).unwrap())
+    }
+
+    fn control(&self) -> CancellationToken {
+        self.site.control(Some(self.installer()))
+    }
+
+    fn write(&self, playbook: &str) {
+        for name in ["cluster.yml", "scale.yml"] {
+            fs::write(self.place.tree().join(name), playbook).unwrap();
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.place.top.path().join(name)).unwrap_or_default()
+    }
+
+    fn top(&self) -> &Path {
+        self.place.top.path()
+    }
+
+    /// A host that runs a system, at an address.
+    async fn host(&self, number: u8) {
+        let name = format!("h{number}");
+        self.site.free(NAMESPACE, &name, number).await;
+        let leased =
+            json!([{"address": format!("10.0.0.{number}"), "macAddress": "52:54:00:00:00:01", "network": "n"}]);
+        let status = json!({"provisioning": {"state": "provisioned"}, "addresses": leased});
+        self.site.set(NAMESPACE, &name, status).await;
+    }
+
+    /// A cluster of a master and a worker whose hosts are there.
+    async fn cluster(&self, name: &str) -> Provisioning {
+        for number in [1, 2] {
+            self.host(number).await;
+        }
+        let spec = json!({"masters": [node(1, "cp-1")], "workers": [node(2, "w-1")]});
+        self.site.provisioning(name, spec).await.unwrap()
+    }
+
+    async fn status(&self, what: &str, met: impl Fn(&ProvisioningStatus) -> bool) -> ProvisioningStatus {
+        let so = |one: Option<&Provisioning>| one.and_then(|one| one.status.as_ref()).is_some_and(&met);
+        self.site.until("edge", what, so).await.unwrap().status.unwrap()
+    }
+
+    async fn annotate(&self, asked: &str) {
+        let patch = json!({"metadata": {"annotations": {ANNOTATION_RUN: asked}}});
+        let api = self.site.api::<Provisioning>();
+        api.patch("edge", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+}
+
+fn node(number: u8, name: &str) -> Value {
+    json!({name: {"mac-address": format!("52:54:00:00:00:{number:02x}")}})
+}
+
+fn condition<'s>(status: &'s ProvisioningStatus, type_: &str) -> (&'s str, &'s str, &'s str) {
+    let found = status.conditions.iter().find(|one| one.type_ == type_).unwrap();
+    (&found.status, &found.reason, &found.message)
+}
+
+/// A key of a host, as ssh notes it.
+fn host_key() -> String {
+    let blob = [&[0, 0, 0, 11], b"ssh-ed25519".as_slice(), &[0, 0, 0, 32], &[7; 32]].concat();
+    format!("ssh-ed25519 {}", STANDARD.encode(blob))
+}
+
+/// A task that leaves a kubeconfig whose user is this.
+fn kubeconfig(rack: &Path, user: &str) -> String {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let authority = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap();
+    let authority = STANDARD.encode(authority.pem());
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: 'https://10.0.0.1:6443', certificate-authority-data: {authority}}}}}]\n\
+         users: [{{name: u, user: {{{user}}}}}]\n"
+    );
+    let file = rack.join("admin.conf");
+    fs::write(&file, text).unwrap();
+    let copy = format!("{{src: {}, dest: '{{{{ artifacts_dir }}}}/admin.conf', mode: '0600'}}", file.display());
+    play("kube_control_plane", &format!("    - {{name: kubeconfig, ansible.builtin.copy: {copy}}}\n"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_cluster_is_installed_then_grows_and_its_kubeconfig_and_host_keys_are_kept() {
+    let Some(rack) = Rack::new("").await else { return };
+    let contact = format!(
+        "    - {{name: contact, ansible.builtin.lineinfile: {{path: '{{{{ artifacts_dir }}}}/../known_hosts', line: '{{{{ ip }}}} {}'}}, throttle: 1}}\n",
+        host_key()
+    );
+    rack.write(&(play("all", &contact) + &kubeconfig(rack.top(), "token: t")));
+    fs::create_dir_all(rack.place.tree().join("playbooks")).unwrap();
+    let facts = format!(
+        "    - {{name: facts, ansible.builtin.shell: 'echo {{{{ inventory_hostname }}}} >> {}/facts', throttle: 1}}\n",
+        rack.top().display()
+    );
+    fs::write(rack.place.tree().join("playbooks/facts.yml"), play("all", &facts)).unwrap();
+    rack.control();
+    let object = rack.cluster("edge").await;
+    let status =
+        rack.site.says("edge", "Ready", "its kubeconfig is in the Secret edge-kubeconfig").await.status.unwrap();
+    assert!(status.conditions.iter().all(|one| one.status == "True"), "{:?}", status.conditions);
+    let run = status.run.as_ref().unwrap();
+    assert_eq!((run.number, run.playbook.as_str(), run.state.as_str()), (1, "cluster", "Succeeded"));
+    assert_eq!((run.hosts_ok, run.hosts_failed, run.percent), (2, 0, Some(100)));
+    assert_eq!(status.installed, ["cp-1", "w-1"]);
+    let secret: Secret =
+        rack.site.until("edge-kubeconfig", "is there", |one: Option<&Secret>| one.is_some()).await.unwrap();
+    assert_eq!(secret.type_.as_deref(), Some("cluster.x-k8s.io/secret"));
+    assert_eq!(Some(&secret.owner_references()[0].uid), object.uid().as_ref());
+    assert!(text(&secret, "value").contains("https://10.0.0.1:6443"));
+    let keys = |map: &ConfigMap| map.data.as_ref().unwrap()["known_hosts"].clone();
+    let map: ConfigMap =
+        rack.site.until("edge-known-hosts", "is there", |one: Option<&ConfigMap>| one.is_some()).await.unwrap();
+    assert_eq!(keys(&map).lines().count(), 2, "{}", keys(&map));
+
+    // One more worker: only it is touched, when all are known.
+    rack.host(3).await;
+    let more = json!({"spec": {"workers": [node(2, "w-1"), node(3, "w-2")]}});
+    rack.site.api::<Provisioning>().patch("edge", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
+    let status = rack.status("has w-2", |status| status.installed.len() == 3 && status.phase == "Ready").await;
+    let run = status.run.as_ref().unwrap();
+    assert_eq!((run.number, run.playbook.as_str(), run.hosts_ok), (2, "scale", 1));
+    let mut known: Vec<_> = rack.file("facts").lines().map(str::to_owned).collect();
+    known.sort();
+    assert_eq!(known, ["cp-1", "w-1", "w-2"]);
+    let runs = rack.place.runs();
+    let id = run_id(&object.uid().unwrap(), 2).unwrap();
+    assert_eq!(runs.status(&id).unwrap().progress.hosts.keys().collect::<Vec<_>>(), ["w-2"]);
+    assert_eq!(runs.status(&id).unwrap().owner.unwrap().name, "edge");
+    // What the first one learned it was given.
+    assert_eq!(runs.known_hosts(&id).unwrap().lines().count(), 3);
+    rack.site
+        .until("edge-known-hosts", "has w-2's key", |map: Option<&ConfigMap>| keys(map.unwrap()).lines().count() == 3)
+        .await;
+
+    let masters = json!({"spec": {"masters": [node(1, "cp-1"), node(4, "cp-2"), node(5, "cp-3")]}});
+    let patched = rack.site.api::<Provisioning>().patch("edge", &PatchParams::default(), &Patch::Merge(masters)).await;
+    assert!(refused(patched).contains("cp-2 is a new master"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_failed_is_told_without_secrets_and_is_repeated_when_somebody_asks() {
+    let key = "{{ lookup(\"file\", artifacts_dir + \"/../private/id\").splitlines()[1] }}";
+    let fails = format!(
+        "    - {{name: count, ansible.builtin.shell: 'echo x >> {{{{ artifacts_dir }}}}/../../../starts'}}\n\
+         \x20   - {{name: preflight, ansible.builtin.fail: {{msg: 'disk of {{{{ inventory_hostname }}}} too small {key}'}}, when: inventory_hostname == 'w-1'}}\n"
+    );
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", &fails));
+    let first = rack.control();
+    let object = rack.cluster("edge").await;
+    let failed = rack.site.says("edge", "Failed", "w-1: preflight: disk of w-1 too small").await;
+    let status = failed.status.clone().unwrap();
+    let run = status.run.as_ref().unwrap();
+    let failure = run.failure.as_ref().unwrap();
+    assert_eq!((failure.host.as_str(), failure.task.as_str()), ("w-1", "preflight"));
+    assert_eq!((run.state.as_str(), run.hosts_ok, run.hosts_failed), ("Failed", 1, 1));
+    assert_eq!(condition(&status, "Installed").1, "Failed");
+    let secret: Secret =
+        rack.site.until("edge-ssh-key", "is there", |one: Option<&Secret>| one.is_some()).await.unwrap();
+    let private = text(&secret, "ssh-privatekey");
+    assert!(failure.message.contains("***"), "{failure:?}");
+    assert!(
+        private
+            .lines()
+            .filter(|line| line.len() > 10 && !line.starts_with('-'))
+            .all(|line| !json!(failed).to_string().contains(line))
+    );
+    // What Ansible printed is read through the API, of this object and of no other of its name.
+    let log = async |name: &str, query: &str| {
+        let path = format!("/apis/bpa.akraino.org/v1alpha1/namespaces/{NAMESPACE}/provisionings/{name}/log{query}");
+        rack.site.client.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await
+    };
+    for query in ["", "?follow=true"] {
+        let text = log("edge", query).await.unwrap();
+        assert!(text.contains("PLAY RECAP") && text.contains("disk of w-1 too small ***"), "{text}");
+    }
+    rack.site.provisioning("other", json!({"masters": [{"m": {"cpu": 64}}]})).await.unwrap();
+    for (name, query) in [("edge", "?previous=true"), ("other", ""), ("nobody", "")] {
+        assert!(matches!(log(name, query).await, Err(kube::Error::Api(status)) if status.code == 404), "{name}{query}");
+    }
+    // Another controller does not repeat it either; who asks for it does.
+    first.cancel();
+    rack.control();
+    rack.write(&play("all", NOTHING));
+    rack.annotate("no-such/1").await;
+    rack.site.says("edge", "Failed", "is no playbook and a word").await;
+    assert_eq!(rack.place.runs().list().unwrap().len(), 1);
+    rack.annotate("cluster/1").await;
+    let status = rack.site.says("edge", "Ready", "no kubeconfig is kept").await.status.unwrap();
+    assert_eq!(status.run.as_ref().map(|run| run.number), Some(2));
+    assert_eq!(condition(&status, "KubeconfigKept").1, "Missing");
+    let ids = [1, 2].map(|number| run_id(&object.uid().unwrap(), number).unwrap());
+    let mut listed = rack.place.runs().list().unwrap();
+    listed.sort();
+    assert!(ids.iter().all(|id| listed.contains(id)) && listed.len() == 2, "{listed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_is_found_again_by_whoever_comes_after_and_is_begun_once() {
+    let Some(rack) = Rack::new("").await else { return };
+    let top = rack.top().display();
+    let waits = format!(
+        "    - {{name: wait, ansible.builtin.shell: 'echo x >> {top}/starts; while ! test -e {top}/go; do sleep 0.1; done', when: inventory_hostname == 'cp-1'}}\n"
+    );
+    rack.write(&play("all", &waits));
+    let first = rack.control();
+    rack.cluster("edge").await;
+    let under_way =
+        rack.status("is under way", |status| status.run.as_ref().is_some_and(|run| run.task == "wait")).await;
+    assert_eq!((under_way.phase.as_str(), condition(&under_way, "Installed").1), ("Installing", "Running"));
+    first.cancel();
+    let (second, third) = (rack.control(), rack.control());
+    let begun = async {
+        while rack.file("starts").is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), begun).await.unwrap();
+    second.cancel();
+    third.cancel();
+    // It ends while nobody is there.
+    fs::write(rack.top().join("go"), "").unwrap();
+    let id = rack.place.runs().list().unwrap().remove(0);
+    assert_eq!(rack.place.to_its_end(&id).await.verdict, Some(RunVerdict::Succeeded));
+    rack.control();
+    rack.site.says("edge", "Ready", id.as_str()).await;
+    assert_eq!((rack.file("starts").lines().count(), rack.place.runs().list().unwrap().len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_that_was_noted_and_not_begun_is_begun_under_its_name() {
+    let Some(rack) = Rack::new("").await else { return };
+    // Ansible itself ends well where no host matches.
+    rack.write(&play("nowhere", NOTHING));
+    let object = rack.cluster("edge").await;
+    let uid = object.uid().unwrap();
+    let appliance = rack.installer().appliance().to_owned();
+    let run = json!({"number": 7, "id": "p-other", "playbook": "cluster", "appliance": appliance, "state": "Starting"});
+    let patch = json!({"status": {"phase": "Installing", "run": run}});
+    rack.site.api::<Provisioning>().patch_status("edge", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    rack.control();
+    rack.site.says("edge", "Failed", "no host of the inventory was in any play").await;
+    assert_eq!(rack.place.runs().list().unwrap(), [run_id(&uid, 7).unwrap()]);
+    // Of one that was seen to run and is not there, nobody knows how it ended; it is not begun anew.
+    rack.place.runs().remove(&run_id(&uid, 7).unwrap()).unwrap();
+    let patch = json!({"status": {"run": {"state": "Running"}}});
+    rack.site.api::<Provisioning>().patch_status("edge", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    let lost = rack.site.says("edge", "Failed", "is lost").await.status.unwrap();
+    assert_eq!(condition(&lost, "Installed").1, "Lost");
+    assert!(rack.place.runs().list().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_deleted_cluster_has_its_run_ended_before_its_hosts_are_let_go() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", "    - {name: wait, ansible.builtin.command: sleep 600}\n"));
+    rack.control();
+    rack.cluster("edge").await;
+    rack.status("is under way", |status| status.run.as_ref().is_some_and(|run| run.task == "wait")).await;
+    let id = rack.place.runs().list().unwrap().remove(0);
+    rack.site.api::<Provisioning>().delete("edge", &DeleteParams::background()).await.unwrap();
+    let host = rack.site.host("h1", "is let go", |host| host.spec.consumer_ref.is_none()).await;
+    assert!(!host.annotations().contains_key("bpa.akraino.org/node"));
+    assert_eq!(rack.place.runs().status(&id).unwrap().verdict, Some(RunVerdict::Cancelled));
+    rack.site.until("edge", "is gone", |one: Option<&Provisioning>| one.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_kubeconfig_that_runs_programs_is_refused_and_a_secret_of_others_is_left() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(
+        &(play("all", NOTHING)
+            + &kubeconfig(rack.top(), "exec: {command: sh, apiVersion: client.authentication.k8s.io/v1}")),
+    );
+    rack.control();
+    rack.cluster("edge").await;
+    let status = rack.site.says("edge", "Ready", "no kubeconfig is kept").await.status.unwrap();
+    let (is, reason, message) = condition(&status, "KubeconfigKept");
+    assert!((is, reason) == ("False", "Refused") && message.contains("exec"), "{message}");
+    assert_eq!(rack.site.api::<Secret>().get_opt("edge-kubeconfig").await.unwrap(), None);
+    // A good one, and somebody's Secret in its place.
+    let foreign = json!({"metadata": {"name": "edge-kubeconfig"}, "stringData": {"value": "theirs"}});
+    let foreign: Secret = rack.site.create_in(NAMESPACE, foreign).await.unwrap();
+    rack.write(&(play("all", NOTHING) + &kubeconfig(rack.top(), "token: t")));
+    rack.annotate("cluster/2").await;
+    let status = rack
+        .status("has a second run", |status| {
+            status.run.as_ref().is_some_and(|run| run.number == 2 && run.state == "Succeeded")
+        })
+        .await;
+    let (is, reason, message) = condition(&status, "KubeconfigKept");
+    assert!((is, reason) == ("False", "NotKept") && message.contains("is not this object's"), "{message}");
+    assert_eq!(rack.site.api::<Secret>().get("edge-kubeconfig").await.unwrap(), foreign);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_whose_object_is_gone_is_ended() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", "    - {name: wait, ansible.builtin.command: sleep 600}\n"));
+    let request = Request {
+        id: "gone".parse().unwrap(),
+        playbook: Playbook::Cluster,
+        inventory: "all: {hosts: {one: }}".into(),
+        vars: RunVars::default(),
+        limit: Vec::new(),
+        expected: Vec::new(),
+        user: None,
+        ssh_key: None,
+        host_keys: HostKeys::FirstContact,
+        secrets: Vec::new(),
+        bounds: Bounds::default(),
+        owner: Some(RunOwner { namespace: NAMESPACE.into(), name: "edge".into(), uid: "another".into() }),
+    };
+    let installer = rack.installer();
+    installer.begin(&request).await.unwrap();
+    // Of the same name, and another one.
+    rack.site.provisioning("edge", json!({"masters": [node(1, "cp-1")]})).await.unwrap();
+    installer.look_after(rack.site.client.clone()).await.unwrap();
+    assert_eq!(rack.place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Cancelled));
+}
