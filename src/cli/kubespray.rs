@@ -5,15 +5,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::{AsyncBufReadExt, TryStreamExt};
+use kube::Resource;
+use kube::api::{Api, Patch, PatchParams};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
 use secrecy::SecretString;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::client::Server;
 use super::common::{ConfigFile, print_text};
 use super::failure::{plain, usage};
 use super::local;
 use super::progress::Progress;
-use crate::config::{Config, ConfigError};
+use crate::api::bpa::{ANNOTATION_RUN, Provisioning};
+use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::files;
 use crate::kubespray::runs::{
     Bounds, HostKeys, Installation, Phase, Playbook, Request, RunId, RunStatus, RunVars, RunVerdict, Runs, Supervisor,
@@ -40,6 +45,8 @@ pub(super) enum Command {
     List(ConfigFile),
     /// Print the log of a run
     Log(LogOptions),
+    /// Have kubespray run again for a Provisioning whose run failed, was cancelled or is lost, or for whatever else you like
+    Retry(RetryOptions),
     /// End a run: its processes have ten seconds
     Cancel(OneRun),
     /// Look after the run whose folder this is; not for use by hand
@@ -86,11 +93,29 @@ pub(super) struct RunOptions {
 
 #[derive(clap::Args)]
 pub(super) struct LogOptions {
-    #[command(flatten)]
-    run: OneRun,
+    /// Name of the run, on the appliance's box
+    #[arg(value_name = "ID", required_unless_present = "provisioning", conflicts_with = "provisioning")]
+    id: Option<String>,
+    /// The last run of this Provisioning, from any desk
+    #[arg(long, value_name = "NAME")]
+    provisioning: Option<String>,
     /// Print what comes until the run ends
     #[arg(long, short)]
     follow: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(clap::Args)]
+pub(super) struct RetryOptions {
+    /// Name of the Provisioning
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What to run: cluster, scale or upgrade-cluster; without it what was run last
+    #[arg(long, value_enum)]
+    playbook: Option<Name>,
+    #[command(flatten)]
+    server: Server,
 }
 
 #[derive(clap::Args)]
@@ -117,6 +142,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         Command::Run(options) => start(&options),
         Command::List(options) => list(&options),
         Command::Log(options) => log(&options),
+        Command::Retry(options) => retry(&options),
         Command::Cancel(options) => cancel(&options),
         Command::Supervise => {
             let folder = std::env::current_dir()?;
@@ -287,7 +313,8 @@ fn list(options: &ConfigFile) -> anyhow::Result<()> {
             (Phase::Cancelling, None) => "ending".to_owned(),
             _ => format!("{} %, {}", status.progress.percent().unwrap_or(0), status.progress.task),
         };
-        lines += &format!("{:<40} {:<20} {}\n", id.as_str(), status.playbook, plain(&state));
+        let of = status.owner.map_or_else(|| "-".to_owned(), |owner| format!("{}/{}", owner.namespace, owner.name));
+        lines += &format!("{:<40} {:<20} {:<30} {}\n", id.as_str(), status.playbook, plain(&of), plain(&state));
     }
     print_text(&lines)
 }
@@ -300,7 +327,15 @@ fn named(options: &OneRun) -> anyhow::Result<(Runs, RunId)> {
 }
 
 fn log(options: &LogOptions) -> anyhow::Result<()> {
-    let (runs, id) = named(&options.run)?;
+    if let Some(name) = &options.provisioning {
+        return log_of(options, name);
+    }
+    let config = options.server.config.clone().unwrap_or_else(|| DEFAULT_PATH.into());
+    let id = options.id.clone().unwrap_or_default();
+    let (runs, id) = named(&OneRun { config: ConfigFile { config }, id })?;
+    if let Some(owner) = runs.status(&id)?.owner {
+        eprintln!("run {id} of the Provisioning {}", plain(&format!("{}/{}", owner.namespace, owner.name)));
+    }
     let mut from = 0;
     loop {
         let part = runs.log(&id, from)?;
@@ -313,6 +348,63 @@ fn log(options: &LogOptions) -> anyhow::Result<()> {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+/// Prints the log of a Provisioning's last run, as the API has it.
+fn log_of(options: &LogOptions, name: &str) -> anyhow::Result<()> {
+    local::block_on(async {
+        let session = options.server.connect().await?;
+        let path = Provisioning::url_path(&(), Some(&session.namespace));
+        let follow = if options.follow { "?follow=true" } else { "" };
+        let request = http::Request::get(format!("{path}/{}/log{follow}", segment(name)?)).body(Vec::new())?;
+        let mut lines = match session.client.request_stream(request).await {
+            Ok(body) => Box::pin(body).lines(),
+            Err(kube::Error::Api(status)) => anyhow::bail!("{}", status.message),
+            Err(error) => anyhow::bail!("{}", session.unreachable(&error)),
+        };
+        while let Some(line) = lines.try_next().await? {
+            print_text(&format!("{}\n", plain(&line)))?;
+        }
+        Ok(())
+    })
+}
+
+/// A name as a part of a path.
+fn segment(name: &str) -> anyhow::Result<&str> {
+    let right = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+    let is_name = !name.is_empty() && name.bytes().all(right) && !name.starts_with('.');
+    is_name.then_some(name).ok_or_else(|| usage("a Provisioning's name has small letters, digits, hyphens and dots"))
+}
+
+/// Asks for one more run, by the annotation that says so.
+fn retry(options: &RetryOptions) -> anyhow::Result<()> {
+    let playbook = match options.playbook {
+        None => None,
+        Some(Name::Cluster) => Some("cluster"),
+        Some(Name::Scale) => Some("scale"),
+        Some(Name::UpgradeCluster) => Some("upgrade-cluster"),
+        Some(Name::RemoveNode | Name::Reset) => {
+            return Err(usage(
+                "a Provisioning has cluster, scale or upgrade-cluster run: others by slipway kubespray run",
+            ));
+        }
+    };
+    local::block_on(async {
+        let session = options.server.connect().await?;
+        let api = Api::<Provisioning>::namespaced(session.client.clone(), &session.namespace);
+        let said = |error: kube::Error| match error {
+            kube::Error::Api(status) => anyhow::anyhow!("{}", status.message),
+            error => anyhow::anyhow!("{}", session.unreachable(&error)),
+        };
+        let object = api.get(&options.name).await.map_err(said)?;
+        let run = object.status.and_then(|status| status.run).unwrap_or_default();
+        let playbook = playbook.unwrap_or(if run.playbook.is_empty() { "cluster" } else { &run.playbook });
+        let asked = format!("{playbook}/{}", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S"));
+        let patch = json!({ "metadata": { "annotations": { ANNOTATION_RUN: asked } } });
+        api.patch(&options.name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(said)?;
+        println!("{playbook} is run for {} when it is its turn: slipway get provisioning {0}", plain(&options.name));
+        Ok(())
+    })
 }
 
 fn cancel(options: &OneRun) -> anyhow::Result<()> {

@@ -27,7 +27,7 @@ pub(in crate::cli) struct Server {
     context: Option<String>,
     /// Use the appliance on this box that has this configuration file, as its administrator
     #[arg(long, value_name = "FILE", env = "SLIPWAY_CONFIG")]
-    config: Option<PathBuf>,
+    pub(in crate::cli) config: Option<PathBuf>,
     /// Namespace [default: the kubeconfig's]
     #[arg(long, short, value_name = "NAME")]
     pub(in crate::cli) namespace: Option<String>,
