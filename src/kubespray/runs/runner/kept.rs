@@ -153,11 +153,11 @@ mod tests {
     fn an_object_and_a_namespace_keep_few_and_people_theirs() {
         let owner =
             |namespace: &str, uid: &str| RunOwner { namespace: namespace.into(), name: "n".into(), uid: uid.into() };
-        let (one, many) = (owner("a", "1"), (0..20).map(|uid| owner("b", &uid.to_string())).collect::<Vec<_>>());
+        let (one, many) = (owner("a", "one"), (0..20).map(|uid| owner("b", &uid.to_string())).collect::<Vec<_>>());
         let mut owners = vec![None, Some(&one), Some(&one), Some(&one), Some(&one)];
         owners.extend(many.iter().map(Some));
         let old = too_many(&owners, 50);
-        // The oldest of five of one object, and of twenty of a namespace the first eight.
+        // The oldest of four of one object, and of twenty of a namespace the first eight.
         let gone: Vec<usize> = old.iter().enumerate().filter(|(_, old)| **old).map(|(at, _)| at).collect();
         assert_eq!(gone, [1, 5, 6, 7, 8, 9, 10, 11, 12]);
         assert!(too_many(&[None, None, None], 2) == [true, false, false]);
