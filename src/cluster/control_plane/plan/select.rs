@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Machine, Plane, State};
+use super::{EtcdMember, Machine, Plane, State};
 
 /// Where a new machine is made: where the fewest are that stay, then where the fewest are at all.
 pub(super) fn fewest(plane: &Plane) -> Option<String> {
@@ -34,6 +34,11 @@ pub(super) fn to_delete(plane: &Plane) -> Option<&Machine> {
         machine.node.is_some() && machine.health.parts(plane.etcd_managed).iter().any(|(_, state)| of(*state))
     };
     let ill = |machine: &Machine| any_is(machine, &|state| state == State::False);
+    // Of one that comes nothing is known either.
+    let has_joined = |machine: &Machine| {
+        let is_its = |member: &EtcdMember| Some(&member.name) == machine.node.as_ref();
+        !plane.etcd_managed || plane.members().iter().any(is_its)
+    };
     let all = |of_kind: &dyn Fn(&Machine) -> bool| -> Vec<&Machine> {
         plane.machines.iter().filter(|machine| of_kind(machine)).collect()
     };
@@ -42,7 +47,7 @@ pub(super) fn to_delete(plane: &Plane) -> Option<&Machine> {
         all(&|machine| machine.delete_first),
         all(&|machine| outdated(machine) && ill(machine)),
         all(&outdated),
-        all(&|machine| any_is(machine, &|state| state != State::True)),
+        all(&|machine| has_joined(machine) && any_is(machine, &|state| state != State::True)),
         all(&|_| true),
     ];
     let eligible = eligible.into_iter().find(|machines| !machines.is_empty())?;
