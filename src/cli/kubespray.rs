@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use futures::{AsyncBufReadExt, TryStreamExt};
 use kube::Resource;
 use kube::api::{Api, Patch, PatchParams};
@@ -45,7 +46,9 @@ pub(super) enum Command {
     List(ConfigFile),
     /// Print the log of a run
     Log(LogOptions),
-    /// Have kubespray run again for a Provisioning whose run failed, was cancelled or is lost, or for whatever else you like
+    /// Have kubespray run once more for a Provisioning
+    ///
+    /// A run that failed, was cancelled or is lost is not repeated by itself.
     Retry(RetryOptions),
     /// End a run: its processes have ten seconds
     Cancel(OneRun),
@@ -111,9 +114,9 @@ pub(super) struct RetryOptions {
     /// Name of the Provisioning
     #[arg(value_name = "NAME")]
     name: String,
-    /// What to run: cluster, scale or upgrade-cluster; without it what was run last
+    /// What to run [default: what was run last]
     #[arg(long, value_enum)]
-    playbook: Option<Name>,
+    playbook: Option<Again>,
     #[command(flatten)]
     server: Server,
 }
@@ -134,6 +137,14 @@ enum Name {
     RemoveNode,
     UpgradeCluster,
     Reset,
+}
+
+/// What a Provisioning has run.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Again {
+    Cluster,
+    Scale,
+    UpgradeCluster,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
@@ -378,17 +389,6 @@ fn segment(name: &str) -> anyhow::Result<&str> {
 
 /// Asks for one more run, by the annotation that says so.
 fn retry(options: &RetryOptions) -> anyhow::Result<()> {
-    let playbook = match options.playbook {
-        None => None,
-        Some(Name::Cluster) => Some("cluster"),
-        Some(Name::Scale) => Some("scale"),
-        Some(Name::UpgradeCluster) => Some("upgrade-cluster"),
-        Some(Name::RemoveNode | Name::Reset) => {
-            return Err(usage(
-                "a Provisioning has cluster, scale or upgrade-cluster run: others by slipway kubespray run",
-            ));
-        }
-    };
     local::block_on(async {
         let session = options.server.connect().await?;
         let api = Api::<Provisioning>::namespaced(session.client.clone(), &session.namespace);
@@ -398,9 +398,11 @@ fn retry(options: &RetryOptions) -> anyhow::Result<()> {
         };
         let object = api.get(&options.name).await.map_err(said)?;
         let run = object.status.and_then(|status| status.run).unwrap_or_default();
-        let playbook = playbook.unwrap_or(if run.playbook.is_empty() { "cluster" } else { &run.playbook });
-        let asked = format!("{playbook}/{}", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S"));
-        let patch = json!({ "metadata": { "annotations": { ANNOTATION_RUN: asked } } });
+        let asked = options.playbook.and_then(|playbook| playbook.to_possible_value());
+        let last = if run.playbook.is_empty() { "cluster" } else { &run.playbook };
+        let playbook = asked.as_ref().map_or(last, |asked| asked.get_name());
+        let value = format!("{playbook}/{}", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S"));
+        let patch = json!({ "metadata": { "annotations": { ANNOTATION_RUN: value } } });
         api.patch(&options.name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(said)?;
         println!("{playbook} is run for {} when it is its turn: slipway get provisioning {0}", plain(&options.name));
         Ok(())
