@@ -68,8 +68,8 @@ FILES = {
     "etc/systemd/system/kubelet.service.d/10-kubeadm.conf": KUBEADM,
     "etc/sysctl.d/99-kubernetes.conf": "net.ipv4.ip_forward = 1\nnet.bridge.bridge-nf-call-iptables = 1\n",
     "etc/cloud/cloud.cfg.d/90_image.cfg": CLOUD_INIT,
-    # The disk is the machine's, which may be fuller than a node's may be.
-    "etc/default/kubelet": "KUBELET_EXTRA_ARGS=--eviction-hard=memory.available<50Mi,nodefs.available<1%,imagefs.available<1%,nodefs.inodesFree<1%\n",
+    # Memory and disk are the machine's, which may swap, and be fuller than a node's may be.
+    "etc/default/kubelet": "KUBELET_EXTRA_ARGS=--fail-swap-on=false --eviction-hard=memory.available<50Mi,nodefs.available<1%,imagefs.available<1%,nodefs.inodesFree<1%\n",
     # The kernel's log is the machine's.
     "etc/systemd/journald.conf.d/node.conf": "[Journal]\nReadKMsg=no\n",
     # Nobody announces IPv6 routes here, and a start would wait twelve seconds for one.
