@@ -128,7 +128,7 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	PEER=1 python3 tests/api/clients.py python helm go
 	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(QUICK) $(LAB) --test it engine::
 
-cluster: lab rust ## machines that are off become a Kubernetes cluster, which is upgraded and deleted; builds Kubernetes from source once (needs Go)
+cluster: lab rust ## machines that are off become a Kubernetes cluster, which grows, loses a machine, is upgraded, shrinks and goes; builds Kubernetes from source once (needs Go)
 	@tests/lab/packages lab
 	tests/lab/cluster
 

@@ -23,6 +23,14 @@ class Systems:
     def __init__(self, slipway, nodes, namespace="default", version_of=lambda host: programs.KUBERNETES):
         self.slipway, self.nodes, self.namespace, self.version_of = slipway, nodes, namespace, version_of
         self.installed = {}
+        # Hosts whose systems have died, though their machines are switched on.
+        self.dead = set()
+
+    def die(self, name):
+        """A host's system dies, and its BMC knows nothing of it."""
+        say(f"{name}: its system dies")
+        self.nodes.nodes[name].cut_power()
+        self.dead.add(name)
 
     def follow(self):
         """Does what machines would have done since the last call, and returns the nodes by their hosts' names.
@@ -34,11 +42,12 @@ class Systems:
             say(f"{name}: its system is gone")
             self.nodes.nodes[name].remove()
             del self.installed[name]
+            self.dead.discard(name)
         for name, host in hosts.items():
             what = installation(host)
-            if what is not None:
+            if what is not None and name not in self.dead:
                 self.power(name, host, what)
-        return {name: self.nodes.nodes[name] for name in self.installed}
+        return {name: self.nodes.nodes[name] for name in self.installed if name not in self.dead}
 
     def power(self, name, host, what):
         """Starts a host's system, or cuts its power, as the host's own power says."""
