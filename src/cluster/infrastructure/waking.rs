@@ -70,38 +70,24 @@ pub(super) fn clusters(watches: &mut Watches, clusters: &Cache<Slim<Metal3Cluste
     wake::on::<Cluster>(watches, clusters.wakes().clone(), |cluster| {
         named(cluster.namespace(), cluster.spec.infrastructure_ref.as_ref(), "Metal3Cluster")
     });
-    leaving::<Machine>(watches, clusters.clone());
-    leaving::<Metal3Machine>(watches, clusters.clone());
-    let waiting = clusters.clone();
-    let mut known: HashMap<Key, String> = HashMap::new();
-    watches.observe::<Metal3Cluster>(move |change: &Change<'_, Metal3Cluster>| {
-        let (place, now) = match change {
-            Change::Put(object) => (key(*object), endpoint_of(object)),
-            Change::Gone(place) => ((*place).clone(), None),
-            Change::Listed => return,
-        };
-        if known.get(&place) == now.as_ref() {
-            return;
-        }
-        let before = match now {
-            Some(now) => known.insert(place.clone(), now),
-            None => known.remove(&place),
-        };
-        if let Some(before) = before {
-            waiting.wake_mentioning(&wants(&place.0, &before));
-        }
-    });
+    left::<Machine>(watches, clusters.clone(), |machine| machine.labels().get(LABEL_CLUSTER).cloned(), left_by);
+    left::<Metal3Machine>(watches, clusters.clone(), |machine| machine.labels().get(LABEL_CLUSTER).cloned(), left_by);
+    left::<Metal3Cluster>(watches, clusters.clone(), endpoint_of, wants);
 }
 
-/// Has those looked at that wait for a machine of a cluster to be gone, or not of that cluster any more.
-fn leaving<K>(watches: &mut Watches, waiting: Cache<Slim<Metal3Cluster>>)
-where
+/// Has those looked at that wait for what an object is of or has, once it is gone or is of or has something else.
+fn left<K>(
+    watches: &mut Watches,
+    waiting: Cache<Slim<Metal3Cluster>>,
+    of: fn(&K) -> Option<String>,
+    mention: fn(&str, &str) -> Mention,
+) where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
     let mut known: HashMap<Key, String> = HashMap::new();
     watches.observe::<K>(move |change: &Change<'_, K>| {
         let (place, now) = match change {
-            Change::Put(object) => (key(*object), object.labels().get(LABEL_CLUSTER).cloned()),
+            Change::Put(object) => (key(*object), of(object)),
             Change::Gone(place) => ((*place).clone(), None),
             Change::Listed => return,
         };
@@ -113,7 +99,7 @@ where
             None => known.remove(&place),
         };
         if let Some(before) = before {
-            waiting.wake_mentioning(&left_by(&place.0, &before));
+            waiting.wake_mentioning(&mention(&place.0, &before));
         }
     });
 }
