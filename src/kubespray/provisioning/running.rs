@@ -24,8 +24,6 @@ use crate::cluster::workload::{brief, plain_kubeconfig, secret_name};
 use crate::kubespray::runs::{HostKeys, Request, RunOwner, RunStatus, RunVars};
 use crate::log::named;
 
-/// Longest kubeconfig that is kept, in bytes: that of kubespray has 6000.
-const KUBECONFIG_MAX: usize = 256 << 10;
 /// Most nodes that are noted as installed.
 const INSTALLED_MAX: usize = 1000;
 /// How long hosts wait for the end of a run when their object is deleted: a run has ten seconds, and what does not end then is killed.
@@ -155,11 +153,7 @@ impl Provisionings {
             Ok(None) => return Ok(Some(Verdict::no("Missing", "the run left no kubeconfig (kubeconfig_localhost)"))),
             Err(error) => return refused(&error.to_string()),
         };
-        let text = text.expose_secret();
-        if text.len() > KUBECONFIG_MAX {
-            return refused(&format!("the cluster's kubeconfig is longer than {KUBECONFIG_MAX} bytes"));
-        }
-        let plain = match plain_kubeconfig(text.as_bytes()) {
+        let plain = match plain_kubeconfig(text.expose_secret().as_bytes()) {
             Ok(plain) => plain,
             Err(why) => return refused(&format!("the kubeconfig that the first master gave is not kept: {why}")),
         };

@@ -14,8 +14,8 @@ use crate::files;
 
 /// Most bytes of a log that are read at once.
 const LOG_PART_MAX: usize = 1 << 20;
-/// Most bytes of a kubeconfig.
-const KUBECONFIG_MAX: u64 = 1 << 20;
+/// Most bytes of a kubeconfig: that of kubespray has 6000.
+const KUBECONFIG_MAX: u64 = 256 << 10;
 /// Most bytes of the keys of a run's hosts.
 const KNOWN_HOSTS_MAX: u64 = 4 << 20;
 /// Runs of one object that are kept when they are over, and of all objects of a namespace.
@@ -48,7 +48,7 @@ impl Runs {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or is longer than a mebibyte.
+    /// When it cannot be read, or is longer than 256 KiB.
     pub fn kubeconfig(&self, id: &RunId) -> Result<Option<SecretString>, RunsError> {
         let file = self.folder(id).join(ARTIFACTS).join("admin.conf");
         // A playbook could have made a link to what is not the cluster's.
