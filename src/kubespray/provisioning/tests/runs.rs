@@ -10,8 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use super::super::installer::run_id;
 use super::*;
 use crate::api::bpa::{ANNOTATION_RUN, ProvisioningStatus};
-use crate::kubespray::runs::tests::{Place, supervisor};
-use crate::kubespray::runs::{HostKeys, Playbook, Request, RunOwner, RunVars, RunVerdict, Runs};
+use crate::kubespray::runs::tests::{Place, request, supervisor};
+use crate::kubespray::runs::{Request, RunOwner, RunVerdict, Runs};
 use crate::needs;
 
 /// What a play says that is done here instead of on a node.
@@ -342,20 +342,8 @@ async fn a_kubeconfig_that_runs_programs_is_refused_and_a_secret_of_others_is_le
 async fn a_run_whose_object_is_gone_is_ended() {
     let Some(rack) = Rack::new("").await else { return };
     rack.write(&play("all", "    - {name: wait, ansible.builtin.command: sleep 600}\n"));
-    let request = Request {
-        id: "gone".parse().unwrap(),
-        playbook: Playbook::Cluster,
-        inventory: "all: {hosts: {one: }}".into(),
-        vars: RunVars::default(),
-        limit: Vec::new(),
-        expected: Vec::new(),
-        user: None,
-        ssh_key: None,
-        host_keys: HostKeys::FirstContact,
-        secrets: Vec::new(),
-        bounds: Bounds::default(),
-        owner: Some(RunOwner { namespace: NAMESPACE.into(), name: "edge".into(), uid: "another".into() }),
-    };
+    let owner = RunOwner { namespace: NAMESPACE.into(), name: "edge".into(), uid: "another".into() };
+    let request = Request { owner: Some(owner), ..request("gone") };
     let installer = rack.installer();
     installer.begin(&request).await.unwrap();
     // Of the same name, and another one.

@@ -131,7 +131,7 @@ impl Place {
     }
 }
 
-fn request(id: &str) -> Request {
+pub(in crate::kubespray) fn request(id: &str) -> Request {
     Request {
         id: id.parse().unwrap(),
         playbook: Playbook::Cluster,
