@@ -8,10 +8,12 @@ mod rpc;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Client;
 use kube::api::Api;
@@ -33,11 +35,13 @@ const PORT: u16 = 2379;
 const DEADLINE: Duration = Duration::from_secs(15);
 /// How long one node may take until another one is asked.
 const TURN: Duration = Duration::from_secs(6);
+/// Members that are asked at once. What is asked of them all ends before [`DEADLINE`] though sixteen are silent.
+const ASKED_AT_ONCE: usize = 8;
 
 /// etcd of a cluster.
 #[async_trait]
 pub(super) trait Members: Send + Sync {
-    /// What it says, asked at the first of these nodes that answers.
+    /// What it says. The members on all of these nodes are asked: one that is listed may be dead.
     async fn look(&self, nodes: &[String]) -> Result<Etcd, String>;
 
     /// Has the member of another node lead, where that of a node does.
@@ -131,7 +135,7 @@ async fn within<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, S
 #[async_trait]
 impl Members for Tunnelled {
     async fn look(&self, nodes: &[String]) -> Result<Etcd, String> {
-        within(async { look(&mut self.first(nodes).await?).await }).await
+        within(look_at(nodes, TURN, |node| async move { look(&mut self.channel(&node).await?).await })).await
     }
 
     async fn hand_over(&self, from: &str, to: &str) -> Result<(), String> {
@@ -141,6 +145,27 @@ impl Members for Tunnelled {
     async fn remove(&self, id: u64, nodes: &[String]) -> Result<(), String> {
         within(async { remove(&mut self.first(nodes).await?, id).await }).await
     }
+}
+
+/// What the first of these nodes says that answers, and which do not. Who answers has a quorum: it lists the members only then.
+async fn look_at<L>(nodes: &[String], turn: Duration, look: impl Fn(String) -> L) -> Result<Etcd, String>
+where
+    L: Future<Output = Result<Etcd, String>>,
+{
+    let asked: Vec<_> = nodes.iter().map(|node| timeout(turn, look(node.clone()))).collect();
+    let late = |_| Err(format!("no answer within {} s", turn.as_secs()));
+    let answers: Vec<_> =
+        stream::iter(asked).buffered(ASKED_AT_ONCE).map(|answer| answer.unwrap_or_else(late)).collect().await;
+    let (mut etcd, mut silent) = (None, BTreeMap::new());
+    for (node, answer) in nodes.iter().zip(answers) {
+        match answer {
+            Ok(said) => etcd = etcd.or(Some(said)),
+            Err(why) => drop(silent.insert(node.clone(), brief(&why))),
+        }
+    }
+    let why = || silent.iter().map(|(node, why)| format!("{node}: {why}")).collect::<Vec<_>>().join("; ");
+    let etcd = etcd.ok_or_else(why)?;
+    Ok(Etcd { silent, ..etcd })
 }
 
 /// Members, leader and alarms.
@@ -155,7 +180,7 @@ async fn look(channel: &mut Channel) -> Result<Etcd, String> {
     };
     let alarms =
         alarms.alarms.iter().filter(|alarm| alarm.alarm != 0).map(|alarm| (alarm.member_id, word(alarm.alarm)));
-    Ok(Etcd { members, leader: status.leader, alarms: alarms.collect() })
+    Ok(Etcd { members, leader: status.leader, alarms: alarms.collect(), silent: BTreeMap::new() })
 }
 
 /// The members, as a quorum of them says.

@@ -196,6 +196,9 @@ fn examine_member(node: &str, etcd: Option<&Result<Etcd, String>>) -> Verdict {
     if member.learner {
         return Verdict::no("NotHealthy", "The member of etcd has no vote yet");
     }
+    if let Some(why) = etcd.silent.get(node) {
+        return Verdict::unknown(INSPECTION_FAILED, format!("The member of etcd does not answer: {why}"));
+    }
     let alarms: Vec<&str> =
         etcd.alarms.iter().filter(|(id, _)| *id == member.id).map(|(_, alarm)| alarm.as_str()).collect();
     if alarms.is_empty() {
@@ -250,7 +253,7 @@ mod tests {
         Seen {
             nodes: [("n1".to_owned(), fine("n1"))].into(),
             pods: pods.into(),
-            etcd: Some(Ok(Etcd { members: vec![member], leader: 1, alarms: Vec::new() })),
+            etcd: Some(Ok(Etcd { members: vec![member], leader: 1, ..Etcd::default() })),
         }
     }
 
@@ -341,7 +344,7 @@ mod tests {
     fn members_say_how_they_are() {
         let etcd = |change: fn(&mut Etcd)| {
             let member = EtcdMember { id: 7, name: "n1".into(), learner: false };
-            let mut etcd = Etcd { members: vec![member], leader: 7, alarms: Vec::new() };
+            let mut etcd = Etcd { members: vec![member], leader: 7, ..Etcd::default() };
             change(&mut etcd);
             Some(Ok(etcd))
         };
@@ -351,6 +354,8 @@ mod tests {
             (etcd(|etcd| etcd.alarms.push((7, "NOSPACE".into()))), Truth::False),
             (etcd(|etcd| etcd.alarms.push((8, "NOSPACE".into()))), Truth::True),
             (etcd(|etcd| etcd.members.clear()), Truth::False),
+            (etcd(|etcd| drop(etcd.silent.insert("n1".into(), "no answer".into()))), Truth::Unknown),
+            (etcd(|etcd| drop(etcd.silent.insert("n2".into(), "no answer".into()))), Truth::True),
             (Some(Err("no route".into())), Truth::Unknown),
             (None, Truth::Unknown),
         ] {

@@ -12,7 +12,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -145,6 +145,8 @@ pub struct Etcd {
     pub leader: u64,
     /// Alarms, by the number of the member and in a word.
     pub alarms: Vec<(u64, String)>,
+    /// Nodes whose member was asked and does not answer, with why: it is listed whether it lives or not.
+    pub silent: BTreeMap<String, String>,
 }
 
 /// What is known of a control plane, and what is wanted.

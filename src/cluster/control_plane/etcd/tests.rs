@@ -144,6 +144,33 @@ async fn etcd_says_who_it_is() {
 }
 
 #[tokio::test]
+async fn a_member_that_is_listed_and_does_not_answer_is_told() {
+    let well = |node: &str| {
+        let member = EtcdMember { name: node.into(), ..EtcdMember::default() };
+        Ok(Etcd { members: vec![member], ..Etcd::default() })
+    };
+    let turn = Duration::from_millis(20);
+    let nodes = ["a", "b", "c", "d"].map(str::to_owned);
+    let asked = look_at(&nodes, turn, |node| async move {
+        match node.as_str() {
+            "a" => std::future::pending().await,
+            "c" => Err("connection refused".into()),
+            node => well(node),
+        }
+    });
+    let etcd = within(asked).await.unwrap();
+    assert_eq!(etcd.members[0].name, "b");
+    let silent: Vec<_> = etcd.silent.iter().map(|(node, why)| (node.as_str(), why.as_str())).collect();
+    assert_eq!(silent, [("a", "no answer within 0 s"), ("c", "connection refused")]);
+
+    let nodes: Vec<String> = (0..17).map(|number| format!("n{number:02}")).collect();
+    let one = |node: String| async move { if node == "n16" { well(&node) } else { std::future::pending().await } };
+    assert_eq!(within(look_at(&nodes, turn, one)).await.unwrap().silent.len(), 16);
+    let none = within(look_at(&nodes[..2], turn, |_| async { Err("no route".into()) })).await.unwrap_err();
+    assert_eq!(none, "n00: no route; n01: no route");
+}
+
+#[tokio::test]
 async fn members_are_removed_and_the_last_one_stays() {
     let (played, mut channel) = three().await;
     remove(&mut channel, 2).await.unwrap();

@@ -44,7 +44,7 @@ fn of(machines: impl IntoIterator<Item = Machine>) -> Plane {
         initialized: true,
         certificates: true,
         hook_is_last: true,
-        etcd: Some(Etcd { members: members.collect(), leader: 1, alarms: Vec::new() }),
+        etcd: Some(Etcd { members: members.collect(), leader: 1, ..Etcd::default() }),
         now: at(0),
         machines,
         ..Plane::default()

@@ -25,7 +25,7 @@ fn machine(name: &str) -> Shown {
 
 fn members(names: &[&str]) -> Etcd {
     let members = (1..).zip(names).map(|(id, name)| EtcdMember { id, name: (*name).into(), learner: false });
-    Etcd { members: members.collect(), leader: 1, alarms: Vec::new() }
+    Etcd { members: members.collect(), leader: 1, ..Etcd::default() }
 }
 
 struct Case {
