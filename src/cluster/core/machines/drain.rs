@@ -30,8 +30,8 @@ const ATTACHMENTS_MAX: usize = 50_000;
 const ATTACHED_MAX: usize = 1000;
 /// Bytes of a name.
 const NAME_MAX: usize = 253;
-/// On a node that does not answer, a pod that goes for so long will not say that it is gone.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(300);
+/// On a node that does not answer nobody ends a pod and says so: its time to end is this many seconds, and is waited for so long again.
+const GRACE_SECONDS: u32 = 1;
 
 /// What is done about a pod of a node that is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,8 @@ pub(super) fn treat(pod: &Pod, silent: bool, now: Timestamp) -> Treatment {
         return Treatment::Leave;
     }
     if let Some(deleted) = &pod.metadata.deletion_timestamp {
-        let long = silent && now.duration_since(deleted.0) > PATIENCE;
+        // The timestamp is when its time to end is over.
+        let long = silent && now.duration_since(deleted.0) > SignedDuration::from_secs(GRACE_SECONDS.into());
         return if long { Treatment::Leave } else { Treatment::Wait };
     }
     if own.as_deref() == Some("wait-completed") && !over { Treatment::Wait } else { Treatment::Evict }
@@ -85,7 +86,7 @@ pub(super) async fn drain(client: &Client, node: &Node, now: Timestamp) -> Resul
     }
     let more = evicted.len().saturating_sub(PAGE as usize);
     evicted.truncate(PAGE as usize);
-    let evictions: Vec<_> = evicted.into_iter().map(|pod| evict(client.clone(), pod.clone())).collect();
+    let evictions: Vec<_> = evicted.into_iter().map(|pod| evict(client.clone(), pod.clone(), silent)).collect();
     let results: Vec<Option<Result<String, WorkloadError>>> = stream::iter(evictions).buffered(AT_ONCE).collect().await;
     for result in results.into_iter().flatten() {
         waiting.push(result?);
@@ -97,9 +98,10 @@ pub(super) async fn drain(client: &Client, node: &Node, now: Timestamp) -> Resul
 }
 
 /// Evicts a pod: nothing when it is gone, else what is waited for.
-async fn evict(client: Client, pod: Pod) -> Option<Result<String, WorkloadError>> {
+async fn evict(client: Client, pod: Pod, silent: bool) -> Option<Result<String, WorkloadError>> {
     let api = Api::<Pod>::namespaced(client, &pod.namespace().unwrap_or_default());
-    let params = EvictParams { delete_options: Some(DeleteParams::default()), ..EvictParams::default() };
+    let options = DeleteParams { grace_period_seconds: silent.then_some(GRACE_SECONDS), ..DeleteParams::default() };
+    let params = EvictParams { delete_options: Some(options), ..EvictParams::default() };
     match api.evict(&pod.name_any(), &params).await {
         Ok(_) => Some(Ok(format!("{} goes", title(&pod)))),
         Err(kube::Error::Api(error)) if error.is_not_found() => None,
@@ -250,8 +252,9 @@ mod tests {
                 false,
                 Treatment::Evict,
             ),
-            (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:59:00Z"}}), true, Treatment::Wait),
-            (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:30:00Z"}}), true, Treatment::Leave),
+            (json!({"metadata": {"deletionTimestamp": "2026-01-01T01:00:30Z"}}), true, Treatment::Wait),
+            (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:59:59Z"}}), true, Treatment::Wait),
+            (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:59:58Z"}}), true, Treatment::Leave),
             (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:30:00Z"}}), false, Treatment::Wait),
         ];
         for (value, silent, wanted) in rows {
