@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 use serde_json::Value;
 
-use super::{Declared, cluster};
+use super::{Declared, cluster, narrowed};
 
 /// Of a kind with one version.
 pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
@@ -18,9 +18,12 @@ pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
         annotations.insert("api-approved.kubernetes.io".to_owned(), approval);
     }
     let of_metal3 = definition.spec.group == "metal3.io";
-    let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
-    for schema in schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()) {
+    let kind = &definition.spec.names.kind;
+    for version in &mut definition.spec.versions {
+        let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+        let Some(schema) = schema else { continue };
         publish(schema);
+        narrowed::narrow(&version.name, kind, schema);
         if of_metal3 {
             leave_spec_out(schema);
         }

@@ -19,6 +19,8 @@ pub(crate) mod definitions;
 #[cfg(test)]
 pub(crate) mod generated;
 mod mac;
+#[cfg(test)]
+mod narrowed;
 
 pub use conversion::Convert;
 pub use mac::{MacAddress, MacAddressError};
