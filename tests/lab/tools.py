@@ -240,6 +240,8 @@ def prepare(journeys=()):
     """Everything, and where it is, as environment variables for the inside. What only one journey needs, for it only."""
     if "gokrazy" in journeys:
         os.environ["SLIPWAY_LAB_GOKRAZY"] = str(gokrazy())
+    if "kubespray" in journeys:
+        os.environ["SLIPWAY_LAB_ANSIBLE"] = str(ansible())
     os.environ["SLIPWAY_LAB_VENV"] = str(emulators())
     os.environ["SLIPWAY_LAB_KUBECTL"] = str(kubectl())
     os.environ["SLIPWAY_LAB_KERNEL"] = str(kernel_package())
@@ -247,7 +249,7 @@ def prepare(journeys=()):
 
 
 def prepared(name):
-    """Where `prepare` put something: VENV, KUBECTL, KERNEL, IMAGE or GOKRAZY."""
+    """Where `prepare` put something: VENV, KUBECTL, KERNEL, IMAGE, GOKRAZY or ANSIBLE."""
     value = os.environ.get(f"SLIPWAY_LAB_{name}")
     if not value:
         raise LabError(f"{name.lower()} was not prepared; the rack is started by tests/lab/rack")
