@@ -145,6 +145,9 @@ enum Again {
     Cluster,
     Scale,
     UpgradeCluster,
+    RemoveNode,
+    /// As remove-node, of workers that are dead: nothing is done on them
+    RemoveNodeUngraceful,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {

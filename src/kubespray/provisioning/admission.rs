@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::next::Standing;
-use super::wanted::{SpecFault, read, removed};
+use super::wanted::{SpecFault, changed, read};
 use crate::api::bpa::Provisioning;
 use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation};
 
@@ -23,7 +23,7 @@ pub fn provisioning(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError
     let known = old.as_ref().and_then(|old| read(old).err()).unwrap_or_default();
     let mut faults = read(&new).err().unwrap_or_default();
     faults.retain(|fault| !known.contains(fault));
-    faults.extend(old.iter().flat_map(|old| removed(old, &new)));
+    faults.extend(old.iter().flat_map(|old| changed(old, &new)));
     let late = |old: &Provisioning| late_masters(old, &new).filter(|_| late_masters(old, old).is_none());
     faults.extend(old.iter().filter_map(late));
     let error = |fault: SpecFault| FieldError::new(FieldFault::Invalid, fault.path, fault.why);
@@ -34,7 +34,7 @@ pub fn provisioning(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError
 fn late_masters(old: &Provisioning, new: &Provisioning) -> Option<SpecFault> {
     let installed = &old.status.as_ref()?.installed;
     let nodes = read(new).ok()?.nodes;
-    let why = Standing { nodes: &nodes, installed, run: None, asked: None }.refused_masters()?;
+    let why = Standing { nodes: &nodes, installed, leaving: &[], run: None, asked: None }.refused_masters()?;
     Some(SpecFault { path: "spec.masters".into(), why })
 }
 

@@ -19,8 +19,9 @@ use super::claim;
 use super::cluster_inventory::cluster_inventory;
 use super::installer::Installer;
 use super::known_hosts::Marks;
+use super::leaving::{last_place, leaving};
 use super::made::{self, MadeError};
-use super::next::{SUCCEEDED, Standing};
+use super::next::{Kind, STARTING, SUCCEEDED, Standing};
 use super::progress::{self, Phase, Told};
 use super::rack::RackHost;
 use super::running::{Begin, Going, is_ready, marks_of};
@@ -105,6 +106,8 @@ enum After {
 pub struct Ready<'r> {
     /// Its nodes.
     pub nodes: &'r [WantedNode],
+    /// Those that are in the cluster, are wanted no more, and are in the inventory all the same.
+    pub leaving: Vec<String>,
     /// The inventory, as it was made just now.
     pub inventory: Inventory,
     /// What is installed at which address.
@@ -189,14 +192,20 @@ impl Provisionings {
     /// Takes hosts, and runs kubespray when all can be reached.
     async fn judge(&self, look: &mut Look<'_>, cluster: &WantedCluster) -> Result<(Told, After), LookError> {
         let run = look.status.run.as_ref();
-        let standing = Standing { nodes: &cluster.nodes, installed: &look.status.installed, run, asked: None };
+        let standing =
+            Standing { nodes: &cluster.nodes, installed: &look.status.installed, leaving: &[], run, asked: None };
         if let Some(why) = standing.refused_masters() {
             return Ok((Told::of_hosts(Phase::Invalid, why), After::Again(LOOK_AGAIN)));
         }
         let is_whole = !look.status.installed.is_empty()
             && standing.new_nodes().is_empty()
             && run.is_some_and(|run| run.state == SUCCEEDED);
-        let Followed { told, status, ready } = self.follow(look, cluster).await?;
+        let mut rack = self.rack(&look.namespace).await?;
+        self.mend(look, &mut rack).await?;
+        if let Some(done) = self.see_off(look, cluster, &mut rack).await? {
+            return Ok(done);
+        }
+        let Followed { told, status, ready } = self.follow(look, cluster, rack).await?;
         *look.status = status;
         let Some(ready) = ready else {
             // What was installed is not gone for a host that is not well.
@@ -205,23 +214,88 @@ impl Provisionings {
             let told = if stays_ready { Told { phase: Phase::Ready, message: waits, ..told } } else { told };
             return Ok((told, After::Again(LOOK_AGAIN)));
         };
-        Ok(match self.go_on(look.object, look.status, &ready).await? {
+        let going = self.go_on(look.object, look.status, &ready).await?;
+        Ok(self.after(going))
+    }
+
+    fn after(&self, going: Going) -> (Told, After) {
+        match going {
             Going::Rests(told) => (told, After::Again(LOOK_AGAIN)),
             Going::Waits(told) => (told, After::Again(TURN.min(self.quiet))),
             Going::Begins(told, begin) => (told, After::Begin(begin)),
-        })
+        }
+    }
+
+    /// Sees to nodes that are wanted no more, before anything else: those that are in the cluster are taken out of it by a run, and
+    /// hosts of others are let go. `None` when there is nothing to wait for.
+    async fn see_off(
+        &self,
+        look: &mut Look<'_>,
+        cluster: &WantedCluster,
+        rack: &mut Vec<RackHost>,
+    ) -> Result<Option<(Told, After)>, LookError> {
+        // What was noted with these nodes is begun with them.
+        let noted = look.status.run.as_ref().filter(|run| run.state == STARTING);
+        if noted.is_some_and(|run| !Kind::of(&run.playbook).is_some_and(Kind::removes)) {
+            return Ok(None);
+        }
+        let seen = leaving(&look.name, look.status, cluster, rack);
+        if let Some(master) = seen.master {
+            let why = format!(
+                "{master} is a master of the cluster, and no Provisioning takes one out of it: each is a member of etcd.                  Add it again, or make the cluster anew"
+            );
+            return Ok(Some((Told::of_hosts(Phase::Invalid, why), After::Again(LOOK_AGAIN))));
+        }
+        for host in &seen.free {
+            self.let_go(look.object, &look.namespace, host).await?;
+        }
+        rack.retain(|host| !seen.free.iter().any(|name| name == host.name()));
+        let Some(first) = seen.workers.first() else { return Ok(None) };
+        if self.installer.is_none() {
+            let why = format!(
+                "{} is still in the cluster: [kubespray] of slipway.toml names no checkout to take it out by",
+                first.name
+            );
+            return Ok(Some((Told::of_cluster(Phase::InventoryReady, why), After::Again(LOOK_AGAIN))));
+        }
+        let is_there = |node: &&WantedNode| look.status.installed.iter().any(|name| name == node.name.as_str());
+        let nodes: Vec<WantedNode> = cluster.nodes.iter().filter(is_there).chain(&seen.workers).cloned().collect();
+        let user_data = made::user_data_name(&look.name);
+        let mut places = Vec::new();
+        for node in &nodes {
+            match last_place(&look.name, node, look.status, rack, &user_data) {
+                Ok(place) => places.push((node, place)),
+                Err(why) => {
+                    let why = format!("{} is to leave the cluster, and {why}", first.name);
+                    return Ok(Some((Told::of_cluster(Phase::InventoryReady, why), After::Again(LOOK_AGAIN))));
+                }
+            }
+        }
+        let inventory = match cluster_inventory(cluster, &places) {
+            Ok(inventory) => inventory,
+            Err(why) => {
+                return Ok(Some((Told::of_cluster(Phase::InventoryReady, why.to_string()), After::Again(LOOK_AGAIN))));
+            }
+        };
+        let leaving = seen.workers.iter().map(|node| node.name.to_string()).collect();
+        let ready = Ready { nodes: &nodes, leaving, inventory, marks: marks_of(rack, &look.name) };
+        let going = self.go_on(look.object, look.status, &ready).await?;
+        Ok(Some(self.after(going)))
     }
 
     /// Takes hosts, and makes the inventory when all can be reached.
-    async fn follow<'r>(&self, look: &Look<'_>, cluster: &'r WantedCluster) -> Result<Followed<'r>, LookError> {
+    async fn follow<'r>(
+        &self,
+        look: &Look<'_>,
+        cluster: &'r WantedCluster,
+        mut rack: Vec<RackHost>,
+    ) -> Result<Followed<'r>, LookError> {
         let mut status = look.status.clone();
         status.hosts_yaml = None;
         let stays = |phase: Phase, message: String, status| {
             Ok(Followed { told: Told::of_hosts(phase, message), status, ready: None })
         };
         let user_data = made::user_data_name(&look.name);
-        let mut rack = self.rack(&look.namespace).await?;
-        self.mend(look, &cluster.nodes, &mut rack).await?;
         let has_image = look.object.spec.image.is_some();
         let mut given = seats((&look.namespace, &look.name), &cluster.nodes, &rack, has_image);
         progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
@@ -263,17 +337,16 @@ impl Provisionings {
         status.hosts_yaml = Some(inventory.yaml());
         status.inventory = Some(made::inventory_name(&look.name));
         let marks = marks_of(&rack, &look.name);
-        let ready = Some(Ready { nodes: &cluster.nodes, inventory, marks });
+        let ready = Some(Ready { nodes: &cluster.nodes, leaving: Vec::new(), inventory, marks });
         Ok(Followed { told: Told::of_hosts(Phase::InventoryReady, ""), status, ready })
     }
 
     /// Has each host be the node that the status says it is: whoever may write hosts may have written something else there, and a host
     /// that is no node would be nobody's.
-    async fn mend(&self, look: &Look<'_>, nodes: &[WantedNode], rack: &mut [RackHost]) -> Result<(), LookError> {
+    async fn mend(&self, look: &Look<'_>, rack: &mut [RackHost]) -> Result<(), LookError> {
         let hosts = self.hosts(&look.namespace);
         let known = look.status.nodes.iter().filter_map(|node| Some((node.host.as_deref()?, node.name.as_str())));
-        let known: HashMap<&str, &str> =
-            known.filter(|(_, name)| nodes.iter().any(|node| node.name.as_str() == *name)).collect();
+        let known: HashMap<&str, &str> = known.collect();
         for host in rack.iter_mut().filter(|host| host.is_of(&look.name)) {
             let Some(node) = known.get(host.name()).copied() else { continue };
             if host.seat.as_ref().is_some_and(|(_, of)| of == node) {
@@ -334,25 +407,28 @@ impl Provisionings {
 
     /// Lets all hosts go, and the object after them. A host whose letting go is refused is left to whoever can mend it.
     async fn release(&self, object: &Provisioning, namespace: &str) -> Result<(), LookError> {
-        let name = object.name_any();
-        let user_data = made::user_data_name(&name);
-        let hosts = self.hosts(namespace);
-        for host in self.rack(namespace).await?.iter().filter(|host| host.is_of(&name)) {
-            let Some(found) = hosts.get_opt(host.name()).await? else { continue };
-            let Some(patch) = claim::release(&found, object, &user_data) else { continue };
-            match hosts.patch(host.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
-                Ok(_) => {
-                    info!(host = %named(namespace, host.name()), provisioning = %named(namespace, &name), "a node's host was let go");
-                }
-                Err(kube::Error::Api(error)) if error.is_not_found() => {}
-                Err(kube::Error::Api(error)) if error.code == 422 => {
-                    warn!(host = %named(namespace, host.name()), provisioning = %named(namespace, &name), %error, "a host cannot be let go: take its consumerRef away by hand");
-                }
-                Err(error) => return Err(error.into()),
-            }
+        for host in self.rack(namespace).await?.iter().filter(|host| host.is_of(&object.name_any())) {
+            self.let_go(object, namespace, host.name()).await?;
         }
         let api = Api::<Provisioning>::namespaced(self.client.clone(), namespace);
         Ok(objects::release(&api, object, FINALIZER).await?)
+    }
+
+    async fn let_go(&self, object: &Provisioning, namespace: &str, host: &str) -> Result<(), LookError> {
+        let (name, hosts) = (object.name_any(), self.hosts(namespace));
+        let Some(found) = hosts.get_opt(host).await? else { return Ok(()) };
+        let Some(patch) = claim::release(&found, object, &made::user_data_name(&name)) else { return Ok(()) };
+        match hosts.patch(host, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => {
+                info!(host = %named(namespace, host), provisioning = %named(namespace, &name), "a node's host was let go");
+            }
+            Err(kube::Error::Api(error)) if error.is_not_found() => {}
+            Err(kube::Error::Api(error)) if error.code == 422 => {
+                warn!(host = %named(namespace, host), provisioning = %named(namespace, &name), %error, "a host cannot be let go: take its consumerRef away by hand");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 
     /// Writes the status where it says something new, and tells of a new phase. Whether all is told: what is not decisive waits a

@@ -10,6 +10,7 @@ mod cluster_inventory;
 mod controller;
 mod installer;
 mod known_hosts;
+mod leaving;
 mod log_view;
 mod made;
 mod next;

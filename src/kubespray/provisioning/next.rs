@@ -1,7 +1,8 @@
 //! Which run of kubespray comes next, if one does. Pure.
 //!
-//! The first one installs the cluster. Workers that come later are added by `scale`, which touches only them. Whatever failed is not
-//! repeated by itself: the annotation `bpa.akraino.org/run` asks for another run.
+//! The first one installs the cluster. Workers that are wanted no more are taken out of it by `remove-node`, before anything else is
+//! done; those that come later are added by `scale`, which touches only them. Whatever failed is not repeated by itself: the annotation
+//! `bpa.akraino.org/run` asks for another run.
 
 use super::wanted::WantedNode;
 use crate::api::bpa::{ANNOTATION_RUN, RunProgress};
@@ -27,10 +28,14 @@ pub enum Kind {
     Scale,
     /// Upgrades it to what the checkout has.
     Upgrade,
+    /// Takes workers out of it, which are drained and emptied.
+    Remove,
+    /// Takes workers out of it that do not answer any more, and does not try to reach them.
+    RemoveUngraceful,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Cluster, Self::Scale, Self::Upgrade];
+    const ALL: [Self; 5] = [Self::Cluster, Self::Scale, Self::Upgrade, Self::Remove, Self::RemoveUngraceful];
 
     /// As status and annotation have it.
     pub fn word(self) -> &'static str {
@@ -38,19 +43,28 @@ impl Kind {
             Self::Cluster => "cluster",
             Self::Scale => "scale",
             Self::Upgrade => "upgrade-cluster",
+            Self::Remove => "remove-node",
+            Self::RemoveUngraceful => "remove-node-ungraceful",
         }
     }
 
-    /// What is run.
-    pub fn playbook(self) -> Playbook {
+    /// What is run; `nodes` are those that it removes, if it does.
+    pub fn playbook(self, nodes: &[String]) -> Playbook {
         match self {
             Self::Cluster => Playbook::Cluster,
             Self::Scale => Playbook::Scale,
             Self::Upgrade => Playbook::UpgradeCluster,
+            Self::Remove | Self::RemoveUngraceful => Playbook::RemoveNode { nodes: nodes.to_vec() },
         }
     }
 
-    fn of(word: &str) -> Option<Self> {
+    /// Whether it takes nodes out of the cluster.
+    pub fn removes(self) -> bool {
+        matches!(self, Self::Remove | Self::RemoveUngraceful)
+    }
+
+    /// The kind that a status or an annotation names.
+    pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 }
@@ -77,6 +91,8 @@ pub struct Wish {
     pub kind: Kind,
     /// Only these nodes; empty: all.
     pub limit: Vec<String>,
+    /// Whether it is what the annotation asks for.
+    pub is_asked: bool,
 }
 
 /// What is known when the next run is looked for.
@@ -86,6 +102,8 @@ pub struct Standing<'s> {
     pub nodes: &'s [WantedNode],
     /// Those that were installed.
     pub installed: &'s [String],
+    /// Those of them that are wanted no more, and are none of `nodes`.
+    pub leaving: &'s [String],
     /// The run that was begun last.
     pub run: Option<&'s RunProgress>,
     /// The annotation.
@@ -113,30 +131,47 @@ impl Standing<'_> {
 pub fn next(standing: &Standing<'_>) -> Next {
     let number = standing.run.map_or(0, |run| run.number).max(0);
     let new: Vec<String> = standing.new_nodes().iter().map(|node| node.name.to_string()).collect();
-    let begin = |number, kind| {
+    let begin = |number, kind, is_asked| {
         let limit = if kind == Kind::Scale { new.clone() } else { Vec::new() };
-        Next::Begin(Wish { number, kind, limit })
+        Next::Begin(Wish { number, kind, limit, is_asked })
     };
-    if let Some(run) = standing.run.filter(|run| run.state == STARTING) {
+    let last = standing.run.map(|run| Kind::of(&run.playbook).unwrap_or(Kind::Cluster));
+    // Noted to remove nodes that are wanted again: there is nothing to be done.
+    let is_void = standing.leaving.is_empty() && last.is_some_and(Kind::removes);
+    if let Some((run, kind)) = standing.run.zip(last).filter(|(run, _)| run.state == STARTING && !is_void) {
         // It was noted, and not begun.
-        return begin(number, Kind::of(&run.playbook).unwrap_or(Kind::Cluster));
+        return begin(number, kind, run.asked.as_deref() == standing.asked && run.asked.is_some());
     }
     let Some(one_more) = number.checked_add(1) else { return Next::Refuse("there were too many runs".into()) };
-    let Some(run) = standing.run else { return begin(one_more, Kind::Cluster) };
-    if let Some(asked) = standing.asked.filter(|asked| run.asked.as_deref() != Some(*asked)) {
-        return match asked_for(asked) {
+    let Some(run) = standing.run else { return begin(one_more, Kind::Cluster, standing.asked.is_some()) };
+    let is_well = run.state == SUCCEEDED || (run.state == STARTING && is_void);
+    let asked = standing.asked.filter(|asked| run.asked.as_deref() != Some(*asked)).map(asked_for);
+    if let Some(first) = standing.leaving.first() {
+        return match asked {
+            Some(Ok(kind)) if kind.removes() => begin(one_more, kind, true),
+            _ if is_well => begin(one_more, Kind::Remove, false),
+            Some(Ok(_)) => Next::Refuse(format!("{ANNOTATION_RUN}: {first} is removed first, by remove-node/1")),
+            Some(Err(why)) => Next::Refuse(why),
+            None => Next::Stuck,
+        };
+    }
+    if let Some(asked) = asked {
+        return match asked {
             Err(why) => Next::Refuse(why),
-            Ok(Kind::Scale) if standing.installed.is_empty() => begin(one_more, Kind::Cluster),
+            Ok(Kind::Scale) if standing.installed.is_empty() => begin(one_more, Kind::Cluster, true),
             Ok(Kind::Scale) if new.is_empty() => {
                 Next::Refuse(format!("{ANNOTATION_RUN}: scale adds workers, and there is no new one"))
             }
-            Ok(kind) => begin(one_more, kind),
+            Ok(kind) if kind.removes() => {
+                Next::Refuse(format!("{ANNOTATION_RUN}: no node is to be removed: take it out of spec.workers"))
+            }
+            Ok(kind) => begin(one_more, kind, true),
         };
     }
-    match run.state == SUCCEEDED {
+    match is_well {
         false => Next::Stuck,
         true if new.is_empty() => Next::Rest,
-        true => begin(one_more, if standing.installed.is_empty() { Kind::Cluster } else { Kind::Scale }),
+        true => begin(one_more, if standing.installed.is_empty() { Kind::Cluster } else { Kind::Scale }, false),
     }
 }
 
@@ -144,7 +179,7 @@ pub fn next(standing: &Standing<'_>) -> Next {
 fn asked_for(asked: &str) -> Result<Kind, String> {
     let kind = Some(asked).filter(|asked| asked.len() <= ASKED_MAX);
     kind.and_then(|asked| Kind::of(asked.split('/').next()?))
-        .ok_or_else(|| format!("{ANNOTATION_RUN} is no playbook and a word: cluster/1, scale/1 or upgrade-cluster/1"))
+        .ok_or_else(|| format!("{ANNOTATION_RUN} is no playbook and a word, as cluster/1 or upgrade-cluster/1"))
 }
 
 /// The value of the annotation that is kept with a run.
@@ -169,7 +204,12 @@ mod tests {
             Some(RunProgress { number, state, playbook, asked, ..RunProgress::default() })
         };
         let begin = |number, kind, limit: &[&str]| {
-            Next::Begin(Wish { number, kind, limit: limit.iter().map(|name| (*name).to_owned()).collect() })
+            let limit = limit.iter().map(|name| (*name).to_owned()).collect();
+            Next::Begin(Wish { number, kind, limit, is_asked: false })
+        };
+        let asked_begin = |number, kind, limit: &[&str]| match begin(number, kind, limit) {
+            Next::Begin(wish) => Next::Begin(Wish { is_asked: true, ..wish }),
+            other => other,
         };
         let refuse = |part: &str| Next::Refuse(part.to_owned());
         type Row<'r> = (&'r [&'r str], Option<RunProgress>, Option<&'r str>, Next);
@@ -177,7 +217,7 @@ mod tests {
         let rows: Vec<Row<'_>> = vec![
             (&[], None, None, begin(1, Kind::Cluster, &[])),
             // What the first run is asked for is that run.
-            (&[], None, Some("scale/1"), begin(1, Kind::Cluster, &[])),
+            (&[], None, Some("scale/1"), asked_begin(1, Kind::Cluster, &[])),
             (&[], run(1, STARTING, "cluster", None), None, begin(1, Kind::Cluster, &[])),
             (&["m"], run(2, STARTING, "scale", None), Some("cluster/9"), begin(2, Kind::Scale, &["w", "x"])),
             (&all, run(1, SUCCEEDED, "cluster", None), None, Next::Rest),
@@ -185,11 +225,16 @@ mod tests {
             (&[], run(1, "Failed", "cluster", None), None, Next::Stuck),
             (&["m", "w"], run(2, "Failed", "scale", None), None, Next::Stuck),
             (&["m", "w"], run(2, LOST, "scale", Some("a")), Some("a"), Next::Stuck),
-            (&["m", "w"], run(2, LOST, "scale", None), Some("scale/1"), begin(3, Kind::Scale, &["x"])),
-            (&[], run(1, "Cancelled", "cluster", None), Some("scale/1"), begin(2, Kind::Cluster, &[])),
+            (&["m", "w"], run(2, LOST, "scale", None), Some("scale/1"), asked_begin(3, Kind::Scale, &["x"])),
+            (&[], run(1, "Cancelled", "cluster", None), Some("scale/1"), asked_begin(2, Kind::Cluster, &[])),
             (&all, run(3, SUCCEEDED, "scale", Some("cluster/1")), Some("cluster/1"), Next::Rest),
-            (&all, run(3, SUCCEEDED, "scale", Some("cluster/1")), Some("cluster/2"), begin(4, Kind::Cluster, &[])),
-            (&all, run(3, SUCCEEDED, "scale", None), Some("upgrade-cluster"), begin(4, Kind::Upgrade, &[])),
+            (
+                &all,
+                run(3, SUCCEEDED, "scale", Some("cluster/1")),
+                Some("cluster/2"),
+                asked_begin(4, Kind::Cluster, &[]),
+            ),
+            (&all, run(3, SUCCEEDED, "scale", None), Some("upgrade-cluster"), asked_begin(4, Kind::Upgrade, &[])),
             (&all, run(3, SUCCEEDED, "scale", None), Some("scale/7"), refuse("no new one")),
             (&all, run(3, SUCCEEDED, "scale", None), Some("reset/7"), refuse("no playbook")),
             (&all, run(3, SUCCEEDED, "scale", None), Some("../../x"), refuse("no playbook")),
@@ -197,7 +242,7 @@ mod tests {
         ];
         for (installed, run, asked, wanted) in rows {
             let installed: Vec<String> = installed.iter().map(|name| (*name).to_owned()).collect();
-            let standing = Standing { nodes: &nodes, installed: &installed, run: run.as_ref(), asked };
+            let standing = Standing { nodes: &nodes, installed: &installed, leaving: &[], run: run.as_ref(), asked };
             match (next(&standing), wanted) {
                 (Next::Refuse(why), Next::Refuse(part)) => assert!(why.contains(&part), "{why}"),
                 (found, wanted) => assert_eq!(found, wanted, "{standing:?}"),
@@ -206,12 +251,54 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_are_wanted_no_more_are_removed_before_anything_else() {
+        let cluster = json!({"masters": [{"m": {"cpu": 1}}], "workers": [{"w": {"cpu": 1}}, {"x": {"cpu": 1}}]});
+        let nodes = read(&object(cluster)).unwrap().nodes;
+        let run = |state: &str, playbook: &str, asked: Option<&str>| {
+            let (state, playbook, asked) = (state.into(), playbook.into(), asked.map(Into::into));
+            RunProgress { number: 1, state, playbook, asked, ..RunProgress::default() }
+        };
+        let begin = |number, kind, is_asked| Next::Begin(Wish { number, kind, limit: Vec::new(), is_asked });
+        let refuse = |part: &str| Next::Refuse(part.to_owned());
+        let rows = [
+            (run(SUCCEEDED, "cluster", None), None, begin(2, Kind::Remove, false)),
+            // What is asked for comes when they are gone.
+            (run(SUCCEEDED, "cluster", None), Some("cluster/1"), begin(2, Kind::Remove, false)),
+            (run(SUCCEEDED, "cluster", None), Some("remove-node-ungraceful/1"), begin(2, Kind::RemoveUngraceful, true)),
+            (run(STARTING, "remove-node", None), None, begin(1, Kind::Remove, false)),
+            (run("Failed", "remove-node", None), None, Next::Stuck),
+            (run("Failed", "scale", None), None, Next::Stuck),
+            (run("Failed", "remove-node", None), Some("remove-node/1"), begin(2, Kind::Remove, true)),
+            (run(LOST, "remove-node", None), Some("remove-node-ungraceful/1"), begin(2, Kind::RemoveUngraceful, true)),
+            (run("Failed", "remove-node", Some("remove-node/1")), Some("remove-node/1"), Next::Stuck),
+            (run("Failed", "remove-node", None), Some("cluster/1"), refuse("gone is removed first")),
+            (run("Failed", "remove-node", None), Some("x"), refuse("no playbook")),
+        ];
+        let installed = ["m", "w", "x", "gone"].map(str::to_owned);
+        let gone = ["gone".to_owned()];
+        let of = |run: &RunProgress, asked: Option<&str>, leaving: &[String]| {
+            next(&Standing { nodes: &nodes, installed: &installed, leaving, run: Some(run), asked })
+        };
+        for (run, asked, wanted) in rows {
+            match (of(&run, asked, &gone), wanted) {
+                (Next::Refuse(why), Next::Refuse(part)) => assert!(why.contains(&part), "{why}"),
+                (found, wanted) => assert_eq!(found, wanted, "{run:?} {asked:?}"),
+            }
+        }
+        // Without such nodes nothing of the kind is begun, noted or asked for.
+        let noted = run(STARTING, "remove-node", None);
+        assert_eq!(of(&noted, None, &[]), Next::Rest);
+        let asked = of(&run(SUCCEEDED, "cluster", None), Some("remove-node/1"), &[]);
+        assert!(matches!(&asked, Next::Refuse(why) if why.contains("no node is to be removed")), "{asked:?}");
+    }
+
+    #[test]
     fn masters_are_added_before_the_cluster_is_installed_and_not_after() {
         let three = json!({"masters": [{"a": {"cpu": 1}}, {"b": {"cpu": 1}}, {"c": {"cpu": 1}}]});
         let nodes = read(&object(three)).unwrap().nodes;
         let refused = |installed: &[&str]| {
             let installed: Vec<String> = installed.iter().map(|name| (*name).to_owned()).collect();
-            Standing { nodes: &nodes, installed: &installed, run: None, asked: None }.refused_masters()
+            Standing { nodes: &nodes, installed: &installed, leaving: &[], run: None, asked: None }.refused_masters()
         };
         assert_eq!(refused(&[]), None);
         assert_eq!(refused(&["a", "b", "c"]), None);

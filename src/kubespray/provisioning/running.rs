@@ -15,7 +15,7 @@ use super::controller::{LookError, Provisionings, Ready};
 use super::installer::{Installer, Seen, is_open, run_id};
 use super::known_hosts::{HostKey, Marks, learned, marks, read, text, valid};
 use super::made::{self, MadeError};
-use super::next::{LOST, Next, STARTING, SUCCEEDED, Standing, Wish, kept, next};
+use super::next::{Kind, LOST, Next, STARTING, SUCCEEDED, Standing, Wish, kept, next};
 use super::places::Place;
 use super::progress::{self, Phase, Told};
 use crate::api::bpa::{ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
@@ -115,7 +115,10 @@ impl Provisionings {
             }
             Ok(()) => {}
         }
-        if run.state == SUCCEEDED {
+        let kind = Kind::of(&run.playbook).unwrap_or(Kind::Cluster);
+        if run.state == SUCCEEDED && kind.removes() {
+            status.installed.retain(|name| !seen.expected.contains(name));
+        } else if run.state == SUCCEEDED {
             let new = seen.expected.iter().filter(|name| !status.installed.contains(name)).cloned();
             let new: Vec<String> = new.take(INSTALLED_MAX.saturating_sub(status.installed.len())).collect();
             status.installed.extend(new);
@@ -175,12 +178,15 @@ impl Provisionings {
         let waits = |why: String| Ok(Going::Waits(Told::of_cluster(Phase::InventoryReady, why)));
         let Some(installer) = &self.installer else { return rests(by_hand(object)) };
         let (run, asked) = (status.run.as_ref(), asked(object));
-        let standing = Standing { nodes: ready.nodes, installed: &status.installed, run, asked };
+        let standing =
+            Standing { nodes: ready.nodes, installed: &status.installed, leaving: &ready.leaving, run, asked };
         let wish = match next(&standing) {
             Next::Rest => return rests(is_ready(status)),
             Next::Stuck => return rests(is_stuck(object, status)),
             Next::Refuse(why) => {
-                let is_done = run.is_some_and(|run| run.state == SUCCEEDED) && standing.new_nodes().is_empty();
+                let is_done = run.is_some_and(|run| run.state == SUCCEEDED)
+                    && standing.new_nodes().is_empty()
+                    && ready.leaving.is_empty();
                 return rests(Told::of_cluster(if is_done { Phase::Ready } else { Phase::Failed }, why));
             }
             Next::Begin(wish) => wish,
@@ -205,7 +211,7 @@ impl Provisionings {
             id: request.id.to_string(),
             playbook: wish.kind.word().into(),
             appliance: installer.appliance().into(),
-            asked: kept(asked),
+            asked: if wish.is_asked { kept(asked) } else { run.and_then(|run| run.asked.clone()) },
             state: STARTING.into(),
             started_at: Some(Time(Timestamp::now())),
             ..RunProgress::default()
@@ -229,13 +235,21 @@ impl Provisionings {
     ) -> Result<Request, LookError> {
         let key = made::private_key(&self.client, object).await?;
         let known = valid(read(&made::known_hosts(&self.client, object).await?), &ready.marks);
-        let vars = json!({"kubeconfig_localhost": true, "kubectl_localhost": false});
+        let vars = match wish.kind {
+            Kind::Remove => json!({}),
+            // Nothing is emptied on a machine that does not answer, and its pods end when somebody says so.
+            Kind::RemoveUngraceful => json!({"reset_nodes": false, "allow_ungraceful_removal": true}),
+            _ => json!({"kubeconfig_localhost": true, "kubectl_localhost": false}),
+        };
         let vars = vars.as_object().cloned().unwrap_or_else(Map::new);
-        let all = || ready.nodes.iter().map(|node| node.name.to_string()).collect();
-        let expected = if wish.limit.is_empty() { all() } else { wish.limit.clone() };
+        let expected = match wish.kind {
+            Kind::Remove | Kind::RemoveUngraceful => ready.leaving.clone(),
+            _ if wish.limit.is_empty() => ready.nodes.iter().map(|node| node.name.to_string()).collect(),
+            _ => wish.limit.clone(),
+        };
         let request = Request {
             id: run_id(&owner.uid, wish.number)?,
-            playbook: wish.kind.playbook(),
+            playbook: wish.kind.playbook(&ready.leaving),
             inventory: ready.inventory.yaml(),
             vars: RunVars::of_administrator(vars).unwrap_or_default(),
             limit: wish.limit.clone(),
@@ -307,8 +321,14 @@ pub fn is_ready(status: &ProvisioningStatus) -> Told {
 fn is_stuck(object: &Provisioning, status: &ProvisioningStatus) -> Told {
     let run = status.run.clone().unwrap_or_default();
     let (name, playbook) = (object.name_any(), &run.playbook);
+    let by_force = match Kind::of(playbook).is_some_and(Kind::removes) {
+        true => {
+            format!(". For machines that are dead: slipway kubespray retry {name} --playbook remove-node-ungraceful")
+        }
+        false => String::new(),
+    };
     let message = format!(
-        "{} {}. It is not repeated by itself: slipway kubespray retry {name}, or the annotation {ANNOTATION_RUN}={playbook}/{}",
+        "{} {}. It is not repeated by itself: slipway kubespray retry {name}, or the annotation {ANNOTATION_RUN}={playbook}/{}{by_force}",
         of(&run),
         run.message,
         run.number.saturating_add(1)

@@ -54,7 +54,16 @@ pub fn seats<'h>(
     let mut seats: Vec<Option<Seat<'h>>> = Vec::new();
     let its: HashMap<&str, &RackHost> = rack.of(owner).rev().collect();
     for node in nodes {
-        seats.push(its.get(node.name.as_str()).copied().map(Seat::Has));
+        let had = its.get(node.name.as_str()).copied();
+        // A name that comes again may mean another machine.
+        let other = node.mac.and_then(|mac| had.filter(|host| host.boot != Some(mac) && !host.cards.contains(&mac)));
+        let is_other = |host: &RackHost| {
+            format!(
+                "BareMetalHost {} is this node, and has no such MAC address: remove the node, and add it when it is gone",
+                host.name()
+            )
+        };
+        seats.push(other.map(|host| Seat::None(is_other(host))).or(had.map(Seat::Has)));
     }
     // What anybody of this Provisioning has is nobody else's.
     rack.taken.extend(hosts.iter().filter(|host| host.is_of(owner)).map(RackHost::name));

@@ -259,7 +259,7 @@ async fn what_is_anothers_is_neither_taken_nor_read_nor_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn specs_that_make_no_sense_are_refused_and_nodes_are_never_taken_away() {
+async fn specs_that_make_no_sense_are_refused_and_masters_are_never_taken_away() {
     let site = Site::with_controllers(0).await;
     let two = json!({"masters": [{"a": {"cpu": 1}}, {"b": {"cpu": 1}}]});
     assert!(refused(site.provisioning("even", two).await).contains("2 masters are no odd number"));
@@ -273,8 +273,8 @@ async fn specs_that_make_no_sense_are_refused_and_nodes_are_never_taken_away() {
         let api = site.api::<Provisioning>();
         api.patch("edge", &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await
     };
-    assert!(refused(change(json!({"workers": []})).await).contains("nodes may be added"));
-    assert!(refused(change(json!({"masters": [{"a": {"cpu": 2}}]})).await).contains("nodes may be added"));
+    assert!(refused(change(json!({"workers": []})).await).contains("a master that is a worker stays one"));
+    assert!(refused(change(json!({"masters": [{"a": {"cpu": 2}}]})).await).contains("masters may be added"));
     change(json!({"workers": [{"a": null}, {"b": {"sriov": true}}, {"c": {"cpu": 1}}]})).await.unwrap();
 }
 

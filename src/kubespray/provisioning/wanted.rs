@@ -3,7 +3,7 @@
 //! The rules are those of the published design where it has any: a worker with the name of a master is that master, a machine has
 //! one name, and without workers every master is one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use kube::ResourceExt;
@@ -227,20 +227,26 @@ fn labels(node: &WorkerNode) -> Vec<&'static str> {
     wanted.into_iter().filter(|(wanted, _)| *wanted == Some(true)).map(|(_, label)| label).collect()
 }
 
-/// Every node that was there is there still, and is the same: hosts are taken for nodes, and none is taken back while the object is
-/// there.
-pub fn removed(old: &Provisioning, new: &Provisioning) -> Vec<SpecFault> {
+/// Every master that was there is there still, and every node that is there still is the same: hosts were taken for them.
+pub fn changed(old: &Provisioning, new: &Provisioning) -> Vec<SpecFault> {
     let (old, new) = (&old.spec, &new.spec);
     let mut faults = Vec::new();
-    let mut fault = |path: &str| {
-        let why = "nodes may be added; those that are there cannot be changed or removed".to_owned();
-        faults.push(SpecFault { path: path.to_owned(), why });
-    };
+    let mut fault = |path: &str, why: &str| faults.push(SpecFault { path: path.to_owned(), why: why.to_owned() });
     if !old.masters.iter().all(|node| new.masters.contains(node)) {
-        fault("spec.masters");
+        fault(
+            "spec.masters",
+            "masters may be added; those that are there cannot be changed or removed: each is a member of etcd",
+        );
     }
-    if !old.workers.iter().all(|node| new.workers.contains(node)) {
-        fault("spec.workers");
+    let is_master = |name: &String| old.masters.iter().any(|entry| entry.contains_key(name));
+    let names: HashSet<&String> = new.workers.iter().flatten().map(|(name, _)| name).collect();
+    let lost = old.workers.iter().filter(|entry| !new.workers.contains(entry));
+    if lost.clone().flatten().any(|(name, _)| names.contains(name)) {
+        fault("spec.workers", "a worker that is there cannot be changed: remove it, and when it is gone add it anew");
+    } else if lost.clone().flatten().any(|(name, _)| is_master(name)) {
+        fault("spec.workers", "a master that is a worker stays one");
+    } else if new.workers.is_empty() && !old.workers.is_empty() {
+        fault("spec.workers", "the last worker stays: without workers masters would be workers");
     }
     faults
 }
@@ -344,18 +350,31 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nodes_are_added_and_never_taken_away() {
-        let old = object(json!({"masters": [{"a": {"cpu": 1}}], "workers": [{"b": {"cpu": 1}}]}));
-        let rows: &[(Value, usize)] = &[
+    fn nodes_are_added_workers_are_removed_and_none_is_changed() {
+        let a = json!({"a": {"cpu": 1}});
+        let b = json!({"b": {"cpu": 1}});
+        let old = object(json!({"masters": [a], "workers": [b, {"c": {"cpu": 1}}, {"a": null}]}));
+        let rows: &[(Value, &[&str])] = &[
             (
-                json!({"masters": [{"a": {"cpu": 1}}], "workers": [{"c": {"cpu": 1}}, {"b": {"cpu": 1}}], "PodSubnet": "10.0.0.0/8"}),
-                0,
+                json!({"masters": [a], "workers": [{"d": {"cpu": 1}}, b, {"c": {"cpu": 1}}, {"a": null}], "PodSubnet": "10.0.0.0/8"}),
+                &[],
             ),
-            (json!({"masters": [{"a": {"cpu": 1}}]}), 1),
-            (json!({"masters": [{"a": {"cpu": 2}}], "workers": [{"b": {"cpu": 2}}]}), 2),
+            (json!({"masters": [a], "workers": [b, {"a": null}]}), &[]),
+            (json!({"masters": [a], "workers": [{"a": null}]}), &[]),
+            (json!({"masters": [a], "workers": [b, {"c": {"cpu": 1}}]}), &["a master that is a worker stays one"]),
+            (json!({"masters": [a], "workers": [{"b": {"cpu": 2}}, {"a": null}]}), &["cannot be changed: remove it"]),
+            (json!({"masters": [{"a": {"cpu": 2}}], "workers": [b, {"a": null}]}), &["each is a member of etcd"]),
+            (
+                json!({"masters": [], "workers": [b, {"c": {"cpu": 2}}, {"a": null}]}),
+                &["each is a member of etcd", "remove it"],
+            ),
         ];
-        for (new, wrong) in rows {
-            assert_eq!(removed(&old, &object(new.clone())).len(), *wrong, "{new}");
+        for (new, wanted) in rows {
+            let faults = changed(&old, &object(new.clone()));
+            assert_eq!(faults.len(), wanted.len(), "{new}: {faults:?}");
+            assert!(faults.iter().zip(*wanted).all(|(fault, part)| fault.why.contains(part)), "{new}: {faults:?}");
         }
+        let one = object(json!({"masters": [a], "workers": [b]}));
+        assert!(changed(&one, &object(json!({"masters": [a]})))[0].why.contains("the last worker stays"));
     }
 }

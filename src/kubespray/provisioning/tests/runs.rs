@@ -351,3 +351,55 @@ async fn a_run_whose_object_is_gone_is_ended() {
     installer.look_after(rack.site.client.clone()).await.unwrap();
     assert_eq!(rack.place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Cancelled));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_worker_that_is_taken_out_of_the_spec_leaves_the_cluster_and_then_its_host_is_let_go() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", NOTHING));
+    let removes = |task: &str| {
+        let noted = "{{ node }} {{ inventory_hostname }} {{ reset_nodes | default(true) }} {{ groups[\"kube_node\"] | join(\"+\") }}";
+        let note = format!(
+            "    - {{name: note, ansible.builtin.shell: 'echo {noted} >> {}/removed'}}\n",
+            rack.top().display()
+        );
+        fs::write(rack.place.tree().join("remove-node.yml"), play("'{{ node }}'", &(note + task))).unwrap();
+    };
+    removes("    - {name: drain, ansible.builtin.fail: {msg: 'a disruption budget'}}\n");
+    rack.control();
+    rack.host(3).await;
+    rack.cluster("edge").await;
+    let workers = async |workers: Value| {
+        let patch = json!({"spec": {"workers": workers}});
+        rack.site.api::<Provisioning>().patch("edge", &PatchParams::default(), &Patch::Merge(patch)).await
+    };
+    workers(json!([node(2, "w-1"), node(3, "w-2")])).await.unwrap();
+    rack.status("has both workers", |status| status.installed.len() == 3 && status.phase == "Ready").await;
+    assert!(refused(workers(json!([])).await).contains("the last worker stays"));
+    assert!(refused(workers(json!([node(2, "w-1"), node(4, "w-2")])).await).contains("remove it"));
+
+    workers(json!([node(2, "w-1")])).await.unwrap();
+    let failed = rack.site.says("edge", "Failed", "a disruption budget").await.status.unwrap();
+    assert!(failed.message.contains("--playbook remove-node-ungraceful"), "{}", failed.message);
+    assert_eq!(failed.run.as_ref().map(|run| run.playbook.as_str()), Some("remove-node"));
+    // Until it is out of the cluster the host is its node, and the node is told of.
+    let host = rack.site.api::<BareMetalHost>().get("h3").await.unwrap();
+    assert!(host.spec.consumer_ref.is_some() && failed.nodes.iter().any(|node| node.name == "w-2"));
+    assert_eq!(failed.installed.len(), 3);
+
+    removes("");
+    rack.annotate("remove-node/1").await;
+    rack.site.host("h3", "is let go", |host| host.spec.consumer_ref.is_none()).await;
+    let status = rack.status("is two again", |status| status.phase == "Ready" && status.nodes.len() == 2).await;
+    assert_eq!(status.installed, ["cp-1", "w-1"]);
+    assert_eq!(rack.file("removed"), "w-2 w-2 True w-1+w-2\n".repeat(2));
+    // It comes again, as another machine, and is dead then: nothing is asked of it.
+    rack.host(4).await;
+    workers(json!([node(2, "w-1"), node(4, "w-2")])).await.unwrap();
+    rack.status("has w-2 again", |status| status.installed.len() == 3 && status.phase == "Ready").await;
+    rack.site.set(NAMESPACE, "h4", json!({"errorMessage": "no power", "addresses": []})).await;
+    let patch = json!({"metadata": {"annotations": {ANNOTATION_RUN: "remove-node-ungraceful/1"}}, "spec": {"workers": [node(2, "w-1")]}});
+    rack.site.api::<Provisioning>().patch("edge", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    rack.status("is two once more", |status| status.phase == "Ready" && status.installed.len() == 2).await;
+    rack.site.host("h4", "is let go", |host| host.spec.consumer_ref.is_none()).await;
+    assert!(rack.file("removed").ends_with("w-2 w-2 False w-1+w-2\n"), "{}", rack.file("removed"));
+}
