@@ -10,6 +10,7 @@ use kube::{Client, ResourceExt};
 use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
+use super::answers::{self, Probe};
 use super::next::{RUNNING, STARTING};
 use super::places::{Place, Places};
 use crate::api::bpa::{Provisioning, RunProgress};
@@ -31,6 +32,8 @@ pub struct Installer {
     pub bounds: Bounds,
     appliance: String,
     places: Places,
+    /// Whether machines answer yet.
+    pub probe: Probe,
     // std's lock: held for a look, never across an await.
     readers: Mutex<HashMap<String, RunReader>>,
     inspected: Mutex<Option<(Instant, bool)>>,
@@ -63,7 +66,14 @@ impl Installer {
         let appliance = format!("{host}/{}", runs.appliance()?);
         let places = Places::new(at_once.into());
         let (readers, inspected) = (Mutex::default(), Mutex::default());
-        Ok(Self { runs, installation, bounds, appliance, places, readers, inspected })
+        let probe = answers::ssh();
+        Ok(Self { runs, installation, bounds, appliance, places, probe, readers, inspected })
+    }
+
+    /// Machines that are played answer so.
+    #[cfg(test)]
+    pub fn answered(self, answers: bool) -> Self {
+        Self { probe: Arc::new(move |_| Box::pin(std::future::ready(answers))), ..self }
     }
 
     /// The runs of this box.

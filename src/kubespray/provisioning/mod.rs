@@ -5,6 +5,7 @@
 //! decided which playbook is run ([`next`]) and whose turn it is ([`places`]); the run is begun, followed and concluded ([`running`]).
 
 mod admission;
+mod answers;
 mod claim;
 mod cluster_inventory;
 mod controller;

@@ -10,6 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Map, json};
 use tracing::{info, warn};
 
+use super::answers;
 use super::cluster_inventory::USER;
 use super::controller::{LookError, Provisionings, Ready};
 use super::installer::{Installer, Seen, is_open, run_id};
@@ -198,6 +199,13 @@ impl Provisionings {
                     .into(),
             );
         }
+        if !wish.is_asked && !wish.kind.removes() {
+            let new: Vec<&str> = standing.new_nodes().iter().map(|node| node.name.as_str()).collect();
+            let silent = silent(installer, status, &new).await;
+            if let Some(why) = silent {
+                return waits(why);
+            }
+        }
         let request = match self.request(installer, object, &owner, ready, &wish).await {
             Err(LookError::Made(MadeError::Api(error))) => return Err(error.into()),
             Err(why @ (LookError::Made(_) | LookError::Runs(_))) => return waits(why.to_string()),
@@ -286,6 +294,18 @@ impl Provisionings {
         self.store(object, ProvisioningStatus { message, ..status.clone() }).await?;
         Ok(false)
     }
+}
+
+/// What new nodes a run would wait for in vain: those whose machines do not answer SSH yet.
+async fn silent(installer: &Installer, status: &ProvisioningStatus, new: &[&str]) -> Option<String> {
+    let known = status.nodes.iter().filter(|node| new.contains(&node.name.as_str()));
+    let known: Vec<_> =
+        known.filter_map(|node| Some((node.name.as_str(), node.address.as_ref()?.parse().ok()?))).collect();
+    let silent = answers::silent(&known, &installer.probe).await;
+    let (first, rest) = silent.split_first()?;
+    let verb = if rest.is_empty() { "does" } else { "do" };
+    let others: String = rest.iter().map(|name| format!(", {name}")).collect();
+    Some(format!("{first}{others} {verb} not answer SSH yet: a machine whose system is installed is still starting"))
 }
 
 fn of(run: &RunProgress) -> String {

@@ -41,7 +41,7 @@ impl Rack {
 
     fn installer(&self) -> Arc<Installer> {
         let runs = Runs::open(&self.place.top.path().join("runs"), supervisor()).unwrap();
-        Arc::new(Installer::new(runs, self.place.installation(), Bounds::default(), 4).unwrap())
+        Arc::new(Installer::new(runs, self.place.installation(), Bounds::default(), 4).unwrap().answered(true))
     }
 
     fn control(&self) -> CancellationToken {
@@ -402,4 +402,20 @@ async fn a_worker_that_is_taken_out_of_the_spec_leaves_the_cluster_and_then_its_
     rack.status("is two once more", |status| status.phase == "Ready" && status.installed.len() == 2).await;
     rack.site.host("h4", "is let go", |host| host.spec.consumer_ref.is_none()).await;
     assert!(rack.file("removed").ends_with("w-2 w-2 False w-1+w-2\n"), "{}", rack.file("removed"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn machines_that_do_not_answer_yet_are_waited_for() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", NOTHING));
+    let runs = Runs::open(&rack.top().join("runs"), supervisor()).unwrap();
+    let silent = Installer::new(runs, rack.place.installation(), Bounds::default(), 4).unwrap().answered(false);
+    let first = rack.site.control(Some(Arc::new(silent)));
+    rack.cluster("edge").await;
+    let waits = rack.site.says("edge", "InventoryReady", "cp-1, w-1 do not answer SSH yet").await.status.unwrap();
+    assert!(waits.run.is_none() && rack.place.runs().list().unwrap().is_empty());
+    // Who asks for a run is told by the run.
+    rack.annotate("cluster/1").await;
+    rack.site.says("edge", "Ready", "installed by run").await;
+    first.cancel();
 }
