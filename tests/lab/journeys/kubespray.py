@@ -33,7 +33,7 @@ def cluster(rack):
     image = rack.image_spec()
     return {"apiVersion": "bpa.akraino.org/v1alpha1", "kind": "Provisioning", "metadata": {"name": NAME, "namespace": "default"},
             "spec": {"masters": [{"cp-1": {"mac-address": rack.machine("rack-1").mac}}],
-                     "workers": [{"w-1": {"cpu": 1, "memory": "600Mi"}}], "image": image}}
+                     "workers": [{"cp-1": None}, {"w-1": {"cpu": 1, "memory": "600Mi"}}], "image": image}}
 
 
 def ordered(slipway, *arguments):
@@ -60,6 +60,12 @@ def ready(slipway):
     return look
 
 
+def nodes(kubeconfig):
+    """The addresses of the cluster's Nodes by their names."""
+    said = check_output([prepared("KUBECTL"), "--kubeconfig", kubeconfig, "get", "--raw", "/api/v1/nodes"], deadline=60)
+    return {node["metadata"]["name"]: node["status"]["addresses"][0]["address"] for node in json.loads(said)["items"]}
+
+
 def run(rack):
     lines = installation()
     slipway = Slipway(rack)
@@ -79,16 +85,19 @@ def run(rack):
     assert hosts == {"cp-1": "rack-1", "w-1": "rack-2"}, hosts
     kubeconfig = rack.work / "edge.kubeconfig"
     kubeconfig.write_text(ordered(slipway, "kubeconfig", "--cluster", NAME))
-    nodes = check_output([prepared("KUBECTL"), "--kubeconfig", kubeconfig, "get", "--raw", "/api/v1/nodes"], deadline=60)
-    addresses = {node["metadata"]["name"]: node["status"]["addresses"][0]["address"] for node in json.loads(nodes)["items"]}
+    addresses = nodes(kubeconfig)
     assert addresses == {"cp-1": slipway.address(rack.machine("rack-1")), "w-1": slipway.address(rack.machine("rack-2"))}, addresses
     say(f"both nodes are there: {addresses}")
 
+    slipway.patch(NAME, {"spec": {"workers": [{"cp-1": None}]}}, kind="provisioning")
+    slipway.wait_state("rack-2", ["deprovisioning", "preparing", "available"], 300)
+    assert list(nodes(kubeconfig)) == ["cp-1"], "w-1 is still in the cluster, and its host was let go"
+    say("w-1 has left the cluster, and its host is free")
+
     slipway.kubectl("delete", "provisioning", NAME, "--wait=false")
     slipway.wait_gone(NAME, 180, kind="provisioning")
-    names = [machine.name for machine in rack.machines]
-    slipway.wait_states(names, ["deprovisioning", "preparing", "available"], 60)
-    slipway.wait_states(names, "available", 400)
+    slipway.wait_state("rack-1", ["deprovisioning", "preparing", "available"], 60)
+    slipway.wait_states([machine.name for machine in rack.machines], "available", 400)
     left = [item["metadata"]["name"] for kind in ("secrets", "configmaps") for item in slipway.list(kind) if item["metadata"]["name"].startswith(NAME)]
     assert not left, f"left of the cluster: {left}"
     say("the cluster is gone, and both hosts are available")
