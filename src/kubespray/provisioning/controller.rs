@@ -19,9 +19,8 @@ use super::claim;
 use super::cluster_inventory::cluster_inventory;
 use super::installer::Installer;
 use super::known_hosts::Marks;
-use super::leaving::{last_place, leaving};
 use super::made::{self, MadeError};
-use super::next::{Kind, STARTING, SUCCEEDED, Standing};
+use super::next::{SUCCEEDED, Standing};
 use super::progress::{self, Phase, Told};
 use super::rack::RackHost;
 use super::running::{Begin, Going, is_ready, marks_of};
@@ -202,8 +201,8 @@ impl Provisionings {
             && run.is_some_and(|run| run.state == SUCCEEDED);
         let mut rack = self.rack(&look.namespace).await?;
         self.mend(look, &mut rack).await?;
-        if let Some(done) = self.see_off(look, cluster, &mut rack).await? {
-            return Ok(done);
+        if let Some(going) = self.see_off(look.object, look.status, cluster, &mut rack).await? {
+            return Ok(self.after(going));
         }
         let Followed { told, status, ready } = self.follow(look, cluster, rack).await?;
         *look.status = status;
@@ -224,63 +223,6 @@ impl Provisionings {
             Going::Waits(told) => (told, After::Again(TURN.min(self.quiet))),
             Going::Begins(told, begin) => (told, After::Begin(begin)),
         }
-    }
-
-    /// Sees to nodes that are wanted no more, before anything else: those that are in the cluster are taken out of it by a run, and
-    /// hosts of others are let go. `None` when there is nothing to wait for.
-    async fn see_off(
-        &self,
-        look: &mut Look<'_>,
-        cluster: &WantedCluster,
-        rack: &mut Vec<RackHost>,
-    ) -> Result<Option<(Told, After)>, LookError> {
-        // What was noted with these nodes is begun with them.
-        let noted = look.status.run.as_ref().filter(|run| run.state == STARTING);
-        if noted.is_some_and(|run| !Kind::of(&run.playbook).is_some_and(Kind::removes)) {
-            return Ok(None);
-        }
-        let seen = leaving(&look.name, look.status, cluster, rack);
-        if let Some(master) = seen.master {
-            let why = format!(
-                "{master} is a master of the cluster, and no Provisioning takes one out of it: each is a member of etcd.                  Add it again, or make the cluster anew"
-            );
-            return Ok(Some((Told::of_hosts(Phase::Invalid, why), After::Again(LOOK_AGAIN))));
-        }
-        for host in &seen.free {
-            self.let_go(look.object, &look.namespace, host).await?;
-        }
-        rack.retain(|host| !seen.free.iter().any(|name| name == host.name()));
-        let Some(first) = seen.workers.first() else { return Ok(None) };
-        if self.installer.is_none() {
-            let why = format!(
-                "{} is still in the cluster: [kubespray] of slipway.toml names no checkout to take it out by",
-                first.name
-            );
-            return Ok(Some((Told::of_cluster(Phase::InventoryReady, why), After::Again(LOOK_AGAIN))));
-        }
-        let is_there = |node: &&WantedNode| look.status.installed.iter().any(|name| name == node.name.as_str());
-        let nodes: Vec<WantedNode> = cluster.nodes.iter().filter(is_there).chain(&seen.workers).cloned().collect();
-        let user_data = made::user_data_name(&look.name);
-        let mut places = Vec::new();
-        for node in &nodes {
-            match last_place(&look.name, node, look.status, rack, &user_data) {
-                Ok(place) => places.push((node, place)),
-                Err(why) => {
-                    let why = format!("{} is to leave the cluster, and {why}", first.name);
-                    return Ok(Some((Told::of_cluster(Phase::InventoryReady, why), After::Again(LOOK_AGAIN))));
-                }
-            }
-        }
-        let inventory = match cluster_inventory(cluster, &places) {
-            Ok(inventory) => inventory,
-            Err(why) => {
-                return Ok(Some((Told::of_cluster(Phase::InventoryReady, why.to_string()), After::Again(LOOK_AGAIN))));
-            }
-        };
-        let leaving = seen.workers.iter().map(|node| node.name.to_string()).collect();
-        let ready = Ready { nodes: &nodes, leaving, inventory, marks: marks_of(rack, &look.name) };
-        let going = self.go_on(look.object, look.status, &ready).await?;
-        Ok(Some(self.after(going)))
     }
 
     /// Takes hosts, and makes the inventory when all can be reached.
@@ -414,7 +356,7 @@ impl Provisionings {
         Ok(objects::release(&api, object, FINALIZER).await?)
     }
 
-    async fn let_go(&self, object: &Provisioning, namespace: &str, host: &str) -> Result<(), LookError> {
+    pub(super) async fn let_go(&self, object: &Provisioning, namespace: &str, host: &str) -> Result<(), LookError> {
         let (name, hosts) = (object.name_any(), self.hosts(namespace));
         let Some(found) = hosts.get_opt(host).await? else { return Ok(()) };
         let Some(patch) = claim::release(&found, object, &made::user_data_name(&name)) else { return Ok(()) };

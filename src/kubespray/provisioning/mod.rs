@@ -18,6 +18,7 @@ mod next;
 mod places;
 mod progress;
 mod rack;
+mod removal;
 mod running;
 mod seats;
 mod ssh_key;
