@@ -109,10 +109,11 @@ lab: rust ## the same, built sooner and with a development build's checks: what 
 	$(STATIC) cargo build $(LAB)
 
 unit: rust packages ## cargo test; nothing is passed over for want of a tool or of root
+	@# More threads than processors: many tests wait for disks and timers.
 	@python3 tests/lab/tools.py emulators >/dev/null
 	@python3 tests/lab/programs.py kubeadm >/dev/null
 	@python3 tests/lab/tools.py ansible >/dev/null
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB)
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 RUST_TEST_THREADS=$$((2 * $$(nproc))) $(STATIC) cargo test $(QUICK) $(LAB)
 
 clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
@@ -128,9 +129,10 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	PEER=1 python3 tests/api/clients.py python helm go
 	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(QUICK) $(LAB) --test it engine::
 
-cluster: lab rust ## machines that are off become a Kubernetes cluster, which grows, loses a machine, is upgraded, shrinks and goes; builds Kubernetes from source once (needs Go)
+cluster: lab rust ## machines that are off become a Kubernetes cluster, which grows, loses a machine, is upgraded, shrinks and goes, and others a cluster of kubespray's way; builds Kubernetes from source once (needs Go)
 	@tests/lab/packages lab
 	tests/lab/cluster
+	tests/lab/run kubespray
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab

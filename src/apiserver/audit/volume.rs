@@ -155,7 +155,7 @@ mod tests {
     fn not_more_are_counted_than_a_bound_and_who_has_made_it_good_is_forgotten() {
         let start = Instant::now();
         let mut volumes = Volumes::of(16_000);
-        for number in 0..COUNTED * 2 {
+        for number in 0..COUNTED + 100 {
             volumes.is_beyond(start, caller(&number.to_string()), 10, false);
         }
         assert_eq!(volumes.written.len(), COUNTED + 1);
