@@ -329,6 +329,7 @@ async fn begin(
                 life.admission().into_iter().for_each(|(kind, rules)| api.add_admission(kind, rules));
                 life.views().into_iter().for_each(|(kind, name, view)| api.add_view(kind, name, view));
                 life.uploads().into_iter().for_each(|(kind, name, upload)| api.add_upload(kind, name, upload));
+                life.faces().into_iter().for_each(|(path, face)| api.add_face(path, face));
             }
             api.add_metrics(counted);
             api.set_tasks(tasks.clone());

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Declared;
-use crate::apiserver::{Admission, Upload, View};
+use crate::apiserver::{Admission, Face, Upload, View};
 use crate::engine::Fence;
 use crate::runtime::Tasks;
 use crate::store::Store;
@@ -56,6 +56,11 @@ pub trait Life: Send + Sync {
 
     /// Subresources that take content, by `<group>/<plural>` and name.
     fn uploads(&self) -> Vec<(&'static str, &'static str, Upload)> {
+        Vec::new()
+    }
+
+    /// The API in the words of other programs, by what the paths begin with.
+    fn faces(&self) -> Vec<(&'static str, Face)> {
         Vec::new()
     }
 

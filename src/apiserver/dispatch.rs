@@ -26,7 +26,7 @@ use super::server::{ApiServer, ServedApis};
 use super::status::{self, ApiError};
 use super::webhooks::converting;
 use super::{
-    audit, backup, blocking, body, delete, delete_request, discovery, exchange_memory, guarded, inflight, list,
+    audit, backup, blocking, body, delete, delete_request, discovery, exchange_memory, face, guarded, inflight, list,
     list_body, metrics, read, response_memory, scale, tls, upload, watch, write,
 };
 use crate::api::StoragePolicy;
@@ -164,6 +164,12 @@ async fn serve(
     }
     if route == Route::Backup {
         return backup::serve(api, identity, &parts).await;
+    }
+    if let Some(face) = api.face(path) {
+        if identity.is_none() {
+            return Err(ApiError::unauthorized());
+        }
+        return Ok(face::answer(&face, api.router(), parts, body).await);
     }
     let verb = parts.method.as_str().to_ascii_lowercase();
     api.auth().authorize(identity, &auth::Attributes { verb: &verb, path, ..auth::Attributes::default() })?;

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::{AdministratorsPage, Admission, AdmissionRequest, Upload, View};
 use super::auth::{Auth, AuthOptions, KeyError};
+use super::face::Face;
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::FieldError;
@@ -48,6 +49,9 @@ pub(super) struct Inner {
     /// Of these resources, the uploads with these names.
     // std's lock: held for a look-up only.
     pub(super) uploads: RwLock<HashMap<(String, String), Upload>>,
+    /// Faces, and what their paths begin with.
+    // std's lock: held for a look-up only.
+    pub(super) faces: RwLock<Vec<(&'static str, Face)>>,
     /// Read by creations, written by the end of a namespace.
     pub(super) namespace_gate: tokio::sync::RwLock<()>,
     pub(super) sweeper: tokio::sync::Notify,
@@ -100,6 +104,7 @@ impl ApiServer {
                 admissions: RwLock::default(),
                 views: RwLock::default(),
                 uploads: RwLock::default(),
+                faces: RwLock::default(),
                 namespace_gate: tokio::sync::RwLock::default(),
                 sweeper: tokio::sync::Notify::new(),
                 owner_graph: owner_graph::OwnerGraph::default(),
@@ -179,6 +184,16 @@ impl ApiServer {
     pub fn add_upload(&self, resource: &str, name: &str, upload: Upload) {
         let mut all = self.inner.uploads.write().unwrap_or_else(PoisonError::into_inner);
         all.insert((resource.to_owned(), name.to_owned()), upload);
+    }
+
+    /// Has a face answer what is asked below a path.
+    pub fn add_face(&self, path: &'static str, face: Face) {
+        self.inner.faces.write().unwrap_or_else(PoisonError::into_inner).push((path, face));
+    }
+
+    pub(super) fn face(&self, path: &str) -> Option<Face> {
+        let all = self.inner.faces.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|(begins, _)| path.starts_with(begins)).map(|(_, face)| face.clone())
     }
 
     pub(super) fn upload(&self, resource: &Resource, name: &str) -> Option<Upload> {

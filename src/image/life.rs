@@ -8,10 +8,10 @@ use prometheus_client::registry::Registry;
 use super::controller::{Images, run};
 use super::publish::Publishing;
 use super::upload::endpoint;
-use super::{Library, Sources, admission};
+use super::{Library, Sources, admission, bpa};
 use crate::api::slipway::Image;
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::{Admission, Upload};
+use crate::apiserver::{Admission, Face, Upload};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 
 /// Image.
@@ -53,6 +53,10 @@ impl Life for Importing {
 
     fn uploads(&self) -> Vec<(&'static str, &'static str, Upload)> {
         vec![("slipway.dev/images", "upload", endpoint::upload(self.library.clone(), self.images.clone()))]
+    }
+
+    fn faces(&self) -> Vec<(&'static str, Face)> {
+        vec![(bpa::PATH, bpa::face(self.library.clone()))]
     }
 
     fn register(&self, registry: &mut Registry) {

@@ -32,6 +32,7 @@ use crate::log::clean;
 
 mod admission;
 pub mod archive;
+mod bpa;
 pub mod configdrive;
 pub mod controller;
 pub mod demand;

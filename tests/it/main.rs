@@ -44,6 +44,7 @@ mod host_move;
 mod host_spec;
 mod host_verbs;
 mod hostile;
+mod image_bpa;
 mod image_cli;
 mod image_events;
 mod image_sources;

@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -175,6 +175,18 @@ impl Uploads {
         // What an earlier process wrote may not be there yet.
         file.sync_all()?;
         Ok(Received { bytes: file.metadata()?.len(), whole: sha256.is_some() })
+    }
+
+    /// The SHA-256 of what has come for an Image. Blocks on the disk.
+    pub(super) fn sum(&self, uid: &str) -> io::Result<String> {
+        let (mut file, _) = self.file(uid)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let (mut sum, mut part) = (Sha256::new(), vec![0; 1 << 20]);
+        loop {
+            match file.read(&mut part)? {
+                0 => return Ok(hex(&sum.finalize())),
+                length => sum.update(&part[..length]),
+            }
+        }
     }
 
     /// An upload that is whole. Blocks on the disk.

@@ -220,6 +220,16 @@ impl Library {
         tokio::task::spawn_blocking(move || inner.uploads.received(&uid)).await.map_err(io::Error::other)?
     }
 
+    /// The SHA-256 of what has come for the Image with this UID, in lower-case hex.
+    ///
+    /// # Errors
+    ///
+    /// When nothing has come, or the disk cannot be read.
+    pub async fn sum_of_upload(&self, uid: &str) -> io::Result<String> {
+        let (inner, uid) = (self.inner.clone(), uid.to_owned());
+        tokio::task::spawn_blocking(move || inner.uploads.sum(&uid)).await.map_err(io::Error::other)?
+    }
+
     /// Takes a piece for the Image with this UID from a caller. Returns when it is on the disk.
     ///
     /// What came of a piece that was cut off is kept.
