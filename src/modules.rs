@@ -44,7 +44,8 @@ const LIVES: &[Entry] = &[
     entry(cluster::machine_api::module, |house| Some(Box::new(machine_api(house)))),
     entry(kubespray::provisioning::module, |house| {
         let (config, folder) = (&house.config.kubespray, house.config.data_dir.kubespray());
-        Some(Box::new(kubespray::provisioning::ProvisioningAgent::new(house.watches, config, folder)))
+        let workloads = house.workloads.clone();
+        Some(Box::new(kubespray::provisioning::ProvisioningAgent::new(house.watches, config, folder, workloads)))
     }),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),

@@ -21,6 +21,8 @@ pub const MAX_WORKERS: usize = 500;
 /// Asks for a further run of kubespray: `PLAYBOOK/ANYTHING`, where `PLAYBOOK` is `cluster`, `scale` or `upgrade-cluster`. Each new value is
 /// one run.
 pub const ANNOTATION_RUN: &str = "bpa.akraino.org/run";
+/// A Secret with this label, `true`, is a login that may be used on machines of its namespace: its password is sent there.
+pub const LABEL_SSH_LOGIN: &str = "bpa.akraino.org/ssh-login";
 /// Most plugins.
 const MAX_PLUGINS: usize = 64;
 
@@ -39,6 +41,7 @@ const MAX_PLUGINS: usize = 64;
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase","description":"How far it is"}"#,
     printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodesWanted","description":"Nodes that are wanted"}"#,
     printcolumn = r#"{"name":"Ready","type":"integer","jsonPath":".status.nodesReady","description":"Nodes whose hosts run a system and have an address"}"#,
+    printcolumn = r#"{"name":"NodesReady","type":"string","jsonPath":".status.conditions[?(@.type==\"NodesReady\")].status","description":"Whether the cluster says that all its nodes are ready"}"#,
     printcolumn = r#"{"name":"Inventory","type":"string","jsonPath":".status.inventory","description":"ConfigMap with the inventory"}"#,
     printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","description":"What it waits for","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
@@ -57,6 +60,10 @@ pub struct ProvisioningSpec {
     /// What hosts run that run nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
+    /// Secret with a login for hosts that others installed: each is opened with it to the cluster's key, once. Of the type
+    /// `kubernetes.io/basic-auth` (`username`, `password`), with the label `bpa.akraino.org/ssh-login: "true"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_name: Option<String>,
     /// Plugins of another installer: kept, without effect.
     #[serde(
         default,
@@ -148,6 +155,9 @@ pub struct ProvisioningStatus {
     /// The public key, for hosts that others installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_public_key: Option<String>,
+    /// Nodes whose hosts others installed, and how it went to log in there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub logins: Vec<NodeLogin>,
     /// The run of kubespray that was begun last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunProgress>,
@@ -157,7 +167,7 @@ pub struct ProvisioningStatus {
     /// Secret with the cluster's kubeconfig: `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<String>,
-    /// `HostsClaimed`, `HostsProvisioned`, `InventoryReady`, `Installed`, `KubeconfigKept`.
+    /// `HostsClaimed`, `HostsProvisioned`, `InventoryReady`, `Installed`, `KubeconfigKept`, `NodesReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -225,6 +235,24 @@ pub struct RunFailure {
     pub message: String,
 }
 
+/// How it went to open a machine to the cluster's key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLogin {
+    /// The node.
+    #[serde(default)]
+    pub node: String,
+    /// `Opened` or `Refused`.
+    #[serde(default)]
+    pub state: String,
+    /// Which version of the Secret was tried.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub secret_version: String,
+    /// Why it was refused.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
 /// How far a node is.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -241,9 +269,15 @@ pub struct NodeProgress {
     /// Where its host is in its life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// What is leased to its machine.
+    /// What is leased to its machine, or was last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// Whether it is ready, as its cluster says: `True`, `False` or `Unknown`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_ready: Option<String>,
+    /// Version of its kubelet: `v1.35.4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_version: Option<String>,
     /// What it waits for; empty when nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,

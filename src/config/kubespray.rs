@@ -23,6 +23,10 @@ pub struct KubesprayConfig {
     pub forks: u16,
     /// Runs of Provisionings at once, of a namespace half of them; 1 to 16.
     pub runs: u16,
+    /// URL of the registry that nodes get all container images from; unset: from those that they are named after.
+    pub registry: Option<String>,
+    /// URL of the folder that nodes get files from, with a folder for each server; unset: from these servers.
+    pub files: Option<String>,
 }
 
 impl Default for KubesprayConfig {
@@ -34,6 +38,8 @@ impl Default for KubesprayConfig {
             host_timeout: Span(Duration::from_secs(60)),
             forks: 10,
             runs: 2,
+            registry: None,
+            files: None,
         }
     }
 }
@@ -65,8 +71,26 @@ impl KubesprayConfig {
         if !(1..=16).contains(&self.runs) {
             faults.push("kubespray.runs must be 1 to 16".into());
         }
+        if self.registry.as_ref().is_some_and(|url| !is_url(url, false)) {
+            faults.push(
+                "kubespray.registry must be http://HOST or https://HOST, with a port or without, and no path".into(),
+            );
+        }
+        if self.files.as_ref().is_some_and(|url| !is_url(url, true)) {
+            faults.push("kubespray.files must be http://HOST/PATH or https://HOST/PATH of letters, digits, and -._~/ in the path".into());
+        }
         faults
     }
+}
+
+/// Whether something is a URL that Ansible, a shell and containerd's configuration read as it is.
+fn is_url(text: &str, may_have_path: bool) -> bool {
+    let Ok(uri) = text.parse::<http::Uri>() else { return false };
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-._~/:[]".contains(char);
+    matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.authority().is_some_and(|authority| !authority.as_str().contains('@') && !authority.host().is_empty())
+        && text.chars().all(is_plain)
+        && (may_have_path || matches!(uri.path(), "" | "/"))
 }
 
 #[cfg(test)]
@@ -87,6 +111,13 @@ mod tests {
             ("timeout = '59s'", Some("kubespray.timeout must be 1m to 168h")),
             ("host_timeout = '2h'", Some("kubespray.host_timeout must be 5s to 1h")),
             ("forks = 0", Some("kubespray.forks must be 1 to 100")),
+            ("registry = 'http://10.0.0.1:5000/'\nfiles = 'https://files.site/packages/ks'", None),
+            ("registry = 'http://10.0.0.1/v2'", Some("kubespray.registry must be http://HOST")),
+            ("registry = '10.0.0.1:5000'", Some("kubespray.registry must be http://HOST")),
+            ("files = 'file:///etc'", Some("kubespray.files must be http://HOST/PATH")),
+            ("files = 'http://u:p@10.0.0.1/x'", Some("kubespray.files must be http://HOST/PATH")),
+            ("files = 'http://10.0.0.1/{{ x }}'", Some("kubespray.files must be http://HOST/PATH")),
+            ("files = 'http://10.0.0.1/?a=b'", Some("kubespray.files must be http://HOST/PATH")),
         ] {
             match (Config::parse(&format!("[kubespray]\n{text}"), Path::new("x.toml")), wanted) {
                 (Ok(_), None) => {}

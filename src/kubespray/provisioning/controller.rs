@@ -5,6 +5,7 @@
 //! judged.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use super::installer::Installer;
 use super::known_hosts::Marks;
 use super::made::{self, MadeError};
 use super::next::{SUCCEEDED, Standing};
+use super::opening;
 use super::progress::{self, Phase, Told};
 use super::rack::RackHost;
 use super::running::{Begin, Going, is_ready, marks_of};
@@ -29,6 +31,7 @@ use super::wanted::{self, WantedCluster, WantedNode};
 use crate::ansible::Inventory;
 use crate::api::bpa::{Provisioning, ProvisioningStatus};
 use crate::api::metal3::BareMetalHost;
+use crate::cluster::workload::Workloads;
 use crate::kubespray::runs::RunsError;
 use crate::log::named;
 use crate::runtime::{Key, Note, Reconcile, Slim, events, key, objects};
@@ -79,6 +82,8 @@ pub enum LookError {
 pub struct Provisionings {
     pub(super) client: Client,
     pub(super) installer: Option<Arc<Installer>>,
+    /// The clusters that were made.
+    pub(super) workloads: Workloads,
     /// Least time between two writes of a status that say nothing decisive.
     quiet: Duration,
     // std's lock: held for a look, never across an await.
@@ -105,6 +110,8 @@ enum After {
 pub struct Ready<'r> {
     /// Its nodes.
     pub nodes: &'r [WantedNode],
+    /// Those whose machines have no user of the cluster, and their addresses.
+    pub closed: Vec<(String, IpAddr)>,
     /// Those that are in the cluster, are wanted no more, and are in the inventory all the same.
     pub leaving: Vec<String>,
     /// The inventory, as it was made just now.
@@ -115,8 +122,8 @@ pub struct Ready<'r> {
 
 impl Provisionings {
     /// Nothing is looked at yet. Without an installer inventories are made, and nothing is run.
-    pub fn new(client: Client, installer: Option<Arc<Installer>>) -> Self {
-        Self { client, installer, quiet: QUIET, written: Mutex::default() }
+    pub fn new(client: Client, installer: Option<Arc<Installer>>, workloads: Workloads) -> Self {
+        Self { client, installer, workloads, quiet: QUIET, written: Mutex::default() }
     }
 
     /// Writes also what is not decisive so often.
@@ -142,6 +149,7 @@ impl Provisionings {
                 return Ok(Action::requeue(ENDING));
             }
             self.release(&object, &namespace).await?;
+            self.workloads.forget(&namespace, &object.name_any());
             return Ok(Action::await_change());
         }
         let object = self.hold(object, &namespace).await?;
@@ -181,7 +189,16 @@ impl Provisionings {
             Some(told) => (told, After::Again(FOLLOW.min(self.quiet))),
             None => match wanted::read(look.object) {
                 Err(faults) => (Told::of_hosts(Phase::Invalid, progress::faults(&faults)), After::Again(LOOK_AGAIN)),
-                Ok(cluster) => self.judge(&mut look, &cluster).await?,
+                Ok(cluster) => {
+                    let judged = self.judge(&mut look, &cluster).await?;
+                    let are_ready = self.see_nodes(look.object, look.status).await;
+                    match judged {
+                        (told, After::Again(pause)) if !are_ready => {
+                            (told, After::Again(pause.min(TURN).min(self.quiet)))
+                        }
+                        judged => judged,
+                    }
+                }
             },
         };
         progress::whole(look.status, &told, runs, generation, Timestamp::now());
@@ -261,7 +278,11 @@ impl Provisionings {
             let message = progress::waiting(&status);
             return stays(Phase::Choosing, message, status);
         }
-        let placed = |(node, seat): (_, &Seat<'_>)| Some((node, progress::place(seat.host()?, &user_data).ok()?));
+        opening::forget(&mut status);
+        let placed = |(node, seat): (&'r WantedNode, &Seat<'_>)| {
+            let place = progress::place(seat.host()?, &user_data).ok()?;
+            Some((node, opening::opened(place, &status, node)))
+        };
         let places: Vec<_> = cluster.nodes.iter().zip(&given).filter_map(placed).collect();
         if places.len() < cluster.nodes.len() {
             let message = progress::waiting(&status);
@@ -279,7 +300,9 @@ impl Provisionings {
         status.hosts_yaml = Some(inventory.yaml());
         status.inventory = Some(made::inventory_name(&look.name));
         let marks = marks_of(&rack, &look.name);
-        let ready = Some(Ready { nodes: &cluster.nodes, leaving: Vec::new(), inventory, marks });
+        let closed = places.iter().filter(|(_, place)| !place.has_user);
+        let closed = closed.map(|(node, place)| (node.name.to_string(), place.address.address())).collect();
+        let ready = Some(Ready { nodes: &cluster.nodes, closed, leaving: Vec::new(), inventory, marks });
         Ok(Followed { told: Told::of_hosts(Phase::InventoryReady, ""), status, ready })
     }
 

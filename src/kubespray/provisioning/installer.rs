@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
 use super::answers::{self, Probe};
+use super::login::{self, Opener};
 use super::next::{RUNNING, STARTING};
 use super::places::{Place, Places};
 use crate::api::bpa::{Provisioning, RunProgress};
@@ -34,6 +35,8 @@ pub struct Installer {
     places: Places,
     /// Whether machines answer yet.
     pub probe: Probe,
+    /// Opens machines that others installed.
+    pub opener: Opener,
     // std's lock: held for a look, never across an await.
     readers: Mutex<HashMap<String, RunReader>>,
     inspected: Mutex<Option<(Instant, bool)>>,
@@ -66,14 +69,20 @@ impl Installer {
         let appliance = format!("{host}/{}", runs.appliance()?);
         let places = Places::new(at_once.into());
         let (readers, inspected) = (Mutex::default(), Mutex::default());
-        let probe = answers::ssh();
-        Ok(Self { runs, installation, bounds, appliance, places, probe, readers, inspected })
+        let (probe, opener) = (answers::ssh(), login::ssh());
+        Ok(Self { runs, installation, bounds, appliance, places, probe, opener, readers, inspected })
     }
 
     /// Machines that are played answer so.
     #[cfg(test)]
     pub fn answered(self, answers: bool) -> Self {
         Self { probe: Arc::new(move |_| Box::pin(std::future::ready(answers))), ..self }
+    }
+
+    /// Machines that are played are opened so.
+    #[cfg(test)]
+    pub fn opened_by(self, opener: Opener) -> Self {
+        Self { opener, ..self }
     }
 
     /// The runs of this box.

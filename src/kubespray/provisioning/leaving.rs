@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use super::cluster_inventory::Place;
+use super::opening::opened;
 use super::progress;
 use super::rack::RackHost;
 use super::wanted::{WantedCluster, WantedNode};
@@ -64,7 +65,7 @@ pub fn last_place(
         |host: &&RackHost| host.seat.as_ref().is_some_and(|(of, name)| of == owner && name == node.name.as_str());
     let host = rack.iter().find(is_its);
     if let Some(Ok(place)) = host.map(|host| progress::place(host, user_data)) {
-        return Ok(place);
+        return Ok(opened(place, status, node));
     }
     let known = status.nodes.iter().find(|known| known.name == node.name.as_str());
     let address = host.and_then(|host| host.address.as_deref()).or_else(|| known?.address.as_deref());
@@ -72,7 +73,7 @@ pub fn last_place(
     let address = address.ok_or_else(|| format!("nobody knows the address of {}", node.name))?;
     // Of a host that is gone only its name matters.
     let has_user = host.is_none_or(|host| host.user_data.as_deref() == Some(user_data));
-    Ok(Place { address, has_user })
+    Ok(opened(Place { address, has_user }, status, node))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! `bpa.akraino.org` Provisionings: which hosts are a cluster's nodes, and the inventory with which kubespray makes it.
 //!
 //! What is asked for is read and checked ([`wanted`]); each node gets a host ([`seats`]), which is claimed ([`claim`]) as machines
-//! of Cluster API claim theirs; when all of them run and have addresses, the inventory is made ([`cluster_inventory`]). Then it is
+//! of Cluster API claim theirs; when all of them run and have addresses, and those that others installed were opened to the cluster's key ([`opening`]), the inventory is made ([`cluster_inventory`]). Then it is
 //! decided which playbook is run ([`next`]) and whose turn it is ([`places`]); the run is begun, followed and concluded ([`running`]).
+//! The cluster that it made is asked whether its nodes are ready ([`readiness`]).
 
 mod admission;
 mod answers;
@@ -13,11 +14,14 @@ mod installer;
 mod known_hosts;
 mod leaving;
 mod log_view;
+mod login;
 mod made;
 mod next;
+mod opening;
 mod places;
 mod progress;
 mod rack;
+mod readiness;
 mod removal;
 mod running;
 mod seats;
@@ -39,6 +43,7 @@ use self::installer::Installer;
 use crate::api::bpa::Provisioning;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
+use crate::cluster::workload::Workloads;
 use crate::config::KubesprayConfig;
 use crate::kubespray::runs::{Bounds, Installation, Runs, Supervisor};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
@@ -86,17 +91,23 @@ pub struct ProvisioningAgent {
     provisionings: Cache<Slim<Provisioning>>,
     kubespray: KubesprayConfig,
     folder: PathBuf,
+    workloads: Workloads,
     runs: log_view::Known,
 }
 
 impl ProvisioningAgent {
     /// Nothing is known until the watches run. Runs are in this folder.
-    pub fn new(watches: &mut Watches, kubespray: &KubesprayConfig, folder: PathBuf) -> Self {
+    pub fn new(watches: &mut Watches, kubespray: &KubesprayConfig, folder: PathBuf, workloads: Workloads) -> Self {
         let wants =
             |object: &Provisioning| vec![waking::hosts_of(object.metadata.namespace.as_deref().unwrap_or_default())];
         let provisionings = Cache::indexed(watches, |object: &Provisioning| Slim::from(object), wants);
         waking::hosts(watches, &provisionings);
-        Self { provisionings, kubespray: kubespray.clone(), folder, runs: log_view::Known::default() }
+        Self { provisionings,
+            kubespray: kubespray.clone(),
+            folder,
+            workloads,
+            runs: log_view::Known::default(),
+        }
     }
 
     /// What runs kubespray here, where a checkout is configured.
@@ -139,7 +150,7 @@ impl Life for ProvisioningAgent {
                 task.every(LOOK_AFTER, &stop, || installer.clone().look_after(client.clone())).await;
             }));
         }
-        let keeper = Arc::new(Provisionings::new(client, installer));
+        let keeper = Arc::new(Provisionings::new(client, installer, self.workloads.clone()));
         let run = async move { run(keeper, &provisionings, futures::stream::empty(), stop).await };
         services.push(service("Provisionings", run));
         Ok(services)

@@ -28,6 +28,8 @@ const PROVISIONED: &str = "HostsProvisioned";
 const INSTALLED: &str = "Installed";
 /// Whether the cluster's kubeconfig is kept.
 pub const KUBECONFIG: &str = "KubeconfigKept";
+/// Whether all nodes are ready that are installed.
+const NODES: &str = "NodesReady";
 /// Letters of a task of a run.
 const RUN_SAYS: usize = 200;
 /// Whether there is an inventory to run kubespray with.
@@ -101,6 +103,12 @@ pub fn place(host: &RackHost, user_data: &str) -> Result<Place, String> {
 /// The nodes with what each waits for.
 pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Seat<'_>], user_data: &str) {
     let mut ready = 0;
+    // A machine that is dead has no lease after a while, and is to be known all the same when its node is taken out of the cluster.
+    let before = std::mem::take(&mut status.nodes);
+    let last = |name: &str, host: &RackHost| {
+        let node = before.iter().find(|node| node.name == name && node.host.as_deref() == Some(host.name()))?;
+        node.address.clone()
+    };
     let one = |(node, seat): (&WantedNode, &Seat<'_>)| {
         let waits = match seat {
             Seat::None(why) => Some(why.clone()),
@@ -118,8 +126,12 @@ pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Sea
             roles: roles.iter().filter(|(is, _)| *is).map(|(_, role)| (*role).to_owned()).collect(),
             host: had.map(|host| host.name().to_owned()),
             state: had.map(|host| host.view.state.as_str().to_owned()),
-            address: had.and_then(|host| Some(Reachable::new(host.address.as_ref()?).ok()?.to_string())),
+            address: had.and_then(|host| {
+                let leased = host.address.as_ref().and_then(|address| Reachable::new(address).ok());
+                leased.map(|address| address.to_string()).or_else(|| last(node.name.as_str(), host))
+            }),
             message: short(&waits.unwrap_or_default(), NODE_SAYS),
+            ..NodeProgress::default()
         }
     };
     let all: Vec<NodeProgress> = nodes.iter().zip(seats).map(one).collect();
@@ -180,8 +192,17 @@ pub fn whole(status: &mut ProvisioningStatus, told: &Told, runs: bool, generatio
 
 /// Whether the kubeconfig is kept, or why not.
 pub fn kubeconfig(status: &mut ProvisioningStatus, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+    judged(status, KUBECONFIG, verdict, generation, now);
+}
+
+/// Whether all nodes are ready, as their cluster says.
+pub fn nodes_ready(status: &mut ProvisioningStatus, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+    judged(status, NODES, verdict, generation, now);
+}
+
+fn judged(status: &mut ProvisioningStatus, type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
     let verdict = Verdict { message: short(&verdict.message, WHOLE_SAYS), ..verdict.clone() };
-    conditions::set(&mut status.conditions, KUBECONFIG, &verdict, generation, now);
+    conditions::set(&mut status.conditions, type_, &verdict, generation, now);
 }
 
 /// How far a run is, as it was seen.
@@ -312,6 +333,25 @@ mod tests {
             let place = place(&ready, "edge-user-data").expect("a place");
             assert_eq!((place.address.to_string().as_str(), place.has_user), ("10.0.0.5", true));
         }
+    }
+
+    #[test]
+    fn the_last_address_of_a_machine_that_is_dead_stays_known() {
+        let cluster = read(&object(json!({"masters": [{"m": {"cpu": 1}}]}))).expect("a cluster");
+        let state = json!({"state": "provisioned"});
+        let leased = host(
+            json!({"provisioning": state, "addresses": [{"address": "10.0.0.5", "macAddress": "52:54:00:00:00:01", "network": "n"}]}),
+        );
+        let dead = host(json!({"provisioning": state, "errorMessage": "no power"}));
+        let mut status = ProvisioningStatus::default();
+        let mut address = |seat: Seat<'_>| {
+            nodes(&mut status, &cluster.nodes, &[seat], "u");
+            status.nodes[0].address.clone()
+        };
+        assert_eq!(address(Seat::Has(&dead)), None);
+        assert_eq!(address(Seat::Has(&leased)).as_deref(), Some("10.0.0.5"));
+        assert_eq!(address(Seat::Has(&dead)).as_deref(), Some("10.0.0.5"));
+        assert_eq!(address(Seat::None("gone".into())), None);
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Provisionings {
             Err(why) => return waits(why.to_string()),
         };
         let leaving = seen.workers.iter().map(|node| node.name.to_string()).collect();
-        let ready = Ready { nodes: &nodes, leaving, inventory, marks: marks_of(rack, &name) };
+        let ready = Ready { nodes: &nodes, closed: Vec::new(), leaving, inventory, marks: marks_of(rack, &name) };
         self.go_on(object, status, &ready).await.map(Some)
     }
 }

@@ -134,7 +134,7 @@ impl Provisionings {
     }
 
     /// Keeps the first keys of hosts.
-    async fn learn(&self, object: &Provisioning, keys: Vec<HostKey>) -> Result<(), MadeError> {
+    pub(super) async fn learn(&self, object: &Provisioning, keys: Vec<HostKey>) -> Result<(), MadeError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let rack = self.rack(&namespace).await?;
         let marks = marks_of(&rack, &name);
@@ -178,7 +178,8 @@ impl Provisionings {
         let rests = |told| Ok(Going::Rests(told));
         let waits = |why: String| Ok(Going::Waits(Told::of_cluster(Phase::InventoryReady, why)));
         let Some(installer) = &self.installer else { return rests(by_hand(object)) };
-        let (run, asked) = (status.run.as_ref(), asked(object));
+        let (run, asked) = (status.run.clone(), asked(object));
+        let run = run.as_ref();
         let standing =
             Standing { nodes: ready.nodes, installed: &status.installed, leaving: &ready.leaving, run, asked };
         let wish = match next(&standing) {
@@ -205,6 +206,11 @@ impl Provisionings {
             if let Some(why) = silent {
                 return waits(why);
             }
+        }
+        if !wish.kind.removes()
+            && let Some(why) = self.open_machines(installer, object, status, ready).await?
+        {
+            return waits(why);
         }
         let request = match self.request(installer, object, &owner, ready, &wish).await {
             Err(LookError::Made(MadeError::Api(error))) => return Err(error.into()),
@@ -313,7 +319,7 @@ fn of(run: &RunProgress) -> String {
 }
 
 /// Marks say nothing to ssh.
-fn unmarked(keys: Vec<HostKey>) -> Vec<HostKey> {
+pub fn unmarked(keys: Vec<HostKey>) -> Vec<HostKey> {
     keys.into_iter().map(|key| HostKey { mark: String::new(), ..key }).collect()
 }
 

@@ -1,5 +1,6 @@
 //! Provisionings through the API that their users have; hosts are played.
 
+mod real;
 mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,8 @@ struct Site {
     shutdown: CancellationToken,
     /// Whose logs are served.
     runs: log_view::Known,
+    /// Clusters that are played.
+    workloads: Workloads,
     _folder: tempfile::TempDir,
 }
 
@@ -47,11 +50,13 @@ impl Site {
         api.add_admission("bpa.akraino.org/provisionings", Arc::new(admission::provisioning));
         let client = api.client();
         let mut watches = Watches::default();
-        let agent = ProvisioningAgent::new(&mut watches, &KubesprayConfig::default(), PathBuf::new());
+        let workloads = Workloads::new(Vec::new());
+        let agent =
+            ProvisioningAgent::new(&mut watches, &KubesprayConfig::default(), PathBuf::new(), workloads.clone());
         agent.views().into_iter().for_each(|(kind, name, view)| api.add_view(kind, name, view));
         tokio::spawn(watches.run(client.clone(), shutdown.clone()));
         tokio::spawn(async move { api.run().await });
-        let site = Self { client, shutdown, runs: agent.runs, _folder: folder };
+        let site = Self { client, shutdown, runs: agent.runs, workloads, _folder: folder };
         for _ in 0..many {
             site.control(None);
         }
@@ -62,9 +67,12 @@ impl Site {
     fn control(&self, installer: Option<Arc<Installer>>) -> CancellationToken {
         let stop = self.shutdown.child_token();
         let mut watches = Watches::default();
-        let agent = ProvisioningAgent::new(&mut watches, &KubesprayConfig::default(), PathBuf::new());
+        let workloads = self.workloads.clone();
+        let agent =
+            ProvisioningAgent::new(&mut watches, &KubesprayConfig::default(), PathBuf::new(), workloads.clone());
         tokio::spawn(watches.run(self.client.clone(), stop.clone()));
-        let keeper = Provisionings::new(self.client.clone(), installer).quiet_for(Duration::from_millis(100));
+        let keeper =
+            Provisionings::new(self.client.clone(), installer, workloads).quiet_for(Duration::from_millis(100));
         let (keeper, end) = (Arc::new(keeper), stop.clone());
         tokio::spawn(async move { run(keeper, &agent.provisionings, futures::stream::empty(), end).await });
         stop

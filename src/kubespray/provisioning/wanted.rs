@@ -4,8 +4,9 @@
 //! one name, and without workers every master is one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 
+use ipnetwork::Ipv4Network;
 use kube::ResourceExt;
 
 use crate::ansible::{InventoryHostname, Text};
@@ -19,6 +20,8 @@ pub const LABEL_SRIOV: &str = "bpa.akraino.org/sriov";
 pub const LABEL_QAT: &str = "bpa.akraino.org/qat";
 /// Letters of the object's name, so that what is made for it can be called after it.
 const LONGEST_NAME: usize = 200;
+/// kubespray's `kube_service_addresses`, where nobody sets it.
+const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 233, 0, 0), 18);
 /// Letters of a node's name: one label of DNS.
 const LONGEST_NODE: usize = 63;
 
@@ -94,22 +97,27 @@ pub fn read(object: &Provisioning) -> Result<WantedCluster, Vec<SpecFault>> {
         reading.fault("spec.masters", why);
     }
     let pod_subnet = spec.pod_subnet.as_ref().and_then(|text| match subnet(text) {
-        Some(text) => Some(text),
-        None => {
-            reading.fault("spec.PodSubnet", "is no subnet as 10.233.64.0/18".into());
+        Ok(text) => Some(text),
+        Err(why) => {
+            reading.fault("spec.PodSubnet", why);
             None
         }
     });
     if reading.faults.is_empty() { Ok(WantedCluster { nodes: reading.nodes, pod_subnet }) } else { Err(reading.faults) }
 }
 
-/// An address and the length of its prefix, at which something fits.
-fn subnet(text: &str) -> Option<Text> {
-    let (address, length) = text.split_once('/')?;
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 30 } else { 126 };
-    let length: u8 = length.parse().ok().filter(|length| (1..=most).contains(length))?;
-    Text::new(format!("{address}/{length}")).ok()
+/// A subnet that kubespray takes for addresses of pods: IPv4, as nodes have, and none of those that it gives to Services.
+fn subnet(text: &str) -> Result<Text, String> {
+    let is_none = || "is no IPv4 subnet as 10.233.64.0/18".to_owned();
+    let found: Ipv4Network = text.parse().map_err(|_| is_none())?;
+    if !text.contains('/') || !(1..=30).contains(&found.prefix()) {
+        return Err(is_none());
+    }
+    let services = Ipv4Network::new(SERVICES.0, SERVICES.1).map_err(|why| why.to_string())?;
+    if found.overlaps(services) {
+        return Err(format!("overlaps {services}, which kubespray gives to Services (kube_service_addresses)"));
+    }
+    Text::new(found.to_string()).map_err(|why| why.to_string())
 }
 
 #[derive(Default)]
@@ -340,6 +348,8 @@ pub(super) mod tests {
             (json!({"masters": [one], "PodSubnet": "10.0.0.0"}), "spec.PodSubnet"),
             (json!({"masters": [one], "PodSubnet": "10.0.0.0/33"}), "spec.PodSubnet"),
             (json!({"masters": [one], "PodSubnet": "{{ x }}/8"}), "spec.PodSubnet"),
+            (json!({"masters": [one], "PodSubnet": "fd00::/64"}), "spec.PodSubnet: is no IPv4 subnet"),
+            (json!({"masters": [one], "PodSubnet": "10.233.32.0/19"}), "spec.PodSubnet: overlaps 10.233.0.0/18"),
         ];
         for (spec, said) in rows {
             let faults = faults(spec.clone());

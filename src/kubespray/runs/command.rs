@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::folder::{ARTIFACTS, CREDENTIALS, EVENTS, INVENTORY, KEY, KNOWN_HOSTS, PLUGINS, SCRATCH, SECRETS, VARS};
 use super::installation::Installation;
 use super::request::{HostKeys, Playbook, Request, RunOwner};
+use super::vars::RunVars;
 
 /// By this variable all processes of a run are known, however they were started: its value is the run's folder.
 pub(super) const MARK: &str = "SLIPWAY_KUBESPRAY_RUN";
@@ -95,13 +96,14 @@ pub(super) fn plan(installation: &Installation, folder: &Path, request: &Request
     }
 }
 
-/// The variables of a run: what was asked for, below what the playbook and the folder say.
-pub(super) fn vars(folder: &Path, request: &Request) -> Map<String, Value> {
+/// The variables of a run: what the site has, below what was asked for, below what the playbook and the folder say.
+pub(super) fn vars(installation: &Installation, folder: &Path, request: &Request) -> Map<String, Value> {
     let of_folder = [
         ("artifacts_dir", json!(text(&folder.join(ARTIFACTS)))),
         ("credentials_dir", json!(text(&folder.join(CREDENTIALS)))),
     ];
-    request.vars.clone().with(of_folder).with(request.playbook.vars()).as_map().clone()
+    let site = RunVars::default().with(installation.mirrors.vars());
+    site.below(&request.vars).with(of_folder).with(request.playbook.vars()).as_map().clone()
 }
 
 fn environment(installation: &Installation, folder: &Path, request: &Request) -> BTreeMap<String, String> {
@@ -185,9 +187,14 @@ fn ssh_arguments(folder: &Path, sockets: &Path, seconds: u64, host_keys: &HostKe
 
 #[cfg(test)]
 mod tests {
+    use super::super::mirrors::Mirrors;
     use super::super::request::{Bounds, Playbook};
-    use super::super::vars::RunVars;
     use super::*;
+
+    fn installation() -> Installation {
+        let mirrors = Mirrors { registry: None, files: Some("http://10.0.0.1/f".into()) };
+        Installation { tree: "/opt/ks".into(), environment: "/opt/venv".into(), mirrors }
+    }
 
     fn request() -> Request {
         Request {
@@ -207,8 +214,7 @@ mod tests {
     }
 
     fn made(folder: &str, request: &Request) -> Plan {
-        let installation = Installation { tree: "/opt/ks".into(), environment: "/opt/venv".into() };
-        plan(&installation, Path::new(folder), request)
+        plan(&installation(), Path::new(folder), request)
     }
 
     #[test]
@@ -268,10 +274,13 @@ mod tests {
     fn the_folders_and_the_playbooks_variables_go_before_others() {
         let folder = Path::new("/d/a");
         let remove = Playbook::RemoveNode { nodes: vec!["w-2".into()] };
-        let vars = vars(folder, &Request { playbook: remove, ..request() });
+        let own = request().vars.with([("github_url", json!("http://elsewhere"))]);
+        let vars = vars(&installation(), folder, &Request { playbook: remove, vars: own, ..request() });
         assert_eq!(
             Value::Object(vars),
             json!({
+                "dl_k8s_io_url": "http://10.0.0.1/f/dl.k8s.io", "get_helm_url": "http://10.0.0.1/f/get.helm.sh",
+                "storage_googleapis_url": "http://10.0.0.1/f/storage.googleapis.com", "github_url": "http://elsewhere",
                 "artifacts_dir": "/d/a/artifacts", "credentials_dir": "/d/a/credentials",
                 "kube_version": "1.35.4", "node": "w-2", "skip_confirmation": true,
             })

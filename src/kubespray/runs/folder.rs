@@ -11,8 +11,9 @@ use nix::libc;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
-use super::command::{PLUGIN, Plan, vars};
+use super::command::{PLUGIN, Plan};
 use super::events::PLUGIN_TEXT;
 use super::request::{HostKeys, Request};
 use super::state::{Ended, Found, Started};
@@ -102,7 +103,7 @@ pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> io::R
 }
 
 /// Writes all that a run needs into a new folder. It is on disk then, but for the folder's name.
-pub(super) fn fill(at: &Path, plan: &Plan, folder: &Path, request: &Request) -> io::Result<()> {
+pub(super) fn fill(at: &Path, plan: &Plan, vars: &Map<String, Value>, request: &Request) -> io::Result<()> {
     for name in [PRIVATE, SCRATCH, PLUGINS, ARTIFACTS, CREDENTIALS] {
         make(&at.join(name))?;
     }
@@ -115,7 +116,7 @@ pub(super) fn fill(at: &Path, plan: &Plan, folder: &Path, request: &Request) -> 
     };
     let secrets: Vec<&str> = request.secrets.iter().chain(&request.ssh_key).map(ExposeSecret::expose_secret).collect();
     write_new(&at.join(INVENTORY), request.inventory.as_bytes())?;
-    write_new(&at.join(VARS), &serde_json::to_vec(&vars(folder, request))?)?;
+    write_new(&at.join(VARS), &serde_json::to_vec(vars)?)?;
     write_new(&at.join(SECRETS), &serde_json::to_vec(&secrets)?)?;
     write_new(&at.join(KNOWN_HOSTS), known.as_bytes())?;
     write_new(&at.join(PLUGINS).join(format!("{PLUGIN}.py")), PLUGIN_TEXT.as_bytes())?;

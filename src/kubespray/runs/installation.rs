@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::mirrors::Mirrors;
 use super::request::Playbook;
 use super::versions::{PackageVersion, Specifier, normalised, requirements};
 use crate::config::KubesprayConfig;
@@ -38,6 +39,8 @@ pub struct Installation {
     pub tree: PathBuf,
     /// Folder of the virtual environment, with `bin/ansible-playbook`.
     pub environment: PathBuf,
+    /// Where nodes get what they need.
+    pub mirrors: Mirrors,
 }
 
 /// What was found there.
@@ -68,7 +71,7 @@ struct Galaxy {
 impl Installation {
     /// What the configuration names; `None` where it names none.
     pub fn of(config: &KubesprayConfig) -> Option<Self> {
-        Some(Self { tree: config.path.clone()?, environment: config.ansible.clone()? })
+        Some(Self { tree: config.path.clone()?, environment: config.ansible.clone()?, mirrors: Mirrors::of(config) })
     }
 
     /// The programs that runs start: Python, and Ansible's script.

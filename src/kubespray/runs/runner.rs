@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::process::Signal;
+use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::command::{Plan, plan, utf8};
+use super::command::{Plan, plan, utf8, vars};
 use super::events::LINE_MAX;
 use super::folder::{self, CANCELLED, EVENTS, PLAN, PRIVATE};
 use super::installation::Installation;
@@ -197,6 +198,11 @@ impl Runs {
         Ok(Self { root: root.to_owned(), supervisor, tell: |_| {} })
     }
 
+    /// The folder of all runs, which only this process's user reads.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Has each effect told, for whoever tries what a crash leaves between two of them.
     #[must_use]
     pub fn telling(self, tell: fn(Effect)) -> Self {
@@ -223,18 +229,24 @@ impl Runs {
                     return Err(RunsError::Path(path.clone()));
                 }
             }
-            self.make(&folder, &plan(installation, &folder, request), request)
-                .map_err(failed(&request.id, "make its folder"))?;
+            let (plan, vars) = (plan(installation, &folder, request), vars(installation, &folder, request));
+            self.make(&folder, &plan, &vars, request).map_err(failed(&request.id, "make its folder"))?;
         }
         self.settle(&request.id).await
     }
 
-    pub(super) fn make(&self, folder: &Path, plan: &Plan, request: &Request) -> io::Result<()> {
+    pub(super) fn make(
+        &self,
+        folder: &Path,
+        plan: &Plan,
+        vars: &Map<String, Value>,
+        request: &Request,
+    ) -> io::Result<()> {
         let at = folder::unfinished(&self.root, request.id.as_str());
         folder::remove(&at)?;
         folder::make(&at)?;
         (self.tell)(Effect::Made);
-        folder::fill(&at, plan, folder, request)?;
+        folder::fill(&at, plan, vars, request)?;
         (self.tell)(Effect::Filled);
         fs::rename(&at, folder)?;
         folder::sync(&self.root)?;

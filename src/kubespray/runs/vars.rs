@@ -137,6 +137,13 @@ impl RunVars {
         self
     }
 
+    /// These, where `others` does not say otherwise.
+    #[must_use]
+    pub fn below(mut self, others: &Self) -> Self {
+        self.0.extend(others.0.clone());
+        self
+    }
+
     /// As Ansible reads them.
     pub(super) fn as_map(&self) -> &Map<String, Value> {
         &self.0

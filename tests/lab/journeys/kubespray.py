@@ -7,7 +7,7 @@ from pathlib import Path
 from lab import Machine, Slipway, TOP, check_output, prepared, say, short, wait_for
 from wait import GiveUp
 
-DEADLINE = 1500
+DEADLINE = 2100
 NAME = "edge"
 # What an operator's own could not be: below folders that others may write it would be refused.
 OPT = Path("/run/opt")
@@ -41,8 +41,8 @@ def ordered(slipway, *arguments):
     return check_output([slipway.program, *arguments, "--kubeconfig", slipway.kubeconfig], deadline=60)
 
 
-def ready(slipway):
-    """Whether the cluster is there. Each phase, state and task is said once."""
+def ready(slipway, *names):
+    """Whether the cluster is there, with these nodes. Each phase, state and task is said once."""
     said = []
 
     def look():
@@ -56,7 +56,9 @@ def ready(slipway):
         if line + task not in said:
             said.append(line + task)
             say(line + task)
-        return phase == "Ready" or f"…{line}{task}: {status.get('message', '')}"
+        are_ready = any(one["type"] == "NodesReady" and one["status"] == "True" for one in status.get("conditions", []))
+        is_whole = phase == "Ready" and set(names) == set(status.get("installed", [])) and are_ready
+        return is_whole or f"…{line}{task}: {status.get('message', '')}"
     return look
 
 
@@ -77,7 +79,7 @@ def run(rack):
     objects = [item for machine in rack.machines for item in rack.manifests(machine)]
     manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects, cluster(rack)]}))
     say(f"$ slipway apply -f {manifest.name}\n{ordered(slipway, 'apply', '-f', manifest)}")
-    wait_for(f"the cluster {NAME}", ready(slipway), 1200, every=2)
+    wait_for(f"the cluster {NAME}", ready(slipway, "cp-1", "w-1"), 1200, every=2)
     print(ordered(slipway, "get", "provisionings"), flush=True)
 
     status = slipway.get("provisioning", NAME)["status"]
@@ -93,6 +95,14 @@ def run(rack):
     slipway.wait_state("rack-2", ["deprovisioning", "preparing", "available"], 300)
     assert list(nodes(kubeconfig)) == ["cp-1"], "w-1 is still in the cluster, and its host was let go"
     say("w-1 has left the cluster, and its host is free")
+
+    slipway.wait_state("rack-2", "available", 300)
+    both = {"w-2": {"mac-address": rack.machine("rack-2").mac, "memory": "600Mi"}}
+    slipway.patch(NAME, {"spec": {"workers": [{"cp-1": None}, both]}}, kind="provisioning")
+    wait_for(f"the cluster {NAME} with w-2", ready(slipway, "cp-1", "w-2"), 600, every=2)
+    assert sorted(nodes(kubeconfig)) == ["cp-1", "w-2"], nodes(kubeconfig)
+    assert slipway.get("provisioning", NAME)["status"]["run"]["playbook"] == "scale", "more was run than had to be"
+    say("the machine is back as w-2")
 
     slipway.kubectl("delete", "provisioning", NAME, "--wait=false")
     slipway.wait_gone(NAME, 180, kind="provisioning")

@@ -3,13 +3,16 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Mutex;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::super::installer::run_id;
+use super::super::login::{LoginError, Opener};
 use super::*;
-use crate::api::bpa::{ANNOTATION_RUN, ProvisioningStatus};
+use crate::api::bpa::{ANNOTATION_RUN, LABEL_SSH_LOGIN, ProvisioningStatus};
+use crate::cluster::workload::played_tests::Played;
 use crate::kubespray::runs::tests::{Place, request, supervisor};
 use crate::kubespray::runs::{Request, RunOwner, RunVerdict, Runs};
 use crate::needs;
@@ -26,6 +29,8 @@ fn play(hosts: &str, tasks: &str) -> String {
 struct Rack {
     site: Site,
     place: Place,
+    /// The API server of the cluster `edge`.
+    played: Played,
 }
 
 impl Rack {
@@ -36,7 +41,9 @@ impl Rack {
         symlink(environment, place.environment()).unwrap();
         let site = Site::with_controllers(0).await;
         site.runs.set(place.runs()).unwrap();
-        Some(Self { site, place })
+        let played = Played::default();
+        site.workloads.play(NAMESPACE, "edge", played.client());
+        Some(Self { site, place, played })
     }
 
     fn installer(&self) -> Arc<Installer> {
@@ -140,9 +147,20 @@ async fn a_cluster_is_installed_then_grows_and_its_kubeconfig_and_host_keys_are_
     fs::write(rack.place.tree().join("playbooks/facts.yml"), play("all", &facts)).unwrap();
     rack.control();
     let object = rack.cluster("edge").await;
-    let status =
-        rack.site.says("edge", "Ready", "its kubeconfig is in the Secret edge-kubeconfig").await.status.unwrap();
+    rack.site.says("edge", "Ready", "its kubeconfig is in the Secret edge-kubeconfig").await;
+    // What the cluster says of its nodes is followed.
+    rack.played.node("cp-1", "");
+    let said = |text: &'static str| move |status: &ProvisioningStatus| condition(status, "NodesReady").2.contains(text);
+    rack.status("says that w-1 is no node", said("w-1 is no Node of the cluster")).await;
+    rack.played.fall_silent(Some("no route"));
+    rack.played.node("w-1", "");
+    let silent = rack.status("says that nobody answers", said("no route")).await;
+    assert_eq!((condition(&silent, "NodesReady").0, silent.phase.as_str()), ("Unknown", "Ready"));
+    rack.played.fall_silent(None);
+    let are_ready = |status: &ProvisioningStatus| condition(status, "NodesReady").0 == "True";
+    let status = rack.status("has nodes that are ready", are_ready).await;
     assert!(status.conditions.iter().all(|one| one.status == "True"), "{:?}", status.conditions);
+    assert!(status.nodes.iter().all(|node| node.node_ready.as_deref() == Some("True")), "{:?}", status.nodes);
     let run = status.run.as_ref().unwrap();
     assert_eq!((run.number, run.playbook.as_str(), run.state.as_str()), (1, "cluster", "Succeeded"));
     assert_eq!((run.hosts_ok, run.hosts_failed, run.percent), (2, 0, Some(100)));
@@ -418,4 +436,55 @@ async fn machines_that_do_not_answer_yet_are_waited_for() {
     rack.annotate("cluster/1").await;
     rack.site.says("edge", "Ready", "installed by run").await;
     first.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn machines_of_others_are_opened_once_by_the_login_that_the_object_names() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", NOTHING));
+    let tried = Arc::new(Mutex::new(Vec::new()));
+    let known = tried.clone();
+    let opener: Opener = Arc::new(move |address, login, _, _, _| {
+        let is_right = login.is("right-one");
+        known.lock().unwrap().push((address.to_string(), is_right));
+        let opened = match is_right {
+            true => Ok(format!("{address} {}\n", host_key())),
+            false => Err(LoginError::Refused("root is not let in: Permission denied".into())),
+        };
+        Box::pin(std::future::ready(opened))
+    });
+    let runs = Runs::open(&rack.top().join("runs"), supervisor()).unwrap();
+    let installer = Installer::new(runs, rack.place.installation(), Bounds::default(), 4).unwrap().answered(true);
+    rack.site.control(Some(Arc::new(installer.opened_by(opener))));
+    for number in [1, 2] {
+        rack.host(number).await;
+    }
+    let spec = json!({"masters": [node(1, "cp-1")], "workers": [node(2, "w-1")], "credentialsName": "site-login"});
+    rack.site.provisioning("edge", spec).await.unwrap();
+    rack.site.says("edge", "InventoryReady", "there is no Secret site-login").await;
+    let data = json!({"username": "root", "password": "wrong-one"});
+    let secret = json!({"metadata": {"name": "site-login"}, "type": "kubernetes.io/basic-auth", "stringData": data});
+    rack.site.create_in::<Secret>(NAMESPACE, secret).await.unwrap();
+    // Nobody who may not read a Secret has it sent somewhere.
+    rack.site.says("edge", "InventoryReady", "the Secret site-login is not meant for this").await;
+    assert!(tried.lock().unwrap().is_empty());
+    let change = async |patch: Value| {
+        let api = rack.site.api::<Secret>();
+        api.patch("site-login", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    change(json!({"metadata": {"labels": {LABEL_SSH_LOGIN: "true"}}})).await;
+    rack.site
+        .says("edge", "InventoryReady", "w-1: root is not let in: Permission denied. Mend the Secret site-login")
+        .await;
+    change(json!({"stringData": {"password": "right-one"}})).await;
+    let status = rack.site.says("edge", "Ready", "installed by run").await.status.unwrap();
+    let mut tried = tried.lock().unwrap().clone();
+    tried.sort();
+    let each = [("10.0.0.1", false), ("10.0.0.1", true), ("10.0.0.2", false), ("10.0.0.2", true)];
+    assert_eq!(tried, each.map(|(address, is_right)| (address.to_owned(), is_right)));
+    let inventory = status.hosts_yaml.as_ref().unwrap();
+    assert_eq!(inventory.matches("\"ansible_user\": \"kubespray\"").count(), 2, "{inventory}");
+    assert!(!json!(status).to_string().contains("-one"));
+    let keys = |map: Option<&ConfigMap>| map.unwrap().data.as_ref().unwrap()["known_hosts"].lines().count();
+    rack.site.until("edge-known-hosts", "has both", |map| keys(map) == 2).await;
 }

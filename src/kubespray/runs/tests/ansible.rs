@@ -236,7 +236,7 @@ async fn kubespray_itself_takes_the_command_lines() {
     let tree = std::env::var_os("SLIPWAY_KUBESPRAY").expect("it names a checkout");
     let environment = needs::ansible().expect("and this what it wants");
     let place = Place::with_tree("");
-    let installation = Installation { tree: tree.into(), environment };
+    let installation = Installation { tree: tree.into(), environment, mirrors: Mirrors::default() };
     installation.inspect().unwrap();
     let runs = place.runs();
     let nodes = vec!["one".to_owned()];
@@ -251,7 +251,7 @@ async fn kubespray_itself_takes_the_command_lines() {
         let request = Request { playbook, inventory, ..request(&format!("real-{number}")) };
         let folder = runs.folder(&request.id);
         let plan = super::super::command::plan(&installation, &folder, &request);
-        runs.make(&folder, &plan, &request).unwrap();
+        runs.make(&folder, &plan, &super::super::command::vars(&installation, &folder, &request), &request).unwrap();
         let (program, arguments) = plan.command.split_first().unwrap();
         let mut command = tokio::process::Command::new(program);
         command.args(arguments).arg("--syntax-check").env_clear().envs(&plan.environment).current_dir(&folder);

@@ -18,7 +18,8 @@ async fn appliance_process() {
     let Some(top) = root_of_appliance() else { return };
     let runs = Runs::open(&top.join("runs"), supervisor()).unwrap();
     let runs = runs.telling(|effect| crash_at(&root_of_appliance().unwrap().join("runs"), effect));
-    let installation = Installation { tree: top.join("kubespray"), environment: top.join("venv") };
+    let installation =
+        Installation { tree: top.join("kubespray"), environment: top.join("venv"), mirrors: Mirrors::default() };
     let request = request(ID);
     runs.start(&installation, &request).await.ok();
     if top.join("cancel").exists() {

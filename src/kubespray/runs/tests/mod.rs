@@ -6,6 +6,7 @@ mod ansible;
 mod crash;
 mod ends;
 mod inspected;
+mod sshd;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -98,7 +99,7 @@ impl Place {
     }
 
     pub(in crate::kubespray) fn installation(&self) -> Installation {
-        Installation { tree: self.tree(), environment: self.environment() }
+        Installation { tree: self.tree(), environment: self.environment(), mirrors: Mirrors::default() }
     }
 
     /// To the end, whoever looks after it.
