@@ -2,6 +2,8 @@
 //!
 //! <https://github.com/akraino-edge-stack/icn>, `cmd/bpa-operator/deploy/crds`. `image` and the status are Slipway's own.
 
+pub mod software;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

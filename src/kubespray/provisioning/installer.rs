@@ -190,6 +190,25 @@ impl Installer {
         }
     }
 
+    /// Has every run over an object's nodes end, whichever object asked for it; whether all have.
+    ///
+    /// # Errors
+    ///
+    /// When runs cannot be read, or that cannot be noted.
+    pub async fn cancel_all(&self, owner: &RunOwner) -> Result<bool, RunsError> {
+        let runs = self.runs.clone();
+        let Ok(under_way) = tokio::task::spawn_blocking(move || runs.under_way()).await else { return Ok(false) };
+        let mut are_over = true;
+        for (id, _) in under_way?.into_iter().filter(|(_, of)| of.as_ref().is_some_and(|of| of.uid == owner.uid)) {
+            self.readers().remove(id.as_str());
+            are_over &= match self.runs.cancel(&id).await {
+                Err(RunsError::Unknown(_)) => true,
+                cancelled => cancelled?.is_over(),
+            };
+        }
+        Ok(are_over)
+    }
+
     /// The keys of hosts that a run knows.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod readiness;
 mod removal;
 mod running;
 mod seats;
+mod software;
 mod ssh_key;
 #[cfg(test)]
 mod tests;
@@ -40,7 +41,9 @@ use tracing::error;
 
 use self::controller::Provisionings;
 use self::installer::Installer;
+use self::software::Softwares;
 use crate::api::bpa::Provisioning;
+use crate::api::bpa::software::Software;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
 use crate::cluster::workload::Workloads;
@@ -56,10 +59,13 @@ const LOOK_AFTER: Duration = Duration::from_secs(30);
 /// What is kept of a Provisioning in memory beside its object, in bytes, roughly.
 const MEMORY: usize = 1 << 10;
 
-/// Provisionings. Software, which installs packages on nodes, is not served: nobody acts on it.
+/// Provisionings, and Softwares, which install packages on their nodes.
 pub fn module() -> Module {
     Module {
-        kinds: vec![Declared::one::<Provisioning>(StoragePolicy::Durable).costing(MEMORY).kept_parsed()],
+        kinds: vec![
+            Declared::one::<Provisioning>(StoragePolicy::Durable).costing(MEMORY).kept_parsed(),
+            Declared::one::<Software>(StoragePolicy::Durable).costing(MEMORY),
+        ],
         rights: RIGHTS,
     }
 }
@@ -67,7 +73,14 @@ pub fn module() -> Module {
 const RIGHTS: &[Right] = &[
     Right {
         group: "bpa.akraino.org",
-        resources: &["provisionings", "provisionings/status", "provisionings/finalizers"],
+        resources: &[
+            "provisionings",
+            "provisionings/status",
+            "provisionings/finalizers",
+            "softwares",
+            "softwares/status",
+            "softwares/finalizers",
+        ],
         verbs: KEEPS,
         why: "",
     },
@@ -89,6 +102,7 @@ const RIGHTS: &[Right] = &[
 /// Acts on Provisionings.
 pub struct ProvisioningAgent {
     provisionings: Cache<Slim<Provisioning>>,
+    softwares: Cache<Slim<Software>>,
     kubespray: KubesprayConfig,
     folder: PathBuf,
     workloads: Workloads,
@@ -102,7 +116,10 @@ impl ProvisioningAgent {
             |object: &Provisioning| vec![waking::hosts_of(object.metadata.namespace.as_deref().unwrap_or_default())];
         let provisionings = Cache::indexed(watches, |object: &Provisioning| Slim::from(object), wants);
         waking::hosts(watches, &provisionings);
-        Self { provisionings,
+        let softwares = Cache::new(watches, |object: &Software| Slim::from(object));
+        Self {
+            provisionings,
+            softwares,
             kubespray: kubespray.clone(),
             folder,
             workloads,
@@ -130,7 +147,10 @@ impl ProvisioningAgent {
 
 impl Life for ProvisioningAgent {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
-        vec![("bpa.akraino.org/provisionings", Arc::new(admission::provisioning))]
+        vec![
+            ("bpa.akraino.org/provisionings", Arc::new(admission::provisioning)),
+            ("bpa.akraino.org/softwares", Arc::new(software::admission)),
+        ]
     }
 
     fn views(&self) -> Vec<(&'static str, &'static str, View)> {
@@ -151,8 +171,12 @@ impl Life for ProvisioningAgent {
             }));
         }
         let keeper = Arc::new(Provisionings::new(client, installer, self.workloads.clone()));
-        let run = async move { run(keeper, &provisionings, futures::stream::empty(), stop).await };
-        services.push(service("Provisionings", run));
+        let (softwares, packages, end) =
+            (self.softwares.clone(), Arc::new(Softwares::new(keeper.clone())), stop.clone());
+        let provision = async move { run(keeper, &provisionings, futures::stream::empty(), stop).await };
+        services.push(service("Provisionings", provision));
+        let install = async move { run(packages, &softwares, futures::stream::empty(), end).await };
+        services.push(service("Softwares", install));
         Ok(services)
     }
 }

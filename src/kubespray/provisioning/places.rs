@@ -76,6 +76,10 @@ impl Places {
             );
             seen.insert(uid, namespace);
         }
+        // One at a time over the same nodes.
+        if seen.contains_key(&owner.uid) {
+            return None;
+        }
         if !is_next(&owner.uid, asked, &seen.into_values().collect::<Vec<_>>(), self.at_once) {
             return None;
         }

@@ -284,7 +284,8 @@ pub fn waiting(status: &ProvisioningStatus) -> String {
     order.iter().take(FAULTS).map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn short(text: &str, most: usize) -> String {
+/// The first letters of a text.
+pub fn short(text: &str, most: usize) -> String {
     text.chars().take(most).collect()
 }
 

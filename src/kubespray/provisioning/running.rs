@@ -28,7 +28,7 @@ use crate::log::named;
 /// Most nodes that are noted as installed.
 const INSTALLED_MAX: usize = 1000;
 /// How long hosts wait for the end of a run when their object is deleted: a run has ten seconds, and what does not end then is killed.
-const END: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
+pub const END: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
 
 /// A run to be begun when it is noted.
 pub struct Begin {
@@ -279,24 +279,22 @@ impl Provisionings {
         Ok(request)
     }
 
-    /// Has the run of an object end that is deleted; whether its hosts may be let go.
+    /// Has the runs over the nodes of an object end that is deleted; whether its hosts may be let go.
     pub(super) async fn end_run(&self, object: &Provisioning) -> Result<bool, LookError> {
-        let Some(status) = &object.status else { return Ok(true) };
-        let (Some(installer), Some(run)) = (&self.installer, status.run.as_ref().filter(|run| is_open(run))) else {
-            return Ok(true);
-        };
+        let (Some(status), Some(installer)) = (&object.status, &self.installer) else { return Ok(true) };
         let owner = owner(object);
-        match installer.cancel(&owner, run).await {
+        let whose = named(&owner.namespace, &owner.name);
+        match installer.cancel_all(&owner).await {
             Ok(true) => return Ok(true),
             Ok(false) => {}
-            Err(error) => warn!(run = %run.id, %error, "a run cannot be cancelled"),
+            Err(error) => warn!(provisioning = %whose, %error, "its runs cannot be cancelled"),
         }
         let deleted = object.metadata.deletion_timestamp.as_ref().map_or_else(Timestamp::now, |at| at.0);
         if deleted.checked_add(END).is_ok_and(|end| Timestamp::now() > end) {
-            warn!(run = %run.id, provisioning = %named(&owner.namespace, &owner.name), "a run does not end in time: its hosts are let go");
+            warn!(provisioning = %whose, "a run does not end in time: its hosts are let go");
             return Ok(true);
         }
-        let message = format!("{} is ended before hosts are let go", of(run));
+        let message = "its run is ended before hosts are let go".into();
         self.store(object, ProvisioningStatus { message, ..status.clone() }).await?;
         Ok(false)
     }

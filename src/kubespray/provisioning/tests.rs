@@ -21,16 +21,16 @@ use crate::apiserver::ApiServer;
 use crate::modules::kinds;
 use crate::store::{Store, StoreOptions};
 
-const NAMESPACE: &str = "default";
+pub(super) const NAMESPACE: &str = "default";
 
 /// An appliance's API, with so many controllers, each with what it knows itself.
-struct Site {
-    client: Client,
-    shutdown: CancellationToken,
+pub(super) struct Site {
+    pub(super) client: Client,
+    pub(super) shutdown: CancellationToken,
     /// Whose logs are served.
     runs: log_view::Known,
     /// Clusters that are played.
-    workloads: Workloads,
+    pub(super) workloads: Workloads,
     _folder: tempfile::TempDir,
 }
 
@@ -41,13 +41,14 @@ impl Drop for Site {
 }
 
 impl Site {
-    async fn with_controllers(many: usize) -> Self {
+    pub(super) async fn with_controllers(many: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options =
             StoreOptions { path: folder.path().join("db"), key_file: folder.path().join("key"), history: 10_000 };
         let shutdown = CancellationToken::new();
         let api = ApiServer::new(Store::open(options).unwrap(), &kinds(), shutdown.clone()).await.unwrap();
         api.add_admission("bpa.akraino.org/provisionings", Arc::new(admission::provisioning));
+        api.add_admission("bpa.akraino.org/softwares", Arc::new(software::admission));
         let client = api.client();
         let mut watches = Watches::default();
         let workloads = Workloads::new(Vec::new());
@@ -78,14 +79,14 @@ impl Site {
         stop
     }
 
-    fn api<K>(&self) -> Api<K>
+    pub(super) fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    async fn create_in<K>(&self, namespace: &str, mut object: Value) -> Result<K, kube::Error>
+    pub(super) async fn create_in<K>(&self, namespace: &str, mut object: Value) -> Result<K, kube::Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -100,7 +101,7 @@ impl Site {
     }
 
     /// A cluster of this spec, with an image.
-    async fn provisioning(&self, name: &str, mut spec: Value) -> Result<Provisioning, kube::Error> {
+    pub(super) async fn provisioning(&self, name: &str, mut spec: Value) -> Result<Provisioning, kube::Error> {
         spec["image"] = json!({"url": "http://images.test/os.raw", "checksum": "aa", "format": "raw"});
         self.create_in(NAMESPACE, json!({"metadata": {"name": name}, "spec": spec})).await
     }
@@ -120,7 +121,7 @@ impl Site {
     }
 
     /// Waits until an object is so; `None` when it is gone.
-    async fn until<K>(&self, name: &str, what: &str, met: impl Fn(Option<&K>) -> bool) -> Option<K>
+    pub(super) async fn until<K>(&self, name: &str, what: &str, met: impl Fn(Option<&K>) -> bool) -> Option<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone

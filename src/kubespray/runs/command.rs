@@ -84,7 +84,8 @@ pub(super) fn plan(installation: &Installation, folder: &Path, request: &Request
         }
         command.extend(["--limit".into(), limit]);
     }
-    command.push(text(&installation.tree.join(request.playbook.file())));
+    let above = if request.playbook == Playbook::Packages { folder } else { &installation.tree };
+    command.push(text(&above.join(request.playbook.file())));
     Plan {
         playbook: request.playbook.file().to_owned(),
         command,

@@ -15,10 +15,12 @@ use serde_json::{Map, Value};
 
 use super::command::{PLUGIN, Plan};
 use super::events::PLUGIN_TEXT;
-use super::request::{HostKeys, Request};
+use super::request::{HostKeys, Playbook, Request};
 use super::state::{Ended, Found, Started};
 use crate::files;
 
+/// The playbook that installs packages.
+const PACKAGES: &str = include_str!("packages.yml");
 pub(super) const PLAN: &str = "plan.json";
 pub(super) const LOCK: &str = "lock";
 pub(super) const STARTED: &str = "started.json";
@@ -125,6 +127,9 @@ pub(super) fn fill(at: &Path, plan: &Plan, vars: &Map<String, Value>, request: &
     write_new(&at.join(LOCK), b"")?;
     if let Some(key) = &request.ssh_key {
         write_new(&at.join(KEY), &as_ssh_reads_it(key))?;
+    }
+    if request.playbook == Playbook::Packages {
+        write_new(&at.join(request.playbook.file()), PACKAGES.as_bytes())?;
     }
     write_new(&at.join(PLAN), &serde_json::to_vec(plan)?)?;
     [PRIVATE, SCRATCH, PLUGINS].iter().try_for_each(|name| sync(&at.join(name)))?;

@@ -70,6 +70,8 @@ pub enum Playbook {
     UpgradeCluster,
     /// Take the cluster away from its nodes.
     Reset,
+    /// Install packages on its nodes: a playbook of our own, for which the variable `slipway_packages` has a list for each node.
+    Packages,
 }
 
 impl Playbook {
@@ -77,7 +79,7 @@ impl Playbook {
     pub(super) const FILES: [&str; 5] =
         ["cluster.yml", "scale.yml", "remove-node.yml", "upgrade-cluster.yml", "reset.yml"];
 
-    /// Its file in the checkout.
+    /// Its file, in the checkout if it is kubespray's.
     pub fn file(&self) -> &'static str {
         match self {
             Self::Cluster => "cluster.yml",
@@ -85,6 +87,7 @@ impl Playbook {
             Self::RemoveNode { .. } => "remove-node.yml",
             Self::UpgradeCluster => "upgrade-cluster.yml",
             Self::Reset => "reset.yml",
+            Self::Packages => "packages.yml",
         }
     }
 
@@ -92,7 +95,7 @@ impl Playbook {
     /// kubespray refuses; so they are JSON.
     pub(super) fn vars(&self) -> Vec<(&'static str, Value)> {
         match self {
-            Self::Cluster | Self::Scale => Vec::new(),
+            Self::Cluster | Self::Scale | Self::Packages => Vec::new(),
             Self::RemoveNode { nodes } => vec![("node", json!(nodes.join(","))), ("skip_confirmation", json!(true))],
             Self::UpgradeCluster => {
                 vec![("upgrade_node_confirm", json!(false)), ("upgrade_node_post_upgrade_confirm", json!(false))]

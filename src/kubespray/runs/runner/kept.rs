@@ -14,6 +14,8 @@ use crate::files;
 
 /// Most bytes of a log that are read at once.
 const LOG_PART_MAX: usize = 1 << 20;
+/// Longest text that a playbook of our own leaves, in bytes.
+const ARTIFACT_MAX: u64 = 256 << 10;
 /// Most bytes of a kubeconfig: that of kubespray has 6000.
 const KUBECONFIG_MAX: u64 = 256 << 10;
 /// Most bytes of the keys of a run's hosts.
@@ -61,6 +63,13 @@ impl Runs {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(id, "read its kubeconfig")(error)),
         }
+    }
+
+    /// A small text that a playbook of our own left, if it is there and one: nodes say what is in it.
+    pub fn artifact(&self, id: &RunId, name: &str) -> Option<String> {
+        let file = self.folder(id).join(ARTIFACTS).join(name);
+        let is_file = fs::symlink_metadata(&file).is_ok_and(|about| about.is_file());
+        is_file.then(|| files::read_text(&file, ARTIFACT_MAX).ok()).flatten()
     }
 
     /// The keys of hosts that it knows, with those that it was given; empty when there are none.
