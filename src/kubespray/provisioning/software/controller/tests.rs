@@ -79,7 +79,7 @@ impl Node {
         );
         fs::write(folder.path().join("config"), config).unwrap();
         let kubectl = "#!/bin/sh\necho \"$@\" >>/node/kubectl.log\n\
-            case \"$*\" in *drain*) [ ! -e /node/budget ] || { echo a disruption budget >&2; exit 1; };; *get*) cat /node/kept 2>/dev/null;; esac\nexit 0\n";
+            case \"$*\" in *\" drain \"*) [ ! -e /node/budget ] || { echo a disruption budget >&2; exit 1; };; *\" get \"*) cat /node/kept 2>/dev/null || printf /;; esac\nexit 0\n";
         fs::write(folder.path().join("kubectl"), kubectl).unwrap();
         let start = format!(
             "set -eu; umask 022; mount --make-rprivate /; ssh-keygen -q -t ed25519 -N '' -C '' -f {at}/host; mkdir {at}/top {at}/root; \
@@ -206,11 +206,21 @@ impl Rack {
     }
 }
 
+/// What is asked for of a node to which nothing is done.
+fn looked(name: &str) -> Vec<String> {
+    vec![format!(
+        "get node {name} --output jsonpath={{.spec.unschedulable}}/{{.metadata.annotations.bpa\\.akraino\\.org/drained}}"
+    )]
+}
+
 fn drained(name: &str) -> Vec<String> {
+    let get = looked(name).remove(0);
     vec![
-        format!("get node {name} --output jsonpath={{.spec.unschedulable}}"),
+        get,
+        format!("annotate --overwrite node {name} bpa.akraino.org/drained=true"),
         format!("drain {name} --ignore-daemonsets --delete-emptydir-data --timeout=300s"),
         format!("uncordon {name}"),
+        format!("annotate node {name} bpa.akraino.org/drained-"),
     ]
 }
 
@@ -249,12 +259,13 @@ async fn packages_come_to_one_node_after_the_other_and_what_changed_is_told() {
     assert_eq!((run.number, run.state.as_str(), run.hosts_ok), (1, "Succeeded", 2));
 
     // Another version on the worker only: the master is left alone. A node that somebody keeps free stays so.
-    rack.nodes[0].write("kept", "true");
+    rack.nodes[0].write("kept", "true/");
     rack.change("tools", json!({"spec": {"workerSoftware": [one("2.0"), "slipway-two"]}})).await;
     let status = rack.says("tools", "Current", "1 packages changed on w-1").await;
     assert_eq!(told(&status)[1]["changed"], json!([change("slipway-one", Some("1.0"), "2.0")]));
     assert_eq!(told(&status)[0]["state"], "Unchanged");
-    assert_eq!(rack.nodes[0].asked(), drained("w-1")[..2]);
+    let kept = [looked("cp-1"), looked("w-1"), vec![drained("w-1").remove(2)]].concat();
+    assert_eq!(rack.nodes[0].asked(), kept);
 
     // What is not to be had is told, nothing is drained for it, and it is not tried again and again.
     rack.change("tools", json!({"spec": {"masterSoftware": [one("9.9")]}})).await;
@@ -266,16 +277,20 @@ async fn packages_come_to_one_node_after_the_other_and_what_changed_is_told() {
     let runs = rack.folders().len();
 
     // A pod that may not go keeps its node, which has pods again.
-    rack.nodes[0].write("kept", "");
+    rack.nodes[0].write("kept", "/");
     rack.nodes[0].write("budget", "");
     rack.change("tools", json!({"spec": {"masterSoftware": [one("2.0")]}})).await;
     let failed = rack.says("tools", "Failed", "a disruption budget").await;
     assert_eq!(failed.nodes.iter().map(|node| node.state.as_str()).collect::<Vec<_>>(), ["Unknown", "Unknown"]);
     assert_eq!(rack.nodes[0].asked(), drained("cp-1"));
     assert_eq!(rack.folders().len(), runs + 1, "the one before was not repeated");
+    // An earlier run broke off when it had drained the node.
+    rack.nodes[0].write("kept", "true/true");
     fs::remove_file(rack.nodes[0].folder.path().join("budget")).unwrap();
     rack.change("tools", json!({"metadata": {"annotations": {"bpa.akraino.org/run": "again"}}})).await;
     rack.says("tools", "Current", "1 packages changed on cp-1").await;
+    let nothing = [looked("w-1"), drained("w-1").split_off(3)].concat();
+    assert_eq!(rack.nodes[0].asked(), [drained("cp-1"), nothing].concat());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
