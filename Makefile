@@ -109,11 +109,10 @@ lab: rust ## the same, built sooner and with a development build's checks: what 
 	$(STATIC) cargo build $(LAB)
 
 unit: rust packages ## cargo test; nothing is passed over for want of a tool or of root
-	@# More threads than processors: many tests wait for disks and timers.
 	@python3 tests/lab/tools.py emulators >/dev/null
 	@python3 tests/lab/programs.py kubeadm >/dev/null
 	@python3 tests/lab/tools.py ansible >/dev/null
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 RUST_TEST_THREADS=$$((2 * $$(nproc))) $(STATIC) cargo test $(QUICK) $(LAB)
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB)
 
 clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check

@@ -220,7 +220,7 @@ async fn a_login_that_is_let_go_is_closed() {
     let registry = Registry::new(BmcSettings { max_connections: 1, ..quick() });
     let address = BmcAddress::parse(&format!("redfish+http://127.0.0.1:{}", sim.port)).unwrap();
     let closed = async || {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
         while sim.service.sessions() > 0 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

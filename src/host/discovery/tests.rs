@@ -33,7 +33,7 @@ use crate::store::{Store, StoreOptions};
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const NODE: &str = "10.0.0.5";
 const STRANGER: &str = "10.0.0.66";
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 struct Site {
     router: Router,

@@ -226,7 +226,7 @@ impl Rig {
 
     async fn stop(self) -> (tempfile::TempDir, Fake) {
         self.shutdown.cancel();
-        tokio::time::timeout(Duration::from_secs(20), self.task).await.expect("ends").expect("no panic");
+        tokio::time::timeout(Duration::from_secs(120), self.task).await.expect("ends").expect("no panic");
         (self.folder, self.fake)
     }
 

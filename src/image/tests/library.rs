@@ -104,7 +104,7 @@ async fn who_serves_waits_for_no_work_on_files_and_a_manifest_is_in_memory_once(
         let found = asker.chunk_file(&chunk).is_some() && asker.manifest_file(&b.digest).is_some();
         said.send(found && asker.manifest(&b.digest).is_some())
     });
-    assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(true));
+    assert_eq!(heard.recv_timeout(Duration::from_secs(120)), Ok(true));
     drop(files);
     let held = library.manifest(&a.digest).expect("manifest");
     for number in 1..=5_u8 {
@@ -131,7 +131,7 @@ async fn a_dropped_import_leaves_nothing_and_progress_ends_at_the_whole() {
     let started = import_until_chunks(&library, &spec, &folder.path().join("images/chunks")).await;
     assert!(started, "some chunks were stored before the import was dropped");
     let gone = || files(&folder.path().join("images")) == 0;
-    tokio::time::timeout(Duration::from_secs(10), async {
+    tokio::time::timeout(Duration::from_secs(120), async {
         while !gone() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

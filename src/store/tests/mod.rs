@@ -16,7 +16,7 @@ mod model;
 const HOSTS: &str = "metal3.io/baremetalhosts";
 
 /// Generous: only a hang reaches it.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 fn options(folder: &Path) -> StoreOptions {
     StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history: 1000 }

@@ -162,7 +162,7 @@ impl Drop for Appliance {
 
 /// Asks until there is an answer, for at most half a minute.
 pub async fn poll<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
     loop {
         if let Some(answer) = ask().await {
             return answer;

@@ -256,7 +256,7 @@ async fn a_node_has_the_labels_of_its_host_that_its_cluster_wants() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), wait).await.expect("the label");
+        tokio::time::timeout(Duration::from_secs(120), wait).await.expect("the label");
     };
     has("2").await;
     assert_eq!(node(&played, "m")["metadata"]["labels"].get("other"), None);

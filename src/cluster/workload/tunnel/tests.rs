@@ -137,7 +137,7 @@ async fn a_stream_goes_to_a_pod_and_back() {
     for text in ["ping", "pong"] {
         stream.write_all(text.as_bytes()).await.unwrap();
         let mut back = vec![0; text.len()];
-        tokio::time::timeout(Duration::from_secs(30), stream.read_exact(&mut back)).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(120), stream.read_exact(&mut back)).await.unwrap().unwrap();
         assert_eq!(back, text.as_bytes());
     }
 }

@@ -118,7 +118,7 @@ impl Site {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+        tokio::time::timeout(Duration::from_secs(120), wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
     }
 }
 

@@ -118,7 +118,7 @@ impl Site {
     }
 
     async fn until<F: Future<Output = bool>>(&self, what: &str, met: impl Fn() -> F) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
         while !met().await {
             if tokio::time::Instant::now() > deadline {
                 panic!("not within 30 s: {what}; {:#?}", self.api::<BareMetalHost>().get_opt("h").await.unwrap());

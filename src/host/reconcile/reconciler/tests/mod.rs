@@ -293,12 +293,12 @@ impl Site {
     }
 
     async fn until<F: Future<Output = bool>>(&self, what: &str, met: impl Fn() -> F) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
         while !met().await {
             if tokio::time::Instant::now() > deadline {
                 let host = self.api::<BareMetalHost>().get_opt("h").await.unwrap();
                 let intent = self.api::<BootIntent>().get_opt("h").await.unwrap();
-                panic!("not within 30 s: {what}; {host:#?} {intent:#?}");
+                panic!("not within two minutes: {what}; {host:#?} {intent:#?}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
