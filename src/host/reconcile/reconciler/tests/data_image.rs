@@ -31,9 +31,10 @@ async fn with_a_cd() -> (Site, CancellationToken) {
         ..BmcSettings::default()
     };
     site.reconcile_with(hosts, bmcs).await;
+    // The host says so, not only the machine: until then its power is still waited for, at a BMC that is to go.
     site.until("it is on with its CD", async || {
         let held = site.api::<DataImage>().get("h").await.unwrap();
-        site.machine.is_on() && held.status.is_some_and(|status| status.attached_image.is_some())
+        site.status().await.powered_on && held.status.is_some_and(|status| status.attached_image.is_some())
     })
     .await;
     assert_eq!(site.machine.media().as_deref(), Some(ISO));
