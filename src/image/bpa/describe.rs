@@ -1,6 +1,9 @@
 //! What is said of an image when it is created: as the agent took it (a form of several parts, whose part `metadata` is JSON), as JSON
 //! alone, or in the headers of tus.
 
+use std::future::Future;
+use std::time::Duration;
+
 use axum::extract::{FromRequest, Multipart, Request};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,6 +11,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use super::record::Metadata;
 use super::{LENGTH, Refused, refused};
@@ -15,6 +19,8 @@ use crate::apiserver::ApiError;
 
 /// Longest text that says what an image is, in bytes.
 const SAID_MAX: usize = 256 << 10;
+/// How long it may take to come, as other bodies: no other part of a form is waited for longer, however many there are.
+const PATIENCE: Duration = Duration::from_secs(50);
 
 /// What a request says of an image.
 pub(super) async fn described(request: Request) -> Result<Metadata, Refused> {
@@ -22,11 +28,19 @@ pub(super) async fn described(request: Request) -> Result<Metadata, Refused> {
         return Ok(of_tus(request.headers()).map_err(ApiError::bad_request)?);
     }
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let text = if kind.starts_with("multipart/form-data") { of_form(request).await? } else { whole(request).await? };
+    let is_form = kind.starts_with("multipart/form-data");
+    let read = async { if is_form { of_form(request).await } else { whole(request).await } };
+    let text = within(PATIENCE, read).await?;
     let unreadable = |why: String| refused(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("metadata: {why}"));
     // Not a list, which would be one of fields without their names.
     let fields: Map<String, Value> = serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))?;
     serde_json::from_value(fields.into()).map_err(|error| unreadable(error.to_string()))
+}
+
+async fn within<T>(patience: Duration, read: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {
+    timeout(patience, read).await.unwrap_or_else(|_| {
+        Err(refused(StatusCode::REQUEST_TIMEOUT, "Timeout", "what is said of the image did not arrive in time"))
+    })
 }
 
 async fn whole(request: Request) -> Result<Vec<u8>, Refused> {
@@ -85,6 +99,7 @@ fn of_tus(headers: &HeaderMap) -> Result<Metadata, String> {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use futures::StreamExt;
     use serde_json::json;
 
     use super::*;
@@ -131,5 +146,15 @@ mod tests {
         ] {
             assert_eq!(said(headers, body).await.map_err(|code| code.as_u16()), Err(code), "{headers:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_does_not_come_to_an_end_is_not_waited_for() {
+        let part = bytes::Bytes::from_static(b"--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx");
+        let body = futures::stream::iter([Ok::<_, std::io::Error>(part)]).chain(futures::stream::pending());
+        let mut request = Request::new(Body::from_stream(body));
+        request.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("multipart/form-data; boundary=b"));
+        let read = within(Duration::from_millis(20), of_form(request)).await;
+        assert_eq!(read.map_err(|refused| refused.into_response().status()), Err(StatusCode::REQUEST_TIMEOUT));
     }
 }

@@ -46,11 +46,15 @@ impl Rest {
         }
     }
 
-    /// Sends a piece on; how much it was. Whoever takes it may stop before.
+    /// Sends a piece on; how much it was. Whoever takes it may stop before, as when the sender is too slow: then nothing is waited for.
     async fn piece(&mut self, most: u64, send: mpsc::Sender<io::Result<Bytes>>) -> u64 {
         let mut sent = 0;
         while sent < most {
-            let Some(part) = self.next().await else { break };
+            let part = tokio::select! {
+                () = send.closed() => break,
+                part = self.next() => part,
+            };
+            let Some(part) = part else { break };
             let part = part.map(|mut data| {
                 let fits = usize::try_from(most - sent).unwrap_or(usize::MAX).min(data.len());
                 self.over = data.split_off(fits);
@@ -89,6 +93,8 @@ impl Desk<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     async fn pieces(parts: &[&'static [u8]], most: u64) -> Vec<Vec<u8>> {
@@ -117,5 +123,15 @@ mod tests {
         assert_eq!(pieces(&[b"abcdefg", b"", b"hi"], 3).await, [&b"abc"[..], b"def", b"ghi", b""]);
         assert_eq!(pieces(&[b"ab", b"c"], 9).await, [b"abc"]);
         assert_eq!(pieces(&[], 9).await, [b""]);
+    }
+
+    #[tokio::test]
+    async fn a_sender_who_stands_still_is_not_waited_for_when_nobody_takes_more() {
+        let data = Body::from_stream(futures::stream::pending::<io::Result<Bytes>>()).into_data_stream();
+        let mut rest = Rest { data, over: Bytes::new(), is_over: false };
+        let (send, receive) = mpsc::channel(QUEUE);
+        drop(receive);
+        let sent = tokio::time::timeout(Duration::from_secs(60), rest.piece(4, send)).await;
+        assert_eq!(sent, Ok(0));
     }
 }
