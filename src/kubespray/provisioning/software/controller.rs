@@ -19,8 +19,10 @@ use super::super::made::{self, MadeError};
 use super::super::next::{LOST, STARTING, kept};
 use super::super::places::Place;
 use super::super::progress::{self, short};
+use super::super::rack::RackHost;
 use super::super::running::{END, marks_of, owner, unmarked};
 use super::changes;
+use super::inventory::inventory;
 use super::next::{Due, cluster, next, stuck};
 use super::packages::{self, ByNode};
 use crate::api::bpa::software::{NodePackages, Software, SoftwareStatus};
@@ -54,6 +56,9 @@ pub struct Softwares {
     soon: Duration,
     /// Further variables of runs.
     vars: Map<String, serde_json::Value>,
+    /// The inventory of nodes that are played.
+    #[cfg(test)]
+    played: Option<String>,
 }
 
 /// A run that is to be begun when it is noted.
@@ -65,13 +70,19 @@ struct Begin {
 impl Softwares {
     /// Runs are those of the keeper of Provisionings.
     pub fn new(keeper: Arc<Provisionings>) -> Self {
-        Self { keeper, soon: SOON, vars: Map::new() }
+        Self {
+            keeper,
+            soon: SOON,
+            vars: Map::new(),
+            #[cfg(test)]
+            played: None,
+        }
     }
 
-    /// Looks often, and gives runs these variables.
+    /// Looks often, gives runs these variables, and takes this inventory, if one is given, for that of the hosts.
     #[cfg(test)]
-    pub fn played(self, soon: Duration, vars: Map<String, serde_json::Value>) -> Self {
-        Self { soon, vars, ..self }
+    pub fn played(self, soon: Duration, vars: Map<String, serde_json::Value>, played: Option<String>) -> Self {
+        Self { soon, vars, played, ..self }
     }
 
     fn api(&self, namespace: &str) -> Api<Software> {
@@ -155,12 +166,17 @@ impl Softwares {
             }
             Due::Begin { number, packages, hash } => (number, packages, hash),
         };
+        let rack = self.keeper.rack(&namespace).await?;
+        let inventory = match self.inventory(of, &rack, &packages) {
+            Ok(inventory) => inventory,
+            Err(why) => return told(status, "Waiting", why, self.soon),
+        };
         if !installer.is_usable().await {
             let why =
                 "kubespray cannot be run on this appliance: its administrator sees why by slipway kubespray check";
             return told(status, "Waiting", why.into(), self.soon);
         }
-        let request = match self.request(installer, object, of, number, packages).await {
+        let request = match self.request(installer, object, (of, &rack, inventory), number, packages).await {
             Err(LookError::Made(MadeError::Api(error))) => return Err(error.into()),
             Err(why @ (LookError::Made(_) | LookError::Runs(_))) => {
                 return told(status, "Waiting", why.to_string(), self.soon);
@@ -240,26 +256,32 @@ impl Softwares {
         Ok(read.await.unwrap_or_default())
     }
 
+    fn inventory(&self, of: &Provisioning, rack: &[RackHost], packages: &ByNode) -> Result<String, String> {
+        #[cfg(test)]
+        if let Some(played) = &self.played {
+            return Ok(played.clone());
+        }
+        inventory(of, rack, packages).map(|made| made.yaml())
+    }
+
     async fn request(
         &self,
         installer: &Installer,
         object: &Software,
-        of: &Provisioning,
+        (of, rack, inventory): (&Provisioning, &[RackHost], String),
         number: i64,
         packages: ByNode,
     ) -> Result<Request, LookError> {
         let client = &self.keeper.client;
-        let rack = self.keeper.rack(&of.namespace().unwrap_or_default()).await?;
         let key = made::private_key(client, of).await?;
-        let known = valid(read(&made::known_hosts(client, of).await?), &marks_of(&rack, &of.name_any()));
+        let known = valid(read(&made::known_hosts(client, of).await?), &marks_of(rack, &of.name_any()));
         let mut vars = self.vars.clone();
         let expected: Vec<String> = packages.keys().cloned().collect();
         vars.insert("slipway_packages".into(), json!(packages));
         let request = Request {
             id: run_id(&object.uid().unwrap_or_default(), number)?,
             playbook: Playbook::Packages,
-            // Nobody else writes it.
-            inventory: of.status.as_ref().and_then(|status| status.hosts_yaml.clone()).unwrap_or_default(),
+            inventory,
             vars: RunVars::of_administrator(vars).unwrap_or_default(),
             limit: Vec::new(),
             expected,

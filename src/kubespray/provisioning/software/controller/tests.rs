@@ -130,6 +130,7 @@ struct Rack {
     nodes: [Node; 2],
     checkout: Checkout,
     of: Provisioning,
+    inventory: String,
 }
 
 impl Rack {
@@ -147,7 +148,7 @@ impl Rack {
         let host = |node: &Node| json!({"ansible_host": "127.0.0.1", "ansible_port": node.port, "ansible_python_interpreter": python});
         let hosts = json!({"all": {"hosts": {"cp-1": host(&nodes[0]), "w-1": host(&nodes[1])},
             "children": {"kube_control_plane": {"hosts": {"cp-1": {}}}, "kube_node": {"hosts": {"w-1": {}}}}}});
-        let status = json!({"phase": "Ready", "installed": ["cp-1", "w-1"], "hostsYaml": hosts.to_string(),
+        let status = json!({"phase": "Ready", "installed": ["cp-1", "w-1"], "hostsYaml": "made",
             "nodes": [{"name": "cp-1", "roles": ["master"]}, {"name": "w-1", "roles": ["worker"]}]});
         let api = site.api::<Provisioning>();
         let of = api
@@ -157,27 +158,17 @@ impl Rack {
         made::ssh_key(&site.client, &of).await.unwrap();
         let secret = json!({"stringData": {"ssh-privatekey": *key.private, "ssh-publickey": key.public}});
         site.api::<Secret>().patch("edge-ssh-key", &PatchParams::default(), &Patch::Merge(secret)).await.unwrap();
-        let rack = Self { site, nodes, checkout, of };
+        let rack = Self { site, nodes, checkout, of, inventory: hosts.to_string() };
         rack.control();
         Some(rack)
     }
 
     fn control(&self) {
-        let runs = Runs::open(&self.checkout.top.path().join("runs"), supervisor()).unwrap();
-        let installer = Installer::new(runs, self.checkout.installation(), Bounds::default(), 4).unwrap();
-        let client = self.site.client.clone();
-        let keeper =
-            Arc::new(Provisionings::new(client.clone(), Some(Arc::new(installer)), self.site.workloads.clone()));
         let mut vars = Map::new();
         // Here root is let in, and nobody else is there.
         vars.insert("ansible_user".into(), "root".into());
         vars.insert("ansible_become".into(), false.into());
-        let softwares = Arc::new(Softwares::new(keeper).played(Duration::from_millis(100), vars));
-        let mut watches = Watches::default();
-        let cache = crate::runtime::Cache::new(&mut watches, |object: &Software| Slim::from(object));
-        let stop = self.site.shutdown.clone();
-        tokio::spawn(watches.run(client, stop.clone()));
-        tokio::spawn(async move { run(softwares, &cache, futures::stream::empty(), stop).await });
+        look_after(&self.site, &self.checkout, vars, Some(self.inventory.clone()));
     }
 
     async fn software(&self, name: &str, spec: Value) {
@@ -206,6 +197,20 @@ impl Rack {
     }
 }
 
+/// A controller of Softwares.
+fn look_after(site: &Site, checkout: &Checkout, vars: Map<String, Value>, inventory: Option<String>) {
+    let runs = Runs::open(&checkout.top.path().join("runs"), supervisor()).unwrap();
+    let installer = Installer::new(runs, checkout.installation(), Bounds::default(), 4).unwrap();
+    let client = site.client.clone();
+    let keeper = Arc::new(Provisionings::new(client.clone(), Some(Arc::new(installer)), site.workloads.clone()));
+    let softwares = Arc::new(Softwares::new(keeper).played(Duration::from_millis(100), vars, inventory));
+    let mut watches = Watches::default();
+    let cache = crate::runtime::Cache::new(&mut watches, |object: &Software| Slim::from(object));
+    let stop = site.shutdown.clone();
+    tokio::spawn(watches.run(client, stop.clone()));
+    tokio::spawn(async move { run(softwares, &cache, futures::stream::empty(), stop).await });
+}
+
 /// What is asked for of a node to which nothing is done.
 fn looked(name: &str) -> Vec<String> {
     vec![format!(
@@ -222,6 +227,29 @@ fn drained(name: &str) -> Vec<String> {
         format!("uncordon {name}"),
         format!("annotate node {name} bpa.akraino.org/drained-"),
     ]
+}
+
+/// Whoever may write a status has nothing run on the appliance by that.
+#[tokio::test]
+async fn an_inventory_that_somebody_wrote_into_a_status_is_not_run() {
+    let (site, checkout) = (Site::with_controllers(0).await, Checkout::with_tree(""));
+    let of = site.provisioning("edge", json!({"masters": [{"cp-1": {"cpu": 1}}]})).await.unwrap();
+    let hosts = json!({"all": {"hosts": {"cp-1": {"ansible_connection": "local"}}, "children": {"kube_control_plane": {"hosts": {"cp-1": {}}}}}});
+    let status = json!({"phase": "Ready", "installed": ["cp-1"], "hostsYaml": hosts.to_string(),
+        "nodes": [{"name": "cp-1", "roles": ["master"]}]});
+    let patch = Patch::Merge(json!({ "status": status }));
+    site.api::<Provisioning>().patch_status("edge", &PatchParams::default(), &patch).await.unwrap();
+    made::ssh_key(&site.client, &of).await.unwrap();
+    look_after(&site, &checkout, Map::new(), None);
+    let object =
+        json!({"metadata": {"name": "tools", "labels": {"cluster": "edge"}}, "spec": {"masterSoftware": ["jq"]}});
+    site.create_in::<Software>(NAMESPACE, object).await.unwrap();
+    let waits = |one: Option<&Software>| {
+        let status = one.and_then(|one| one.status.as_ref());
+        status.is_some_and(|status| status.message.contains("node cp-1 of Provisioning edge has no host"))
+    };
+    let waits = site.until("tools", "waits for hosts", waits).await.unwrap();
+    assert!(waits.status.unwrap().run.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
