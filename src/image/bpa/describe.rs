@@ -38,9 +38,12 @@ pub(super) async fn described(request: Request) -> Result<Metadata, Refused> {
 }
 
 async fn within<T>(patience: Duration, read: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {
-    timeout(patience, read).await.unwrap_or_else(|_| {
-        Err(refused(StatusCode::REQUEST_TIMEOUT, "Timeout", "what is said of the image did not arrive in time"))
-    })
+    match timeout(patience, read).await {
+        Ok(read) => read,
+        Err(_) => {
+            Err(refused(StatusCode::REQUEST_TIMEOUT, "Timeout", "what is said of the image did not arrive in time"))
+        }
+    }
 }
 
 async fn whole(request: Request) -> Result<Vec<u8>, Refused> {
