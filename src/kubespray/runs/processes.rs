@@ -1,16 +1,18 @@
-//! The processes of a run: found by what is in their environment, whoever started them and in whichever session they are.
+//! The processes of a run: found by what is in their environment, whoever started them and in whichever session they are. A master
+//! of ssh's connections writes its name over its environment, and is found by that.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 
 use super::command::MARK;
 
-/// Most bytes of an environment that are looked at.
+/// Most bytes of an environment that are looked at, and of a name.
 const ENVIRONMENT_MAX: u64 = 256 << 10;
+const NAME_MAX: u64 = 4 << 10;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long processes may take to be gone after SIGKILL: one that is in the kernel, on a disk that hangs, takes its time.
@@ -35,33 +37,56 @@ pub(super) fn signal(pid: i32, began: u64, signal: Signal) -> bool {
     start_time(pid) == Some(began) && pidfd_send_signal(descriptor, signal).is_ok()
 }
 
-/// What is in the environment of each process of a run.
-fn mark(folder: &Path) -> Vec<u8> {
-    [MARK.as_bytes(), b"=", folder.as_os_str().as_encoded_bytes()].concat()
+/// What tells the processes of a run from others.
+struct Marks {
+    /// In their environment.
+    environment: Vec<u8>,
+    /// What the name of a master of ssh's connections begins with: `ssh: SOCKET [mux]` (`ControlPersist` of ssh_config(5)).
+    master: Vec<u8>,
+}
+
+impl Marks {
+    fn of(folder: &Path) -> Self {
+        let folder = folder.as_os_str().as_encoded_bytes();
+        Self { environment: [MARK.as_bytes(), b"=", folder].concat(), master: [b"ssh: ", folder, b"/"].concat() }
+    }
+
+    fn has(&self, pid: i32) -> bool {
+        // Somebody else's cannot be read, and is none.
+        let environment = read(pid, "environ", ENVIRONMENT_MAX);
+        environment.split(|byte| *byte == 0).any(|entry| entry == self.environment)
+            || (read(pid, "cmdline", NAME_MAX).starts_with(&self.master) && is_mine(pid))
+    }
+}
+
+fn read(pid: i32, what: &str, most: u64) -> Vec<u8> {
+    let mut text = Vec::new();
+    let read = File::open(format!("/proc/{pid}/{what}")).and_then(|file| file.take(most).read_to_end(&mut text));
+    if read.is_ok() { text } else { Vec::new() }
+}
+
+/// Whether a process is of this one's user: a name anybody can give himself.
+fn is_mine(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let effective = uids.and_then(|uids| uids.split_ascii_whitespace().nth(1)?.parse().ok());
+    effective == Some(geteuid().as_raw())
 }
 
 /// The processes of a run but this one.
 pub(super) fn members(folder: &Path) -> Vec<i32> {
-    let (mark, me) = (mark(folder), i32::try_from(std::process::id()).ok());
+    let (marks, me) = (Marks::of(folder), i32::try_from(std::process::id()).ok());
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| Some(*pid) != me && is_marked(*pid, &mark)).collect()
-}
-
-fn is_marked(pid: i32, mark: &[u8]) -> bool {
-    // Somebody else's cannot be read, and is none.
-    let Ok(file) = File::open(format!("/proc/{pid}/environ")) else { return false };
-    let mut environment = Vec::new();
-    let read = file.take(ENVIRONMENT_MAX).read_to_end(&mut environment);
-    read.is_ok() && environment.split(|byte| *byte == 0).any(|entry| entry == mark)
+    pids.filter(|pid| Some(*pid) != me && marks.has(*pid)).collect()
 }
 
 /// Sends a signal to all of them; how many there are.
 fn signal_all(folder: &Path, with: Signal) -> usize {
-    let (found, mark) = (members(folder), mark(folder));
+    let (found, marks) = (members(folder), Marks::of(folder));
     for pid in &found {
         // After its start time is known its number may have become another's: it is looked at again.
-        if let Some(began) = start_time(*pid).filter(|_| is_marked(*pid, &mark)) {
+        if let Some(began) = start_time(*pid).filter(|_| marks.has(*pid)) {
             signal(*pid, began, with);
         }
     }

@@ -150,8 +150,16 @@ async fn over_ssh_a_key_opens_hosts_that_are_known() {
         let got = hosts.place.runs().folder(&request.id).join("artifacts").join(format!("got-{name}"));
         let got = fs::read_to_string(got).unwrap();
         assert!(got.trim_end().ends_with(&format!("127.0.0.1 {}", sshd.port)), "{name}: {got}");
-        assert!(sshd.log().contains("Accepted publickey"), "{}", sshd.log());
+        // One connection for all tasks.
+        assert_eq!(sshd.log().matches("Accepted publickey").count(), 1, "{}", sshd.log());
     }
+    // Which ends with the run.
+    let folder = hosts.place.runs().folder(&request.id).display().to_string();
+    let names =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let left: Vec<_> =
+        names.map(|name| String::from_utf8_lossy(&name).into_owned()).filter(|name| name.contains(&folder)).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[tokio::test]
