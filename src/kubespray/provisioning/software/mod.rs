@@ -1,8 +1,9 @@
 //! Softwares: packages on the nodes of a cluster, brought there by a run of a playbook of our own, one node after the other.
 //!
 //! What is asked for is read and checked, and becomes a list for each node ([`packages`]); whether it is time to do something is decided
-//! ([`next`]); an inventory is made of the cluster's hosts ([`inventory`]); the run is begun and followed ([`controller`]) as those of kubespray's playbooks are, in the same places: of one cluster
-//! there is one run at a time. What it changed is read out of what it leaves ([`changes`]).
+//! ([`next`]); an inventory is made of the cluster's hosts ([`inventory`]); the run is begun and followed ([`controller`]) as those of
+//! kubespray's playbooks are, in the same places: of one cluster there is one run at a time. What it changed is read out of what it
+//! leaves ([`changes`]).
 
 mod changes;
 mod controller;
