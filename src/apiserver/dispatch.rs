@@ -342,12 +342,15 @@ async fn serve_resource(
         Some("token") if &*resource.storage == auth::accounts::STORAGE => {}
         Some(view) => {
             let view = api.view(resource, view).ok_or_else(ApiError::no_such_path)?;
+            let place = api.inner.inflight.for_log(identity).inspect_err(refused("log"))?;
             let answer = answer_view(api, resource, target, parts, verb, view).await?;
             if identity.is_in_process() {
                 return Ok(answer);
             }
             let (api, identity, target, params) = (api.clone(), identity.clone(), target.clone(), params.clone());
             let may_go_on = move || {
+                // It is given back with the end of the answer.
+                let _place = &place;
                 let wanted = auth::attributes("get", &target, &params, "");
                 api.auth().holds(&identity) && api.auth().authorize(Some(&identity), &wanted).is_ok()
             };

@@ -19,6 +19,8 @@ pub(super) const READS: usize = 400;
 pub(super) const WRITES: usize = 200;
 /// Watches.
 pub(super) const WATCHES: usize = 10_000;
+/// Logs that are read, most of them for as long as they grow: each is looked at twice a second.
+pub(super) const LOGS: usize = 400;
 /// Keys and values in the selector of a watch with which it counts as one more.
 const PARTS_OF_A_WATCH: usize = 8;
 /// Reads that wait for a revision that is still to come.
@@ -35,6 +37,7 @@ pub(super) struct InflightLimits {
     reads: CallerShares,
     writes: CallerShares,
     watches: CallerShares,
+    logs: CallerShares,
     waits: CallerShares,
     bodies: CallerShares,
     values: CallerShares,
@@ -46,6 +49,7 @@ impl Default for InflightLimits {
             reads: CallerShares::new(READS),
             writes: CallerShares::new(WRITES),
             watches: CallerShares::new(WATCHES),
+            logs: CallerShares::new(LOGS),
             waits: CallerShares::new(WAITS),
             bodies: CallerShares::new(BODY_BYTES),
             values: CallerShares::new(VALUES),
@@ -66,6 +70,11 @@ impl InflightLimits {
     /// so one with a long selector counts as several.
     pub fn for_watch(&self, identity: &Identity, selector: &Selector) -> Result<InflightPermit, ApiError> {
         acquire(&self.watches, identity, 1 + selector.parts() / PARTS_OF_A_WATCH)
+    }
+
+    /// A permit for a log, kept for as long as it is sent.
+    pub fn for_log(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
+        acquire(&self.logs, identity, 1)
     }
 
     /// A permit to wait for a revision.

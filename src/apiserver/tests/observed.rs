@@ -162,3 +162,34 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
     rig.get(HOSTS).await.expect(200);
     drop(all);
 }
+
+#[tokio::test]
+async fn logs_that_are_followed_are_counted_until_they_end() {
+    let rig = Rig::new().await;
+    rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    let endless: crate::apiserver::View = Arc::new(|_| {
+        let pieces = futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
+        Box::pin(async move { Ok(http::Response::new(Body::from_stream(pieces))) })
+    });
+    rig.api.add_view("metal3.io/baremetalhosts", "log", endless);
+    let follow = async |user: &str| {
+        let mut request = http::Request::get(format!("{HOSTS}/a/log?follow=true")).body(Body::empty()).unwrap();
+        let identity = Identity::new(user.to_owned(), vec!["system:masters".to_owned()], auth::Proof::Certificate);
+        request.extensions_mut().insert(identity);
+        rig.api.router().oneshot(request).await.unwrap()
+    };
+    let mut held = Vec::new();
+    let refused = loop {
+        let answer = follow("one").await;
+        if answer.status() != 200 {
+            break answer.status();
+        }
+        held.push(answer);
+        assert!(held.len() <= inflight::LOGS, "one caller follows any number of logs");
+    };
+    assert_eq!(refused, 429);
+    // A share is kept for others, and a place is there again when somebody leaves.
+    assert_eq!(follow("other").await.status(), 200);
+    held.pop();
+    assert_eq!(follow("one").await.status(), 200);
+}
