@@ -166,10 +166,8 @@ async fn serve(
         return backup::serve(api, identity, &parts).await;
     }
     if let Some(face) = api.face(path) {
-        if identity.is_none() {
-            return Err(ApiError::unauthorized());
-        }
-        return Ok(face::answer(&face, api.router(), parts, body).await);
+        let identity = identity.ok_or_else(ApiError::unauthorized)?;
+        return Ok(face::answer(&face, api.router(), identity, parts, body).await);
     }
     let verb = parts.method.as_str().to_ascii_lowercase();
     api.auth().authorize(identity, &auth::Attributes { verb: &verb, path, ..auth::Attributes::default() })?;

@@ -27,6 +27,19 @@ const COMPRESSOR: usize = 256 * 1024;
 pub(super) struct ExchangeMemory {
     slot: Arc<ConnectionSlot>,
     bytes: AtomicUsize,
+    /// What it held when its body began to be handed on, and one more; nothing of it is kept since then.
+    handed_on: AtomicUsize,
+}
+
+/// Put into the extensions of a request: what it holds.
+#[derive(Clone)]
+pub(super) struct Holding(pub Arc<ExchangeMemory>);
+
+/// What comes of a request's body is handed on as it comes.
+pub(super) fn hands_on(extensions: &http::Extensions) {
+    if let Some(Holding(memory)) = extensions.get() {
+        memory.hands_on();
+    }
 }
 
 /// Put into the extensions of an answer whose length does not say what it holds: bytes in memory before it is sent.
@@ -36,9 +49,22 @@ pub(super) struct InMemory(pub usize);
 impl ExchangeMemory {
     /// An exchange whose head weighs so much.
     pub fn new(slot: &Arc<ConnectionSlot>, bytes: usize) -> Arc<Self> {
-        let memory = Self { slot: Arc::clone(slot), bytes: AtomicUsize::new(0) };
+        let memory = Self { slot: Arc::clone(slot), bytes: AtomicUsize::new(0), handed_on: AtomicUsize::new(0) };
         memory.set(bytes);
         Arc::new(memory)
+    }
+
+    /// What comes of the request's body from now on is handed on as it comes: only the part counts that is on its way.
+    pub fn hands_on(&self) {
+        self.handed_on.store(self.bytes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// A part of the request's body is there.
+    fn came(&self, bytes: usize) {
+        match self.handed_on.load(Ordering::Relaxed).checked_sub(1) {
+            Some(base) => self.set(base + bytes),
+            None => self.add(bytes),
+        }
     }
 
     /// The request is not served, and its head gone.
@@ -56,7 +82,7 @@ impl ExchangeMemory {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts what is read of the request's body, until the answer is there.
+    /// Counts what is read of the request's body, until the answer is there, or it is [handed on](Self::hands_on).
     pub fn request<B: Body<Data = Bytes>>(self: &Arc<Self>, body: B) -> CountedRequestBody<B> {
         CountedRequestBody { body: Box::pin(body), memory: Arc::clone(self) }
     }
@@ -132,7 +158,7 @@ impl<B: Body<Data = Bytes>> Body for CountedRequestBody<B> {
         let polled = self.body.as_mut().poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             // Trailers hold no more than a head does.
-            self.memory.add(frame.data_ref().map_or(FIELD, Bytes::len));
+            self.memory.came(frame.data_ref().map_or(FIELD, Bytes::len));
         }
         polled
     }
@@ -220,5 +246,30 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::super::connections::Connections;
+    use super::*;
+    use crate::ration::Rank;
+
+    #[tokio::test]
+    async fn of_a_body_that_is_handed_on_only_the_part_counts_that_is_on_its_way() {
+        let connections = Connections::new(10, 10, [1 << 20, 1 << 20]);
+        let slot = Arc::new(connections.admit("10.0.0.1".parse().unwrap(), Rank::Untold).unwrap());
+        for (is_handed_on, most) in [(false, 10 + 3 * 1000), (true, 10 + 1000)] {
+            let memory = ExchangeMemory::new(&slot, 10);
+            let parts = (0..3).map(|_| Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(&[0; 1000]))));
+            let mut body = memory.request(StreamBody::new(futures::stream::iter(parts)));
+            if is_handed_on {
+                memory.hands_on();
+            }
+            while body.frame().await.is_some() {}
+            assert_eq!(memory.bytes.load(Ordering::Relaxed), most);
+        }
     }
 }

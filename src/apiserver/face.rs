@@ -21,6 +21,9 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
+use super::auth::Identity;
+use super::{caller_shares, exchange_memory};
+
 /// What is taken over of a request's headers: who asks, and in whose name.
 const IMPERSONATE: &str = "impersonate-";
 /// What is read of a body that nobody wants, so that its sender reads the answer: many clients send all of it first. Of more the
@@ -37,19 +40,26 @@ pub type Face = Arc<dyn Fn(Request, FaceCaller) -> BoxFuture<'static, Response> 
 pub struct FaceCaller {
     api: Router,
     credentials: HeaderMap,
+    share: String,
     /// The connection, and whose certificate it has.
     connection: Extensions,
 }
 
 impl FaceCaller {
-    fn of(api: Router, parts: &Parts) -> Self {
+    fn of(api: Router, identity: &Identity, parts: &Parts) -> Self {
         let is_credential = |name: &str| name == AUTHORIZATION.as_str() || name.starts_with(IMPERSONATE);
         let credentials = parts.headers.iter().filter(|(name, _)| is_credential(name.as_str()));
         Self {
             api,
+            share: caller_shares::caller(&identity.user).to_owned(),
             credentials: credentials.map(|(name, value)| (name.clone(), value.clone())).collect(),
             connection: parts.extensions.clone(),
         }
+    }
+
+    /// Under which name it has its share of what callers share.
+    pub fn share(&self) -> &str {
+        &self.share
     }
 
     /// Asks the API as this caller would; `body` is of this type.
@@ -68,8 +78,9 @@ impl FaceCaller {
 }
 
 /// Has a face answer. What it leaves of the body of a request that it refuses is read, within bounds.
-pub(super) async fn answer(face: &Face, api: Router, parts: Parts, body: Body) -> Response {
-    let caller = FaceCaller::of(api, &parts);
+pub(super) async fn answer(face: &Face, api: Router, identity: &Identity, parts: Parts, body: Body) -> Response {
+    exchange_memory::hands_on(&parts.extensions);
+    let caller = FaceCaller::of(api, identity, &parts);
     let whole = Arc::new(Mutex::new(body.into_data_stream()));
     let response = face(Request::from_parts(parts, lent(whole.clone())), caller).await;
     if response.status().is_client_error() {
@@ -125,7 +136,7 @@ mod tests {
                 })
             });
             let (head, _) = Request::new(Body::empty()).into_parts();
-            let response = answer(&face, Router::new(), head, Body::from_stream(parts)).await;
+            let response = answer(&face, Router::new(), &Identity::in_process(), head, Body::from_stream(parts)).await;
             assert_eq!((response.status().as_u16(), *sent.lock().unwrap()), (code, left), "{reads}");
         }
     }

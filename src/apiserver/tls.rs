@@ -28,7 +28,7 @@ use tower::ServiceExt;
 use super::auth::Identity;
 use super::connection_activity::ConnectionActivity;
 use super::connections::{CALLERS_INPUT, ConnectionSlot, Connections};
-use super::exchange_memory::{ExchangeMemory, Metered, weighed};
+use super::exchange_memory::{ExchangeMemory, Holding, Metered, weighed};
 use super::lingering_close::LingeringClose;
 use super::plain_http;
 use super::response_memory::ConnectionHandle;
@@ -323,6 +323,7 @@ async fn connection(
         let holding = ExchangeMemory::new(&here, weight);
         let mut request = request.map(|body| Body::new(holding.request(body)));
         request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(Holding(Arc::clone(&holding)));
         if let Some(identity) = &identity {
             request.extensions_mut().insert(identity.clone());
         }

@@ -11,6 +11,7 @@ use http::request::Parts;
 use super::admission::{Upload, UploadRequest};
 use super::auth::Identity;
 use super::caller_shares;
+use super::exchange_memory;
 use super::request::{Params, Target};
 use super::request_context::NOT_ALLOWED;
 use super::resource::Resource;
@@ -25,6 +26,7 @@ pub(super) async fn serve(
     (verb, body): (&str, Body),
     upload: Upload,
 ) -> Result<Response, ApiError> {
+    exchange_memory::hands_on(&parts.extensions);
     let piece = match verb {
         "get" => None,
         "create" => Some(body),

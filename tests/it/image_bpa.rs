@@ -11,6 +11,7 @@ use tokio::process::Command;
 
 use crate::needs;
 use crate::process::{Appliance, until};
+use crate::published::Layout;
 
 const OS: &str = "/v1/baremetalcluster/ops/edge/os_images";
 
@@ -216,6 +217,37 @@ async fn an_image_is_sent_cut_off_and_gone_on_with_after_a_restart() {
     assert_eq!(desk.curl(&path, &["-X", "PUT", "-F", &metadata]).await.code, 409);
     assert_eq!(desk.curl(&path, &["-X", "DELETE"]).await.code, 204);
     assert_eq!(desk.curl(&path, &[]).await.code, 404);
+}
+
+/// The other two collections; and more at once than all connections may hold in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_and_container_images_are_taken_and_of_a_large_one_nothing_is_kept_in_memory() {
+    const LARGE: u64 = 420 << 20;
+    if !needs::program("curl") {
+        return;
+    }
+    let appliance = Appliance::new().await;
+    appliance.client().await;
+    let desk = Desk::of(&appliance, "edit").await;
+    let mut layout = Layout::default();
+    layout.index("example.org/tool:1", b"a tool");
+    let archive = appliance.folder().join("archive");
+    layout.write(&archive);
+    let large = appliance.folder().join("large");
+    std::fs::File::create(&large).unwrap().set_len(LARGE).unwrap();
+    for (collection, type_, file) in [("container_images", "container", archive), ("binary_images", "binary", large)] {
+        let length = std::fs::metadata(&file).unwrap().len();
+        let all = format!("/v1/baremetalcluster/ops/edge/{collection}");
+        let said =
+            json!({"owner": "ops", "cluster_name": "edge", "type": type_, "image_name": "one", "image_length": length});
+        assert_eq!(desk.create(&all, &said).await.code, 201, "{collection}");
+        let one = format!("{all}/one");
+        let file = file.display().to_string();
+        let sent = desk.curl(&one, &["-X", "PATCH", "-H", "Upload-Offset: 0", "-T", &file]).await;
+        assert_eq!(sent.code, 204, "{collection}: {sent:?}");
+        let record = desk.imported(&one).await;
+        assert_eq!((&record["phase"], &record["image_offset"]), (&json!("Ready"), &json!(length)), "{record}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

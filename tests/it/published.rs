@@ -33,7 +33,7 @@ fn tar_of(files: &[(String, Vec<u8>)]) -> Vec<u8> {
 
 /// An OCI image layout that is being written.
 #[derive(Default)]
-struct Layout {
+pub struct Layout {
     files: Vec<(String, Vec<u8>)>,
     roots: Vec<Value>,
 }
@@ -60,7 +60,7 @@ impl Layout {
     }
 
     /// An index of two platforms under a name; its digest.
-    fn index(&mut self, name: &str, file: &[u8]) -> String {
+    pub fn index(&mut self, name: &str, file: &[u8]) -> String {
         let children = [self.image("amd64", file), self.image("arm64", b"for another machine")];
         let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": children });
         let mut root = self.blob(INDEX, index.to_string().as_bytes());
@@ -69,7 +69,7 @@ impl Layout {
         root["digest"].as_str().unwrap().to_owned()
     }
 
-    fn write(mut self, path: &Path) {
+    pub fn write(mut self, path: &Path) {
         let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": self.roots }).to_string();
         self.files.push(("index.json".to_owned(), index.into_bytes()));
         self.files.push(("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec()));
