@@ -23,7 +23,7 @@ pub(super) use self::record::PATH;
 use self::record::{LABELS, Metadata, Place, annotations, image_of, name_of, parse, record, said_of};
 use super::Library;
 use super::identity::ready;
-use super::upload::Received;
+use super::upload::{Received, told};
 use crate::api::slipway::Image;
 use crate::apiserver::{ApiError, Face, FaceCaller};
 
@@ -186,8 +186,12 @@ impl Desk<'_> {
         for image in items.into_iter().filter_map(|image| serde_json::from_value::<Image>(image).ok()) {
             let name = image.spec.url.trim_start_matches("upload:").to_owned();
             let Some(said) = said_of(&image, &self.place, &name) else { continue };
-            let received = self.received(&image, &self.path_of(&name)).await?;
-            records.push(record(&image, &said, received));
+            match self.received(&image, &self.path_of(&name)).await {
+                Ok(received) => records.push(record(&image, &said, received)),
+                // It was removed meanwhile.
+                Err(Refused::Api(answer)) if answer.status() == StatusCode::NOT_FOUND => {}
+                Err(refused) => return Err(refused),
+            }
         }
         Ok(axum::Json(records).into_response())
     }
@@ -257,6 +261,11 @@ impl Desk<'_> {
             return Err(ApiError::bad_request(message).into());
         }
         let path = self.path_of(name);
+        if rest == 0 {
+            // Whether it may be sent by whoever asks: nothing else would be asked for.
+            let nothing = format!("{path}/upload?offset={offset}&size={offset}");
+            self.ask(Method::POST, &nothing, send::BYTES, Body::empty()).await?;
+        }
         let bytes = self.pieces(&path, offset, found.said.image_length, body).await?;
         if bytes == found.said.image_length {
             let uid = found.image.metadata.uid.as_deref().unwrap_or_default();
@@ -270,7 +279,7 @@ impl Desk<'_> {
         let sha256 = match &said.image_sha256 {
             Some(sha256) => sha256.clone(),
             // Nothing to compare with: what came is what it is.
-            None => self.library.sum_of_upload(uid).await.map_err(|error| ApiError::internal(error.to_string()))?,
+            None => self.library.sum_of_upload(uid, self.caller.share()).await.map_err(|refused| told(&refused))?,
         };
         let length = said.image_length;
         let last = format!("{path}/upload?offset={length}&size={length}&whole={sha256}");

@@ -177,11 +177,14 @@ impl Uploads {
         Ok(Received { bytes: file.metadata()?.len(), whole: sha256.is_some() })
     }
 
-    /// The SHA-256 of what has come for an Image. Blocks on the disk.
-    pub(super) fn sum(&self, uid: &str) -> io::Result<String> {
-        let (mut file, _) = self.file(uid)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    /// The SHA-256 of what has come for the Image of this place, which nobody else changes meanwhile. Blocks on the disk.
+    pub(super) fn sum(&self, place: &Place) -> Result<String, Refused> {
+        let (mut file, _) = self.file(place.uid())?.ok_or(Refused::Gone)?;
         let (mut sum, mut part) = (Sha256::new(), vec![0; 1 << 20]);
         loop {
+            if place.gone.is_cancelled() {
+                return Err(Refused::Gone);
+            }
             match file.read(&mut part)? {
                 0 => return Ok(hex(&sum.finalize())),
                 length => sum.update(&part[..length]),

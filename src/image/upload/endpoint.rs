@@ -67,7 +67,8 @@ async fn answer(library: &Library, images: &Images, request: UploadRequest) -> R
     Ok(axum::Json(received).into_response())
 }
 
-fn told(refused: &Refused) -> ApiError {
+/// What a caller is told of it.
+pub(in crate::image) fn told(refused: &Refused) -> ApiError {
     let message = refused.to_string();
     match refused {
         Refused::Offset(_) => ApiError::new(StatusCode::CONFLICT, "Conflict", message),

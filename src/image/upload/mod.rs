@@ -30,6 +30,7 @@ use super::chunks::check_room;
 use super::library::Inner;
 pub(super) use begun::Uploads;
 use begun::{Place, is_uid};
+pub(super) use endpoint::told;
 use pace::Pace;
 
 /// Most bytes of a piece: a request has a minute.
@@ -220,14 +221,16 @@ impl Library {
         tokio::task::spawn_blocking(move || inner.uploads.received(&uid)).await.map_err(io::Error::other)?
     }
 
-    /// The SHA-256 of what has come for the Image with this UID, in lower-case hex.
+    /// The SHA-256 of what has come for the Image with this UID, in lower-case hex. It takes the caller's place of one who sends, until it
+    /// is known or the Image goes, whether anybody waits for it or not.
     ///
     /// # Errors
     ///
-    /// When nothing has come, or the disk cannot be read.
-    pub async fn sum_of_upload(&self, uid: &str) -> io::Result<String> {
-        let (inner, uid) = (self.inner.clone(), uid.to_owned());
-        tokio::task::spawn_blocking(move || inner.uploads.sum(&uid)).await.map_err(io::Error::other)?
+    /// When nothing has come, others send, or the disk cannot be read.
+    pub async fn sum_of_upload(&self, uid: &str, caller: &str) -> Result<String, Refused> {
+        let inner = self.inner.clone();
+        let place = inner.uploads.begin(uid, caller)?;
+        tokio::task::spawn_blocking(move || inner.uploads.sum(&place)).await.map_err(io::Error::other)?
     }
 
     /// Takes a piece for the Image with this UID from a caller. Returns when it is on the disk.
