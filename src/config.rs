@@ -434,6 +434,12 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Files and folders that are the appliance's alone: no program that it starts for others sees them.
+    pub fn private_paths(&self) -> Vec<PathBuf> {
+        let files = [&self.engine.kubeconfig, &self.backup.folder, &self.backup.passphrase_file];
+        [self.data_dir.0.clone(), self.path.clone()].into_iter().chain(files.into_iter().flatten().cloned()).collect()
+    }
+
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_unchecked(path)?.checked()

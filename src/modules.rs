@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
+use crate::api::infrastructure::v1beta2::Image;
 use crate::api::{self, Declared, Kind, StoragePolicy, ipam};
 use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot::neighbour::Cards;
 use crate::cluster;
 use crate::cluster::hosts::Hosts;
+use crate::cluster::hosts::patches::image_of;
 use crate::cluster::workload::Workloads;
 use crate::config::{Config, DefaultImage, HostConfig, WebhooksConfig};
 use crate::dhcp::{self, Leases, Reservations, ServicePorts};
@@ -45,7 +47,9 @@ const LIVES: &[Entry] = &[
     entry(kubespray::provisioning::module, |house| {
         let (config, folder) = (&house.config.kubespray, house.config.data_dir.kubespray());
         let workloads = house.workloads.clone();
-        Some(Box::new(kubespray::provisioning::ProvisioningAgent::new(house.watches, config, folder, workloads)))
+        let agent = kubespray::provisioning::ProvisioningAgent::new(house.watches, config, folder, workloads);
+        let image = default_image(house.config).map(|image| image_of(&image));
+        Some(Box::new(agent.with_default_image(image).hiding(house.config.private_paths())))
     }),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
@@ -196,8 +200,12 @@ fn infrastructure(house: &mut House<'_>) -> cluster::infrastructure::Infrastruct
 
 fn machine_api(house: &mut House<'_>) -> cluster::machine_api::MachineApi {
     let hosts = acts_on(house, api::machine_api::GROUP).then(|| hosts(house));
-    let default_image = house.config.cluster.default_image.as_ref().map(DefaultImage::image);
-    cluster::machine_api::MachineApi::new(house.watches, hosts, default_image)
+    cluster::machine_api::MachineApi::new(house.watches, hosts, default_image(house.config))
+}
+
+/// What machines run of which nobody says it.
+fn default_image(config: &Config) -> Option<Image> {
+    config.cluster.default_image.as_ref().map(DefaultImage::image)
 }
 
 /// The hosts that machines of every kind choose from.

@@ -23,6 +23,8 @@ pub const MAX_WORKERS: usize = 500;
 /// Asks for a further run of kubespray: `PLAYBOOK/ANYTHING`, where `PLAYBOOK` is `cluster`, `scale` or `upgrade-cluster`. Each new value is
 /// one run.
 pub const ANNOTATION_RUN: &str = "bpa.akraino.org/run";
+/// Ends a run that is under way: its name, as `status.run.id` has it. Any other value does nothing.
+pub const ANNOTATION_CANCEL: &str = "bpa.akraino.org/cancel";
 /// A Secret with this label, `true`, is a login that may be used on machines of its namespace: its password is sent there.
 pub const LABEL_SSH_LOGIN: &str = "bpa.akraino.org/ssh-login";
 /// Most plugins.
@@ -172,6 +174,9 @@ pub struct ProvisioningStatus {
     /// `HostsClaimed`, `HostsProvisioned`, `InventoryReady`, `Installed`, `KubeconfigKept`, `NodesReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+    /// The generation that it was found out for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
 }
 
 /// A run of a playbook of kubespray.
@@ -247,9 +252,15 @@ pub struct NodeLogin {
     /// `Opened` or `Refused`.
     #[serde(default)]
     pub state: String,
+    /// Which machine it was, as `NAME-known-hosts` marks it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub machine: String,
     /// Which version of the Secret was tried.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub secret_version: String,
+    /// The annotation `bpa.akraino.org/run` then: with another one it is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
     /// Why it was refused.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -280,7 +291,28 @@ pub struct NodeProgress {
     /// Version of its kubelet: `v1.35.4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_version: Option<String>,
+    /// What the last run did on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<NodeTasks>,
     /// What it waits for; empty when nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+}
+
+/// Tasks of a run on a node, by what they came to.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTasks {
+    /// Those that did not fail, with those that changed something.
+    #[serde(default)]
+    pub ok: i64,
+    /// Of these, those that changed something.
+    #[serde(default)]
+    pub changed: i64,
+    /// Those that failed.
+    #[serde(default)]
+    pub failed: i64,
+    /// Those for which it could not be reached.
+    #[serde(default)]
+    pub unreachable: i64,
 }

@@ -1,29 +1,28 @@
-//! `slipway kubespray`: runs of kubespray's playbooks, from this box.
+//! `slipway kubespray`: runs of kubespray's playbooks, on this box, and what objects of the API had run, from any desk ([`desk`]).
+
+pub(super) mod desk;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::ValueEnum;
-use futures::{AsyncBufReadExt, TryStreamExt};
-use kube::Resource;
-use kube::api::{Api, Patch, PatchParams};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
 use secrecy::SecretString;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client::Server;
 use super::common::{ConfigFile, print_text};
 use super::failure::{plain, usage};
 use super::local;
 use super::progress::Progress;
-use crate::api::bpa::{ANNOTATION_RUN, Provisioning};
+use crate::api::bpa::Provisioning;
+use crate::api::bpa::software::Software;
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::files;
 use crate::kubespray::runs::{
     Bounds, HostKeys, Installation, Phase, Playbook, Request, RunId, RunStatus, RunVars, RunVerdict, Runs, Supervisor,
-    supervise,
+    is_confined, supervise,
 };
 use crate::pki::users;
 
@@ -31,6 +30,8 @@ use crate::pki::users;
 const FILE_MAX: u64 = 8 << 20;
 /// Runs that are kept when a new one is started.
 const KEPT: usize = 50;
+/// How long a registry or a folder of files has to answer.
+const MIRROR: Duration = Duration::from_secs(5);
 /// Between two looks at a log.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -45,13 +46,27 @@ pub(super) enum Command {
     /// List the runs on this box
     List(ConfigFile),
     /// Print the log of a run
+    #[command(after_help = "\
+Examples:
+  slipway kubespray log cluster-20260801-120000                a run on this box
+  slipway kubespray log --provisioning edge --follow           the last run for a cluster, from any desk
+  slipway kubespray log --software tools --previous")]
     Log(LogOptions),
-    /// Have kubespray run once more for a Provisioning
+    /// Have a run once more for a Provisioning or a Software
     ///
     /// A run that failed, was cancelled or is lost is not repeated by itself.
-    Retry(RetryOptions),
+    #[command(after_help = "\
+Examples:
+  slipway kubespray retry edge
+  slipway kubespray retry edge --playbook upgrade-cluster
+  slipway kubespray retry --software tools")]
+    Retry(desk::Retry),
     /// End a run: its processes have ten seconds
-    Cancel(OneRun),
+    #[command(after_help = "\
+Examples:
+  slipway kubespray cancel cluster-20260801-120000             a run on this box
+  slipway kubespray cancel --provisioning edge                 the run for a cluster that is under way, from any desk")]
+    Cancel(CancelOptions),
     /// Look after the run whose folder this is; not for use by hand
     #[command(hide = true)]
     Supervise,
@@ -97,37 +112,33 @@ pub(super) struct RunOptions {
 #[derive(clap::Args)]
 pub(super) struct LogOptions {
     /// Name of the run, on the appliance's box
-    #[arg(value_name = "ID", required_unless_present = "provisioning", conflicts_with = "provisioning")]
+    #[arg(value_name = "ID", required_unless_present_any = ["provisioning", "software"])]
     id: Option<String>,
-    /// The last run of this Provisioning, from any desk
-    #[arg(long, value_name = "NAME")]
+    /// The last run for this Provisioning, from any desk
+    #[arg(long, value_name = "NAME", conflicts_with = "id")]
     provisioning: Option<String>,
-    /// Print what comes until the run ends
-    #[arg(long, short)]
-    follow: bool,
+    /// The last run that this Software asked for, from any desk
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "provisioning"])]
+    software: Option<String>,
+    #[command(flatten)]
+    part: desk::Part,
     #[command(flatten)]
     server: Server,
 }
 
 #[derive(clap::Args)]
-pub(super) struct RetryOptions {
-    /// Name of the Provisioning
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// What to run [default: what was run last]
-    #[arg(long, value_enum)]
-    playbook: Option<Again>,
+pub(super) struct CancelOptions {
+    /// Name of the run, on the appliance's box
+    #[arg(value_name = "ID", required_unless_present_any = ["provisioning", "software"])]
+    id: Option<String>,
+    /// The run of this Provisioning, from any desk
+    #[arg(long, value_name = "NAME", conflicts_with = "id")]
+    provisioning: Option<String>,
+    /// The run of this Software, from any desk
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "provisioning"])]
+    software: Option<String>,
     #[command(flatten)]
     server: Server,
-}
-
-#[derive(clap::Args)]
-pub(super) struct OneRun {
-    #[command(flatten)]
-    config: ConfigFile,
-    /// Name of the run
-    #[arg(value_name = "ID")]
-    id: String,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -139,24 +150,13 @@ enum Name {
     Reset,
 }
 
-/// What a Provisioning has run.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Again {
-    Cluster,
-    Scale,
-    UpgradeCluster,
-    RemoveNode,
-    /// As remove-node, of workers that are dead: nothing is done on them
-    RemoveNodeUngraceful,
-}
-
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Check(options) => check(&options),
         Command::Run(options) => start(&options),
         Command::List(options) => list(&options),
         Command::Log(options) => log(&options),
-        Command::Retry(options) => retry(&options),
+        Command::Retry(options) => local::block_on(desk::retry(&options)),
         Command::Cancel(options) => cancel(&options),
         Command::Supervise => {
             let folder = std::env::current_dir()?;
@@ -166,7 +166,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn installation(config: &Config) -> anyhow::Result<Installation> {
-    Installation::of(&config.kubespray).ok_or_else(|| {
+    let found = Installation::of(&config.kubespray).map(|found| found.hiding(config.private_paths()));
+    found.ok_or_else(|| {
         let path = config.path.display();
         anyhow::anyhow!("{path} names no kubespray: set kubespray.path and kubespray.ansible (docs/kubespray.md)")
     })
@@ -202,10 +203,37 @@ fn check(options: &ConfigFile) -> anyhow::Result<()> {
         plain(&versions.python),
         installation.environment.display()
     );
+    for (key, url) in mirrors(&config) {
+        if let Some(why) = local::block_on(async { Ok(unreached(&url).await) })? {
+            eprintln!("kubespray.{key}: {url}: {why}: nodes get nothing there (docs/kubespray.md)");
+        }
+    }
+    if !is_confined() {
+        eprintln!(
+            "This kernel has no Landlock: what runs here for a node sees what the service's user sees (docs/security.md)"
+        );
+    }
     for (name, version) in &versions.packages {
         println!("  {} {}", plain(name), plain(version));
     }
     Ok(())
+}
+
+/// What nodes ask first of the places that the configuration names for them.
+fn mirrors(config: &Config) -> Vec<(&'static str, String)> {
+    let at = |url: &Option<String>, path: &str| url.as_ref().map(|url| format!("{}/{path}", url.trim_end_matches('/')));
+    let (registry, files) = (at(&config.kubespray.registry, "v2/"), at(&config.kubespray.files, ""));
+    registry.map(|url| ("registry", url)).into_iter().chain(files.map(|url| ("files", url))).collect()
+}
+
+/// Why nothing is had at a URL, if nothing is.
+async fn unreached(url: &str) -> Option<String> {
+    let client = reqwest::Client::builder().no_proxy().timeout(MIRROR);
+    match client.build().map(|client| client.get(url)).ok()?.send().await {
+        Ok(answer) if answer.status().is_success() || answer.status() == http::StatusCode::UNAUTHORIZED => None,
+        Ok(answer) => Some(answer.status().to_string()),
+        Err(error) => Some(format!("{:#}", anyhow::Error::new(error))),
+    }
 }
 
 fn text(path: &Path) -> anyhow::Result<String> {
@@ -257,6 +285,7 @@ fn request(options: &RunOptions, bounds: Bounds) -> anyhow::Result<Request> {
         secrets: Vec::new(),
         bounds,
         owner: None,
+        asker: None,
     })
 }
 
@@ -327,35 +356,43 @@ fn list(options: &ConfigFile) -> anyhow::Result<()> {
             (Phase::Cancelling, None) => "ending".to_owned(),
             _ => format!("{} %, {}", status.progress.percent().unwrap_or(0), status.progress.task),
         };
-        let of = status.owner.map_or_else(|| "-".to_owned(), |owner| format!("{}/{}", owner.namespace, owner.name));
+        let mut of = status.owner.map_or_else(|| "-".to_owned(), |owner| format!("{}/{}", owner.namespace, owner.name));
+        if let Some(asker) = status.asker {
+            of += &format!(" for Software {}", asker.name);
+        }
         lines += &format!("{:<40} {:<20} {:<30} {}\n", id.as_str(), status.playbook, plain(&of), plain(&state));
     }
     print_text(&lines)
 }
 
-fn named(options: &OneRun) -> anyhow::Result<(Runs, RunId)> {
-    let config = options.config.load()?;
-    let id = options.id.parse()?;
+/// A run on this box.
+fn named(server: &Server, id: Option<&str>) -> anyhow::Result<(Runs, RunId)> {
+    let config = ConfigFile { config: server.config.clone().unwrap_or_else(|| DEFAULT_PATH.into()) }.load()?;
+    let id = id.unwrap_or_default().parse()?;
     become_owner(&config)?;
     Ok((runs(&config)?, id))
 }
 
 fn log(options: &LogOptions) -> anyhow::Result<()> {
     if let Some(name) = &options.provisioning {
-        return log_of(options, name);
+        return local::block_on(desk::log::<Provisioning>(&options.server, name, &options.part));
     }
-    let config = options.server.config.clone().unwrap_or_else(|| DEFAULT_PATH.into());
-    let id = options.id.clone().unwrap_or_default();
-    let (runs, id) = named(&OneRun { config: ConfigFile { config }, id })?;
+    if let Some(name) = &options.software {
+        return local::block_on(desk::log::<Software>(&options.server, name, &options.part));
+    }
+    if options.part.previous {
+        return Err(usage("--previous is for --provisioning and --software"));
+    }
+    let (runs, id) = named(&options.server, options.id.as_deref())?;
     if let Some(owner) = runs.status(&id)?.owner {
-        eprintln!("run {id} of the Provisioning {}", plain(&format!("{}/{}", owner.namespace, owner.name)));
+        eprintln!("run {id} for the Provisioning {}", plain(&format!("{}/{}", owner.namespace, owner.name)));
     }
     let mut from = 0;
     loop {
         let part = runs.log(&id, from)?;
         from = part.next;
         print_text(&String::from_utf8_lossy(&part.bytes))?;
-        if part.last || part.bytes.is_empty() && !options.follow {
+        if part.last || part.bytes.is_empty() && !options.part.follow {
             return Ok(());
         }
         if part.bytes.is_empty() {
@@ -364,56 +401,14 @@ fn log(options: &LogOptions) -> anyhow::Result<()> {
     }
 }
 
-/// Prints the log of a Provisioning's last run, as the API has it.
-fn log_of(options: &LogOptions, name: &str) -> anyhow::Result<()> {
-    local::block_on(async {
-        let session = options.server.connect().await?;
-        let path = Provisioning::url_path(&(), Some(&session.namespace));
-        let follow = if options.follow { "?follow=true" } else { "" };
-        let request = http::Request::get(format!("{path}/{}/log{follow}", segment(name)?)).body(Vec::new())?;
-        let mut lines = match session.client.request_stream(request).await {
-            Ok(body) => Box::pin(body).lines(),
-            Err(kube::Error::Api(status)) => anyhow::bail!("{}", status.message),
-            Err(error) => anyhow::bail!("{}", session.unreachable(&error)),
-        };
-        while let Some(line) = lines.try_next().await? {
-            print_text(&format!("{}\n", plain(&line)))?;
-        }
-        Ok(())
-    })
-}
-
-/// A name as a part of a path.
-fn segment(name: &str) -> anyhow::Result<&str> {
-    let right = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
-    let is_name = !name.is_empty() && name.bytes().all(right) && !name.starts_with('.');
-    is_name.then_some(name).ok_or_else(|| usage("a Provisioning's name has small letters, digits, hyphens and dots"))
-}
-
-/// Asks for one more run, by the annotation that says so.
-fn retry(options: &RetryOptions) -> anyhow::Result<()> {
-    local::block_on(async {
-        let session = options.server.connect().await?;
-        let api = Api::<Provisioning>::namespaced(session.client.clone(), &session.namespace);
-        let said = |error: kube::Error| match error {
-            kube::Error::Api(status) => anyhow::anyhow!("{}", status.message),
-            error => anyhow::anyhow!("{}", session.unreachable(&error)),
-        };
-        let object = api.get(&options.name).await.map_err(said)?;
-        let run = object.status.and_then(|status| status.run).unwrap_or_default();
-        let asked = options.playbook.and_then(|playbook| playbook.to_possible_value());
-        let last = if run.playbook.is_empty() { "cluster" } else { &run.playbook };
-        let playbook = asked.as_ref().map_or(last, |asked| asked.get_name());
-        let value = format!("{playbook}/{}", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S"));
-        let patch = json!({ "metadata": { "annotations": { ANNOTATION_RUN: value } } });
-        api.patch(&options.name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(said)?;
-        println!("{playbook} is run for {} when it is its turn: slipway get provisioning {0}", plain(&options.name));
-        Ok(())
-    })
-}
-
-fn cancel(options: &OneRun) -> anyhow::Result<()> {
-    let (runs, id) = named(options)?;
+fn cancel(options: &CancelOptions) -> anyhow::Result<()> {
+    if let Some(name) = &options.provisioning {
+        return local::block_on(desk::cancel::<Provisioning>(&options.server, name));
+    }
+    if let Some(name) = &options.software {
+        return local::block_on(desk::cancel::<Software>(&options.server, name));
+    }
+    let (runs, id) = named(&options.server, options.id.as_deref())?;
     local::block_on(async {
         runs.cancel(&id).await?;
         let status = runs.follow(&id, |_| {}).await?;

@@ -16,7 +16,8 @@ pub struct ClusterConfig {
     pub controllers: Option<Controllers>,
     /// Addresses that are special to this box, at which API servers of clusters may be all the same.
     pub allow: Vec<Allowed>,
-    /// What Machines of `cluster.k8s.io` run whose `providerSpec` has no field for it, or leaves it out where it may.
+    /// What Machines of `cluster.k8s.io` run whose `providerSpec` has no field for it, or leaves it out where it may, and the free hosts of
+    /// Provisionings that name no image.
     pub default_image: Option<DefaultImage>,
 }
 
@@ -52,7 +53,9 @@ impl DefaultImage {
         if is_of_registry && has_checksum {
             faults.push("cluster.default_image.checksum must be left out for oci:// URLs".into());
         }
-        if !is_of_registry && !has_checksum && self.format != Some(DiskFormat::LiveIso) {
+        // The library knows its own.
+        let is_of_library = self.url.to_lowercase().starts_with("slipway://");
+        if !is_of_registry && !is_of_library && !has_checksum && self.format != Some(DiskFormat::LiveIso) {
             faults.push("cluster.default_image.checksum is missing".into());
         }
         faults
@@ -145,6 +148,7 @@ mod tests {
             ("url = 'http://x/y.iso'\nformat = 'live-iso'", ""),
             ("url = 'oci://x/y'", ""),
             ("url = 'oci://x/y'\nchecksum = 'aa'", "must be left out"),
+            ("url = 'slipway://debian-12'", ""),
             ("url = 'http://x/y'", "checksum is missing"),
             ("url = 'y.qcow2'\nchecksum = 'aa'", "is not a URL"),
         ];

@@ -10,7 +10,7 @@ const PLAYBOOKS: [&str; 5] = ["cluster.yml", "scale.yml", "remove-node.yml", "up
 
 /// Counts its starts, prints, and tells of a host that failed where the folder has a file `fail`.
 const PROGRAM: &str = r#"#!/bin/sh
-echo started >> ../starts
+echo started >> ../artifacts/starts
 echo "TASK [install]"
 failures=0
 if [ -e ../../../fail ]; then
@@ -87,7 +87,7 @@ fn a_run_is_followed_listed_and_read() {
     // The same name is the same run.
     said(&slipway(top.path(), &run), 0);
     let folder = top.path().join("data/kubespray/a-1");
-    assert_eq!(fs::read_to_string(folder.join("starts")).unwrap(), "started\n");
+    assert_eq!(fs::read_to_string(folder.join("artifacts/starts")).unwrap(), "started\n");
     assert!(!folder.join("private").exists());
     let listed = said(&slipway(top.path(), &["kubespray", "list"]), 0);
     assert!(listed.contains("a-1") && listed.contains("cluster.yml") && listed.contains("succeeded"), "{listed}");

@@ -110,6 +110,9 @@ pub struct NodePackages {
     /// The packages that are others than before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<PackageChange>,
+    /// How many more are others, of which there is no room to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more: Option<i64>,
 }
 
 /// A package that is another one than before.

@@ -80,7 +80,7 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         rule(WRITE, "events.k8s.io", &["events"]),
         rule(&[READ, WRITE].concat(), "coordination.k8s.io", &["leases"]),
         // With whatever a playbook prints, which may be a secret of the cluster.
-        rule(&["get"], "bpa.akraino.org", &["provisionings/log"]),
+        rule(&["get"], "bpa.akraino.org", &["provisionings/log", "softwares/log"]),
         // Images are of the whole cluster: a binding in a namespace gives nothing of it.
         rule(&["get", "create"], "slipway.dev", &["images/upload"]),
     ];

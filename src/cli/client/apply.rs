@@ -274,10 +274,10 @@ fn is_ready(object: &Value) -> bool {
         }
     }
     if let Some(phase) = status["phase"].as_str() {
-        return ["Ready", "Active", "Bound", "Running", "Succeeded"].contains(&phase);
+        return ["Ready", "Active", "Bound", "Current", "Running", "Succeeded"].contains(&phase);
     }
     // Kinds with a status that did not get one yet are not ready; those without have nothing to wait for.
-    object["kind"] != "Image"
+    !["Image", "Provisioning", "Software"].iter().any(|kind| object["kind"] == *kind)
 }
 
 #[cfg(test)]
@@ -326,6 +326,17 @@ mod tests {
             (
                 json!({"kind": "Image", "metadata": {"generation": 2}, "status": {"phase": "Ready", "observedGeneration": 1}}),
                 false,
+            ),
+            (json!({"kind": "Provisioning"}), false),
+            (
+                json!({"kind": "Provisioning", "status": {"phase": "Choosing", "conditions": [{"type": "Installed", "status": "False"}]}}),
+                false,
+            ),
+            (json!({"kind": "Provisioning", "status": {"phase": "Ready"}}), true),
+            (json!({"kind": "Software"}), false),
+            (
+                json!({"kind": "Software", "status": {"phase": "Current", "conditions": [{"type": "Current", "status": "True"}]}}),
+                true,
             ),
             (json!({"kind": "Secret"}), true),
             (json!({"kind": "X", "status": {"conditions": [{"type": "Ready", "status": "False"}]}}), false),

@@ -1,9 +1,11 @@
 //! The kubeconfig of a cluster that was made, as its Secret has it.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
 
+use crate::api::bpa::Provisioning;
 use crate::cli::client::Server;
 use crate::cli::local;
 use crate::cluster::workload::{plain_kubeconfig, secret_name};
@@ -15,17 +17,39 @@ const VALUE: &str = "value";
 pub(super) fn kubeconfig(server: &Server, namespace: &str, cluster: &str) -> anyhow::Result<String> {
     local::block_on(async {
         let session = server.connect().await?;
-        let name = secret_name(cluster);
         let secrets = Api::<Secret>::namespaced(session.client.clone(), namespace);
-        match secrets.get_opt(&name).await {
-            Ok(Some(secret)) => text(secret).with_context(|| format!("the Secret {name:?} of {namespace:?}")),
-            Ok(None) => bail!(
-                "the cluster {cluster:?} has no kubeconfig yet: there is no Secret {name:?} in the namespace {namespace:?}"
-            ),
-            Err(kube::Error::Api(status)) => bail!("{}", status.message),
-            Err(error) => bail!("{}", session.unreachable(&error)),
+        let said = |error: kube::Error| match error {
+            kube::Error::Api(status) => anyhow!("{}", status.message),
+            error => anyhow!("{}", session.unreachable(&error)),
+        };
+        let mut name = secret_name(cluster);
+        let mut found = secrets.get_opt(&name).await.map_err(said)?;
+        if found.is_none()
+            && let Some(of) = labelled(&session.client, namespace, cluster).await
+        {
+            name = secret_name(&of);
+            found = secrets.get_opt(&name).await.map_err(said)?;
         }
+        let secret = found.ok_or_else(|| {
+            anyhow!("the cluster {cluster:?} has no kubeconfig yet: there is no Secret {name:?} in the namespace {namespace:?}")
+        })?;
+        text(secret).with_context(|| format!("the Secret {name:?} of {namespace:?}"))
     })
+}
+
+/// The one Provisioning that the label `cluster` gives this name to.
+async fn labelled(client: &kube::Client, namespace: &str, cluster: &str) -> Option<String> {
+    let is_value = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if !cluster.bytes().all(is_value) {
+        return None;
+    }
+    let of_it = ListParams::default().labels(&format!("cluster={cluster}"));
+    // Whoever may not list them, or has none, is told of the Secret.
+    let found = Api::<Provisioning>::namespaced(client.clone(), namespace).list(&of_it).await.ok()?;
+    match found.items.as_slice() {
+        [one] => Some(one.name_any()),
+        _ => None,
+    }
 }
 
 /// What is in the Secret. Whoever may write it writes to no terminal, and has nothing run by who uses it.

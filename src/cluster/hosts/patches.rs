@@ -3,7 +3,7 @@
 //! A patch says only what is not so yet; there is none when all is.
 
 use kube::ResourceExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::choose::HostView;
 use super::consumer::MachineId;
@@ -13,7 +13,8 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::infrastructure::{ChecksumType, CustomDeploy, DiskFormat};
 use crate::api::metal3::{
-    ANNOTATION_PAUSED, ANNOTATION_STATUS, AutomatedCleaningMode, BareMetalHost, ProvisioningState, SecretReference,
+    self, ANNOTATION_PAUSED, ANNOTATION_STATUS, AutomatedCleaningMode, BareMetalHost, ProvisioningState,
+    SecretReference,
 };
 
 /// Takes the host: says whose it is, of which cluster where there is one, and that it is kept for nobody else.
@@ -61,7 +62,7 @@ pub fn deploy(
     let mut patch = HostChanges::default();
     if host.spec.image.is_none() && host.spec.custom_deploy.is_none() {
         if let Some(image) = deployment.image {
-            patch.spec("image", image_of(image));
+            patch.spec("image", json!(image_of(image)));
         }
         if let Some(custom) = deployment.custom_deploy {
             patch.spec("customDeploy", json!({"method": custom.method}));
@@ -99,17 +100,23 @@ fn keep(host: &BareMetalHost, cleaning: Option<AutomatedCleaningMode>, mut patch
     patch.of(host)
 }
 
-fn image_of(image: &Image) -> Value {
-    let mut made = Map::new();
-    made.insert("url".into(), json!(image.url));
-    if let Some(checksum) = image.checksum.as_ref().filter(|checksum| !checksum.is_empty()) {
-        made.insert("checksum".into(), json!(checksum));
-        let type_: Option<ChecksumType> = image.checksum_type;
-        made.extend(type_.map(|type_| ("checksumType".to_owned(), json!(type_))));
-    }
-    let format: Option<DiskFormat> = image.disk_format;
-    made.extend(format.map(|format| ("format".to_owned(), json!(format))));
-    Value::Object(made)
+/// An image of a machine as a host has it.
+pub fn image_of(image: &Image) -> metal3::Image {
+    let checksum = image.checksum.clone().filter(|checksum| !checksum.is_empty());
+    let checksum_type = image.checksum_type.filter(|_| checksum.is_some()).map(|type_| match type_ {
+        ChecksumType::Md5 => metal3::ChecksumType::Md5,
+        ChecksumType::Sha256 => metal3::ChecksumType::Sha256,
+        ChecksumType::Sha512 => metal3::ChecksumType::Sha512,
+    });
+    let format = image.disk_format.map(|format| match format {
+        DiskFormat::Raw => "raw",
+        DiskFormat::Qcow2 => "qcow2",
+        DiskFormat::Vdi => "vdi",
+        DiskFormat::Vmdk => "vmdk",
+        DiskFormat::LiveIso => "live-iso",
+    });
+    let format = format.map(str::to_owned);
+    metal3::Image { url: image.url.clone(), checksum, checksum_type, format, ..metal3::Image::default() }
 }
 
 /// For whom a host is kept that is let go.
@@ -344,7 +351,7 @@ mod tests {
         assert_eq!(patch["spec"], json!({"online": true, "automatedCleaningMode": "disabled"}));
         // No checksum of a kind that says nothing.
         let plain = Image { url: "oci://x/y".into(), checksum: Some(String::new()), ..Image::default() };
-        assert_eq!(image_of(&plain), json!({"url": "oci://x/y"}));
+        assert_eq!(json!(image_of(&plain)), json!({"url": "oci://x/y"}));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use super::seats::{Seat, seats};
 use super::wanted::{self, WantedCluster, WantedNode};
 use crate::ansible::Inventory;
 use crate::api::bpa::{Provisioning, ProvisioningStatus};
-use crate::api::metal3::BareMetalHost;
+use crate::api::metal3::{BareMetalHost, Image};
 use crate::cluster::workload::Workloads;
 use crate::kubespray::runs::RunsError;
 use crate::log::named;
@@ -84,6 +84,8 @@ pub struct Provisionings {
     pub(super) installer: Option<Arc<Installer>>,
     /// The clusters that were made.
     pub(super) workloads: Workloads,
+    /// What free hosts run where the object names nothing.
+    default_image: Option<Image>,
     /// Least time between two writes of a status that say nothing decisive.
     quiet: Duration,
     // std's lock: held for a look, never across an await.
@@ -123,7 +125,17 @@ pub struct Ready<'r> {
 impl Provisionings {
     /// Nothing is looked at yet. Without an installer inventories are made, and nothing is run.
     pub fn new(client: Client, installer: Option<Arc<Installer>>, workloads: Workloads) -> Self {
-        Self { client, installer, workloads, quiet: QUIET, written: Mutex::default() }
+        Self { client, installer, workloads, default_image: None, quiet: QUIET, written: Mutex::default() }
+    }
+
+    /// Free hosts run this image where the object names none.
+    pub fn with_default_image(self, default_image: Option<Image>) -> Self {
+        Self { default_image, ..self }
+    }
+
+    /// What free hosts are to run for an object.
+    fn image<'o>(&'o self, object: &'o Provisioning) -> Option<&'o Image> {
+        object.spec.image.as_ref().or(self.default_image.as_ref())
     }
 
     /// Writes also what is not decisive so often.
@@ -184,6 +196,7 @@ impl Provisionings {
 
     async fn advance(&self, mut look: Look<'_>) -> Result<After, LookError> {
         let (generation, runs) = (look.object.metadata.generation, self.installer.is_some());
+        self.tidy(look.object).await;
         let (told, after) = match self.follow_run(look.object, look.status).await? {
             // Hosts and nodes are looked at again when it is over.
             Some(told) => (told, After::Again(FOLLOW.min(self.quiet))),
@@ -255,7 +268,7 @@ impl Provisionings {
             Ok(Followed { told: Told::of_hosts(phase, message), status, ready: None })
         };
         let user_data = made::user_data_name(&look.name);
-        let has_image = look.object.spec.image.is_some();
+        let has_image = self.image(look.object).is_some();
         let mut given = seats((&look.namespace, &look.name), &cluster.nodes, &rack, has_image);
         progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
         if given.iter().all(|seat| seat.host().is_some()) && given.iter().any(|seat| matches!(seat, Seat::Takes(_))) {
@@ -279,15 +292,10 @@ impl Provisionings {
             return stays(Phase::Choosing, message, status);
         }
         opening::forget(&mut status);
-        let placed = |(node, seat): (&'r WantedNode, &Seat<'_>)| {
-            let place = progress::place(seat.host()?, &user_data).ok()?;
-            Some((node, opening::opened(place, &status, node)))
-        };
-        let places: Vec<_> = cluster.nodes.iter().zip(&given).filter_map(placed).collect();
-        if places.len() < cluster.nodes.len() {
+        let Ok(places) = opening::places(&cluster.nodes, &given, &status, &user_data) else {
             let message = progress::waiting(&status);
             return stays(Phase::Provisioning, message, status);
-        }
+        };
         let inventory = match cluster_inventory(cluster, &places) {
             Ok(inventory) => inventory,
             Err(why) => return stays(Phase::Provisioning, why.to_string(), status),
@@ -354,18 +362,35 @@ impl Provisionings {
             }
             chosen.push((node, found));
         }
+        let mut taken: Vec<String> = Vec::new();
         for (node, found) in chosen {
-            let image = look.object.spec.image.as_ref();
+            let image = self.image(look.object);
             let Some(patch) = claim::claim(&found, look.object, node.name.as_str(), image, user_data) else { continue };
             let host = found.name_any();
-            match hosts.patch(&host, &PatchParams::default(), &Patch::Merge(patch)).await {
+            let patched = hosts.patch(&host, &PatchParams::default(), &Patch::Merge(patch)).await;
+            let error = match patched {
+                Ok(_) => None,
                 // What a host may run is judged where it is told so.
                 Err(kube::Error::Api(refused)) if refused.code == 422 => {
-                    return Err(LookError::Refused { host, why: refused.message.clone() });
+                    Some(LookError::Refused { host: host.clone(), why: refused.message.clone() })
                 }
-                patched => patched.map(drop)?,
+                Err(kube::Error::Api(changed)) if changed.is_conflict() => {
+                    let now = hosts.get_opt(&host).await?.map(|now| RackHost::from(&now));
+                    let seat = now.and_then(|now| now.seat);
+                    let is_its = seat.is_some_and(|(of, is)| of == look.name && is == node.name.as_str());
+                    (!is_its).then_some(LookError::Meanwhile)
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(error) = error {
+                // All or none: whoever was quicker for this one may have too few without those.
+                for host in &taken {
+                    self.let_go(look.object, &look.namespace, host).await?;
+                }
+                return Err(error);
             }
             info!(host = %named(&look.namespace, &host), provisioning = %named(&look.namespace, &look.name), node = %node.name, "a host became a node");
+            taken.push(host);
         }
         Ok(())
     }

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::Api;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
@@ -14,6 +16,7 @@ use super::answers::{self, Probe};
 use super::login::{self, Opener};
 use super::next::{RUNNING, STARTING};
 use super::places::{Place, Places};
+use crate::api::bpa::software::Software;
 use crate::api::bpa::{Provisioning, RunProgress};
 use crate::kubespray::runs::{Bounds, Installation, Request, RunId, RunOwner, RunReader, RunStatus, Runs, RunsError};
 use crate::log::named;
@@ -39,7 +42,8 @@ pub struct Installer {
     pub opener: Opener,
     // std's lock: held for a look, never across an await.
     readers: Mutex<HashMap<String, RunReader>>,
-    inspected: Mutex<Option<(Instant, bool)>>,
+    // Held while it is looked.
+    inspected: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 /// A run, as it is found.
@@ -68,7 +72,7 @@ impl Installer {
         let host: String = host.chars().take(64).collect();
         let appliance = format!("{host}/{}", runs.appliance()?);
         let places = Places::new(at_once.into());
-        let (readers, inspected) = (Mutex::default(), Mutex::default());
+        let (readers, inspected) = Default::default();
         let (probe, opener) = (answers::ssh(), login::ssh());
         Ok(Self { runs, installation, bounds, appliance, places, probe, opener, readers, inspected })
     }
@@ -149,7 +153,8 @@ impl Installer {
 
     /// Whether the checkout and its environment can be used. Why not, the administrator is told.
     pub async fn is_usable(&self) -> bool {
-        let known = *self.inspected.lock().unwrap_or_else(PoisonError::into_inner);
+        // One looks, and all others wait for what it finds.
+        let mut known = self.inspected.lock().await;
         if let Some((_, usable)) = known.filter(|(at, _)| at.elapsed() < INSPECTED_FOR) {
             return usable;
         }
@@ -159,7 +164,7 @@ impl Installer {
         for fault in faults.into_iter().flatten() {
             warn!(%fault, "kubespray cannot be run");
         }
-        *self.inspected.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), usable));
+        *known = Some((Instant::now(), usable));
         usable
     }
 
@@ -227,6 +232,15 @@ impl Installer {
         self.runs.kubeconfig(&run_id(&owner.uid, run.number)?)
     }
 
+    /// Removes what a run left of secrets that is over and concluded.
+    pub async fn forget_secrets(&self, owner: &RunOwner, run: &RunProgress, with_kubeconfig: bool) {
+        let (Ok(id), runs) = (run_id(&owner.uid, run.number), self.runs.clone()) else { return };
+        let removed = tokio::task::spawn_blocking(move || runs.forget_secrets(&id, with_kubeconfig)).await;
+        if let Ok(Err(error)) = removed {
+            warn!(run = %run.id, %error, "secrets that a run left cannot be removed");
+        }
+    }
+
     /// Looks after all runs of this box: tells those that are lost, and ends those of objects that are gone.
     ///
     /// # Errors
@@ -239,15 +253,28 @@ impl Installer {
                 warn!(run = %id, "a run of kubespray is lost: its supervisor died, or the box did");
             }
             let Some(owner) = run.owner.filter(|_| run.is_under_way) else { continue };
-            let api = Api::<Provisioning>::namespaced(client.clone(), &owner.namespace);
-            let found = api.get_opt(&owner.name).await?;
-            if found.and_then(|found| found.uid()).as_ref() != Some(&owner.uid) {
+            let is_there = match &run.asker {
+                Some(asker) => {
+                    is_there::<Provisioning>(&client, &owner).await? && is_there::<Software>(&client, asker).await?
+                }
+                None => is_there::<Provisioning>(&client, &owner).await?,
+            };
+            if !is_there {
                 info!(run = %id, provisioning = %named(&owner.namespace, &owner.name), "a run is cancelled, for its object is gone");
                 self.runs.cancel(id).await?;
             }
         }
         Ok(())
     }
+}
+
+/// Whether the object of a run is there, and no other one of its name.
+async fn is_there<K>(client: &Client, of: &RunOwner) -> Result<bool, kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let found = Api::<K>::namespaced(client.clone(), &of.namespace).get_opt(&of.name).await?;
+    Ok(found.and_then(|found| found.uid()).as_ref() == Some(&of.uid))
 }
 
 /// Whether a run is not known to be over.

@@ -36,18 +36,25 @@ pub struct HostKey {
 /// By address which installation is there.
 pub type Marks = BTreeMap<IpAddr, String>;
 
+/// The mark of a host's installation.
+pub fn mark(host: &RackHost, user_data: &str) -> String {
+    let is_own = host.user_data.as_deref() == Some(user_data);
+    let installed = host.installed_at.filter(|_| is_own).unwrap_or_default();
+    let uid = host.view.metadata.uid.as_deref().unwrap_or_default();
+    let digest = Sha256::digest(format!("{uid}\0{installed}"));
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The installations of hosts that a Provisioning has. One that it installed is another one after each time; of one that others
 /// installed nobody tells.
 pub fn marks<'h>(hosts: impl IntoIterator<Item = &'h RackHost>, user_data: &str) -> Marks {
-    let one = |host: &RackHost| {
-        let address: IpAddr = host.address.as_ref()?.parse().ok()?;
-        let is_own = host.user_data.as_deref() == Some(user_data);
-        let installed = host.installed_at.filter(|_| is_own).unwrap_or_default();
-        let uid = host.view.metadata.uid.as_deref().unwrap_or_default();
-        let digest = Sha256::digest(format!("{uid}\0{installed}"));
-        Some((address.to_canonical(), digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()))
+    let of_host = |host: &'h RackHost| {
+        let mark = mark(host, user_data);
+        // At whichever card it is reached.
+        let addresses = host.leases.iter().filter_map(|(_, address)| address.parse::<IpAddr>().ok());
+        addresses.map(move |address| (address.to_canonical(), mark.clone()))
     };
-    hosts.into_iter().filter_map(one).collect()
+    hosts.into_iter().flat_map(of_host).collect()
 }
 
 /// The keys in a text; what is no line of a key of one host is passed over.

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use super::cluster_inventory::Place;
+use super::known_hosts::mark;
 use super::opening::opened;
 use super::progress;
 use super::rack::RackHost;
@@ -64,16 +65,20 @@ pub fn last_place(
     let is_its =
         |host: &&RackHost| host.seat.as_ref().is_some_and(|(of, name)| of == owner && name == node.name.as_str());
     let host = rack.iter().find(is_its);
-    if let Some(Ok(place)) = host.map(|host| progress::place(host, user_data)) {
-        return Ok(opened(place, status, node));
-    }
     let known = status.nodes.iter().find(|known| known.name == node.name.as_str());
-    let address = host.and_then(|host| host.address.as_deref()).or_else(|| known?.address.as_deref());
+    let known = known.and_then(|known| known.address.as_deref());
+    // Of one that is wanted no more nobody says any longer which card named it.
+    let card = node.mac.or_else(|| host?.card_at(known?));
+    let machine = host.map(|host| mark(host, user_data));
+    if let Some(Ok(place)) = host.map(|host| progress::place(host, card, user_data)) {
+        return Ok(opened(place, status, node, machine.as_deref()));
+    }
+    let address = host.and_then(|host| host.address(card)).or(known);
     let address = address.and_then(|address| Reachable::new(address).ok());
     let address = address.ok_or_else(|| format!("nobody knows the address of {}", node.name))?;
     // Of a host that is gone only its name matters.
     let has_user = host.is_none_or(|host| host.user_data.as_deref() == Some(user_data));
-    Ok(opened(Place { address, has_user }, status, node))
+    Ok(opened(Place { address, has_user }, status, node, machine.as_deref()))
 }
 
 #[cfg(test)]
@@ -89,7 +94,8 @@ mod tests {
             "metadata": {"name": name, "namespace": "rack", "annotations": {"bpa.akraino.org/node": node}},
             "spec": {"online": true, "consumerRef": {"kind": "Provisioning", "apiVersion": "bpa.akraino.org/v1alpha1",
                 "name": consumer, "namespace": "rack"}},
-            "status": {"provisioning": {"state": "provisioned"}, "addresses": [{"address": "10.0.0.7"}]}});
+            "status": {"provisioning": {"state": "provisioned"}, "addresses": [{"address": "10.0.0.7"},
+                {"address": "10.1.0.7", "macAddress": "52:54:00:00:00:02"}]}});
         RackHost::from(&serde_json::from_value::<BareMetalHost>(host).expect("a host"))
     }
 
@@ -127,13 +133,15 @@ mod tests {
 
     #[test]
     fn a_dead_node_is_where_it_was() {
-        let nodes = json!([{"name": "x", "address": "10.0.0.9"}, {"name": "y"}, {"name": "z", "address": "127.0.0.1"}]);
-        let status = status(&["x", "y", "z"], nodes);
+        let nodes = json!([{"name": "x", "address": "10.0.0.9"}, {"name": "y"}, {"name": "z", "address": "127.0.0.1"},
+            {"name": "two", "address": "10.1.0.7"}]);
+        let status = status(&["x", "y", "z", "two"], nodes);
         let at = |name: &str, rack: &[RackHost]| {
             let node = worker(InventoryHostname::new(name).unwrap());
             last_place("edge", &node, &status, rack, "u").map(|place| place.address.to_string())
         };
         assert_eq!(at("x", &[host("h", "edge", "x")]), Ok("10.0.0.7".into()));
+        assert_eq!(at("two", &[host("h", "edge", "two")]), Ok("10.1.0.7".into()));
         assert_eq!(at("x", &[host("h", "other", "x")]), Ok("10.0.0.9".into()));
         assert_eq!(at("x", &[]), Ok("10.0.0.9".into()));
         for name in ["y", "z"] {

@@ -1,4 +1,5 @@
-//! `GET …/provisionings/NAME/log`: what Ansible printed in the object's last run, as `slipway kubespray log --provisioning` reads it.
+//! `GET …/provisionings/NAME/log` and `…/softwares/NAME/log`: what Ansible printed in the object's last run, as
+//! `slipway kubespray log --provisioning` and `--software` read it.
 //!
 //! Parameters are those of a pod's log where they mean the same: `follow`, and `previous` for the run before the last one.
 

@@ -24,6 +24,7 @@ use super::cluster_inventory::USER;
 use crate::api::bpa::LABEL_SSH_LOGIN;
 use crate::cluster::workload::brief;
 use crate::files;
+use crate::kubespray::runs::PATH;
 
 /// Type of Secrets with a name and a password, and its keys.
 /// <https://kubernetes.io/docs/concepts/configuration/secret/#basic-authentication-secret>
@@ -44,9 +45,8 @@ const SAYS_MAX: u64 = 8 << 10;
 const KNOWN_MAX: u64 = 64 << 10;
 /// How ssh ends when it is not the command over there that failed.
 const OWN_FAULT: i32 = 255;
-/// The client, and where programs are that it may start.
+/// The client.
 const SSH: &str = "ssh";
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const ASKPASS: &str = "#!/bin/sh\nprintf '%s\\n' \"$SLIPWAY_SSH_PASSWORD\"\n";
 
 /// Opens the machine at an address, as [`open`].

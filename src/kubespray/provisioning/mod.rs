@@ -37,13 +37,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use tracing::error;
+use tracing::{error, warn};
 
 use self::controller::Provisionings;
 use self::installer::Installer;
+pub use self::installer::is_open;
 use self::software::Softwares;
 use crate::api::bpa::Provisioning;
 use crate::api::bpa::software::Software;
+use crate::api::metal3::Image;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
 use crate::cluster::workload::Workloads;
@@ -106,6 +108,8 @@ pub struct ProvisioningAgent {
     kubespray: KubesprayConfig,
     folder: PathBuf,
     workloads: Workloads,
+    default_image: Option<Image>,
+    hidden: Vec<PathBuf>,
     runs: log_view::Known,
 }
 
@@ -123,13 +127,25 @@ impl ProvisioningAgent {
             kubespray: kubespray.clone(),
             folder,
             workloads,
+            default_image: None,
+            hidden: Vec::new(),
             runs: log_view::Known::default(),
         }
     }
 
+    /// Free hosts run this image where a Provisioning names none.
+    pub fn with_default_image(self, default_image: Option<Image>) -> Self {
+        Self { default_image, ..self }
+    }
+
+    /// Runs do not see these files and folders.
+    pub fn hiding(self, hidden: Vec<PathBuf>) -> Self {
+        Self { hidden, ..self }
+    }
+
     /// What runs kubespray here, where a checkout is configured.
     fn installer(&self) -> Option<Arc<Installer>> {
-        let installation = Installation::of(&self.kubespray)?;
+        let installation = Installation::of(&self.kubespray)?.hiding(self.hidden.clone());
         let runs = Runs::open(&self.folder, Supervisor::this_program());
         let bounds = Bounds::of(&self.kubespray);
         match runs.and_then(|runs| Installer::new(runs, installation, bounds, self.kubespray.runs)) {
@@ -145,6 +161,18 @@ impl ProvisioningAgent {
     }
 }
 
+/// Ends the runs of objects, where nobody follows them any more, and looks after those of people.
+async fn unattended(folder: PathBuf) -> anyhow::Result<()> {
+    let runs = Runs::open(&folder, Supervisor::this_program())?;
+    for run in runs.settle_all().await? {
+        if run.is_under_way && run.owner.is_some() {
+            warn!(run = %run.id, "a run is cancelled, for [kubespray] of the configuration names no checkout any more");
+            runs.cancel(&run.id).await?;
+        }
+    }
+    Ok(())
+}
+
 impl Life for ProvisioningAgent {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
         vec![
@@ -154,15 +182,26 @@ impl Life for ProvisioningAgent {
     }
 
     fn views(&self) -> Vec<(&'static str, &'static str, View)> {
-        let all = self.provisionings.clone();
-        let uid = move |namespace: &str, name: &str| all.get(&(namespace.to_owned(), name.to_owned()))?.uid();
-        vec![("bpa.akraino.org/provisionings", "log", log_view::view(self.runs.clone(), Arc::new(uid)))]
+        let (provisionings, softwares) = (self.provisionings.clone(), self.softwares.clone());
+        let of = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
+        let cluster = move |namespace: &str, name: &str| provisionings.get(&of(namespace, name))?.uid();
+        let software = move |namespace: &str, name: &str| softwares.get(&of(namespace, name))?.uid();
+        vec![
+            ("bpa.akraino.org/provisionings", "log", log_view::view(self.runs.clone(), Arc::new(cluster))),
+            ("bpa.akraino.org/softwares", "log", log_view::view(self.runs.clone(), Arc::new(software))),
+        ]
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let (provisionings, client, stop) = (self.provisionings.clone(), acting.client.clone(), acting.stop.clone());
         let installer = self.installer();
         let mut services = Vec::new();
+        if installer.is_none() && self.folder.is_dir() {
+            let (task, folder, stop) = (acting.tasks.task(TASK), self.folder.clone(), stop.clone());
+            services.push(service("runs of kubespray", async move {
+                task.every(LOOK_AFTER, &stop, || unattended(folder.clone())).await;
+            }));
+        }
         if let Some(installer) = &installer {
             let (task, client, stop, installer) =
                 (acting.tasks.task(TASK), client.clone(), stop.clone(), installer.clone());
@@ -170,7 +209,8 @@ impl Life for ProvisioningAgent {
                 task.every(LOOK_AFTER, &stop, || installer.clone().look_after(client.clone())).await;
             }));
         }
-        let keeper = Arc::new(Provisionings::new(client, installer, self.workloads.clone()));
+        let keeper = Provisionings::new(client, installer, self.workloads.clone());
+        let keeper = Arc::new(keeper.with_default_image(self.default_image.clone()));
         let (softwares, packages, end) =
             (self.softwares.clone(), Arc::new(Softwares::new(keeper.clone())), stop.clone());
         let provision = async move { run(keeper, &provisionings, futures::stream::empty(), stop).await };

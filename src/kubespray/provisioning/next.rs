@@ -158,7 +158,8 @@ pub fn next(standing: &Standing<'_>) -> Next {
     if let Some(asked) = asked {
         return match asked {
             Err(why) => Next::Refuse(why),
-            Ok(Kind::Scale) if standing.installed.is_empty() => begin(one_more, Kind::Cluster, true),
+            // There is none yet to be added to, or upgraded.
+            Ok(Kind::Scale | Kind::Upgrade) if standing.installed.is_empty() => begin(one_more, Kind::Cluster, true),
             Ok(Kind::Scale) if new.is_empty() => {
                 Next::Refuse(format!("{ANNOTATION_RUN}: scale adds workers, and there is no new one"))
             }
@@ -227,6 +228,7 @@ mod tests {
             (&["m", "w"], run(2, LOST, "scale", Some("a")), Some("a"), Next::Stuck),
             (&["m", "w"], run(2, LOST, "scale", None), Some("scale/1"), asked_begin(3, Kind::Scale, &["x"])),
             (&[], run(1, "Cancelled", "cluster", None), Some("scale/1"), asked_begin(2, Kind::Cluster, &[])),
+            (&[], run(1, "Failed", "cluster", None), Some("upgrade-cluster/1"), asked_begin(2, Kind::Cluster, &[])),
             (&all, run(3, SUCCEEDED, "scale", Some("cluster/1")), Some("cluster/1"), Next::Rest),
             (
                 &all,

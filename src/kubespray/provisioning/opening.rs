@@ -1,6 +1,7 @@
 //! Machines that others installed have no user of the cluster. With a login that the object names, each is opened to the cluster's key,
 //! once: a machine that said no is asked again when the login is another one.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use futures::{StreamExt, stream};
@@ -12,10 +13,13 @@ use tracing::{info, warn};
 use super::cluster_inventory::Place;
 use super::controller::{LookError, Provisionings, Ready};
 use super::installer::Installer;
-use super::known_hosts::{read, text, valid};
+use super::known_hosts::{mark, read, text, valid};
 use super::login::{Login, LoginError, login};
 use super::made::{self, MadeError};
-use super::running::unmarked;
+use super::next::kept;
+use super::progress;
+use super::running::{asked, unmarked};
+use super::seats::Seat;
 use super::wanted::WantedNode;
 use crate::api::bpa::{NodeLogin, Provisioning, ProvisioningStatus};
 use crate::apiserver::subdomain;
@@ -29,10 +33,31 @@ const OPENED: &str = "Opened";
 /// One that does not take the login.
 const REFUSED: &str = "Refused";
 
-/// The place of a node, whose machine may have been opened to the key.
-pub fn opened(place: Place, status: &ProvisioningStatus, node: &WantedNode) -> Place {
-    let is_open = status.logins.iter().any(|login| login.node == node.name.as_str() && login.state == OPENED);
+/// The place of a node, whose machine may have been opened to the key. `machine` is its [mark]; without one, whichever it was.
+pub fn opened(place: Place, status: &ProvisioningStatus, node: &WantedNode, machine: Option<&str>) -> Place {
+    let is_its =
+        |login: &NodeLogin| login.node == node.name.as_str() && machine.is_none_or(|mark| mark == login.machine);
+    let is_open = status.logins.iter().any(|login| is_its(login) && login.state == OPENED);
     Place { has_user: place.has_user || is_open, ..place }
+}
+
+/// Where the nodes are that have their hosts, in the order of the nodes.
+///
+/// # Errors
+///
+/// The first node that has no host, or whose host is not well.
+pub fn places<'n>(
+    nodes: &'n [WantedNode],
+    seats: &[Seat<'_>],
+    status: &ProvisioningStatus,
+    user_data: &str,
+) -> Result<Vec<(&'n WantedNode, Place)>, String> {
+    let placed = |(node, seat): (&'n WantedNode, &Seat<'_>)| {
+        let Seat::Has(host) = seat else { return Err(format!("node {} has no host", node.name)) };
+        let place = progress::place(host, node.mac, user_data)?;
+        Ok((node, opened(place, status, node, Some(&mark(host, user_data)))))
+    };
+    nodes.iter().zip(seats).map(placed).collect()
 }
 
 /// What is known of machines whose nodes are wanted no more is forgotten.
@@ -68,8 +93,14 @@ impl Provisionings {
             Ok(granted) => granted,
             Err(why) => return Ok(Some(why)),
         };
-        let is_tried = |node: &str| status.logins.iter().any(|one| one.node == node && one.secret_version == version);
-        let due: Vec<_> = closed.into_iter().filter(|(node, _)| !is_tried(node)).take(IN_A_LOOK).cloned().collect();
+        let asked = kept(asked(object));
+        let machine = |at: &IpAddr| ready.marks.get(&at.to_canonical()).cloned().unwrap_or_default();
+        let is_tried = |(node, at): &&(String, IpAddr)| {
+            let so = |one: &NodeLogin| one.node == *node && one.machine == machine(at);
+            status.logins.iter().any(|one| so(one) && one.secret_version == version && one.asked == asked)
+        };
+        let due: Vec<_> = closed.into_iter().filter(|one| !is_tried(one)).take(IN_A_LOOK).cloned().collect();
+        let machines: HashMap<String, String> = due.iter().map(|(node, at)| (node.clone(), machine(at))).collect();
         let tried = self.log_in(installer, object, ready, &granted, due).await?;
         let mut told = Vec::new();
         for (node, result) in tried {
@@ -83,7 +114,9 @@ impl Provisionings {
             };
             info!(provisioning = %named(&namespace, &object.name_any()), %node, state, "a machine of others was logged in to");
             status.logins.retain(|one| one.node != node);
-            status.logins.push(NodeLogin { node, state: state.into(), secret_version: version.clone(), message });
+            let machine = machines.get(&node).cloned().unwrap_or_default();
+            let (secret_version, asked) = (version.clone(), asked.clone());
+            status.logins.push(NodeLogin { node, state: state.into(), machine, secret_version, asked, message });
         }
         let refused = status.logins.iter().filter(|one| one.state == REFUSED);
         told.extend(refused.map(|one| format!("{}: {}. Mend the Secret {name}", one.node, one.message)));
@@ -126,8 +159,22 @@ impl Provisionings {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::super::wanted::{read as read_spec, tests::object};
     use super::*;
+    use crate::ansible::Reachable;
     use crate::api::bpa::NodeProgress;
+
+    #[test]
+    fn another_machine_in_a_nodes_place_is_not_open() {
+        let login = NodeLogin { node: "m".into(), state: OPENED.into(), machine: "aa".into(), ..NodeLogin::default() };
+        let status = ProvisioningStatus { logins: vec![login], ..ProvisioningStatus::default() };
+        let cluster = read_spec(&object(json!({"masters": [{"m": {"cpu": 1}}]}))).expect("a cluster");
+        let place = Place { address: Reachable::new("10.0.0.1").expect("an address"), has_user: false };
+        let is_open = |machine| opened(place, &status, &cluster.nodes[0], machine).has_user;
+        assert_eq!([Some("aa"), Some("bb"), None].map(is_open), [true, false, true]);
+    }
 
     #[test]
     fn a_node_that_goes_takes_its_login_along() {

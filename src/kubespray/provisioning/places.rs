@@ -151,6 +151,17 @@ mod tests {
     }
 
     #[test]
+    fn an_object_has_one_run_at_a_time() {
+        let (places, now) = (Places::new(4), Instant::now());
+        let one = owner("a", "1");
+        let place = places.ask(&one, &[], now).unwrap();
+        assert!(places.ask(&one, &[], now).is_none(), "it was given a place, and its run is not there yet");
+        drop(place);
+        assert!(places.ask(&one, &[Some(one.clone())], now).is_none(), "its run is under way");
+        assert!(places.ask(&one, &[], now).is_some());
+    }
+
+    #[test]
     fn with_one_place_namespaces_take_turns() {
         let (places, begun) = (Places::new(1), Instant::now());
         let at = |second| begun + Duration::from_secs(second);

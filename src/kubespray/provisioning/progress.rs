@@ -11,7 +11,8 @@ use super::rack::RackHost;
 use super::seats::Seat;
 use super::wanted::{SpecFault, WantedNode};
 use crate::ansible::Reachable;
-use crate::api::bpa::{NodeProgress, ProvisioningStatus, RunFailure, RunProgress};
+use crate::api::MacAddress;
+use crate::api::bpa::{NodeProgress, NodeTasks, ProvisioningStatus, RunFailure, RunProgress};
 use crate::api::metal3::ProvisioningState;
 use crate::cluster::contract::{Verdict, conditions};
 use crate::kubespray::runs::{Progress, RunStatus, RunVerdict};
@@ -80,8 +81,9 @@ impl Phase {
     }
 }
 
-/// Where a node's host is, or what it waits for.
-pub fn place(host: &RackHost, user_data: &str) -> Result<Place, String> {
+/// Where a node's host is, or what it waits for. `card` is the MAC address that names it, if one does: what is leased to that card is
+/// the node's address.
+pub fn place(host: &RackHost, card: Option<MacAddress>, user_data: &str) -> Result<Place, String> {
     let view = &host.view;
     if !view.error.is_empty() {
         return Err(format!("BareMetalHost {} has an error: {}", host.name(), view.error));
@@ -93,8 +95,10 @@ pub fn place(host: &RackHost, user_data: &str) -> Result<Place, String> {
         }
         state => return Err(format!("BareMetalHost {} is {}", host.name(), state.as_str())),
     }
-    let Some(address) = &host.address else {
-        return Err(format!("no address is leased to the machine of BareMetalHost {}", host.name()));
+    let Some(address) = host.address(card) else {
+        let of =
+            card.filter(|_| !host.leases.is_empty()).map_or_else(|| "machine".into(), |card| format!("card {card}"));
+        return Err(format!("no address is leased to the {of} of BareMetalHost {}", host.name()));
     };
     let address = Reachable::new(address).map_err(|why| why.to_string())?;
     Ok(Place { address, has_user: host.user_data.as_deref() == Some(user_data) })
@@ -105,31 +109,32 @@ pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Sea
     let mut ready = 0;
     // A machine that is dead has no lease after a while, and is to be known all the same when its node is taken out of the cluster.
     let before = std::mem::take(&mut status.nodes);
-    let last = |name: &str, host: &RackHost| {
-        let node = before.iter().find(|node| node.name == name && node.host.as_deref() == Some(host.name()))?;
-        node.address.clone()
+    let last = |name: &str, host: Option<&RackHost>| {
+        before.iter().find(|node| node.name == name && node.host.as_deref() == host.map(RackHost::name))
     };
     let one = |(node, seat): (&WantedNode, &Seat<'_>)| {
         let waits = match seat {
             Seat::None(why) => Some(why.clone()),
             Seat::Takes(host) => Some(format!("takes BareMetalHost {} when every node has a host", host.name())),
-            Seat::Has(host) => place(host, user_data).err(),
+            Seat::Has(host) => place(host, node.mac, user_data).err(),
         };
         ready += i64::from(waits.is_none());
         let roles = [(node.is_master, "master"), (node.is_worker, "worker")];
         let had = match seat {
-            Seat::Has(host) => Some(host),
+            Seat::Has(host) => Some(*host),
             _ => None,
         };
+        let last = last(node.name.as_str(), had);
         NodeProgress {
             name: node.name.to_string(),
             roles: roles.iter().filter(|(is, _)| *is).map(|(_, role)| (*role).to_owned()).collect(),
             host: had.map(|host| host.name().to_owned()),
             state: had.map(|host| host.view.state.as_str().to_owned()),
             address: had.and_then(|host| {
-                let leased = host.address.as_ref().and_then(|address| Reachable::new(address).ok());
-                leased.map(|address| address.to_string()).or_else(|| last(node.name.as_str(), host))
+                let leased = host.address(node.mac).and_then(|address| Reachable::new(address).ok());
+                leased.map(|address| address.to_string()).or_else(|| last?.address.clone())
             }),
+            tasks: last.and_then(|last| last.tasks.clone()),
             message: short(&waits.unwrap_or_default(), NODE_SAYS),
             ..NodeProgress::default()
         }
@@ -188,6 +193,7 @@ pub fn whole(status: &mut ProvisioningStatus, told: &Told, runs: bool, generatio
     conditions::set(&mut status.conditions, INSTALLED, &verdict, generation, now);
     status.phase = told.phase.word().into();
     status.message = message;
+    status.observed_generation = generation;
 }
 
 /// Whether the kubeconfig is kept, or why not.
@@ -234,6 +240,16 @@ pub fn run(run: &mut RunProgress, seen: &RunStatus, now: Timestamp) {
     }
 }
 
+/// What a run did on each node, as it was seen.
+pub fn tasks(nodes: &mut [NodeProgress], seen: &RunStatus) {
+    for node in nodes {
+        let Some(host) = seen.progress.hosts.get(&node.name) else { continue };
+        let [ok, changed, failed, unreachable] =
+            [host.ok, host.changed, host.failures, host.unreachable].map(i64::from);
+        node.tasks = Some(NodeTasks { ok, changed, failed, unreachable });
+    }
+}
+
 /// What failed first and was not mended.
 fn failure(progress: &Progress) -> Option<RunFailure> {
     let is_bad = |host: &String| progress.hosts.get(host).is_some_and(|host| host.is_bad());
@@ -247,7 +263,10 @@ pub fn decisive(status: &ProvisioningStatus) -> ProvisioningStatus {
     let mut status = status.clone();
     status.message.clear();
     status.conditions.iter_mut().for_each(|one| one.message.clear());
-    status.nodes.iter_mut().for_each(|one| one.message.clear());
+    for node in &mut status.nodes {
+        node.message.clear();
+        node.tasks = None;
+    }
     if let Some(run) = &mut status.run {
         run.task.clear();
         (run.percent, run.hosts_ok, run.hosts_failed) = (None, 0, 0);
@@ -327,13 +346,30 @@ mod tests {
             ),
         ];
         for (status, said) in rows {
-            assert_eq!(place(&host(status.clone()), "edge-user-data"), Err((*said).to_owned()));
+            assert_eq!(place(&host(status.clone()), None, "edge-user-data"), Err((*said).to_owned()));
         }
         for state in ["provisioned", "externally provisioned"] {
             let ready = host(json!({"provisioning": {"state": state}, "addresses": leased}));
-            let place = place(&ready, "edge-user-data").expect("a place");
+            let place = place(&ready, None, "edge-user-data").expect("a place");
             assert_eq!((place.address.to_string().as_str(), place.has_user), ("10.0.0.5", true));
         }
+    }
+
+    #[test]
+    fn a_node_that_a_card_names_is_where_that_card_is() {
+        let leased = json!([{"address": "10.0.0.5", "macAddress": "52:54:00:00:00:01", "network": "n"},
+            {"address": "10.1.0.5", "macAddress": "52:54:00:00:00:02", "network": "m"}]);
+        let host = host(json!({"provisioning": {"state": "provisioned"}, "addresses": leased}));
+        let at = |card: Option<&str>| {
+            let card = card.map(|card| card.parse().expect("a MAC address"));
+            place(&host, card, "edge-user-data").map(|place| place.address.to_string())
+        };
+        assert_eq!(at(None), Ok("10.0.0.5".into()));
+        assert_eq!(at(Some("52:54:00:00:00:01")), Ok("10.0.0.5".into()));
+        assert_eq!(at(Some("52:54:00:00:00:02")), Ok("10.1.0.5".into()));
+        // Not that of another card: what is installed at an address stays there.
+        let none = "no address is leased to the card 52:54:00:00:00:03 of BareMetalHost h";
+        assert_eq!(at(Some("52:54:00:00:00:03")), Err(none.into()));
     }
 
     #[test]

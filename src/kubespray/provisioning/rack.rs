@@ -27,8 +27,8 @@ pub struct RackHost {
     pub seat: Option<(String, String)>,
     /// Secret with its user data, of its own namespace.
     pub user_data: Option<String>,
-    /// What is leased to its machine first.
-    pub address: Option<String>,
+    /// What is leased to its cards, that of the one that it boots from first.
+    pub leases: Vec<(Option<MacAddress>, String)>,
     /// When its system was begun to be installed last, in seconds since 1970.
     pub installed_at: Option<i64>,
     /// The UID of the Provisioning that had its system installed.
@@ -41,6 +41,8 @@ impl From<&BareMetalHost> for RackHost {
         let status = host.status.as_ref();
         let hardware = status.and_then(|status| status.hardware.as_ref());
         let cards = hardware.map(|hardware| hardware.nics.as_slice()).unwrap_or_default();
+        let leases = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
+        let leases = &leases[..leases.len().min(MOST_CARDS)];
         let node = host.annotations().get(ANNOTATION_NODE).filter(|node| node.len() <= 253).cloned();
         let owner = host.spec.consumer_ref.as_ref().and_then(|one| owner(one, namespace.as_deref()));
         let user_data = host.spec.user_data.as_ref();
@@ -55,7 +57,7 @@ impl From<&BareMetalHost> for RackHost {
                 .and_then(|status| status.operation_history.provision.start.as_ref())
                 .map(|start| start.0.as_second()),
             installed_by: host.annotations().get(ANNOTATION_INSTALLED).filter(|uid| uid.len() <= 64).cloned(),
-            address: status.and_then(|status| status.addresses.first()).map(|one| one.address.clone()),
+            leases: leases.iter().map(|one| (one.mac_address.parse().ok(), one.address.clone())).collect(),
         }
     }
 }
@@ -73,6 +75,18 @@ impl RackHost {
     /// Its name.
     pub fn name(&self) -> &str {
         self.view.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// What is leased to its card with this MAC address; without one, to the first card that has a lease.
+    pub fn address(&self, card: Option<MacAddress>) -> Option<&str> {
+        let mut leases = self.leases.iter();
+        let found = leases.find(|(of, _)| card.is_none() || *of == card);
+        found.map(|(_, address)| address.as_str())
+    }
+
+    /// The card that has this lease.
+    pub fn card_at(&self, address: &str) -> Option<MacAddress> {
+        self.leases.iter().find(|(_, leased)| leased == address)?.0
     }
 
     /// Whether a Provisioning has it.

@@ -5,9 +5,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use secrecy::ExposeSecret;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
 use super::answers;
@@ -19,7 +19,7 @@ use super::made::{self, MadeError};
 use super::next::{Kind, LOST, Next, STARTING, SUCCEEDED, Standing, Wish, kept, next};
 use super::places::Place;
 use super::progress::{self, Phase, Told};
-use crate::api::bpa::{ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
+use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
 use crate::cluster::contract::Verdict;
 use crate::cluster::workload::{brief, plain_kubeconfig, secret_name};
 use crate::kubespray::runs::{HostKeys, Request, RunOwner, RunStatus, RunVars};
@@ -54,8 +54,14 @@ pub fn owner(object: &Provisioning) -> RunOwner {
     RunOwner { namespace: object.namespace().unwrap_or_default(), name: object.name_any(), uid }
 }
 
-fn asked(object: &Provisioning) -> Option<&str> {
+/// What the annotation asks for.
+pub fn asked(object: &Provisioning) -> Option<&str> {
     object.annotations().get(ANNOTATION_RUN).map(String::as_str).filter(|asked| !asked.is_empty())
+}
+
+/// Whether somebody asks for the end of this run.
+pub fn is_cancelled<K: Resource>(object: &K, run: &RunProgress) -> bool {
+    object.annotations().get(ANNOTATION_CANCEL).is_some_and(|id| *id == run.id)
 }
 
 /// What the API will say again, however often it is asked.
@@ -70,7 +76,8 @@ impl Provisionings {
         object: &Provisioning,
         status: &mut ProvisioningStatus,
     ) -> Result<Option<Told>, LookError> {
-        let (Some(installer), Some(run)) = (&self.installer, status.run.as_mut().filter(|run| is_open(run))) else {
+        let ProvisioningStatus { run, nodes, .. } = &mut *status;
+        let (Some(installer), Some(run)) = (&self.installer, run.as_mut().filter(|run| is_open(run))) else {
             return Ok(None);
         };
         let (owner, now) = (owner(object), Timestamp::now());
@@ -80,7 +87,12 @@ impl Provisionings {
             Seen::Elsewhere => installing(format!("{} is under way on the appliance {}", of(run), run.appliance)),
             Seen::UnderWay(seen) => {
                 progress::run(run, &seen, now);
-                let is_ending = seen.phase == crate::kubespray::runs::Phase::Cancelling;
+                progress::tasks(nodes, &seen);
+                let mut is_ending = seen.phase == crate::kubespray::runs::Phase::Cancelling;
+                if !is_ending && is_cancelled(object, run) {
+                    installer.cancel(&owner, run).await?;
+                    is_ending = true;
+                }
                 installing(format!("{} is {}", of(run), if is_ending { "being ended" } else { "under way" }))
             }
             Seen::Gone => {
@@ -96,6 +108,15 @@ impl Provisionings {
         })
     }
 
+    /// What the last run left of secrets is not needed any more once the status says what it came to.
+    pub(super) async fn tidy(&self, object: &Provisioning) {
+        let status = object.status.as_ref();
+        let over = status.and_then(|status| Some((status, status.run.as_ref().filter(|run| !is_open(run))?)));
+        if let (Some(installer), Some((status, run))) = (&self.installer, over) {
+            installer.forget_secrets(&owner(object), run, status.kubeconfig.is_some()).await;
+        }
+    }
+
     /// Keeps what a run leaves that is over.
     async fn conclude(
         &self,
@@ -107,6 +128,7 @@ impl Provisionings {
     ) -> Result<(), LookError> {
         let Some(mut run) = status.run.clone() else { return Ok(()) };
         progress::run(&mut run, seen, now);
+        progress::tasks(&mut status.nodes, seen);
         let owner = owner(object);
         let keys = read(&installer.known_hosts(&owner, &run)?);
         match self.learn(object, keys).await {
@@ -123,7 +145,9 @@ impl Provisionings {
             let new = seen.expected.iter().filter(|name| !status.installed.contains(name)).cloned();
             let new: Vec<String> = new.take(INSTALLED_MAX.saturating_sub(status.installed.len())).collect();
             status.installed.extend(new);
-            if let Some(verdict) = self.keep_kubeconfig(installer, object, &owner, &run).await? {
+            if let Some(verdict) =
+                self.keep_kubeconfig(installer, object, &owner, &run, status.kubeconfig.is_some()).await?
+            {
                 status.kubeconfig = verdict.is_true().then(|| secret_name(&owner.name));
                 progress::kubeconfig(status, &verdict, object.metadata.generation, now);
             }
@@ -149,11 +173,13 @@ impl Provisionings {
         object: &Provisioning,
         owner: &RunOwner,
         run: &RunProgress,
+        has_one: bool,
     ) -> Result<Option<Verdict>, LookError> {
         let refused = |why: &str| Ok(Some(Verdict::no("Refused", brief(why))));
         let text = match installer.kubeconfig(owner, run) {
             Ok(Some(text)) => text,
-            Ok(None) if run.playbook == "scale" => return Ok(None),
+            // That of an earlier run holds.
+            Ok(None) if has_one => return Ok(None),
             Ok(None) => return Ok(Some(Verdict::no("Missing", "the run left no kubeconfig (kubeconfig_localhost)"))),
             Err(error) => return refused(&error.to_string()),
         };
@@ -235,6 +261,7 @@ impl Provisionings {
         let is_known = run.is_some_and(|run| run.number == begun.number && run.appliance == begun.appliance);
         if !is_known {
             status.run = Some(begun);
+            status.nodes.iter_mut().for_each(|node| node.tasks = None);
         }
         Ok(Going::Begins(told, Box::new(Begin { request, place })))
     }
@@ -255,7 +282,10 @@ impl Provisionings {
             Kind::RemoveUngraceful => json!({"reset_nodes": false, "allow_ungraceful_removal": true}),
             _ => json!({"kubeconfig_localhost": true, "kubectl_localhost": false}),
         };
-        let vars = vars.as_object().cloned().unwrap_or_else(Map::new);
+        // Nothing is downloaded on the appliance, by which programs would be run there.
+        let here = json!({"download_localhost": false, "download_run_once": false, "download_force_cache": false});
+        let vars: Map<_, _> =
+            [vars, here].iter().filter_map(Value::as_object).flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let expected = match wish.kind {
             Kind::Remove | Kind::RemoveUngraceful => ready.leaving.clone(),
             _ if wish.limit.is_empty() => ready.nodes.iter().map(|node| node.name.to_string()).collect(),
@@ -274,6 +304,7 @@ impl Provisionings {
             secrets: Vec::new(),
             bounds: installer.bounds,
             owner: Some(owner.clone()),
+            asker: None,
         };
         request.check().map_err(crate::kubespray::runs::RunsError::from)?;
         Ok(request)

@@ -159,7 +159,7 @@ impl<'h> Rack<'h> {
     /// The smallest free host that suffices.
     fn by_needs(&mut self, node: &WantedNode) -> Result<&'h RackHost, String> {
         if !self.has_image {
-            return Err("free hosts run nothing, and spec.image does not say what they should".into());
+            return Err("free hosts run nothing, and neither spec.image nor cluster.default_image of slipway.toml says what they should".into());
         }
         if self.taken.len() == self.hosts.len() && !self.hosts.is_empty() {
             return Err("every host of this namespace is another node of this cluster".into());
@@ -293,7 +293,9 @@ fn unfit(host: &RackHost, node: &WantedNode, taken: &HashSet<&str>, has_image: b
         ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned => None,
         _ if view.has_image => Some(format!("is told already what to run, and is {}", view.state.as_str())),
         _ if !view.is_available() => Some(format!("is {}", view.state.as_str())),
-        _ if !has_image => Some("runs nothing, and spec.image does not say what it should".into()),
+        _ if !has_image => Some(
+            "runs nothing, and neither spec.image nor cluster.default_image of slipway.toml says what it should".into(),
+        ),
         _ => None,
     }
 }
@@ -382,6 +384,13 @@ mod tests {
             let given = given(wanted(), &[host("h", 1, 4, 8, change.clone())], true);
             assert!(given[0].ends_with(said), "{change}: {given:?}");
         }
+        let node = json!({"mac-address": "52:54:00:00:00:01", "sriov": true});
+        let spec = json!({"masters": [{"m": {"mac-address": "52:54:00:00:00:02"}}], "workers": [{"w": node}]});
+        for (label, said) in [("true", "+h"), ("false", "lacks the label bpa.akraino.org/sriov=true")] {
+            let labels = json!({"metadata": {"labels": {"bpa.akraino.org/sriov": label}}});
+            let hosts = [host("h", 1, 4, 8, labels), host("i", 2, 4, 8, json!({}))];
+            assert!(given(spec.clone(), &hosts, true)[1].ends_with(said), "{label}");
+        }
         let hosts = [host("h", 1, 4, 8, json!({})), host("i", 2, 4, 8, json!({}))];
         assert_eq!(given(by_mac("52:54:00:00:01:02"), &hosts, true), ["+i"], "any card will do");
         assert!(
@@ -389,7 +398,9 @@ mod tests {
         );
         let twice = [host("h", 1, 4, 8, json!({})), host("i", 1, 4, 8, json!({}))];
         assert!(given(wanted(), &twice, true)[0].ends_with("is of more than one host: h, i"));
-        assert!(given(wanted(), &hosts, false)[0].ends_with("spec.image does not say what it should"));
+        assert!(
+            given(wanted(), &hosts, false)[0].ends_with("cluster.default_image of slipway.toml says what it should")
+        );
     }
 
     #[test]

@@ -66,14 +66,23 @@ impl Site {
 
     /// A controller, until it is told to end.
     fn control(&self, installer: Option<Arc<Installer>>) -> CancellationToken {
+        let keeper = Provisionings::new(self.client.clone(), installer, self.workloads.clone());
+        self.controlled_by(keeper)
+    }
+
+    /// One that is as this makes it, and runs nothing.
+    fn control_with(&self, make: impl FnOnce(Provisionings) -> Provisionings) -> CancellationToken {
+        self.controlled_by(make(Provisionings::new(self.client.clone(), None, self.workloads.clone())))
+    }
+
+    fn controlled_by(&self, keeper: Provisionings) -> CancellationToken {
         let stop = self.shutdown.child_token();
         let mut watches = Watches::default();
         let workloads = self.workloads.clone();
         let agent =
             ProvisioningAgent::new(&mut watches, &KubesprayConfig::default(), PathBuf::new(), workloads.clone());
         tokio::spawn(watches.run(self.client.clone(), stop.clone()));
-        let keeper =
-            Provisionings::new(self.client.clone(), installer, workloads).quiet_for(Duration::from_millis(100));
+        let keeper = keeper.quiet_for(Duration::from_millis(100));
         let (keeper, end) = (Arc::new(keeper), stop.clone());
         tokio::spawn(async move { run(keeper, &agent.provisionings, futures::stream::empty(), end).await });
         stop
@@ -245,6 +254,22 @@ async fn hosts_become_nodes_and_the_inventory_is_kept_until_they_are_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn free_hosts_run_the_sites_image_where_the_object_names_none() {
+    let site = Site::with_controllers(0).await;
+    site.free(NAMESPACE, "h1", 1).await;
+    let spec = json!({"masters": [{"cp-1": {"cpu": 1}}]});
+    let object = json!({"metadata": {"name": "edge"}, "spec": spec});
+    site.create_in::<Provisioning>(NAMESPACE, object).await.unwrap();
+    let first = site.control(None);
+    site.says("edge", "Choosing", "neither spec.image nor cluster.default_image").await;
+    first.cancel();
+    let image = Image { url: "slipway://debian-12".into(), ..Image::default() };
+    site.control_with(|keeper| keeper.with_default_image(Some(image)));
+    let taken = site.host("h1", "is told what to run", |host| host.spec.image.is_some()).await;
+    assert_eq!(taken.spec.image.unwrap().url, "slipway://debian-12");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_is_anothers_is_neither_taken_nor_read_nor_changed() {
     let site = Site::with_controllers(1).await;
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": "far"}})).unwrap();
@@ -287,11 +312,45 @@ async fn specs_that_make_no_sense_are_refused_and_masters_are_never_taken_away()
     change(json!({"workers": [{"a": null}, {"b": {"sriov": true}}, {"c": {"cpu": 1}}]})).await.unwrap();
 }
 
+/// As Akraino published them, and with every field.
+#[tokio::test]
+async fn published_objects_are_taken_as_they_are() {
+    let site = Site::with_controllers(0).await;
+    let create = async |object: &Value| {
+        let plural = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
+        let path = format!("/apis/bpa.akraino.org/v1alpha1/namespaces/{NAMESPACE}/{plural}?fieldValidation=Strict");
+        let body = serde_json::to_vec(object).unwrap();
+        site.client.request::<Value>(http::Request::post(path).body(body).unwrap()).await
+    };
+    let provisioning = json!({"apiVersion": "bpa.akraino.org/v1alpha1", "kind": "Provisioning",
+        "metadata": {"name": "edge-a", "labels": {"cluster": "edge-a", "owner": "ops"}},
+        "spec": {
+            "masters": [{"cp-1": {"mac-address": "52:54:00:aa:00:01"}}, {"cp-2": {"cpu": 8, "memory": "16Gi"}},
+                {"cp-3": {"mac-address": "52:54:00:aa:00:03", "cpu": 8}}],
+            "workers": [{"w-1": {"mac-address": "52:54:00:aa:00:11", "cpu": 16, "memory": "64Gi", "sriov": true, "qat": false}},
+                {"cp-1": null}],
+            "PodSubnet": "10.233.64.0/18", "KUDPlugins": ["emco"], "hostfile": "/a", "kudInstallerPath": "/b",
+            "dhcpLeaseFile": "/c", "multiClusterDir": "/d"}});
+    let software = json!({"apiVersion": "bpa.akraino.org/v1alpha1", "kind": "Software",
+        "metadata": {"name": "edge-a-sw", "labels": {"cluster": "edge-a", "owner": "ops"}},
+        "spec": {"masterSoftware": ["htop", {"jq": {"version": "1.6-2.1ubuntu3"}}], "workerSoftware": ["curl", "tmux"]}});
+    for object in [provisioning, software] {
+        assert_eq!(create(&object).await.unwrap()["spec"], object["spec"]);
+        // Strictly.
+        let mut wrong = object.clone();
+        wrong["metadata"]["name"] = json!("wrong");
+        wrong["spec"]["podSubnet"] = json!("10.233.64.0/18");
+        let refused = create(&wrong).await.unwrap_err().to_string();
+        assert!(refused.contains("podSubnet"), "{refused}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn clusters_that_race_for_hosts_have_all_of_theirs_or_none() {
     const HOSTS: u8 = 7;
     const CLUSTERS: usize = 4;
-    let site = Site::with_controllers(1).await;
+    // One looks at the objects of a namespace one after the other; these know nothing of each other.
+    let site = Site::with_controllers(3).await;
     for number in 0..CLUSTERS {
         let spec = json!({"masters": [{"m": {"cpu": 1}}], "workers": [{"w1": {"cpu": 1}}, {"w2": {"cpu": 1}}]});
         site.provisioning(&format!("c{number}"), spec).await.unwrap();

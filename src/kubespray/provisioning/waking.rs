@@ -36,7 +36,7 @@ pub(super) fn hosts_of(namespace: &str) -> Mention {
 fn facts(host: &RackHost) -> u64 {
     let mut hasher = DefaultHasher::new();
     let view = &host.view;
-    (&host.seat, &host.user_data, &host.address, host.boot, &host.cards, &view.labels, &view.error).hash(&mut hasher);
+    (&host.seat, &host.user_data, &host.leases, host.boot, &host.cards, &view.labels, &view.error).hash(&mut hasher);
     (view.state.as_str(), view.has_image, view.metadata.deletion_timestamp.is_some()).hash(&mut hasher);
     format!("{:?} {:?} {:?}", view.consumer, view.barred, view.capacity).hash(&mut hasher);
     hasher.finish()

@@ -20,6 +20,9 @@ pub const LABEL_SRIOV: &str = "bpa.akraino.org/sriov";
 pub const LABEL_QAT: &str = "bpa.akraino.org/qat";
 /// Letters of the object's name, so that what is made for it can be called after it.
 const LONGEST_NAME: usize = 200;
+/// Groups of kubespray's plays, today's and older, that could be a node's name. A play over such a group would go over that node, and
+/// `bastion` would be the way to all others.
+const GROUPS: [&str; 7] = ["etcd", "bastion", "kube-master", "kube-node", "k8s-cluster", "calico-rr", "no-floating"];
 /// kubespray's `kube_service_addresses`, where nobody sets it.
 const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 233, 0, 0), 18);
 /// Letters of a node's name: one label of DNS.
@@ -114,6 +117,10 @@ fn subnet(text: &str) -> Result<Text, String> {
         return Err(is_none());
     }
     let services = Ipv4Network::new(SERVICES.0, SERVICES.1).map_err(|why| why.to_string())?;
+    let net = found.network();
+    if net.is_loopback() || net.is_link_local() || net.is_multicast() || net.is_unspecified() || net.is_broadcast() {
+        return Err("is of addresses that are no pods'".into());
+    }
     if found.overlaps(services) {
         return Err(format!("overlaps {services}, which kubespray gives to Services (kube_service_addresses)"));
     }
@@ -146,9 +153,8 @@ impl Reading {
             return None;
         };
         match InventoryHostname::new(name) {
-            // kubespray calls a group so.
-            Ok(name) if name.as_str() == "etcd" => {
-                self.fault(path, "etcd is the name of a group".into());
+            Ok(name) if GROUPS.contains(&name.as_str()) => {
+                self.fault(path, format!("{name} is the name of a group of kubespray's"));
                 None
             }
             Ok(name) if name.as_str().len() <= LONGEST_NODE && !name.as_str().contains('.') => Some((name, node)),

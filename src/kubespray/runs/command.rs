@@ -10,15 +10,19 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::folder::{ARTIFACTS, CREDENTIALS, EVENTS, INVENTORY, KEY, KNOWN_HOSTS, PLUGINS, SCRATCH, SECRETS, VARS};
+use super::folder::{
+    ARTIFACTS, CACHE_PLUGINS, CREDENTIALS, EVENTS, INVENTORY, KEY, KNOWN_HOSTS, PLUGINS, SCRATCH, SECRETS, VARS,
+};
 use super::installation::Installation;
-use super::request::{HostKeys, Playbook, Request, RunOwner};
+use super::request::{HostKeys, PATH, Playbook, Request, RunOwner};
 use super::vars::RunVars;
 
 /// By this variable all processes of a run are known, however they were started: its value is the run's folder.
 pub(super) const MARK: &str = "SLIPWAY_KUBESPRAY_RUN";
 /// The name of our callback plugin, which is that of its file.
 pub(super) const PLUGIN: &str = "slipway_events";
+/// The one that keeps facts of nodes, and of what they say only facts.
+pub(super) const FACTS_PLUGIN: &str = "slipway_facts";
 /// The playbook that gathers what is to be known of all nodes, in the checkout.
 const FACTS: &str = "playbooks/facts.yml";
 /// Longest path of a socket (`sun_path` in unix(7), without its zero).
@@ -26,8 +30,6 @@ const SOCKET_MAX: usize = 107;
 /// What ssh's and Ansible's names for a connection's socket have beyond their folder: a slash, ten digits, and while it is made a
 /// dot and sixteen more.
 const SOCKET_NAME: usize = 1 + 10 + 17;
-/// Where programs are that playbooks start on this box: ssh, sudo.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What a supervisor does: a command and its bounds. Without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +51,15 @@ pub struct Plan {
     /// The object that it is of.
     #[serde(default)]
     pub owner: Option<RunOwner>,
+    /// The object that asked for it, where that is another one.
+    #[serde(default)]
+    pub asker: Option<RunOwner>,
+    /// What of the box its processes do not see.
+    #[serde(default)]
+    pub hidden: Vec<PathBuf>,
+    /// What of that they see all the same.
+    #[serde(default)]
+    pub shown: Vec<PathBuf>,
 }
 
 /// A path as text. Those that are none are refused before ([`utf8`]).
@@ -94,6 +105,9 @@ pub(super) fn plan(installation: &Installation, folder: &Path, request: &Request
         seconds: request.bounds.whole.as_secs(),
         expected: request.expected.clone(),
         owner: request.owner.clone(),
+        asker: request.asker.clone(),
+        hidden: installation.hidden.clone(),
+        shown: vec![installation.tree.clone(), installation.environment.clone()],
     }
 }
 
@@ -128,7 +142,12 @@ fn environment(installation: &Installation, folder: &Path, request: &Request) ->
         ("ANSIBLE_CONFIG", text(&installation.tree.join("ansible.cfg"))),
         ("ANSIBLE_HOME", scratch("home/.ansible")),
         ("ANSIBLE_LOCAL_TEMP", scratch("tmp")),
+        // As `~`, but on this box the run's own: with `~` Ansible looks up whose home it is.
+        ("ANSIBLE_REMOTE_TMP", "$HOME/.ansible/tmp".into()),
+        ("ANSIBLE_CACHE_PLUGINS", text(&folder.join(CACHE_PLUGINS))),
+        ("ANSIBLE_CACHE_PLUGIN", FACTS_PLUGIN.into()),
         ("ANSIBLE_CACHE_PLUGIN_CONNECTION", scratch("facts")),
+        ("ANSIBLE_CACHE_PLUGIN_TIMEOUT", "0".into()),
         ("ANSIBLE_RETRY_FILES_ENABLED", "False".into()),
         ("ANSIBLE_NOCOLOR", "True".into()),
         ("ANSIBLE_DISPLAY_ARGS_TO_STDOUT", "False".into()),
@@ -194,7 +213,7 @@ mod tests {
 
     fn installation() -> Installation {
         let mirrors = Mirrors { registry: None, files: Some("http://10.0.0.1/f".into()) };
-        Installation { tree: "/opt/ks".into(), environment: "/opt/venv".into(), mirrors }
+        Installation { tree: "/opt/ks".into(), environment: "/opt/venv".into(), mirrors, hidden: vec!["/d".into()] }
     }
 
     fn request() -> Request {
@@ -211,6 +230,7 @@ mod tests {
             secrets: vec!["another secret".into()],
             bounds: Bounds::default(),
             owner: None,
+            asker: None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -13,14 +14,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::command::{PLUGIN, Plan};
+use super::command::{FACTS_PLUGIN, PLUGIN, Plan};
 use super::events::PLUGIN_TEXT;
 use super::request::{HostKeys, Playbook, Request};
 use super::state::{Ended, Found, Started};
 use crate::files;
 
 /// The playbook that installs packages.
+/// So old is what nobody makes or removes any more.
+const LEFT_FOR: Duration = Duration::from_secs(3600);
+/// Longest file that is kept among the artifacts of an object's run, in bytes.
+const ARTIFACT_KEPT: u64 = 1 << 20;
 const PACKAGES: &str = include_str!("packages.yml");
+const FACTS_PLUGIN_TEXT: &str = include_str!("slipway_facts.py");
 pub(super) const PLAN: &str = "plan.json";
 pub(super) const LOCK: &str = "lock";
 pub(super) const STARTED: &str = "started.json";
@@ -30,6 +36,7 @@ pub(super) const EVENTS: &str = "events.jsonl";
 pub(super) const LOG: &str = "log";
 pub(super) const KNOWN_HOSTS: &str = "known_hosts";
 pub(super) const PLUGINS: &str = "plugins";
+pub(super) const CACHE_PLUGINS: &str = "cache_plugins";
 /// What playbooks leave for whoever asked for the run.
 pub(super) const ARTIFACTS: &str = "artifacts";
 /// Passwords that kubespray makes up.
@@ -72,7 +79,8 @@ pub(super) fn write(folder: &Path, name: &str, content: &[u8]) -> io::Result<()>
     sync(folder)
 }
 
-fn remove_file(path: &Path) -> io::Result<()> {
+/// Removes a file, if it is there.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -106,7 +114,7 @@ pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> io::R
 
 /// Writes all that a run needs into a new folder. It is on disk then, but for the folder's name.
 pub(super) fn fill(at: &Path, plan: &Plan, vars: &Map<String, Value>, request: &Request) -> io::Result<()> {
-    for name in [PRIVATE, SCRATCH, PLUGINS, ARTIFACTS, CREDENTIALS] {
+    for name in [PRIVATE, SCRATCH, PLUGINS, CACHE_PLUGINS, ARTIFACTS, CREDENTIALS] {
         make(&at.join(name))?;
     }
     for name in ["home", "tmp", "facts", "cp"] {
@@ -122,6 +130,7 @@ pub(super) fn fill(at: &Path, plan: &Plan, vars: &Map<String, Value>, request: &
     write_new(&at.join(SECRETS), &serde_json::to_vec(&secrets)?)?;
     write_new(&at.join(KNOWN_HOSTS), known.as_bytes())?;
     write_new(&at.join(PLUGINS).join(format!("{PLUGIN}.py")), PLUGIN_TEXT.as_bytes())?;
+    write_new(&at.join(CACHE_PLUGINS).join(format!("{FACTS_PLUGIN}.py")), FACTS_PLUGIN_TEXT.as_bytes())?;
     write_new(&at.join(EVENTS), b"")?;
     write_new(&at.join(LOG), b"")?;
     write_new(&at.join(LOCK), b"")?;
@@ -163,6 +172,34 @@ pub(super) fn is_larger(folder: &Path, bytes: u64, files: usize) -> bool {
         }
     }
     false
+}
+
+/// Removes what was half made, or half removed, when its maker was killed, and who is long gone.
+pub(super) fn remove_leftovers(root: &Path, now: SystemTime) -> io::Result<()> {
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".") && entry.file_type()?.is_dir();
+        let made = entry.metadata().and_then(|about| about.modified());
+        let is_old = made.is_ok_and(|made| now.duration_since(made).is_ok_and(|age| age > LEFT_FOR));
+        if is_hidden && is_old {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Of the run of an object nothing is left that nobody reads: what is kept of it is read within bounds.
+pub(super) fn shorten(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder.join(ARTIFACTS))? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        if about.is_dir() {
+            remove(&entry.path())?;
+        } else if about.len() > ARTIFACT_KEPT {
+            remove_file(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes keys, variables and whatever else only a running run needs.

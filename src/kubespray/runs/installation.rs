@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::mirrors::Mirrors;
-use super::request::Playbook;
+use super::request::{PATH, Playbook};
 use super::versions::{PackageVersion, Specifier, normalised, requirements};
 use crate::config::KubesprayConfig;
 use crate::files;
@@ -41,6 +41,8 @@ pub struct Installation {
     pub environment: PathBuf,
     /// Where nodes get what they need.
     pub mirrors: Mirrors,
+    /// Files and folders of the box that runs do not see.
+    pub hidden: Vec<PathBuf>,
 }
 
 /// What was found there.
@@ -71,7 +73,13 @@ struct Galaxy {
 impl Installation {
     /// What the configuration names; `None` where it names none.
     pub fn of(config: &KubesprayConfig) -> Option<Self> {
-        Some(Self { tree: config.path.clone()?, environment: config.ansible.clone()?, mirrors: Mirrors::of(config) })
+        let (tree, environment) = (config.path.clone()?, config.ansible.clone()?);
+        Some(Self { tree, environment, mirrors: Mirrors::of(config), hidden: Vec::new() })
+    }
+
+    /// Runs do not see these files and folders.
+    pub fn hiding(self, hidden: Vec<PathBuf>) -> Self {
+        Self { hidden, ..self }
     }
 
     /// The programs that runs start: Python, and Ansible's script.
@@ -86,6 +94,9 @@ impl Installation {
     /// All that is wrong, a line for each fault, which names file, package and versions.
     pub fn inspect(&self) -> Result<Versions, Vec<String>> {
         let mut faults = Vec::new();
+        if !PATH.split(':').any(|folder| Path::new(folder).join("ssh").is_file()) {
+            faults.push("ssh is not on this box, by which nodes are reached: apt-get install openssh-client".into());
+        }
         let wanted = self.wanted(&mut faults);
         let installed = self.installed(&mut faults);
         let core = installed.get("ansible-core").cloned().unwrap_or_default();

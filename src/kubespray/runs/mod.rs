@@ -33,6 +33,7 @@
 //! ([`state::verdict`]).
 
 mod command;
+mod confine;
 mod events;
 mod folder;
 mod installation;
@@ -50,11 +51,12 @@ mod vars;
 mod versions;
 
 pub use command::Plan;
+pub use confine::is_confined;
 pub use events::{Event, HostResult};
 pub use installation::{Installation, Versions};
 pub use mirrors::Mirrors;
 pub use progress::{HostProgress, Progress, TaskFailure};
-pub use request::{Bounds, HostKeys, Playbook, Request, RequestFault, RunId, RunOwner};
+pub use request::{Bounds, HostKeys, PATH, Playbook, Request, RequestFault, RunId, RunOwner};
 pub use runner::{LogPart, RunReader, RunStatus, Runs, RunsError, SettledRun, Supervisor};
 pub use state::{Cause, Ended, Phase, RunVerdict};
 pub use supervise::{Effect, supervise};

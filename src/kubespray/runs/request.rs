@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use super::vars::RunVars;
 use crate::config::KubesprayConfig;
 
+/// Where programs are that runs start on this box: ssh, sudo.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Longest name of a run: the sockets of ssh are in its folder, and their paths have 107 bytes (unix(7)).
 const ID_MAX: usize = 40;
 /// Most bytes of an inventory: thousands of hosts.
@@ -170,8 +172,10 @@ pub struct Request {
     pub secrets: Vec<SecretString>,
     /// How long and how much.
     pub bounds: Bounds,
-    /// The object that asks for it; none where a person does.
+    /// The object that it is of; none where a person asks for it.
     pub owner: Option<RunOwner>,
+    /// The object that asks for it, where that is another one.
+    pub asker: Option<RunOwner>,
 }
 
 /// Why something cannot be run.
@@ -322,6 +326,7 @@ mod tests {
             secrets: Vec::new(),
             bounds: Bounds::default(),
             owner: None,
+            asker: None,
         }
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::process::Signal;
@@ -123,6 +123,8 @@ pub struct RunStatus {
     pub expected: Vec<String>,
     /// The object that it is of.
     pub owner: Option<RunOwner>,
+    /// The object that asked for it, where that is another one.
+    pub asker: Option<RunOwner>,
 }
 
 /// A run that was [looked after](Runs::settle_all).
@@ -132,6 +134,8 @@ pub struct SettledRun {
     pub id: RunId,
     /// The object that it is of.
     pub owner: Option<RunOwner>,
+    /// The object that asked for it, where that is another one.
+    pub asker: Option<RunOwner>,
     /// Whether it is not over yet.
     pub is_under_way: bool,
     /// Whether it was found only now to be lost.
@@ -357,8 +361,8 @@ impl Runs {
         let plan: Option<Plan> = folder::read_json(&folder, PLAN).map_err(failed(id, "read its plan"))?;
         // After the state: what was told before an end is read then.
         let progress = reader.read_on(&folder).map_err(failed(id, "read its events"))?.clone();
-        let (playbook, expected, owner) =
-            plan.map(|plan| (plan.playbook, plan.expected, plan.owner)).unwrap_or_default();
+        let (playbook, expected, owner, asker) =
+            plan.map(|plan| (plan.playbook, plan.expected, plan.owner, plan.asker)).unwrap_or_default();
         let phase = judge(&found).0;
         let verdict = match &phase {
             Phase::Ended(ended) => Some(verdict(ended, &progress, &expected)),
@@ -368,7 +372,7 @@ impl Runs {
             Phase::Starting | Phase::Running | Phase::Cancelling => None,
         };
         let started_at = found.started.map(|started| started.at);
-        Ok(RunStatus { playbook, phase, started_at, progress, verdict, expected, owner })
+        Ok(RunStatus { playbook, phase, started_at, progress, verdict, expected, owner, asker })
     }
 
     /// Follows a run to its end, and settles it on the way; `see` is shown each change. The run goes on when this is dropped.
@@ -399,13 +403,16 @@ impl Runs {
     /// When the folder cannot be read.
     pub async fn settle_all(&self) -> Result<Vec<SettledRun>, RunsError> {
         let mut all = Vec::new();
+        if let Err(error) = folder::remove_leftovers(&self.root, SystemTime::now()) {
+            warn!(%error, "what a crash left of runs cannot be removed");
+        }
         for id in self.list()? {
             let has_secrets = self.folder(&id).join(PRIVATE).exists();
-            let owner = self.owner(&id);
+            let (owner, asker) = self.plan(&id).map(|plan| (plan.owner, plan.asker)).unwrap_or_default();
             match self.settle(&id).await {
                 Ok(phase) => {
                     let is_newly_lost = has_secrets && phase == Phase::Lost;
-                    all.push(SettledRun { id, owner, is_under_way: !phase.is_over(), is_newly_lost });
+                    all.push(SettledRun { id, owner, asker, is_under_way: !phase.is_over(), is_newly_lost });
                 }
                 Err(error) => warn!(run = %id, %error, "a run cannot be looked after"),
             }
@@ -424,7 +431,7 @@ impl Runs {
         Ok(all.filter(is_under_way).map(|id| (id.clone(), self.owner(&id))).collect())
     }
 
-    /// The runs of an object that are there, the oldest first.
+    /// The runs that are there of an object, or that it asked for, the oldest first.
     ///
     /// # Errors
     ///
@@ -432,7 +439,9 @@ impl Runs {
     pub fn of_object(&self, uid: &str) -> Result<Vec<RunId>, RunsError> {
         let mut all = Vec::new();
         for id in self.list()? {
-            if self.owner(&id).is_some_and(|owner| owner.uid == uid) {
+            let plan = self.plan(&id);
+            let mut objects = plan.iter().flat_map(|plan| plan.owner.iter().chain(&plan.asker));
+            if objects.any(|object| object.uid == uid) {
                 let started = self.found(&id).ok().and_then(|found| Some(found.started?.at));
                 all.push((started.is_none(), started, id));
             }
@@ -442,7 +451,11 @@ impl Runs {
     }
 
     fn owner(&self, id: &RunId) -> Option<RunOwner> {
-        folder::read_json::<Plan>(&self.folder(id), PLAN).ok().flatten()?.owner
+        self.plan(id)?.owner
+    }
+
+    fn plan(&self, id: &RunId) -> Option<Plan> {
+        folder::read_json(&self.folder(id), PLAN).ok().flatten()
     }
 
     /// Which appliance's runs these are, in 16 digits that are made up once: runs of another one cannot be looked after from here.

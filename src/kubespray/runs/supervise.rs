@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -21,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval_at, sleep_until, timeout};
 
 use super::command::Plan;
+use super::confine::rules;
 use super::folder::{self, CANCELLED, ENDED, LOG, PLAN, STARTED};
 use super::output::{BoundedLog, HEAD};
 use super::processes::{end_all, start_time};
@@ -99,7 +101,7 @@ pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(plan.seconds);
     let cause = match prepare(folder, &plan, deadline, &mut log, &mut term).await {
         Some(cause) => cause,
-        None => match start(folder, &plan.command, &plan.environment) {
+        None => match start(folder, &plan, &plan.command, &plan.environment) {
             Err(error) => not_started(&plan.command, &error),
             Ok((child, output)) => {
                 tell(Effect::AnsibleStarted);
@@ -114,6 +116,9 @@ pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
         log.take(format!("\n[slipway: {error}]\n").as_bytes()).ok();
     }
     tell(Effect::LeftoversEnded);
+    if plan.owner.is_some() {
+        folder::shorten(folder).ok();
+    }
     // A disk without room for the log has some for the end.
     log.finish().and_then(|file| file.sync_all()).ok();
     folder::write_json(folder, ENDED, &Ended { cause, at: now() })?;
@@ -146,7 +151,7 @@ async fn prepare(
     // Its events would be taken for those of the playbook.
     let events = folder.join(folder::SCRATCH).join(folder::EVENTS);
     environment.insert("SLIPWAY_EVENTS".to_owned(), events.to_string_lossy().into_owned());
-    let cause = match start(folder, &plan.before, &environment) {
+    let cause = match start(folder, plan, &plan.before, &environment) {
         Err(error) => not_started(&plan.before, &error),
         Ok((child, output)) => look_after(folder, deadline, child, output, log, term).await,
     };
@@ -157,6 +162,7 @@ async fn prepare(
 /// Starts Ansible, with nothing of this process but the pipe for what it prints.
 fn start(
     folder: &Path,
+    plan: &Plan,
     command: &[String],
     environment: &BTreeMap<String, String>,
 ) -> io::Result<(Child, pipe::Receiver)> {
@@ -165,6 +171,19 @@ fn start(
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(environment).current_dir(folder.join(folder::SCRATCH));
     command.stdin(Stdio::null()).stdout(write.try_clone()?).stderr(write);
+    if let Some(rules) = rules(folder, &plan.hidden, &plan.shown)? {
+        // SAFETY: between fork and exec, only calls of the kernel, with numbers. It wants that no rights can be gained (landlock(7)),
+        // which `confine` has seen to.
+        unsafe {
+            command.pre_exec(move || {
+                let (flags, rules): (libc::c_ulong, _) = (0, rules.as_raw_fd());
+                match libc::syscall(libc::SYS_landlock_restrict_self, rules, flags) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            });
+        }
+    }
     let child = command.spawn()?;
     Ok((child, pipe::Receiver::from_owned_fd(read.into())?))
 }

@@ -26,6 +26,9 @@ use known::Known;
 use plan::Replicas;
 use status::{Status, status};
 
+use crate::api::bpa::Provisioning;
+use crate::cli::kubespray::desk;
+
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Command {
     /// Make a cluster of available hosts: control plane and workers, installed by kubeadm
@@ -68,6 +71,24 @@ Examples:
   slipway cluster delete prod --dry-run
   slipway cluster delete prod")]
     Delete(Delete),
+    /// Print what Ansible said in the last run for a cluster of kubespray, a Provisioning
+    ///
+    /// As `slipway kubespray log --provisioning NAME`.
+    #[command(after_help = "\
+Examples:
+  slipway cluster log edge --follow                            until the run ends
+  slipway cluster log edge --previous                          that of the run before")]
+    Log(Log),
+}
+
+#[derive(clap::Args)]
+pub(in crate::cli) struct Log {
+    /// Name of the Provisioning
+    name: String,
+    #[command(flatten)]
+    part: desk::Part,
+    #[command(flatten)]
+    server: Server,
 }
 
 #[derive(clap::Args)]
@@ -154,5 +175,6 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
             if changed { until_done(&session, &mut known, deadline, out).await } else { Ok(()) }
         }
         Command::Delete(options) => delete(options, out).await,
+        Command::Log(options) => desk::log::<Provisioning>(&options.server, &options.name, &options.part).await,
     }
 }

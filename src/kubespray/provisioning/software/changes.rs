@@ -9,6 +9,8 @@ use crate::api::bpa::software::{MAX_PACKAGES, NodePackages, PackageChange};
 
 /// Letters of a name and of a version that are shown.
 const SHOWN: usize = 128;
+/// Changes that a status tells, of all nodes: each is up to 600 bytes, and an object has three megabytes.
+const TOLD: usize = 2000;
 
 /// The lines of `dpkg-query`: status, name, version.
 #[derive(Default, Deserialize)]
@@ -22,7 +24,7 @@ struct Told {
 pub fn of_node(name: &str, told: Option<&str>) -> NodePackages {
     let told = told.and_then(|told| serde_json::from_str::<Told>(told).ok());
     let Some(told) = told else {
-        return NodePackages { name: name.into(), state: "Unknown".into(), changed: Vec::new() };
+        return NodePackages { name: name.into(), state: "Unknown".into(), ..NodePackages::default() };
     };
     let (before, after) = (versions(&told.before), versions(&told.after));
     let names: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
@@ -32,7 +34,7 @@ pub fn of_node(name: &str, told: Option<&str>) -> NodePackages {
     });
     let changed: Vec<_> = changed.take(2 * MAX_PACKAGES).collect();
     let state = if changed.is_empty() { "Unchanged" } else { "Changed" };
-    NodePackages { name: name.into(), state: state.into(), changed }
+    NodePackages { name: name.into(), state: state.into(), changed, more: None }
 }
 
 /// Versions of the packages that are installed, not of those that are known only.
@@ -45,10 +47,23 @@ fn versions(lines: &[String]) -> BTreeMap<&str, &str> {
     lines.iter().take(4 * MAX_PACKAGES).filter_map(|line| one(line)).collect()
 }
 
+/// So many changes of all nodes together as a status has room for; of the rest it is told how many they are.
+pub fn bounded(mut nodes: Vec<NodePackages>) -> Vec<NodePackages> {
+    let mut room = TOLD;
+    for node in &mut nodes {
+        let more = node.changed.len().saturating_sub(room);
+        node.changed.truncate(room);
+        room -= node.changed.len();
+        node.more = Some(i64::try_from(more).unwrap_or(i64::MAX)).filter(|more| *more > 0);
+    }
+    nodes
+}
+
 /// All changes in a sentence.
 pub fn sentence(nodes: &[NodePackages]) -> String {
-    let changed: Vec<&NodePackages> = nodes.iter().filter(|node| !node.changed.is_empty()).collect();
-    let packages: usize = changed.iter().map(|node| node.changed.len()).sum();
+    let of_node = |node: &NodePackages| node.changed.len() as u64 + node.more.map_or(0, i64::unsigned_abs);
+    let changed: Vec<&NodePackages> = nodes.iter().filter(|node| of_node(node) > 0).collect();
+    let packages: u64 = changed.iter().map(|node| of_node(node)).sum();
     match changed.len() {
         0 => "all packages were there already".into(),
         1 => format!("{packages} packages changed on {}", changed[0].name),
@@ -91,5 +106,21 @@ mod tests {
             node.changed.len() <= 2 * MAX_PACKAGES
                 && node.changed[0].after.as_ref().is_some_and(|text| text.len() == SHOWN)
         );
+    }
+
+    #[test]
+    fn a_status_has_room_for_what_many_nodes_say() {
+        let change = PackageChange { name: "p".repeat(SHOWN), before: None, after: Some("v".repeat(SHOWN)) };
+        let node = |number: usize, changes: usize| NodePackages {
+            name: format!("w-{number}"),
+            state: "Changed".into(),
+            changed: vec![change.clone(); changes],
+            more: None,
+        };
+        let told = bounded((0..509).map(|number| node(number, 400)).collect());
+        assert_eq!((told[4].more, told[5].changed.len(), told[5].more), (None, 0, Some(400)));
+        assert!(serde_json::to_vec(&told).expect("JSON").len() < 1 << 20);
+        assert_eq!(sentence(&told), "203600 packages changed on 509 nodes");
+        assert_eq!(bounded(vec![node(1, 1)]), vec![node(1, 1)]);
     }
 }

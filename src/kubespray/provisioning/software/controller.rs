@@ -20,7 +20,7 @@ use super::super::next::{LOST, STARTING, kept};
 use super::super::places::Place;
 use super::super::progress::{self, short};
 use super::super::rack::RackHost;
-use super::super::running::{END, marks_of, owner, unmarked};
+use super::super::running::{END, is_cancelled, marks_of, owner, unmarked};
 use super::changes;
 use super::inventory::inventory;
 use super::next::{Due, cluster, next, stuck};
@@ -221,6 +221,10 @@ impl Softwares {
             Seen::Elsewhere => Some(format!("run {} is under way on the appliance {}", run.id, run.appliance)),
             Seen::UnderWay(seen) => {
                 progress::run(run, &seen, now);
+                if is_cancelled(object, run) {
+                    installer.cancel(&me, run).await?;
+                    return Ok(Some(format!("run {} is being ended", run.id)));
+                }
                 Some(format!("run {} is under way: {}", run.id, run.task))
             }
             Seen::Gone => {
@@ -253,7 +257,7 @@ impl Softwares {
                 |name: &String| changes::of_node(name, runs.artifact(&id, &format!("packages-{name}.json")).as_deref());
             nodes.iter().map(one).collect()
         });
-        Ok(read.await.unwrap_or_default())
+        Ok(changes::bounded(read.await.unwrap_or_default()))
     }
 
     fn inventory(&self, of: &Provisioning, rack: &[RackHost], packages: &ByNode) -> Result<String, String> {
@@ -291,6 +295,7 @@ impl Softwares {
             secrets: Vec::new(),
             bounds: installer.bounds,
             owner: Some(owner(of)),
+            asker: Some(Self::me(object)),
         };
         request.check().map_err(crate::kubespray::runs::RunsError::from)?;
         Ok(request)

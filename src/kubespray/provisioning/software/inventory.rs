@@ -8,8 +8,8 @@ use crate::ansible::Inventory;
 use crate::api::bpa::Provisioning;
 use crate::kubespray::provisioning::cluster_inventory::cluster_inventory;
 use crate::kubespray::provisioning::rack::RackHost;
-use crate::kubespray::provisioning::seats::{Seat, seats};
-use crate::kubespray::provisioning::{made, opening, progress, wanted};
+use crate::kubespray::provisioning::seats::seats;
+use crate::kubespray::provisioning::{made, opening, wanted};
 
 /// The inventory of a cluster that has all its hosts; `packages` are for nodes of it. `rack` are the hosts of its namespace.
 ///
@@ -26,15 +26,9 @@ pub fn inventory(of: &Provisioning, rack: &[RackHost], packages: &ByNode) -> Res
     let status = of.status.clone().unwrap_or_default();
     let user_data = made::user_data_name(&name);
     let given = seats((&namespace, &name), &cluster.nodes, rack, false);
-    let places = cluster.nodes.iter().zip(&given).map(|(node, seat)| {
-        let Seat::Has(host) = seat else {
-            return Err(format!("node {} of Provisioning {name} has no host", node.name));
-        };
-        let place = progress::place(host, &user_data)?;
-        Ok((node, opening::opened(place, &status, node)))
-    });
-    let places: Vec<_> = places.collect::<Result<_, String>>()?;
-    cluster_inventory(&cluster, &places).map_err(|why| why.to_string())
+    let places = opening::places(&cluster.nodes, &given, &status, &user_data);
+    let of_it = |why| format!("Provisioning {name}: {why}");
+    cluster_inventory(&cluster, &places.map_err(of_it)?).map_err(|why| of_it(why.to_string()))
 }
 
 #[cfg(test)]
@@ -72,8 +66,8 @@ mod tests {
         assert!(yaml.contains("10.0.0.2") && yaml.contains("kubespray") && !yaml.contains("local"), "{yaml}");
         for (rack, node, wanted) in [
             (&rack[..], "localhost", "has no node \"localhost\""),
-            (&rack[..1], "w", "node w of Provisioning edge has no host"),
-            (&[], "m", "node m of Provisioning edge has no host"),
+            (&rack[..1], "w", "Provisioning edge: node w has no host"),
+            (&[], "m", "Provisioning edge: node m has no host"),
             (&[rack[0].clone(), host("b", "w", json!([]))], "w", "no address is leased"),
             (&[rack[0].clone(), host("b", "w", leased("10.0.0.1"))], "w", "they are one machine"),
         ] {

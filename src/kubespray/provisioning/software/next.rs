@@ -2,7 +2,7 @@
 
 use super::packages::{ByNode, Lists, hash};
 use crate::api::bpa::software::SoftwareStatus;
-use crate::api::bpa::{ANNOTATION_RUN, Provisioning, RunProgress};
+use crate::api::bpa::{Provisioning, RunProgress};
 use crate::kubespray::provisioning::installer::is_open;
 use crate::kubespray::provisioning::next::{STARTING, SUCCEEDED};
 
@@ -89,7 +89,7 @@ pub fn next(status: &SoftwareStatus, asked: Option<&str>, cluster: &Provisioning
 /// What to do about a run that failed.
 pub fn stuck(name: &str, run: &RunProgress) -> String {
     format!(
-        "run {} {}. It is not repeated by itself: mend it, or set the annotation {ANNOTATION_RUN} of the Software {name} to another value",
+        "run {} {}. It is not repeated by itself: see `slipway kubespray log --software {name}`, mend it, then `slipway kubespray retry --software {name}`",
         run.id, run.message
     )
 }

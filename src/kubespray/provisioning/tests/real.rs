@@ -95,26 +95,67 @@ fn kubesprays_own_checks_pass_over_our_inventory_and_fail_over_a_wrong_one() {
     );
 }
 
+/// The plays of `ansible-playbook --list-hosts`: what each goes over, as the playbook says it, and which hosts these are.
+fn plays(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut plays: Vec<(String, Vec<String>)> = Vec::new();
+    for line in text.lines() {
+        if let Some((_, rest)) = line.split_once("  play #").filter(|(before, _)| before.is_empty()) {
+            let over = rest.split_once('(').and_then(|(_, rest)| rest.split_once(')')).unwrap_or_default().0;
+            plays.push((over.to_owned(), Vec::new()));
+        } else if let (Some(host), Some((_, hosts))) = (line.strip_prefix("      "), plays.last_mut()) {
+            hosts.push(host.trim().to_owned());
+        }
+    }
+    plays.iter_mut().for_each(|(_, hosts)| hosts.sort());
+    plays
+}
+
 #[test]
 #[ignore = "needs a checkout of kubespray, which $SLIPWAY_KUBESPRAY names"]
-fn each_playbook_goes_over_the_hosts_that_it_is_meant_for() {
+fn each_play_goes_over_the_hosts_that_it_is_meant_for() {
     let checkout = Checkout::new();
-    for (playbook, further, hosts) in [
-        ("cluster.yml", &[][..], &["cp-1", "cp-2", "cp-3", "w-1"][..]),
-        ("scale.yml", &["--limit", "w-1,localhost"], &["w-1"]),
-        ("upgrade-cluster.yml", &[], &["cp-1", "cp-2", "cp-3", "w-1"]),
+    let masters = &["cp-1", "cp-2", "cp-3"][..];
+    let all = &["cp-1", "cp-2", "cp-3", "w-1"][..];
+    let first = &["cp-1"][..];
+    let whole = &[
+        ("k8s_cluster", all),
+        ("kube_control_plane", masters),
+        ("etcd:kube_control_plane:_kubespray_needs_etcd", masters),
+        ("kube_node", &["cp-2", "w-1"][..]),
+    ][..];
+    let one = json!({"node": "w-1", "skip_confirmation": true});
+    for (playbook, vars, further, wanted) in [
+        ("cluster.yml", json!({}), &[][..], whole),
+        ("upgrade-cluster.yml", json!({}), &[], whole),
+        (
+            "reset.yml",
+            json!({"reset_confirmation": true, "skip_confirmation": true}),
+            &[],
+            &[("etcd:k8s_cluster:calico_rr", all)],
+        ),
+        // Of those that are there already only what all are told is done.
+        (
+            "scale.yml",
+            json!({}),
+            &["--limit", "w-1,localhost"],
+            &[("k8s_cluster", &["w-1"][..]), ("kube_node", &["w-1"])],
+        ),
+        ("remove-node.yml", one, &[], &[("w-1", &["w-1"][..])]),
     ] {
         let list = [&["--list-hosts"], further].concat();
-        let output = checkout.play(&checkout.tree.join(playbook), &inventory(), &json!({}), &list);
+        let output = checkout.play(&checkout.tree.join(playbook), &inventory(), &vars, &list);
         assert!(output.status.success(), "{playbook}: {}", said(&output));
-        let text = said(&output);
-        for name in ["cp-1", "cp-2", "cp-3", "w-1"] {
-            assert_eq!(
-                text.lines().any(|line| line.trim() == name),
-                hosts.contains(&name),
-                "{playbook}: {name}: {text}"
-            );
+        let plays = plays(&said(&output));
+        for (over, hosts) in wanted {
+            let of_it: Vec<_> = plays.iter().filter(|(pattern, _)| pattern == over).collect();
+            assert!(!of_it.is_empty(), "{playbook}: no play goes over {over}: {plays:?}");
+            assert!(of_it.iter().all(|(_, found)| found == hosts), "{playbook}: {over}: {of_it:?}");
         }
+        let firsts = plays.iter().filter(|(pattern, _)| pattern == "kube_control_plane[0]");
+        assert!(firsts.into_iter().all(|(_, found)| found == first || found.is_empty()), "{playbook}: {plays:?}");
+        // No play has hosts beside those of the inventory.
+        let known = |host: &String| all.contains(&host.as_str()) || host == "localhost";
+        assert!(plays.iter().flat_map(|(_, hosts)| hosts).all(known), "{playbook}: {plays:?}");
     }
 }
 

@@ -11,7 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use super::super::installer::run_id;
 use super::super::login::{LoginError, Opener};
 use super::*;
-use crate::api::bpa::{ANNOTATION_RUN, LABEL_SSH_LOGIN, ProvisioningStatus};
+use crate::api::bpa::software::Software;
+use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, LABEL_SSH_LOGIN, ProvisioningStatus};
 use crate::cluster::workload::played_tests::Played;
 use crate::kubespray::runs::tests::{Place, request, supervisor};
 use crate::kubespray::runs::{Request, RunOwner, RunVerdict, Runs};
@@ -39,6 +40,10 @@ impl Rack {
         let environment = needs::ansible()?;
         let place = Place::with_tree(playbook);
         symlink(environment, place.environment()).unwrap();
+        // Where a run may write: it makes no files beside its own.
+        for name in ["starts", "facts", "removed"] {
+            fs::write(place.top.path().join(name), "").unwrap();
+        }
         let site = Site::with_controllers(0).await;
         site.runs.set(place.runs()).unwrap();
         let played = Played::default();
@@ -73,8 +78,7 @@ impl Rack {
     async fn host(&self, number: u8) {
         let name = format!("h{number}");
         self.site.free(NAMESPACE, &name, number).await;
-        let leased =
-            json!([{"address": format!("10.0.0.{number}"), "macAddress": "52:54:00:00:00:01", "network": "n"}]);
+        let leased = json!([{"address": format!("10.0.0.{number}"), "macAddress": format!("52:54:00:00:00:{number:02x}"), "network": "n"}]);
         let status = json!({"provisioning": {"state": "provisioned"}, "addresses": leased});
         self.site.set(NAMESPACE, &name, status).await;
     }
@@ -135,10 +139,11 @@ fn kubeconfig(rack: &Path, user: &str) -> String {
 async fn a_cluster_is_installed_then_grows_and_its_kubeconfig_and_host_keys_are_kept() {
     let Some(rack) = Rack::new("").await else { return };
     let contact = format!(
-        "    - {{name: contact, ansible.builtin.lineinfile: {{path: '{{{{ artifacts_dir }}}}/../known_hosts', line: '{{{{ ip }}}} {}'}}, throttle: 1}}\n",
+        "    - {{name: contact, ansible.builtin.shell: 'echo {{{{ ip }}}} {} >> {{{{ artifacts_dir }}}}/../known_hosts', throttle: 1}}\n",
         host_key()
     );
-    rack.write(&(play("all", &contact) + &kubeconfig(rack.top(), "token: t")));
+    let truth = "    - {name: truth, ansible.builtin.assert: {that: kubeconfig_localhost is boolean}}\n";
+    rack.write(&(play("all", &(contact + truth)) + &kubeconfig(rack.top(), "token: t")));
     fs::create_dir_all(rack.place.tree().join("playbooks")).unwrap();
     let facts = format!(
         "    - {{name: facts, ansible.builtin.shell: 'echo {{{{ inventory_hostname }}}} >> {}/facts', throttle: 1}}\n",
@@ -165,6 +170,14 @@ async fn a_cluster_is_installed_then_grows_and_its_kubeconfig_and_host_keys_are_
     assert_eq!((run.number, run.playbook.as_str(), run.state.as_str()), (1, "cluster", "Succeeded"));
     assert_eq!((run.hosts_ok, run.hosts_failed, run.percent), (2, 0, Some(100)));
     assert_eq!(status.installed, ["cp-1", "w-1"]);
+    assert_eq!(status.observed_generation, object.metadata.generation);
+    for node in &status.nodes {
+        let tasks = node.tasks.as_ref().unwrap();
+        assert!(tasks.ok >= 2 && tasks.changed >= 1 && (tasks.failed, tasks.unreachable) == (0, 0), "{node:?}");
+    }
+    // Kept in a Secret, it lies nowhere else.
+    let left = rack.place.runs().folder(&run_id(&object.uid().unwrap(), 1).unwrap()).join("artifacts/admin.conf");
+    rack.site.until::<Provisioning>("edge", "has no kubeconfig in plain", |_| !left.exists()).await;
     let secret: Secret =
         rack.site.until("edge-kubeconfig", "is there", |one: Option<&Secret>| one.is_some()).await.unwrap();
     assert_eq!(secret.type_.as_deref(), Some("cluster.x-k8s.io/secret"));
@@ -194,6 +207,20 @@ async fn a_cluster_is_installed_then_grows_and_its_kubeconfig_and_host_keys_are_
     rack.site
         .until("edge-known-hosts", "has w-2's key", |map: Option<&ConfigMap>| keys(map.unwrap()).lines().count() == 3)
         .await;
+
+    // An upgrade goes over all of them.
+    fs::write(rack.place.tree().join("upgrade-cluster.yml"), play("k8s_cluster", NOTHING)).unwrap();
+    rack.annotate("upgrade-cluster/1").await;
+    let status = rack.status("is upgraded", |status| {
+        status.phase == "Ready" && status.run.as_ref().is_some_and(|run| run.playbook == "upgrade-cluster")
+    });
+    let status = status.await;
+    assert_eq!(status.run.as_ref().map(|run| (run.number, run.hosts_ok)), Some((3, 3)));
+    // It left no kubeconfig: the one that is kept holds.
+    assert_eq!(
+        (condition(&status, "KubeconfigKept").0, status.kubeconfig.as_deref()),
+        ("True", Some("edge-kubeconfig"))
+    );
 
     let masters = json!({"spec": {"masters": [node(1, "cp-1"), node(4, "cp-2"), node(5, "cp-3")]}});
     let patched = rack.site.api::<Provisioning>().patch("edge", &PatchParams::default(), &Patch::Merge(masters)).await;
@@ -270,6 +297,12 @@ async fn a_run_is_found_again_by_whoever_comes_after_and_is_begun_once() {
     rack.cluster("edge").await;
     let under_way =
         rack.status("is under way", |status| status.run.as_ref().is_some_and(|run| run.task == "wait")).await;
+    let path = format!("/apis/bpa.akraino.org/v1alpha1/namespaces/{NAMESPACE}/provisionings/edge/log?follow=true");
+    let client = rack.site.client.clone();
+    let followed =
+        tokio::spawn(
+            async move { client.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await.unwrap() },
+        );
     assert_eq!((under_way.phase.as_str(), condition(&under_way, "Installed").1), ("Installing", "Running"));
     first.cancel();
     let (second, third) = (rack.control(), rack.control());
@@ -287,6 +320,9 @@ async fn a_run_is_found_again_by_whoever_comes_after_and_is_begun_once() {
     assert_eq!(rack.place.to_its_end(&id).await.verdict, Some(RunVerdict::Succeeded));
     rack.control();
     rack.site.says("edge", "Ready", id.as_str()).await;
+    // Who followed it has all of it.
+    let text = tokio::time::timeout(Duration::from_secs(120), followed).await.unwrap().unwrap();
+    assert!(text.contains("TASK [wait]") && text.contains("PLAY RECAP"), "{text}");
     assert_eq!((rack.file("starts").lines().count(), rack.place.runs().list().unwrap().len()), (1, 1));
 }
 
@@ -329,6 +365,43 @@ async fn a_deleted_cluster_has_its_run_ended_before_its_hosts_are_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_is_cancelled_by_its_name_and_what_is_cancelled_is_not_repeated() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", "    - {name: wait, ansible.builtin.command: sleep 600}\n"));
+    rack.control();
+    rack.cluster("edge").await;
+    let status = rack.status("is under way", |status| status.run.as_ref().is_some_and(|run| run.task == "wait")).await;
+    let cancel = async |id: &str| {
+        let patch = json!({"metadata": {"annotations": {ANNOTATION_CANCEL: id}}});
+        let api = rack.site.api::<Provisioning>();
+        api.patch("edge", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    let id = status.run.unwrap().id;
+    cancel(&id).await;
+    let status = rack.site.says("edge", "Failed", "was cancelled. It is not repeated by itself").await.status.unwrap();
+    assert_eq!(condition(&status, "Installed").1, "Cancelled");
+    assert_eq!(status.run.unwrap().number, 1);
+    assert_eq!(rack.place.runs().list().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_checkout_that_cannot_be_used_is_waited_for_until_it_is_mended() {
+    let Some(rack) = Rack::new("").await else { return };
+    rack.write(&play("all", NOTHING));
+    let runtime = rack.place.tree().join("meta/runtime.yml");
+    fs::write(&runtime, "requires_ansible: '>=99'\n").unwrap();
+    let first = rack.control();
+    rack.cluster("edge").await;
+    rack.site.says("edge", "InventoryReady", "cannot be run on this appliance").await;
+    assert!(rack.place.runs().list().unwrap().is_empty());
+    fs::write(&runtime, "requires_ansible: '>=2.16.0'\n").unwrap();
+    // It looks again after a minute, and at its start.
+    first.cancel();
+    rack.control();
+    rack.site.says("edge", "Ready", "no kubeconfig is kept").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_kubeconfig_that_runs_programs_is_refused_and_a_secret_of_others_is_left() {
     let Some(rack) = Rack::new("").await else { return };
     rack.write(
@@ -368,6 +441,46 @@ async fn a_run_whose_object_is_gone_is_ended() {
     rack.site.provisioning("edge", json!({"masters": [node(1, "cp-1")]})).await.unwrap();
     installer.look_after(rack.site.client.clone()).await.unwrap();
     assert_eq!(rack.place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Cancelled));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_softwares_log_is_that_of_runs_that_it_asked_for() {
+    let Some(rack) = Rack::new("").await else { return };
+    let of = |uid: Option<String>, name: &str| RunOwner {
+        namespace: NAMESPACE.into(),
+        name: name.into(),
+        uid: uid.unwrap_or_default(),
+    };
+    let edge = of(rack.cluster("edge").await.uid(), "edge");
+    let mut softwares = Vec::new();
+    for name in ["tools", "other"] {
+        let object = json!({"metadata": {"name": name}, "spec": {"masterSoftware": ["jq"]}});
+        let software: Software = rack.site.create_in(NAMESPACE, object).await.unwrap();
+        softwares.push(of(software.uid(), name));
+    }
+    let task = |word: &str| play("all", &format!("    - {{name: say, ansible.builtin.debug: {{msg: {word}}}}}\n"));
+    for (id, word, asker) in [("p-1", "installed", None), ("p-2", "packages", Some(softwares[0].clone()))] {
+        rack.write(&task(word));
+        let request = Request { owner: Some(edge.clone()), asker, ..request(id) };
+        rack.installer().begin(&request).await.unwrap();
+        assert_eq!(rack.place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Succeeded));
+    }
+    let log = async |path: &str| {
+        let path = format!("/apis/bpa.akraino.org/v1alpha1/namespaces/{NAMESPACE}/{path}");
+        rack.site.client.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await
+    };
+    // Of the cluster both are, one after the other.
+    for (path, word) in [
+        ("softwares/tools/log?follow=true", "packages"),
+        ("provisionings/edge/log", "packages"),
+        ("provisionings/edge/log?previous=true", "installed"),
+    ] {
+        let text = log(path).await.unwrap();
+        assert!(text.contains(word), "{path}: {text}");
+    }
+    for path in ["softwares/tools/log?previous=true", "softwares/other/log", "softwares/edge/log"] {
+        assert!(matches!(log(path).await, Err(kube::Error::Api(status)) if status.code == 404), "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

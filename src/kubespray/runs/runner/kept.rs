@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use secrecy::SecretString;
 
-use super::super::folder::{self, ARTIFACTS, KNOWN_HOSTS, LOG};
+use super::super::folder::{self, ARTIFACTS, CREDENTIALS, KNOWN_HOSTS, LOG};
 use super::super::request::{RunId, RunOwner};
 use super::super::state::judge;
 use super::{LogPart, Runs, RunsError, failed};
@@ -16,6 +16,8 @@ use crate::files;
 const LOG_PART_MAX: usize = 1 << 20;
 /// Longest text that a playbook of our own leaves, in bytes.
 const ARTIFACT_MAX: u64 = 256 << 10;
+/// The kubeconfig that kubespray leaves among the artifacts.
+const KUBECONFIG: &str = "admin.conf";
 /// Most bytes of a kubeconfig: that of kubespray has 6000.
 const KUBECONFIG_MAX: u64 = 256 << 10;
 /// Most bytes of the keys of a run's hosts.
@@ -52,7 +54,7 @@ impl Runs {
     ///
     /// When it cannot be read, or is longer than 256 KiB.
     pub fn kubeconfig(&self, id: &RunId) -> Result<Option<SecretString>, RunsError> {
-        let file = self.folder(id).join(ARTIFACTS).join("admin.conf");
+        let file = self.folder(id).join(ARTIFACTS).join(KUBECONFIG);
         // A playbook could have made a link to what is not the cluster's.
         if fs::symlink_metadata(&file).is_ok_and(|about| !about.is_file()) {
             let link = io::Error::new(io::ErrorKind::InvalidInput, "is no regular file");
@@ -70,6 +72,21 @@ impl Runs {
         let file = self.folder(id).join(ARTIFACTS).join(name);
         let is_file = fs::symlink_metadata(&file).is_ok_and(|about| about.is_file());
         is_file.then(|| files::read_text(&file, ARTIFACT_MAX).ok()).flatten()
+    }
+
+    /// Removes what a run that is over left of secrets in plain: passwords that kubespray made up and, when it is kept elsewhere, the
+    /// kubeconfig. A run that is not there has none.
+    ///
+    /// # Errors
+    ///
+    /// When they are there and cannot be removed.
+    pub fn forget_secrets(&self, id: &RunId, with_kubeconfig: bool) -> Result<(), RunsError> {
+        let of_run = self.folder(id);
+        if with_kubeconfig {
+            let kubeconfig = of_run.join(ARTIFACTS).join(KUBECONFIG);
+            folder::remove_file(&kubeconfig).map_err(failed(id, "remove its kubeconfig"))?;
+        }
+        folder::remove(&of_run.join(CREDENTIALS)).map_err(failed(id, "remove its passwords"))
     }
 
     /// The keys of hosts that it knows, with those that it was given; empty when there are none.

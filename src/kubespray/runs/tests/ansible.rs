@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::json;
 
+use super::super::confine::is_confined;
 use super::*;
 use crate::needs;
 
@@ -42,6 +43,11 @@ async fn a_playbook_succeeds_on_every_host() {
     - {name: something, ansible.builtin.copy: {content: '{{ inventory_hostname }}', dest: '{{ artifacts_dir }}/{{ inventory_hostname }}', mode: '0600'}}
     - {name: not here, ansible.builtin.command: 'false', when: false}
     - {name: does not matter, ansible.builtin.command: 'false', changed_when: false, ignore_errors: true}
+- name: of a group with a hyphen
+  hosts: kube-node
+  gather_facts: false
+  tasks:
+    - {name: by its old name, ansible.builtin.assert: {that: \"ansible_host == '127.0.0.9'\"}}
 - name: second
   hosts: one
   gather_facts: false
@@ -55,7 +61,7 @@ async fn a_playbook_succeeds_on_every_host() {
     };
     let request = Request {
         // The form of inventories that BPA wrote.
-        inventory: "[all]\none ansible_connection=local ansible_become=false\ntwo ansible_connection=local ansible_become=false\n[kube-node]\ntwo\n".into(),
+        inventory: "[all]\none ansible_connection=local ansible_become=false\ntwo ansible_ssh_host=127.0.0.9 ansible_connection=local ansible_become=false\n[kube-node]\ntwo\n".into(),
         expected: vec!["one".into(), "two".into()],
         ..request("good")
     };
@@ -65,10 +71,10 @@ async fn a_playbook_succeeds_on_every_host() {
     let status = tokio::time::timeout(DEADLINE, follow).await.unwrap().unwrap();
     assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
     let progress = &status.progress;
-    assert_eq!((progress.plays, progress.plays_begun, progress.percent()), (2, 2, Some(100)));
+    assert_eq!((progress.plays, progress.plays_begun, progress.percent()), (3, 3, Some(100)));
     let host = |name: &str| (progress.hosts[name].ok, progress.hosts[name].changed, progress.hosts[name].failures);
     // Ansible counts what is ignored as good, and what is rescued as neither.
-    assert_eq!((host("one"), host("two")), ((5, 2, 0), (3, 1, 0)), "{progress:?}");
+    assert_eq!((host("one"), host("two")), ((5, 2, 0), (4, 1, 0)), "{progress:?}");
     assert!(progress.failures.iter().any(|failure| failure.task == "breaks" && failure.host == "one"), "{progress:?}");
     assert_eq!(progress.not_understood, 0, "{progress:?}");
     assert!(seen.first().is_some_and(|first| first.verdict.is_none()), "{seen:?}");
@@ -77,6 +83,43 @@ async fn a_playbook_succeeds_on_every_host() {
     assert_eq!(kubeconfig.expose_secret(), "kind: Config");
     assert!(log(&place, &request.id).contains("PLAY RECAP"));
     place.assert_tidy(&request.id);
+    // What would lie there in plain is removed when somebody keeps it.
+    let left =
+        || ["artifacts/admin.conf", "credentials"].map(|name| place.runs().folder(&request.id).join(name).exists());
+    assert_eq!(left(), [true, true]);
+    place.runs().forget_secrets(&request.id, false).unwrap();
+    assert_eq!(left(), [true, false]);
+    for _ in 0..2 {
+        place.runs().forget_secrets(&request.id, true).unwrap();
+        assert_eq!(left(), [false, false]);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_is_confirmed_and_the_sites_mirrors_are_what_a_playbook_sees() {
+    let Some(place) = place(
+        "- hosts: all
+  gather_facts: false
+  tasks:
+    - {name: confirmed, ansible.builtin.assert: {that: \"reset_confirmation | bool\"}}
+    - name: mirrors
+      ansible.builtin.assert:
+        that:
+          - \"github_url == 'http://192.0.2.1/packages/ks/github.com'\"
+          - \"dl_k8s_io_url == 'http://192.0.2.1/packages/ks/dl.k8s.io'\"
+          - \"containerd_registries_mirrors[0].mirrors[0].host == 'http://192.0.2.1'\"
+          - \"containerd_registries_mirrors[0].mirrors[0].skip_verify is boolean\"
+",
+    ) else {
+        return;
+    };
+    let mirrors =
+        Mirrors { registry: Some("http://192.0.2.1".into()), files: Some("http://192.0.2.1/packages/ks".into()) };
+    let installation = Installation { mirrors, ..place.installation() };
+    let request = Request { playbook: Playbook::Reset, ..request("reset") };
+    place.runs().start(&installation, &request).await.unwrap();
+    let status = place.to_its_end(&request.id).await;
+    assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
 }
 
 #[tokio::test]
@@ -132,17 +175,21 @@ async fn a_host_that_does_not_answer_is_unreachable_in_time() {
     if !needs::program("ssh") {
         return;
     }
-    // Takes connections and never says a word.
+    // Takes connections and never says a word; the other one takes none, and is not asked a hundred times, as kubespray's settings have it.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let request = Request {
-        inventory: format!("all:\n  hosts:\n    one: {{ansible_host: 127.0.0.1, ansible_port: {port}}}\n"),
+        inventory: format!(
+            "all:\n  hosts:\n    one: {{ansible_host: 127.0.0.1, ansible_port: {port}}}\n    two: {{ansible_host: 127.0.0.1, ansible_port: {closed}}}\n"
+        ),
         bounds: Bounds { answer: Duration::from_secs(5), ..Bounds::default() },
+        expected: vec!["one".into(), "two".into()],
         ..request("silent")
     };
     let status = run(&place, &request).await;
-    assert!(failure(&status).contains("failed on 1 of 1 hosts; first one: reach"), "{status:?}");
-    assert!(status.progress.failures[0].unreachable, "{status:?}");
+    assert!(failure(&status).contains("failed on 2 of 2 hosts; first "), "{status:?}");
+    assert!(status.progress.failures.iter().all(|failure| failure.unreachable), "{status:?}");
     place.assert_tidy(&request.id);
 }
 
@@ -229,6 +276,99 @@ async fn only_hosts_of_the_limit_are_touched() {
     assert_eq!(status.progress.hosts.keys().collect::<Vec<_>>(), ["two"]);
 }
 
+/// A module that says of itself what it likes, as a machine of somebody's may answer any module, and one that keeps what the checkout keeps.
+const LIES: &str = r#"#!/usr/bin/python3
+import json
+facts = {"program": "touch pwned", "ip": "192.0.2.66", "ansible_kernel": "9.9", "services": {"x": {}}, "ansible_connection": "local"}
+print(json.dumps({"changed": False, "ansible_facts": facts}))
+"#;
+
+#[tokio::test]
+async fn what_a_node_calls_a_fact_decides_nothing_here() {
+    let Some(place) = place(
+        "- hosts: all
+  gather_facts: false
+  roles: [keeps]
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {name: ask, lies: }
+- hosts: all
+  gather_facts: false
+  roles: [runs]
+  tasks:
+    - name: what is known
+      ansible.builtin.assert:
+        that: [program == 'true', ip == '127.0.0.1', ansible_kernel == '9.9', services.x is defined, main_ip == '127.0.0.1']
+",
+    ) else {
+        return;
+    };
+    let write = |name: &str, text: &str| {
+        let file = place.tree().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    write("library/lies.py", LIES);
+    write("roles/keeps/tasks/main.yaml", "- name: keep\n  set_fact:\n    cacheable: true\n    main_ip: '{{ ip }}'\n");
+    write("roles/runs/defaults/main.yml", "program: 'true'\n");
+    let runs = "- {name: run, ansible.builtin.shell: '{{ program }}', delegate_to: localhost, changed_when: false}\n";
+    write("roles/runs/tasks/main.yml", runs);
+    let inventory = "all:\n  hosts:\n    one: {ansible_connection: local, ansible_become: false, ip: 127.0.0.1}\n";
+    let request = Request { inventory: inventory.into(), ..request("lies") };
+    let status = run(&place, &request).await;
+    assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
+}
+
+/// Whatever is run on the box for a node.
+#[tokio::test]
+async fn a_run_sees_nothing_of_the_appliances_and_changes_nothing_beside_its_own() {
+    let me = std::process::id();
+    let Some(place) = place(&format!(
+        "- hosts: all
+  gather_facts: false
+  tasks:
+    - name: look around
+      ansible.builtin.shell: |
+        for file in {{{{ private }}}} {{{{ other }}}}/plan.json {{{{ other }}}}/private/id /proc/{me}/mem; do
+          (: <$file) 2>/dev/null && echo read $file
+        done
+        for file in ../plan.json ../log ../ended.json {{{{ tree }}}}/cluster.yml {{{{ tree }}}}/new {{{{ private }}}} ../../new; do
+          (echo x >>$file) 2>/dev/null && echo wrote $file
+        done
+        mv ../log ../artifacts/log 2>/dev/null && echo moved the log
+        ln -s {{{{ private }}}} ../private/link 2>/dev/null && echo linked
+        kill -0 {me} 2>/dev/null && echo reached the appliance
+        cat {{{{ tree }}}}/cluster.yml ../plan.json ../private/inventory /etc/passwd >/dev/null && echo x >../artifacts/mine && echo done
+      args: {{chdir: '{{{{ artifacts_dir }}}}/../scratch'}}
+      register: seen
+      changed_when: false
+    - {{name: nothing, ansible.builtin.assert: {{that: \"seen.stdout == 'done'\", fail_msg: '{{{{ seen.stdout }}}}'}}}}
+"
+    )) else {
+        return;
+    };
+    if !is_confined() {
+        assert!(std::env::var_os("SLIPWAY_TESTS_REQUIRE_TOOLS").is_none(), "this kernel has no Landlock");
+        return;
+    }
+    let private = place.top.path().join("slipway.toml");
+    fs::write(&private, "secret").unwrap();
+    let other = Request { id: "other".parse().unwrap(), ..request("other") };
+    assert!(run(&place, &other).await.verdict.is_some());
+    let folder = place.runs().folder(&other.id);
+    fs::create_dir_all(folder.join("private")).unwrap();
+    fs::write(folder.join("private/id"), "a key").unwrap();
+    let vars = json!({"private": private, "other": folder, "tree": place.tree()});
+    let vars = RunVars::of_administrator(vars.as_object().unwrap().clone()).unwrap();
+    let installation = place.installation();
+    let hidden = [installation.hidden.clone(), vec![private]].concat();
+    let request = Request { vars, ..request("looks") };
+    place.runs().start(&installation.hiding(hidden), &request).await.unwrap();
+    let status = place.to_its_end(&request.id).await;
+    assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
+}
+
 /// A real checkout, where `$SLIPWAY_KUBESPRAY` names one and `$ANSIBLE_VENV` has what it wants.
 #[tokio::test]
 #[ignore = "needs a checkout of kubespray, which $SLIPWAY_KUBESPRAY names"]
@@ -236,7 +376,7 @@ async fn kubespray_itself_takes_the_command_lines() {
     let tree = std::env::var_os("SLIPWAY_KUBESPRAY").expect("it names a checkout");
     let environment = needs::ansible().expect("and this what it wants");
     let place = Place::with_tree("");
-    let installation = Installation { tree: tree.into(), environment, mirrors: Mirrors::default() };
+    let installation = Installation { tree: tree.into(), environment, ..place.installation() };
     installation.inspect().unwrap();
     let runs = place.runs();
     let nodes = vec!["one".to_owned()];

@@ -18,8 +18,12 @@ async fn appliance_process() {
     let Some(top) = root_of_appliance() else { return };
     let runs = Runs::open(&top.join("runs"), supervisor()).unwrap();
     let runs = runs.telling(|effect| crash_at(&root_of_appliance().unwrap().join("runs"), effect));
-    let installation =
-        Installation { tree: top.join("kubespray"), environment: top.join("venv"), mirrors: Mirrors::default() };
+    let installation = Installation {
+        tree: top.join("kubespray"),
+        environment: top.join("venv"),
+        mirrors: Mirrors::default(),
+        hidden: vec![top.join("runs")],
+    };
     let request = request(ID);
     runs.start(&installation, &request).await.ok();
     if top.join("cancel").exists() {
@@ -84,7 +88,8 @@ async fn ansible_is_started_at_most_once_wherever_somebody_is_killed() {
 
 #[tokio::test]
 async fn a_cancel_that_was_noted_is_carried_out_after_a_crash() {
-    let place = Place::with_program("echo started >> ../starts; trap 'exit 3' TERM; while :; do sleep 1; done\n");
+    let place =
+        Place::with_program("echo started >> ../artifacts/starts; trap 'exit 3' TERM; while :; do sleep 1; done\n");
     fs::write(place.top.path().join("cancel"), "").unwrap();
     crashed(&place, Effect::CancelNoted).await;
     let status = place.to_its_end(&ID.parse().unwrap()).await;

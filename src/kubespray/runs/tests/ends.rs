@@ -4,19 +4,19 @@ use super::super::folder::{ENDED, KEY, LOG, STARTED};
 use super::*;
 
 /// Does not end on SIGTERM, nor does what it left in a session of its own.
-const DEAF: &str = r#"echo started >> ../starts
+const DEAF: &str = r#"echo started >> ../artifacts/starts
 trap '' TERM
 setsid sh -c "trap '' TERM; while :; do sleep 1; done" &
-touch ../ready
+touch ../artifacts/ready
 while :; do sleep 1; done
 "#;
 
 #[tokio::test]
 async fn what_is_cancelled_ends_with_all_that_it_started() {
-    let place = Place::with_program("touch ../ready; (setsid sleep 600 &) ; sleep 600\n");
+    let place = Place::with_program("touch ../artifacts/ready; (setsid sleep 600 &) ; sleep 600\n");
     let request = request("a");
     assert_eq!(place.runs().start(&place.installation(), &request).await.unwrap(), Phase::Running);
-    place.until(&request.id, "ready").await;
+    place.until(&request.id, "artifacts/ready").await;
     // Another appliance, as after a restart.
     let phase = place.runs().cancel(&request.id).await.unwrap();
     assert!(matches!(phase, Phase::Cancelling | Phase::Ended(_)), "{phase:?}");
@@ -47,7 +47,7 @@ async fn what_a_dead_supervisor_left_is_ended_before_the_run_is_lost() {
     let place = Place::with_program(DEAF);
     let request = request("a");
     place.runs().start(&place.installation(), &request).await.unwrap();
-    place.until(&request.id, "ready").await;
+    place.until(&request.id, "artifacts/ready").await;
     let folder = place.runs().folder(&request.id);
     let started: super::super::state::Started = super::super::folder::read_json(&folder, STARTED).unwrap().unwrap();
     assert!(super::super::processes::signal(started.pid, started.start_time, rustix::process::Signal::KILL));
@@ -89,10 +89,10 @@ async fn a_supervisor_that_is_not_there_is_an_error_and_no_loop() {
 
 #[tokio::test]
 async fn files_are_for_their_user_alone_and_no_key_is_on_a_command_line() {
-    let place = Place::with_program("touch ../ready; sleep 600\n");
+    let place = Place::with_program("touch ../artifacts/ready; sleep 600\n");
     let request = Request { secrets: vec!["hunter22 and more".into()], ..request("a") };
     place.runs().start(&place.installation(), &request).await.unwrap();
-    place.until(&request.id, "ready").await;
+    place.until(&request.id, "artifacts/ready").await;
     let folder = place.runs().folder(&request.id);
     let mut open = vec![folder.clone()];
     while let Some(at) = open.pop() {

@@ -75,11 +75,21 @@ impl Place {
         fs::write(tree.join("meta/runtime.yml"), "---\nrequires_ansible: '>=2.16.0'\n").unwrap();
         fs::write(tree.join("galaxy.yml"), "version: 2.99.0\n").unwrap();
         fs::write(tree.join("requirements.txt"), "").unwrap();
-        // What is overridden.
-        let settings = "[defaults]\nhost_key_checking = False\nfact_caching = jsonfile\nfact_caching_connection = /nowhere\n\
-                        callbacks_enabled = profile_tasks\n";
+        // As kubespray's own has it, and what is overridden: facts of all clusters in one place, no host keys, a hundred attempts.
+        let settings = format!(
+            "[ssh_connection]\nssh_args = -o ControlMaster=auto -o ControlPersist=30m -o ConnectionAttempts=100 -o UserKnownHostsFile=/dev/null\n\
+             [defaults]\nhost_key_checking = False\ngathering = smart\nfact_caching = jsonfile\nfact_caching_connection = {}\n\
+             fact_caching_timeout = 86400\ncallbacks_enabled = profile_tasks\ndisplay_skipped_hosts = no\n\
+             inventory_ignore_extensions = ~, .orig, .bak, .ini, .cfg, .retry, .pyc, .pyo, .creds, .gpg\n",
+            place.facts_of_all().display()
+        );
         fs::write(tree.join("ansible.cfg"), settings).unwrap();
         place
+    }
+
+    /// Where the checkout's `ansible.cfg` wants facts kept, for all clusters.
+    fn facts_of_all(&self) -> PathBuf {
+        self.top.path().join("facts-of-all")
     }
 
     pub(in crate::kubespray) fn tree(&self) -> PathBuf {
@@ -99,7 +109,8 @@ impl Place {
     }
 
     pub(in crate::kubespray) fn installation(&self) -> Installation {
-        Installation { tree: self.tree(), environment: self.environment(), mirrors: Mirrors::default() }
+        let hidden = vec![self.root()];
+        Installation { tree: self.tree(), environment: self.environment(), mirrors: Mirrors::default(), hidden }
     }
 
     /// To the end, whoever looks after it.
@@ -121,7 +132,8 @@ impl Place {
 
     /// How often the program was started.
     fn starts(&self, id: &RunId) -> usize {
-        fs::read_to_string(self.root().join(id.as_str()).join("starts")).map_or(0, |text| text.lines().count())
+        fs::read_to_string(self.root().join(id.as_str()).join("artifacts/starts"))
+            .map_or(0, |text| text.lines().count())
     }
 
     /// Nothing is left of a run that only a running one needs.
@@ -146,11 +158,12 @@ pub(in crate::kubespray) fn request(id: &str) -> Request {
         secrets: Vec::new(),
         bounds: Bounds::default(),
         owner: None,
+        asker: None,
     }
 }
 
 /// A program that counts its starts and tells of a good end.
-const GOOD: &str = r#"echo started >> ../starts
+const GOOD: &str = r#"echo started >> ../artifacts/starts
 echo 'PLAY [all]'
 echo '{"event":"sums","host":"one","ok":1,"changed":0,"failures":0,"unreachable":0}' >> "$SLIPWAY_EVENTS"
 echo '{"event":"end","hosts":1}' >> "$SLIPWAY_EVENTS"

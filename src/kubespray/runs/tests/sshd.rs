@@ -4,6 +4,9 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::*;
 use crate::needs;
 
@@ -16,8 +19,26 @@ struct Sshd {
     server: Child,
 }
 
+/// The processes that came of one, however they are called and in whichever session they are.
+fn descendants(of: u32) -> Vec<i32> {
+    let parent = |entry: &fs::DirEntry| -> Option<(i32, i32)> {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, parent))
+    };
+    let all: Vec<(i32, i32)> = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| parent(&entry)).collect();
+    let mut found = vec![of.cast_signed()];
+    let mut at = 0;
+    while let Some(one) = found.get(at).copied() {
+        found.extend(all.iter().filter(|(_, parent)| *parent == one).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found
+}
+
 impl Drop for Sshd {
     fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
@@ -64,6 +85,13 @@ impl Sshd {
 
     fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    /// Sends a signal to all that runs on this host.
+    fn signal(&self, signal: Signal) {
+        for pid in descendants(self.server.id()) {
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
     }
 
     /// A line of a `known_hosts`, for this server with this public key.
@@ -153,6 +181,8 @@ async fn over_ssh_a_key_opens_hosts_that_are_known() {
         // One connection for all tasks.
         assert_eq!(sshd.log().matches("Accepted publickey").count(), 1, "{}", sshd.log());
     }
+    // Facts are the run's own.
+    assert!(!hosts.place.facts_of_all().exists(), "facts are kept for all clusters");
     // Which ends with the run.
     let folder = hosts.place.runs().folder(&request.id).display().to_string();
     let names =
@@ -189,4 +219,36 @@ async fn over_ssh_a_key_that_a_host_does_not_take_makes_it_unreachable() {
         let failure = failure.unwrap_or_else(|| panic!("{status:?}"));
         assert!(failure.unreachable && failure.message.contains("Permission denied"), "{status:?}");
     }
+}
+
+/// Frozen, as a machine whose power is gone: nothing says that its connections are no more.
+#[tokio::test]
+async fn over_ssh_a_host_that_vanishes_in_the_middle_is_unreachable_and_the_others_go_on() {
+    let waits = "[ {{ inventory_hostname }} = one ] || { touch {{ artifacts_dir }}/begun; exec sleep 600; }";
+    let Some(hosts) = Hosts::start(&format!(
+        "- hosts: all
+  gather_facts: false
+  tasks:
+    - {{name: before, ansible.builtin.command: 'true', changed_when: false}}
+    - {{name: midway, ansible.builtin.shell: '{waits}', changed_when: false}}
+    - {{name: after, ansible.builtin.command: 'true', changed_when: false}}
+"
+    ))
+    .await
+    else {
+        return;
+    };
+    let bounds = Bounds { answer: Duration::from_secs(5), ..Bounds::default() };
+    let request = Request { bounds, ..hosts.request("vanishes") };
+    hosts.place.runs().start(&hosts.place.installation(), &request).await.unwrap();
+    hosts.place.until(&request.id, "artifacts/begun").await;
+    hosts.two.signal(Signal::SIGSTOP);
+    let status = hosts.place.to_its_end(&request.id).await;
+    let failure = status.progress.failures.iter().find(|failure| failure.host == "two");
+    let failure = failure.unwrap_or_else(|| panic!("{status:?}\n{}", hosts.log(&request.id)));
+    assert!(failure.unreachable && failure.task == "midway", "{status:?}");
+    assert!(matches!(&status.verdict, Some(RunVerdict::Failed(why)) if why.contains("two")), "{status:?}");
+    let one = &status.progress.hosts["one"];
+    assert_eq!((one.ok, one.is_bad()), (3, false), "{status:?}");
+    hosts.place.assert_tidy(&request.id);
 }

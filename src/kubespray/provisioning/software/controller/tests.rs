@@ -246,7 +246,7 @@ async fn an_inventory_that_somebody_wrote_into_a_status_is_not_run() {
     site.create_in::<Software>(NAMESPACE, object).await.unwrap();
     let waits = |one: Option<&Software>| {
         let status = one.and_then(|one| one.status.as_ref());
-        status.is_some_and(|status| status.message.contains("node cp-1 of Provisioning edge has no host"))
+        status.is_some_and(|status| status.message.contains("Provisioning edge: node cp-1 has no host"))
     };
     let waits = site.until("tools", "waits for hosts", waits).await.unwrap();
     assert!(waits.status.unwrap().run.is_none());
