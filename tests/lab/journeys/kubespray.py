@@ -1,44 +1,16 @@
 """Two machines that are off become a cluster by one command, with a checkout like kubespray's, real Ansible and SSH."""
 
 import json
-import shutil
-from pathlib import Path
 
 from lab import Machine, Slipway, TOP, check_output, prepared, say, short, wait_for
+from playbooks import NAME, cluster, installation, mirrors, ordered, status_of
 from wait import GiveUp
 
-DEADLINE = 2100
-NAME = "edge"
-# What an operator's own could not be: below folders that others may write it would be refused.
-OPT = Path("/run/opt")
+DEADLINE = 3000
 
 
 def machines():
     return [Machine("rack-1"), Machine("rack-2", firmware="bios", bmc="ipmi", memory_mib=768)]
-
-
-def installation():
-    """The checkout and its virtual environment, where only root may write. Lines of the configuration."""
-    OPT.mkdir()
-    check_output(["mount", "-t", "tmpfs", "-o", "mode=755,size=512m", "tmpfs", OPT], deadline=20)
-    shutil.copytree(TOP / "tests/lab/kubespray", OPT / "kubespray")
-    shutil.copytree(prepared("ANSIBLE"), OPT / "venv", symlinks=True)
-    check_output(["chown", "-R", "0:0", OPT], deadline=60)
-    check_output(["chmod", "-R", "go-w", OPT], deadline=60)
-    return f'[kubespray]\npath = "{OPT}/kubespray"\nansible = "{OPT}/venv"\n'
-
-
-def cluster(rack):
-    """One machine by its MAC address, the other one by what it has: only that one has as much memory."""
-    image = rack.image_spec()
-    return {"apiVersion": "bpa.akraino.org/v1alpha1", "kind": "Provisioning", "metadata": {"name": NAME, "namespace": "default"},
-            "spec": {"masters": [{"cp-1": {"mac-address": rack.machine("rack-1").mac}}],
-                     "workers": [{"cp-1": None}, {"w-1": {"cpu": 1, "memory": "600Mi"}}], "image": image}}
-
-
-def ordered(slipway, *arguments):
-    """What a person at a desk is answered by a command."""
-    return check_output([slipway.program, *arguments, "--kubeconfig", slipway.kubeconfig], deadline=60)
 
 
 def ready(slipway, *names):
@@ -46,19 +18,13 @@ def ready(slipway, *names):
     said = []
 
     def look():
-        status = slipway.get("provisioning", NAME).get("status", {})
-        phase, run = status.get("phase", "new"), status.get("run", {})
-        if phase == "Failed":
-            log = ordered(slipway, "kubespray", "log", "--provisioning", NAME)
-            raise GiveUp(f"{status.get('message')}: {short(run, 1000)}\n{log[-4000:]}")
-        line = ", ".join([phase, *(f"{node['name']} {node.get('state', '')}" for node in status.get("nodes", []))])
-        task = f": {run['task']}" if phase == "Installing" and run.get("task") else ""
-        if line + task not in said:
-            said.append(line + task)
-            say(line + task)
+        status, line = status_of(slipway, said)
+        if status.get("phase") == "Failed":
+            log = ordered(slipway, "cluster", "log", NAME)
+            raise GiveUp(f"{status.get('message')}: {short(status.get('run', {}), 1000)}\n{log[-4000:]}")
         are_ready = any(one["type"] == "NodesReady" and one["status"] == "True" for one in status.get("conditions", []))
-        is_whole = phase == "Ready" and set(names) == set(status.get("installed", [])) and are_ready
-        return is_whole or f"…{line}{task}: {status.get('message', '')}"
+        is_whole = status.get("phase") == "Ready" and set(names) == set(status.get("installed", [])) and are_ready
+        return is_whole or line
     return look
 
 
@@ -68,16 +34,40 @@ def nodes(kubeconfig):
     return {node["metadata"]["name"]: node["status"]["addresses"][0]["address"] for node in json.loads(said)["items"]}
 
 
+def check(slipway):
+    """What the person at the appliance is told of the checkout and the mirrors."""
+    command = ["sh", "-c", 'exec "$@" 2>&1', "sh", slipway.program, "kubespray", "check", "--config", slipway.config]
+    return check_output(command, deadline=60)
+
+
+def ran(slipway, playbook, number):
+    """Whether the run of this number has succeeded; if not, where it is."""
+    def look():
+        status = slipway.get("provisioning", NAME)["status"]
+        run = status["run"]
+        if status["phase"] == "Failed":
+            raise GiveUp(f"{playbook}: {short(run, 1000)}")
+        return (run["number"], run["playbook"], run["state"]) == (number, playbook, "Succeeded") or f"…{status['phase']}: {run.get('task')}"
+    return look
+
+
 def run(rack):
-    lines = installation()
+    lines = installation(TOP / "tests/lab/kubespray", prepared("ANSIBLE"))
     slipway = Slipway(rack)
-    slipway.config.write_text(slipway.config.read_text() + lines)
+    slipway.config.write_text(slipway.config.read_text() + lines + mirrors("node-files"))
     slipway.build_ramdisk()
     slipway.start()
+    program = rack.work / "files/dl.k8s.io/release/v1.35.4/bin/linux/amd64/kubelet"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    before = check(slipway)
+    assert "kubespray.files" in before and "404" in before, f"nothing is published, and the check says: {before}"
+    ordered(slipway, "image", "import", "node-files", rack.work / "files", "--format", "packages", "--publish")
+    wait_for("the files to be published", lambda: "kubespray.files" not in check(slipway), 60)
     assert not any(rack.running(machine) for machine in rack.machines), "a machine is on"
     manifest = rack.work / "edge.json"
     objects = [item for machine in rack.machines for item in rack.manifests(machine)]
-    manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects, cluster(rack)]}))
+    manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects, cluster(rack, {"cpu": 1, "memory": "600Mi"})]}))
     say(f"$ slipway apply -f {manifest.name}\n{ordered(slipway, 'apply', '-f', manifest)}")
     wait_for(f"the cluster {NAME}", ready(slipway, "cp-1", "w-1"), 1200, every=2)
     print(ordered(slipway, "get", "provisionings"), flush=True)
@@ -90,6 +80,13 @@ def run(rack):
     addresses = nodes(kubeconfig)
     assert addresses == {"cp-1": slipway.address(rack.machine("rack-1")), "w-1": slipway.address(rack.machine("rack-2"))}, addresses
     say(f"both nodes are there: {addresses}")
+    log = ordered(slipway, "cluster", "log", NAME, "--follow")
+    assert "TASK [Download a program]" in log and "PLAY RECAP" in log, log[-2000:]
+
+    ordered(slipway, "kubespray", "retry", NAME, "--playbook", "upgrade-cluster")
+    wait_for("the upgrade", ran(slipway, "upgrade-cluster", 2), 600, every=2)
+    assert "PLAY RECAP" in ordered(slipway, "kubespray", "log", "--provisioning", NAME, "--previous")
+    say("every node was gone over by upgrade-cluster")
 
     slipway.patch(NAME, {"spec": {"workers": [{"cp-1": None}]}}, kind="provisioning")
     slipway.wait_state("rack-2", ["deprovisioning", "preparing", "available"], 300)
@@ -104,6 +101,20 @@ def run(rack):
     assert slipway.get("provisioning", NAME)["status"]["run"]["playbook"] == "scale", "more was run than had to be"
     say("the machine is back as w-2")
 
+    delete(slipway, rack)
+    # By both, each of them: what a MAC address picks has what is asked for. One command, which ends when the cluster is there.
+    mac = {machine.name: {"mac-address": machine.mac, "cpu": 1, "memory": "400Mi"} for machine in rack.machines}
+    again = cluster(rack, mac["rack-2"])
+    again["spec"]["masters"] = [{"cp-1": mac["rack-1"]}]
+    manifest.write_text(json.dumps(again))
+    done = check_output([slipway.program, "apply", "-f", manifest, "--wait", "--timeout", "20m", "--kubeconfig", slipway.kubeconfig], deadline=1260)
+    say(f"$ slipway apply -f {manifest.name} --wait\n{done}")
+    wait_for("its nodes to be ready", ready(slipway, "cp-1", "w-1"), 120)
+    delete(slipway, rack)
+
+
+def delete(slipway, rack):
+    """Takes the cluster away; both machines are free after that, and nothing else is left."""
     slipway.kubectl("delete", "provisioning", NAME, "--wait=false")
     slipway.wait_gone(NAME, 180, kind="provisioning")
     slipway.wait_state("rack-1", ["deprovisioning", "preparing", "available"], 60)
