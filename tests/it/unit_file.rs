@@ -70,6 +70,7 @@ fn the_service_is_no_root_and_has_the_rights_of_its_ports_and_of_a_full_disk_onl
     assert_eq!(values("ExecReload").last(), Some(&"/bin/kill -HUP $MAINPID"));
     assert!(values("ExecReload")[0].contains(" check-config "), "a faulty file is told to whom reloads");
     assert_eq!((value("User"), value("NoNewPrivileges"), value("UMask")), ("slipway", "yes", "0077"));
-    // Runs of playbooks give way to all else, and so may lower their priority; to raise it takes a capability.
-    assert_eq!(values("SystemCallFilter"), ["@system-service", "~@privileged @resources", "setpriority"]);
+    // Runs of playbooks give way to all else, and so may lower their priority; to raise it takes a capability. They confine themselves.
+    let confines = "landlock_create_ruleset landlock_add_rule landlock_restrict_self";
+    assert_eq!(values("SystemCallFilter"), ["@system-service", "~@privileged @resources", "setpriority", confines]);
 }
