@@ -437,7 +437,8 @@ impl Config {
     /// Files and folders that are the appliance's alone: no program that it starts for others sees them.
     pub fn private_paths(&self) -> Vec<PathBuf> {
         let files = [&self.engine.kubeconfig, &self.backup.folder, &self.backup.passphrase_file];
-        [self.data_dir.0.clone(), self.path.clone()].into_iter().chain(files.into_iter().flatten().cloned()).collect()
+        // Not the configuration, which has no secret: it lies in a folder whose other files are replaced by new ones.
+        [&self.data_dir.0].into_iter().chain(files.into_iter().flatten()).cloned().collect()
     }
 
     /// Reads and checks a file.

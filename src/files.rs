@@ -16,7 +16,20 @@ use std::path::Path;
 pub fn open(path: &Path) -> io::Result<File> {
     // A pipe without a writer is opened, too, and a terminal does not become this process's.
     let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits()).open(path)?;
+    regular(File::options().read(true).custom_flags(flags.bits()).open(path)?)
+}
+
+/// [`open`], and no link is followed: for folders in which others write.
+///
+/// # Errors
+///
+/// As [`open`], and when it is a link.
+pub fn open_itself(path: &Path) -> io::Result<File> {
+    let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY | nix::fcntl::OFlag::O_NOFOLLOW;
+    regular(File::options().read(true).custom_flags(flags.bits()).open(path)?)
+}
+
+fn regular(file: File) -> io::Result<File> {
     if file.metadata()?.is_file() {
         return Ok(file);
     }
@@ -29,8 +42,17 @@ pub fn open(path: &Path) -> io::Result<File> {
 ///
 /// As [`open`], when it cannot be read, and when it is longer.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    within(open(path)?, most)
+}
+
+/// All of an open file that has at most `most` bytes.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn within(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    open(path)?.take(most.saturating_add(1)).read_to_end(&mut content)?;
+    file.take(most.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > most {
         let message = match most >> 20 {
             0 => format!("longer than {most} bytes"),

@@ -25,12 +25,6 @@ pub(super) const PLUGIN: &str = "slipway_events";
 pub(super) const FACTS_PLUGIN: &str = "slipway_facts";
 /// The playbook that gathers what is to be known of all nodes, in the checkout.
 const FACTS: &str = "playbooks/facts.yml";
-/// Longest path of a socket (`sun_path` in unix(7), without its zero).
-const SOCKET_MAX: usize = 107;
-/// What ssh's and Ansible's names for a connection's socket have beyond their folder: a slash, ten digits, and while it is made a
-/// dot and sixteen more.
-const SOCKET_NAME: usize = 1 + 10 + 17;
-
 /// What a supervisor does: a command and its bounds. Without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -125,7 +119,6 @@ fn environment(installation: &Installation, folder: &Path, request: &Request) ->
     let bin = installation.environment.join("bin");
     let scratch = |name: &str| text(&folder.join(SCRATCH).join(name));
     let seconds = request.bounds.answer.as_secs();
-    let sockets = folder.join(SCRATCH).join("cp");
     let mut set: BTreeMap<&str, String> = BTreeMap::from([
         (MARK, text(folder)),
         ("PATH", format!("{}:{PATH}", text(&bin))),
@@ -161,8 +154,7 @@ fn environment(installation: &Installation, folder: &Path, request: &Request) ->
         ("ANSIBLE_TIMEOUT", seconds.to_string()),
         ("ANSIBLE_SSH_RETRIES", "2".into()),
         ("ANSIBLE_HOST_KEY_CHECKING", "True".into()),
-        ("ANSIBLE_SSH_CONTROL_PATH_DIR", text(&sockets)),
-        ("ANSIBLE_SSH_ARGS", ssh_arguments(folder, &sockets, seconds, &request.host_keys)),
+        ("ANSIBLE_SSH_ARGS", ssh_arguments(folder, seconds, &request.host_keys)),
         ("SLIPWAY_EVENTS", text(&folder.join(EVENTS))),
         ("SLIPWAY_SECRETS", text(&folder.join(SECRETS))),
     ]);
@@ -177,13 +169,13 @@ fn environment(installation: &Installation, folder: &Path, request: &Request) ->
 
 /// How ssh connects ([ssh_config(5)](https://man.openbsd.org/ssh_config)): by the run's own files and nobody's configuration or
 /// agent, with an end for hosts that fall silent.
-fn ssh_arguments(folder: &Path, sockets: &Path, seconds: u64, host_keys: &HostKeys) -> String {
+fn ssh_arguments(folder: &Path, seconds: u64, host_keys: &HostKeys) -> String {
     let known: PathBuf = folder.join(KNOWN_HOSTS);
     let strict = match host_keys {
         HostKeys::Known(_) => "yes",
         HostKeys::FirstContact | HostKeys::Recorded(_) => "accept-new",
     };
-    let mut options = vec![
+    let options = [
         "ConnectionAttempts=1".to_owned(),
         format!("ConnectTimeout={seconds}"),
         format!("ServerAliveInterval={}", (seconds / 4).clamp(5, 60)),
@@ -194,13 +186,10 @@ fn ssh_arguments(folder: &Path, sockets: &Path, seconds: u64, host_keys: &HostKe
         "GlobalKnownHostsFile=/dev/null".into(),
         format!("UserKnownHostsFile={}", text(&known)),
         format!("StrictHostKeyChecking={strict}"),
+        // A shared connection has a socket, by which a process of another run could command the node: nothing but the user's name protects it.
+        "ControlMaster=no".into(),
+        "ControlPath=none".into(),
     ];
-    if sockets.as_os_str().len() + SOCKET_NAME <= SOCKET_MAX {
-        // Not longer than a pause between two tasks for one host: who ends the run ends them, too.
-        options.extend(["ControlMaster=auto".into(), "ControlPersist=10m".into()]);
-    } else {
-        options.push("ControlMaster=no".into());
-    }
     let quoted = options.into_iter().map(|option| format!("-o \"{option}\"")).collect::<Vec<_>>();
     format!("-F /dev/null {}", quoted.join(" "))
 }
@@ -283,12 +272,6 @@ mod tests {
         let plan = made("/data/kubespray/a-1", &first);
         assert!(plan.environment["ANSIBLE_SSH_ARGS"].contains("\"StrictHostKeyChecking=accept-new\""));
         assert!(!plan.environment.contains_key("ANSIBLE_PRIVATE_KEY_FILE"));
-    }
-
-    #[test]
-    fn a_folder_that_is_too_deep_for_sockets_has_none() {
-        let deep = format!("/{}", "d".repeat(70));
-        assert!(made(&deep, &request()).environment["ANSIBLE_SSH_ARGS"].contains("\"ControlMaster=no\""));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use super::folder::{ARTIFACTS, CREDENTIALS, EVENTS, KNOWN_HOSTS, SCRATCH};
 
 /// The newest interface of the kernel that is asked for. An older one holds less.
 const INTERFACE: ABI = ABI::V6;
-/// Where every program may write.
-const SHARED: [&str; 4] = ["/dev", "/proc", "/tmp", "/var/tmp"];
+/// Where every program may write. Not `/proc`: there root would set the kernel.
+const SHARED: [&str; 3] = ["/dev", "/tmp", "/var/tmp"];
 
 /// Whether this kernel confines what is started.
 pub fn is_confined() -> bool {

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 
 use super::command::{FACTS_PLUGIN, PLUGIN, Plan};
 use super::events::PLUGIN_TEXT;
+pub(super) use super::removal::remove;
 use super::request::{HostKeys, Playbook, Request};
 use super::state::{Ended, Found, Started};
 use crate::files;
@@ -87,18 +88,6 @@ pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a folder with all that is in it, if it is there. Two may do so at once.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    for _ in 0..3 {
-        match fs::remove_dir_all(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && path.exists() => {}
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => return Ok(()),
-        }
-    }
-    Ok(())
-}
-
 pub(super) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
     write(folder, name, &serde_json::to_vec(value)?)
 }
@@ -117,7 +106,7 @@ pub(super) fn fill(at: &Path, plan: &Plan, vars: &Map<String, Value>, request: &
     for name in [PRIVATE, SCRATCH, PLUGINS, CACHE_PLUGINS, ARTIFACTS, CREDENTIALS] {
         make(&at.join(name))?;
     }
-    for name in ["home", "tmp", "facts", "cp"] {
+    for name in ["home", "tmp", "facts"] {
         make(&at.join(SCRATCH).join(name))?;
     }
     let known = match &request.host_keys {
@@ -158,7 +147,15 @@ fn as_ssh_reads_it(key: &SecretString) -> Vec<u8> {
 pub(super) fn is_larger(folder: &Path, bytes: u64, files: usize) -> bool {
     let (mut left, mut sum, mut seen) = (vec![folder.to_owned()], 0_u64, 0_usize);
     while let Some(at) = left.pop() {
-        for entry in fs::read_dir(at).into_iter().flatten().flatten() {
+        let entries = match fs::read_dir(at) {
+            Ok(entries) => entries,
+            // So deep that it has no name any more.
+            Err(error) if Errno::from_raw(error.raw_os_error().unwrap_or_default()) == Errno::ENAMETOOLONG => {
+                return true;
+            }
+            Err(_) => continue,
+        };
+        for entry in entries.flatten() {
             // Not what a link leads to.
             let Ok(about) = entry.metadata() else { continue };
             seen += 1;
@@ -231,9 +228,10 @@ pub(super) fn lock(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether somebody has the lock. To ask takes nothing from anybody.
+/// Whether a supervisor has the lock. To ask takes nothing from anybody, and who only may read the file is none.
 fn is_locked(folder: &Path) -> io::Result<bool> {
     let mut held = whole_file();
+    held.l_type = i16::try_from(libc::F_RDLCK).unwrap_or_default();
     fcntl(lock_file(folder)?, FcntlArg::F_OFD_GETLK(&mut held))?;
     Ok(i32::from(held.l_type) != libc::F_UNLCK)
 }

@@ -94,6 +94,11 @@ impl Installation {
     /// All that is wrong, a line for each fault, which names file, package and versions.
     pub fn inspect(&self) -> Result<Versions, Vec<String>> {
         let mut faults = Vec::new();
+        for hidden in
+            self.hidden.iter().filter(|hidden| hidden.starts_with(&self.tree) || hidden.starts_with(&self.environment))
+        {
+            faults.push(format!("{} is in what runs read: put checkout and environment elsewhere", hidden.display()));
+        }
         if !PATH.split(':').any(|folder| Path::new(folder).join("ssh").is_file()) {
             faults.push("ssh is not on this box, by which nodes are reached: apt-get install openssh-client".into());
         }

@@ -41,6 +41,7 @@ mod mirrors;
 mod output;
 mod processes;
 mod progress;
+mod removal;
 mod request;
 mod runner;
 mod state;

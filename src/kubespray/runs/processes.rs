@@ -1,18 +1,17 @@
-//! The processes of a run: found by what is in their environment, whoever started them and in whichever session they are. A master
-//! of ssh's connections writes its name over its environment, and is found by that.
+//! The processes of a run: found by what is in their environment, whoever started them and in whichever session they are; and by whose
+//! children they are, while the supervisor lives, which is the parent of all of them that lost theirs.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::command::MARK;
 
-/// Most bytes of an environment that are looked at, and of a name.
+/// Most bytes of an environment that are looked at.
 const ENVIRONMENT_MAX: u64 = 256 << 10;
-const NAME_MAX: u64 = 4 << 10;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long processes may take to be gone after SIGKILL: one that is in the kernel, on a disk that hangs, takes its time.
@@ -37,26 +36,14 @@ pub(super) fn signal(pid: i32, began: u64, signal: Signal) -> bool {
     start_time(pid) == Some(began) && pidfd_send_signal(descriptor, signal).is_ok()
 }
 
-/// What tells the processes of a run from others.
-struct Marks {
-    /// In their environment.
-    environment: Vec<u8>,
-    /// What the name of a master of ssh's connections begins with: `ssh: SOCKET [mux]` (`ControlPersist` of ssh_config(5)).
-    master: Vec<u8>,
+/// What tells the processes of a run from others, in their environment.
+fn mark(folder: &Path) -> Vec<u8> {
+    [MARK.as_bytes(), b"=", folder.as_os_str().as_encoded_bytes()].concat()
 }
 
-impl Marks {
-    fn of(folder: &Path) -> Self {
-        let folder = folder.as_os_str().as_encoded_bytes();
-        Self { environment: [MARK.as_bytes(), b"=", folder].concat(), master: [b"ssh: ", folder, b"/"].concat() }
-    }
-
-    fn has(&self, pid: i32) -> bool {
-        // Somebody else's cannot be read, and is none.
-        let environment = read(pid, "environ", ENVIRONMENT_MAX);
-        environment.split(|byte| *byte == 0).any(|entry| entry == self.environment)
-            || (read(pid, "cmdline", NAME_MAX).starts_with(&self.master) && is_mine(pid))
-    }
+fn has(pid: i32, mark: &[u8]) -> bool {
+    // Somebody else's cannot be read, and is none.
+    read(pid, "environ", ENVIRONMENT_MAX).split(|byte| *byte == 0).any(|entry| entry == mark)
 }
 
 fn read(pid: i32, what: &str, most: u64) -> Vec<u8> {
@@ -65,32 +52,66 @@ fn read(pid: i32, what: &str, most: u64) -> Vec<u8> {
     if read.is_ok() { text } else { Vec::new() }
 }
 
-/// Whether a process is of this one's user: a name anybody can give himself.
-fn is_mine(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let effective = uids.and_then(|uids| uids.split_ascii_whitespace().nth(1)?.parse().ok());
-    effective == Some(geteuid().as_raw())
-}
-
 /// The processes of a run but this one.
 pub(super) fn members(folder: &Path) -> Vec<i32> {
-    let (marks, me) = (Marks::of(folder), i32::try_from(std::process::id()).ok());
+    let (mark, me) = (mark(folder), i32::try_from(std::process::id()).ok());
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| Some(*pid) != me && marks.has(*pid)).collect()
+    pids.filter(|pid| Some(*pid) != me && has(*pid, &mark)).collect()
 }
 
 /// Sends a signal to all of them; how many there are.
 fn signal_all(folder: &Path, with: Signal) -> usize {
-    let (found, marks) = (members(folder), Marks::of(folder));
+    let (found, mark) = (members(folder), mark(folder));
     for pid in &found {
         // After its start time is known its number may have become another's: it is looked at again.
-        if let Some(began) = start_time(*pid).filter(|_| marks.has(*pid)) {
+        if let Some(began) = start_time(*pid).filter(|_| has(*pid, &mark)) {
             signal(*pid, began, with);
         }
     }
     found.len()
+}
+
+/// Ends at once whatever came of this process, whatever it made of its environment.
+///
+/// # Errors
+///
+/// When some are there even half a minute after that.
+pub(super) async fn end_descendants() -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let left = descendants(i32::try_from(std::process::id()).unwrap_or_default());
+        if left.is_empty() {
+            return Ok(());
+        }
+        for (pid, began) in left {
+            signal(pid, began, Signal::KILL);
+        }
+        if begun.elapsed() > KILLED {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "a process that it left does not end"));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The processes that came of one and have not ended, each with when it began.
+fn descendants(of: i32) -> Vec<(i32, u64)> {
+    let stat = |pid: i32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut words = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let (state, parent) = (words.next()?.to_owned(), words.next()?.parse::<i32>().ok()?);
+        // One that has ended, and nobody has asked how.
+        (!matches!(state.as_str(), "Z" | "X")).then_some((pid, parent, field(&text)?))
+    };
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let all: Vec<(i32, i32, u64)> = pids.filter_map(stat).collect();
+    let (mut found, mut at) = (vec![(of, 0)], 0);
+    while let Some((parent, _)) = found.get(at).copied() {
+        found.extend(all.iter().filter(|one| one.1 == parent && one.0 != of).map(|one| (one.0, one.2)));
+        at += 1;
+    }
+    found.split_off(1)
 }
 
 /// Ends all processes of a run: with SIGTERM, and with SIGKILL those that are there after `grace`.

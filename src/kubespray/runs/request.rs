@@ -13,7 +13,7 @@ use crate::config::KubesprayConfig;
 
 /// Where programs are that runs start on this box: ssh, sudo.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Longest name of a run: the sockets of ssh are in its folder, and their paths have 107 bytes (unix(7)).
+/// Longest name of a run.
 const ID_MAX: usize = 40;
 /// Most bytes of an inventory: thousands of hosts.
 const INVENTORY_MAX: usize = 8 << 20;

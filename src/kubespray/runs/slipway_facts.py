@@ -8,8 +8,11 @@ import os
 import re
 
 from ansible import constants as C
+from ansible.errors import AnsibleError
+from ansible.executor import task_executor
 from ansible.plugins.cache.jsonfile import CacheModule as JsonFile
 from ansible.plugins.loader import become_loader, connection_loader, shell_loader
+from ansible.vars import manager
 
 DOCUMENTATION = """
 name: slipway_facts
@@ -93,6 +96,17 @@ class CacheModule(JsonFile):
         super().__init__(*args, **kwargs)
         self._kept = OF_MODULES | of_checkout(os.path.dirname(os.environ["ANSIBLE_CONFIG"]))
         self._settings = settings()
+        # The items of a loop that come after one are given its facts, without a cache.
+        for module in (task_executor, manager):
+            if not hasattr(module, "clean_facts"):
+                raise AnsibleError("slipway_facts does not know this version of Ansible: facts of nodes would be any variables")
+            module.clean_facts = self._only_facts(module.clean_facts)
+
+    def _only_facts(self, clean):
+        def cleaned(facts):
+            return {name: fact for name, fact in clean(facts).items() if self._is_kept(name)}
+
+        return cleaned
 
     def _is_kept(self, name):
         return name in self._kept or (str(name).startswith("ansible_") and name not in self._settings)

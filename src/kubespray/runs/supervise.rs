@@ -25,7 +25,7 @@ use super::command::Plan;
 use super::confine::rules;
 use super::folder::{self, CANCELLED, ENDED, LOG, PLAN, STARTED};
 use super::output::{BoundedLog, HEAD};
-use super::processes::{end_all, start_time};
+use super::processes::{end_all, end_descendants, start_time};
 use super::state::{Cause, Ended, Started};
 
 /// How long Ansible has after SIGTERM.
@@ -42,6 +42,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const NICE: i32 = 10;
 /// How much sooner it is ended than others where memory runs out (proc_pid_oom_score_adj(5)).
 const OOM_SCORE: &str = "500";
+/// More capabilities than there are (capabilities(7)).
+const CAPABILITIES: libc::c_ulong = 64;
 /// Bounds of each process of a run (setrlimit(2)): address space and longest file, in bytes; open files.
 const LIMITS: [(Resource, u64); 4] =
     [(Resource::As, 4 << 30), (Resource::Fsize, 4 << 30), (Resource::Nofile, 4096), (Resource::Core, 0)];
@@ -111,7 +113,7 @@ pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
             }
         },
     };
-    let left = end_all(folder, GRACE).await;
+    let left = end_all(folder, GRACE).await.and(end_descendants().await);
     if let Err(error) = &left {
         log.take(format!("\n[slipway: {error}]\n").as_bytes()).ok();
     }
@@ -234,7 +236,7 @@ async fn look_after(
             break timeout(LAST_WORDS, child.wait()).await.unwrap_or_else(|_| too_long());
         }
     };
-    // ssh's connections go on, and have the pipe open.
+    // What it left may have the pipe open.
     end_all(folder, GRACE).await.ok();
     let rest = async {
         while let Ok(length @ 1..) = output.read(&mut piece).await {
@@ -272,5 +274,11 @@ fn confine() {
     // started inherits (capabilities(7)).
     unsafe {
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, none, none, none);
+        // What loses its parent is this one's child, and is found.
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong, none, none, none);
+        // What root's programs would have: those beyond the last one are none.
+        for capability in 0..CAPABILITIES {
+            libc::prctl(libc::PR_CAPBSET_DROP, capability, none, none, none);
+        }
     }
 }

@@ -56,11 +56,8 @@ impl Runs {
     pub fn kubeconfig(&self, id: &RunId) -> Result<Option<SecretString>, RunsError> {
         let file = self.folder(id).join(ARTIFACTS).join(KUBECONFIG);
         // A playbook could have made a link to what is not the cluster's.
-        if fs::symlink_metadata(&file).is_ok_and(|about| !about.is_file()) {
-            let link = io::Error::new(io::ErrorKind::InvalidInput, "is no regular file");
-            return Err(failed(id, "read its kubeconfig")(link));
-        }
-        match files::read_text(&file, KUBECONFIG_MAX) {
+        let text = files::open_itself(&file).and_then(|file| files::within(file, KUBECONFIG_MAX));
+        match text.and_then(|text| String::from_utf8(text).map_err(io::Error::other)) {
             Ok(text) => Ok(Some(text.into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(id, "read its kubeconfig")(error)),
@@ -70,8 +67,8 @@ impl Runs {
     /// A small text that a playbook of our own left, if it is there and one: nodes say what is in it.
     pub fn artifact(&self, id: &RunId, name: &str) -> Option<String> {
         let file = self.folder(id).join(ARTIFACTS).join(name);
-        let is_file = fs::symlink_metadata(&file).is_ok_and(|about| about.is_file());
-        is_file.then(|| files::read_text(&file, ARTIFACT_MAX).ok()).flatten()
+        let text = files::open_itself(&file).and_then(|file| files::within(file, ARTIFACT_MAX)).ok()?;
+        String::from_utf8(text).ok()
     }
 
     /// Removes what a run that is over left of secrets in plain: passwords that kubespray made up and, when it is kept elsewhere, the

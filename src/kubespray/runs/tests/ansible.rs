@@ -278,9 +278,11 @@ async fn only_hosts_of_the_limit_are_touched() {
 
 /// A module that says of itself what it likes, as a machine of somebody's may answer any module, and one that keeps what the checkout keeps.
 const LIES: &str = r#"#!/usr/bin/python3
-import json
+# WANT_JSON
+import json, sys
 facts = {"program": "touch pwned", "ip": "192.0.2.66", "ansible_kernel": "9.9", "services": {"x": {}}, "ansible_connection": "local"}
-print(json.dumps({"changed": False, "ansible_facts": facts}))
+then = json.load(open(sys.argv[1])).get("then")
+print(json.dumps({"changed": False, "ansible_facts": facts, "then": then}))
 "#;
 
 #[tokio::test]
@@ -293,6 +295,8 @@ async fn what_a_node_calls_a_fact_decides_nothing_here() {
   gather_facts: false
   tasks:
     - {name: ask, lies: }
+    - {name: ask in a loop, lies: {then: '{{ program | default(\"unset\") }}'}, loop: [1, 2], register: asked}
+    - {name: nothing comes of that, ansible.builtin.assert: {that: \"asked.results | map(attribute='then') | unique | list == ['unset']\"}}
 - hosts: all
   gather_facts: false
   roles: [runs]
@@ -330,15 +334,16 @@ async fn a_run_sees_nothing_of_the_appliances_and_changes_nothing_beside_its_own
   tasks:
     - name: look around
       ansible.builtin.shell: |
-        for file in {{{{ private }}}} {{{{ other }}}}/plan.json {{{{ other }}}}/private/id /proc/{me}/mem; do
+        for file in {{{{ private }}}} {{{{ other }}}}/plan.json {{{{ other }}}}/private/id /proc/{me}/mem /proc/{me}/environ /proc/{me}/maps; do
           (: <$file) 2>/dev/null && echo read $file
         done
-        for file in ../plan.json ../log ../ended.json {{{{ tree }}}}/cluster.yml {{{{ tree }}}}/new {{{{ private }}}} ../../new; do
-          (echo x >>$file) 2>/dev/null && echo wrote $file
+        for file in ../plan.json ../log ../ended.json {{{{ tree }}}}/cluster.yml {{{{ tree }}}}/new {{{{ private }}}} ../../new /proc/{me}/oom_score_adj /proc/sys/kernel/core_pattern; do
+          (: >>$file) 2>/dev/null && echo wrote $file
         done
         mv ../log ../artifacts/log 2>/dev/null && echo moved the log
         ln -s {{{{ private }}}} ../private/link 2>/dev/null && echo linked
         kill -0 {me} 2>/dev/null && echo reached the appliance
+        grep -q '^CapEff:.*[1-9a-f]' /proc/self/status && echo has capabilities
         cat {{{{ tree }}}}/cluster.yml ../plan.json ../private/inventory /etc/passwd >/dev/null && echo x >../artifacts/mine && echo done
       args: {{chdir: '{{{{ artifacts_dir }}}}/../scratch'}}
       register: seen

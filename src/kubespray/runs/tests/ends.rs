@@ -173,3 +173,27 @@ async fn what_cannot_stand_in_a_setting_is_refused_before_anything_is_written() 
     assert!(place.runs().list().unwrap().is_empty());
     assert!(matches!(Runs::open(Path::new("relative"), supervisor()), Err(RunsError::Path(_))));
 }
+
+#[test]
+fn a_folder_that_is_deeper_than_a_name_is_long_is_too_large_and_is_removed() {
+    use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+
+    let top = tempfile::tempdir().unwrap();
+    let folder = top.path().join("deep");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("file"), "x").unwrap();
+    fs::create_dir(folder.join("closed")).unwrap();
+    fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    std::os::unix::fs::symlink(top.path(), folder.join("link")).unwrap();
+    assert!(!super::super::folder::is_larger(&folder, 1 << 30, 100));
+    let mut at = open(&folder, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for _ in 0..20_000 {
+        mkdirat(&at, "d", Mode::RWXU).unwrap();
+        at = openat(&at, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    drop(at);
+    assert!(super::super::folder::is_larger(&folder, 1 << 30, 1 << 30));
+    super::super::folder::remove(&folder).unwrap();
+    assert!(!folder.exists() && top.path().exists());
+    super::super::folder::remove(&folder).unwrap();
+}
