@@ -48,8 +48,8 @@ pub(super) enum Command {
     /// Print the log of a run
     #[command(after_help = "\
 Examples:
-  slipway kubespray log cluster-20260801-120000                a run on this box
-  slipway kubespray log --provisioning edge --follow           the last run for a cluster, from any desk
+  slipway kubespray log cluster-20260801-120000        a run on this box
+  slipway kubespray log --provisioning edge --follow   the last run for a cluster, from any desk
   slipway kubespray log --software tools --previous")]
     Log(LogOptions),
     /// Have a run once more for a Provisioning or a Software
@@ -64,8 +64,8 @@ Examples:
     /// End a run: its processes have ten seconds
     #[command(after_help = "\
 Examples:
-  slipway kubespray cancel cluster-20260801-120000             a run on this box
-  slipway kubespray cancel --provisioning edge                 the run for a cluster that is under way, from any desk")]
+  slipway kubespray cancel cluster-20260801-120000     a run on this box
+  slipway kubespray cancel --provisioning edge         the run for a cluster, from any desk")]
     Cancel(CancelOptions),
     /// Look after the run whose folder this is; not for use by hand
     #[command(hide = true)]
