@@ -183,7 +183,7 @@ fn a_folder_that_is_deeper_than_a_name_is_long_is_too_large_and_is_removed() {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("file"), "x").unwrap();
     fs::create_dir(folder.join("closed")).unwrap();
-    fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
     std::os::unix::fs::symlink(top.path(), folder.join("link")).unwrap();
     assert!(!super::super::folder::is_larger(&folder, 1 << 30, 100));
     let mut at = open(&folder, OFlags::DIRECTORY, Mode::empty()).unwrap();

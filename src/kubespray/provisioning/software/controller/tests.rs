@@ -85,7 +85,7 @@ impl Node {
             "set -eu; umask 022; mount --make-rprivate /; ssh-keygen -q -t ed25519 -N '' -C '' -f {at}/host; mkdir {at}/top {at}/root; \
              mount -t tmpfs tmpfs {at}/top; mkdir {at}/top/up {at}/top/work; \
              mount -t overlay overlay -o lowerdir=/,upperdir={at}/top/up,workdir={at}/top/work {at}/root; \
-             mkdir -p {at}/root/node; mount --bind {at} {at}/root/node; mount --bind /dev {at}/root/dev; mount --bind /proc {at}/root/proc; \
+             mkdir -p {at}/root/node; mount --bind {at} {at}/root/node; mount --rbind /dev {at}/root/dev; mount --bind /proc {at}/root/proc; \
              cd {at}/root; rm -rf etc/apt/sources.list etc/apt/sources.list.d etc/apt/apt.conf.d var/lib/apt/lists; mkdir -p etc/apt/apt.conf.d var/lib/apt/lists/partial run/sshd; \
              echo 'deb [trusted=yes] file:/node/archive ./' >etc/apt/sources.list; install -m 755 node/kubectl usr/local/bin/kubectl; \
              exec chroot . /usr/sbin/sshd -D -e -f /node/config"
