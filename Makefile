@@ -113,8 +113,6 @@ unit: rust packages ## cargo test; nothing is passed over for want of a tool or 
 	@python3 tests/lab/programs.py kubeadm >/dev/null
 	@python3 tests/lab/tools.py ansible >/dev/null
 	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB)
-	@# Two of these at once would want more of the machine than there is.
-	ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB) --lib -- --ignored --test-threads 1 software::
 
 clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
@@ -134,6 +132,8 @@ cluster: lab rust ## machines that are off become a Kubernetes cluster, which gr
 	@tests/lab/packages lab
 	tests/lab/cluster
 	tests/lab/run kubespray
+	@# Packages on nodes: two of these tests at once would want more of the machine than there is.
+	ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB) --lib -- --ignored --test-threads 1 software::
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab
