@@ -262,7 +262,7 @@ mod tests {
             "\"ConnectionAttempts=1\"",
             "\"StrictHostKeyChecking=yes\"",
             "\"UserKnownHostsFile=/data/kubespray/a-1/known_hosts\"",
-            "\"ControlMaster=auto\"",
+            "\"ControlMaster=no\"",
         ] {
             assert!(ssh.contains(part), "{part} in {ssh}");
         }
