@@ -109,8 +109,9 @@ pub(super) struct RunOptions {
     id: Option<String>,
 }
 
+/// A run: on this box by its name, or from any desk the last one of an object.
 #[derive(clap::Args)]
-pub(super) struct LogOptions {
+struct Which {
     /// Name of the run, on the appliance's box
     #[arg(value_name = "ID", required_unless_present_any = ["provisioning", "software"])]
     id: Option<String>,
@@ -121,24 +122,21 @@ pub(super) struct LogOptions {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "provisioning"])]
     software: Option<String>,
     #[command(flatten)]
-    part: desk::Part,
-    #[command(flatten)]
     server: Server,
 }
 
 #[derive(clap::Args)]
-pub(super) struct CancelOptions {
-    /// Name of the run, on the appliance's box
-    #[arg(value_name = "ID", required_unless_present_any = ["provisioning", "software"])]
-    id: Option<String>,
-    /// The run of this Provisioning, from any desk
-    #[arg(long, value_name = "NAME", conflicts_with = "id")]
-    provisioning: Option<String>,
-    /// The run of this Software, from any desk
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "provisioning"])]
-    software: Option<String>,
+pub(super) struct LogOptions {
     #[command(flatten)]
-    server: Server,
+    part: desk::Part,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(clap::Args)]
+pub(super) struct CancelOptions {
+    #[command(flatten)]
+    which: Which,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -366,24 +364,24 @@ fn list(options: &ConfigFile) -> anyhow::Result<()> {
 }
 
 /// A run on this box.
-fn named(server: &Server, id: Option<&str>) -> anyhow::Result<(Runs, RunId)> {
-    let config = ConfigFile { config: server.config.clone().unwrap_or_else(|| DEFAULT_PATH.into()) }.load()?;
-    let id = id.unwrap_or_default().parse()?;
+fn named(which: &Which) -> anyhow::Result<(Runs, RunId)> {
+    let config = ConfigFile { config: which.server.config.clone().unwrap_or_else(|| DEFAULT_PATH.into()) }.load()?;
+    let id = which.id.as_deref().unwrap_or_default().parse()?;
     become_owner(&config)?;
     Ok((runs(&config)?, id))
 }
 
 fn log(options: &LogOptions) -> anyhow::Result<()> {
-    if let Some(name) = &options.provisioning {
-        return local::block_on(desk::log::<Provisioning>(&options.server, name, &options.part));
+    if let Some(name) = &options.which.provisioning {
+        return local::block_on(desk::log::<Provisioning>(&options.which.server, name, &options.part));
     }
-    if let Some(name) = &options.software {
-        return local::block_on(desk::log::<Software>(&options.server, name, &options.part));
+    if let Some(name) = &options.which.software {
+        return local::block_on(desk::log::<Software>(&options.which.server, name, &options.part));
     }
     if options.part.previous {
         return Err(usage("--previous is for --provisioning and --software"));
     }
-    let (runs, id) = named(&options.server, options.id.as_deref())?;
+    let (runs, id) = named(&options.which)?;
     if let Some(owner) = runs.status(&id)?.owner {
         eprintln!("run {id} for the Provisioning {}", plain(&format!("{}/{}", owner.namespace, owner.name)));
     }
@@ -402,13 +400,13 @@ fn log(options: &LogOptions) -> anyhow::Result<()> {
 }
 
 fn cancel(options: &CancelOptions) -> anyhow::Result<()> {
-    if let Some(name) = &options.provisioning {
-        return local::block_on(desk::cancel::<Provisioning>(&options.server, name));
+    if let Some(name) = &options.which.provisioning {
+        return local::block_on(desk::cancel::<Provisioning>(&options.which.server, name));
     }
-    if let Some(name) = &options.software {
-        return local::block_on(desk::cancel::<Software>(&options.server, name));
+    if let Some(name) = &options.which.software {
+        return local::block_on(desk::cancel::<Software>(&options.which.server, name));
     }
-    let (runs, id) = named(&options.server, options.id.as_deref())?;
+    let (runs, id) = named(&options.which)?;
     local::block_on(async {
         runs.cancel(&id).await?;
         let status = runs.follow(&id, |_| {}).await?;
