@@ -5,7 +5,7 @@
 //! some seconds (the disk refuses, and the queue is full) it is refused. So what was done has a line, and the line is
 //! queued before the answer leaves. When a client goes away in between, the line says that the outcome is unknown.
 //!
-//! *Durability.* Lines are handed to the kernel as they come: a crash of the process loses at most what was queued. The
+//! *Durability.* Lines are handed to the kernel within some milliseconds: a crash of the process loses at most what was queued. The
 //! file is synced every second in which something was written, before it is set aside, and at the end: a power cut loses
 //! at most the last second of lines.
 //!

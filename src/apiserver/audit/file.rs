@@ -16,6 +16,8 @@ use super::room::{RING, Room};
 
 /// Lines written at once.
 const BATCH: usize = 512;
+/// Time for further lines to come, which are written together: each write wakes another thread, and a change alone has a line.
+const GATHER: Duration = Duration::from_millis(10);
 /// Time between two syncs.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Time to the next try after the disk refused.
@@ -40,6 +42,14 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
                 busy = blocking(busy, Log::sync).await;
                 sync_at = None;
                 continue;
+            }
+        }
+        if batch.len() < BATCH {
+            tokio::time::sleep(GATHER).await;
+            while batch.len() < BATCH
+                && let Ok(message) = lines.try_recv()
+            {
+                batch.push(message);
             }
         }
         let (mut lines_taken, mut closing) = (Vec::with_capacity(batch.len()), Vec::new());
@@ -72,7 +82,9 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
         })
         .await;
         let is_little = room.is_little();
-        busy = blocking(busy, move |log| log.write_beyond(&beyond, is_little)).await;
+        if !beyond.is_empty() {
+            busy = blocking(busy, move |log| log.write_beyond(&beyond, is_little)).await;
+        }
         // Only now may their callers have others in their places.
         drop(lines_taken);
         sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
