@@ -54,6 +54,8 @@ struct GraphState {
 struct OwnerRefs {
     /// When: changes are not told in their order.
     revision: u64,
+    /// In which words.
+    ownership: u64,
     owners: Box<[Arc<str>]>,
 }
 
@@ -111,6 +113,9 @@ impl OwnerGraph {
         let key = Key::of(object);
         if !gone && !object.is_owned() && !object.is_ending() {
             self.state().forget(&key, object.revision);
+            return false;
+        }
+        if !gone && !object.is_ending() && self.state().says_the_same(&key, object) {
             return false;
         }
         let meta = object.metadata();
@@ -228,8 +233,18 @@ impl GraphState {
             }
         }
         if !named.is_empty() {
-            self.named.insert(key, OwnerRefs { revision: object.revision, owners: named.into() });
+            let (revision, ownership) = (object.revision, object.ownership());
+            self.named.insert(key, OwnerRefs { revision, ownership, owners: named.into() });
         }
+    }
+
+    /// Whether an object names whom it named when it was last seen, which is noted.
+    fn says_the_same(&mut self, key: &Key, object: &Object) -> bool {
+        let known = self.named.get_mut(key).filter(|known| known.ownership == object.ownership());
+        known.is_some_and(|known| {
+            known.revision = known.revision.max(object.revision);
+            true
+        })
     }
 
     /// Forgets whom an object named before this revision; whether nothing is known that is newer.
@@ -323,6 +338,26 @@ mod tests {
         graph.changed(&waiting, true);
         let state = graph.state();
         assert!(state.of.is_empty() && state.named.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_change_that_names_the_same_owners_concerns_nobody() {
+        let graph = OwnerGraph::default();
+        let at = |revision: u64, uid: &str, owner: Value| {
+            let text = json!({ "metadata": {"uid": uid, "ownerReferences": [owner]} }).to_string();
+            Object::new("/things".into(), "rack".into(), "one".into(), revision, text.as_bytes()).unwrap()
+        };
+        let owner = json!({"uid": "u0"});
+        assert!(graph.changed(&at(1, "u1", owner.clone()), false));
+        all(&graph);
+        assert!(!graph.changed(&at(3, "u1", owner.clone()), false));
+        assert!(all(&graph).0.is_empty());
+        // Told late, and of a former state: it is known better.
+        assert!(graph.changed(&at(2, "u1", json!({"uid": "u9"})), false));
+        assert_eq!((graph.dependents_of("u0").len(), graph.dependents_of("u9").len()), (1, 0));
+        // Whether its owner waits for it is said in other words; or it is another one of that name.
+        assert!(graph.changed(&at(4, "u1", json!({"uid": "u0", "blockOwnerDeletion": true})), false));
+        assert!(graph.changed(&at(5, "u2", json!({"uid": "u0", "blockOwnerDeletion": true})), false));
     }
 
     #[test]

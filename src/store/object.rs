@@ -3,6 +3,7 @@
 //! A parsed object takes five to ten times the memory of its text, so only the text is kept, and that packed. What selectors, tables and
 //! the garbage collection ask of every object at every turn is read once, when the object comes into being.
 
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use siphasher::sip::SipHasher13;
 
 use super::retired::{Mark, Retired};
 use super::text::Text;
@@ -36,6 +38,8 @@ pub struct Object {
     /// Where `apiVersion` and `kind` are in the unpacked text, each with its key and a comma, in the order of the text.
     typing: [Range<usize>; 2],
     owned: bool,
+    /// Of the uid and the references to owners.
+    ownership: u64,
     ending: bool,
     /// What is kept of it unpacked, in bytes.
     unpacked: usize,
@@ -90,6 +94,7 @@ fn member(json: &[u8], key: &str, value: Option<&RawValue>) -> Range<usize> {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Digest {
+    uid: Value,
     labels: Value,
     owner_references: Value,
     deletion_timestamp: Value,
@@ -130,6 +135,9 @@ impl Object {
             labels.filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into()))).collect();
         let owners = digest.owner_references.as_array().map_or(&[][..], Vec::as_slice);
         let owned = !owners.is_empty();
+        let mut hasher = SipHasher13::new();
+        (&digest.uid, owners).hash(&mut hasher);
+        let ownership = hasher.finish();
         let this = namespace.len() + name.len() + OWNER_WEIGHT;
         let unpacked = labels.iter().map(|(key, value)| key.len() + value.len() + LABEL_WEIGHT).sum::<usize>()
             + owners.iter().map(|owner| owner["uid"].as_str().map_or(0, str::len) + this).sum::<usize>();
@@ -147,6 +155,7 @@ impl Object {
             metadata,
             typing,
             owned,
+            ownership,
             ending,
             unpacked,
             retired: Mark::default(),
@@ -237,6 +246,11 @@ impl Object {
     /// Whether it names owners.
     pub fn is_owned(&self) -> bool {
         self.owned
+    }
+
+    /// The same for two objects that are one and name the same owners in the same words.
+    pub fn ownership(&self) -> u64 {
+        self.ownership
     }
 
     /// Whether it is being deleted.
