@@ -108,11 +108,23 @@ pub(super) fn parse_body(headers: &HeaderMap, body: &[u8]) -> Result<Parsed, Api
     }
 }
 
+/// Reads what this process wrote itself: in its JSON nothing occurs twice.
+pub(super) fn parse_own(headers: &HeaderMap, body: &[u8]) -> Result<Parsed, ApiError> {
+    if content_type(headers) != "application/json" {
+        return parse_body(headers, body);
+    }
+    let value = serde_json::from_slice(body).map_err(unrecognized)?;
+    Ok(Parsed { value, duplicates: Vec::new() })
+}
+
 /// Reads JSON. Nesting is bounded by the reader.
 pub(super) fn parse_json(body: &[u8]) -> Result<Parsed, ApiError> {
     check_count(body)?;
-    serde_json::from_slice(body)
-        .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))
+    serde_json::from_slice(body).map_err(unrecognized)
+}
+
+fn unrecognized(error: serde_json::Error) -> ApiError {
+    ApiError::bad_request(format!("the object provided is unrecognized: {error}"))
 }
 
 /// Reads one YAML document.

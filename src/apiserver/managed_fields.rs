@@ -141,6 +141,10 @@ pub(super) fn tracked(
     if entries.is_empty() && old.is_some() {
         return entries;
     }
+    // Slipway's own events, of which a rack has very many: nobody else changes them.
+    if context.identity.is_in_process() && context.resource.core && context.resource.kind == "Event" {
+        return Vec::new();
+    }
     let nothing = empty(context.resource);
     let before = old.map_or(&nothing, |(old, _)| old);
     with_types(context, |types| {

@@ -190,7 +190,14 @@ pub(super) async fn read<T>(
 
 /// The object of a body and what is to be warned of.
 async fn of_body(context: &RequestContext<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
-    let parsed = read(context, body, || parse_body(context.headers, body)).await?;
+    let parse = || {
+        if context.identity.is_in_process() {
+            body::parse_own(context.headers, body)
+        } else {
+            parse_body(context.headers, body)
+        }
+    };
+    let parsed = read(context, body, parse).await?;
     let mut warnings = Warnings::new(context, RejectionStyle::Object);
     warnings.duplicates(&parsed.duplicates)?;
     let mut value = parsed.value;

@@ -105,6 +105,21 @@ impl Set {
         }
     }
 
+    /// Whether a path is in both.
+    pub fn meets(&self, other: &Self) -> bool {
+        zip(&self.nodes, &other.nodes)
+            .any(|pair| matches!(pair, (Some(a), Some(b)) if a.member && b.member || a.below.meets(&b.below)))
+    }
+
+    /// Whether every path of the other is in this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        zip(&self.nodes, &other.nodes).all(|pair| match pair {
+            (Some(a), Some(b)) => (a.member || !b.member) && a.below.covers(&b.below),
+            (None, Some(b)) => !b.member && b.below.is_empty(),
+            (_, None) => true,
+        })
+    }
+
     /// Paths in either.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {

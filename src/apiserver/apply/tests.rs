@@ -346,3 +346,24 @@ fn managers_of_versions_that_are_gone_are_forgotten() {
     rules.apply("b", false, json!({"n": 2})).unwrap();
     assert_eq!((rules.owned("a"), rules.live["spec"].clone()), (Value::Null, json!({"n": 2, "s": "x"})));
 }
+
+#[test]
+fn sets_know_whether_they_meet_and_cover_others() {
+    let set = |paths: &[&[&str]]| Set::of_fields(paths);
+    let all = set(&[&["spec"], &["spec", "a"], &["spec", "b", "c"]]);
+    for (other, meets, covers) in [
+        (set(&[]), false, true),
+        (set(&[&["spec"]]), true, true),
+        (set(&[&["spec", "a"], &["spec", "b", "c"]]), true, true),
+        // On the way to a member, and none.
+        (set(&[&["spec", "b"]]), false, false),
+        (set(&[&["spec", "a"], &["status"]]), true, false),
+        (set(&[&["spec", "b", "c", "d"]]), false, false),
+    ] {
+        assert_eq!((all.meets(&other), all.covers(&other)), (meets, covers), "{other:?}");
+        assert_eq!(
+            (all.meets(&other), all.covers(&other)),
+            (!all.intersection(&other).is_empty(), other.difference(&all).is_empty())
+        );
+    }
+}

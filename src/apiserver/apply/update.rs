@@ -156,9 +156,9 @@ impl Types<'_> {
         let mut versions: Vec<(String, (Comparison, Set))> = vec![(self.api_version.to_owned(), first)];
         let mut conflicts = Conflicts::default();
         let mut changed: Vec<Entry> = Vec::with_capacity(managers.len());
-        for entry in managers.iter() {
+        for mut entry in std::mem::take(managers) {
             if own.is_some_and(|own| own.is(&entry.manager)) {
-                changed.push(entry.clone());
+                changed.push(entry);
                 continue;
             }
             let version = &entry.manager.api_version;
@@ -180,8 +180,10 @@ impl Types<'_> {
             if !force {
                 taken.each(|path| conflicts.add(&entry.manager, path));
             }
-            let fields = entry.fields.difference(&taken).difference(&compared.removed);
-            changed.push(Entry { fields, ..entry.clone() });
+            if !taken.is_empty() || entry.fields.meets(&compared.removed) {
+                entry.fields = entry.fields.difference(&taken).difference(&compared.removed);
+            }
+            changed.push(entry);
         }
         if !conflicts.found.is_empty() {
             return Err(conflicts.found);
@@ -237,7 +239,9 @@ pub fn updated(
         let time = (subresource != "scale").then_some(now);
         match managers.iter_mut().find(|entry| entry.manager.is(&manager)) {
             Some(entry) => {
-                entry.fields = entry.fields.union(&fields);
+                if !entry.fields.covers(&fields) {
+                    entry.fields = entry.fields.union(&fields);
+                }
                 entry.time = time;
             }
             None => managers.push(Entry { manager, time, fields }),
