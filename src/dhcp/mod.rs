@@ -24,6 +24,7 @@ mod life;
 mod log;
 mod log_rate_limit;
 mod metrics;
+mod mirror;
 mod netboot;
 mod network;
 mod network_leases;
@@ -52,7 +53,7 @@ mod write_batch;
 
 pub use bind::{BindError, unserved};
 pub use interface::{Interface, interface_address, interfaces};
-pub use leases::{Leases, LoadError, lease_owner, rank};
+pub use leases::{Leases, LoadError, check_entry, lease_owner, rank};
 pub use life::{DhcpService, module};
 pub use networks::{Networks, Site};
 pub use publish::LeaseViews;

@@ -3,31 +3,23 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::judge::Verdict;
 use super::spec::{named, spec_of};
 use super::{Networks, is_of_file};
-use crate::api::slipway::{Network, NetworkSpec, NetworkStatus};
+use crate::api::slipway::{Network, NetworkStatus};
 use crate::config::{NetworkConfig, NetworkMode};
 use crate::dhcp::leases::unix_now;
+use crate::dhcp::mirror::{self, Mirror, Write};
 use crate::dhcp::network_leases::NetworkLeases;
-use crate::dhcp::publish::MANAGER;
-
-/// How often it is looked whether a status is out of date. How full a pool is changes all the time.
-const LOOK: Duration = Duration::from_secs(10);
-/// Until a look is made again that failed.
-const RETRY: Duration = Duration::from_secs(5);
-/// How long the writing of an object may take.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// What is told of a condition: status, reason, message.
 type Told = (&'static str, &'static str, String);
@@ -99,26 +91,10 @@ fn status(object: &Network, said: Said, now: Timestamp) -> NetworkStatus {
     }
 }
 
-/// A change of an object.
-#[derive(Debug, PartialEq)]
-enum Write {
-    Spec(String, NetworkSpec),
-    Status(String, NetworkStatus),
-    Gone(String),
-}
+impl Mirror for Networks {
+    type Object = Network;
 
-/// An object was not written.
-#[derive(Debug, thiserror::Error)]
-enum WriteError {
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-    #[error("the API server did not answer within {} s", DEADLINE.as_secs())]
-    Deadline,
-}
-
-impl Networks {
-    /// What is to be written: objects, statuses, and names of objects that are to go.
-    fn due(&self, now: Timestamp) -> Vec<Write> {
+    fn due(&self, now: Timestamp) -> Vec<Write<Network>> {
         let file: HashMap<_, _> = named(self.file()).into_iter().collect();
         let served = self.leases().networks();
         let mut former: HashMap<String, usize> = HashMap::new();
@@ -130,7 +106,7 @@ impl Networks {
         for (name, config) in &file {
             let spec = spec_of(config);
             if known.objects.get(name).is_none_or(|object| is_of_file(object) && object.spec != spec) {
-                writes.push(Write::Spec(name.clone(), spec));
+                writes.push(Write::Spec(Network::new(name, spec)));
             }
         }
         for (name, object) in &known.objects {
@@ -159,12 +135,22 @@ impl Networks {
             };
             let status = status(object, said, now);
             if object.status.as_ref() != Some(&status) {
-                writes.push(Write::Status(name.clone(), status));
+                let fields = json!({
+                    "server": status.server,
+                    "poolAddresses": status.pool_addresses,
+                    "leased": status.leased,
+                    "declined": status.declined,
+                    "notRenewed": status.not_renewed,
+                    "conditions": status.conditions,
+                });
+                writes.push(Write::Status(name.clone(), fields));
             }
         }
         writes
     }
+}
 
+impl Networks {
     /// Keeps the objects until told to stop, from the first time that they are judged.
     pub(in crate::dhcp) async fn keep(
         self,
@@ -172,75 +158,20 @@ impl Networks {
         client: Client,
         shutdown: CancellationToken,
     ) {
-        let api: Api<Network> = Api::all(client);
-        let mut served = self.leases().set().served();
-        let mut failing = false;
+        let served = mirror::changes(self.leases().set().served());
         tokio::select! {
             () = shutdown.cancelled() => return,
             listed = judged.wait_for(|judged| *judged > 0) => if listed.is_err() { return },
         }
-        loop {
-            let pause = match self.write(&api).await {
-                Ok(()) => {
-                    failing = false;
-                    LOOK
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot write Network objects: trying again");
-                    }
-                    RETRY
-                }
-            };
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-                _ = judged.changed(), if !failing => {}
-                _ = served.changed(), if !failing => {}
-            }
-        }
-    }
-
-    /// Writes what is due. One that cannot be written keeps no other from it.
-    async fn write(&self, api: &Api<Network>) -> Result<(), WriteError> {
-        let parameters = PatchParams::apply(MANAGER).force();
-        let mut result = Ok(());
-        for write in self.due(Timestamp::now()) {
-            let call = async {
-                match &write {
-                    Write::Spec(name, spec) => {
-                        let object = Network::new(name, spec.clone());
-                        api.patch(name, &parameters, &Patch::Apply(object)).await.map(drop)
-                    }
-                    Write::Status(name, status) => {
-                        let patch: Value = json!({ "status": {
-                            "server": status.server,
-                            "poolAddresses": status.pool_addresses,
-                            "leased": status.leased,
-                            "declined": status.declined,
-                            "notRenewed": status.not_renewed,
-                            "conditions": status.conditions,
-                        }});
-                        api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
-                    }
-                    Write::Gone(name) => api.delete(name, &DeleteParams::default()).await.map(drop),
-                }
-            };
-            match tokio::time::timeout(DEADLINE, call).await {
-                // It went meanwhile.
-                Ok(Err(kube::Error::Api(error))) if error.code == 404 => {}
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => result = Err(error.into()),
-                Err(_) => return Err(WriteError::Deadline),
-            }
-        }
-        result
+        let wakes = stream::select(mirror::changes(judged).boxed(), served.boxed());
+        mirror::keep(&self, client, wakes, shutdown).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::slipway::NetworkSpec;
 
     fn config(mode: &str) -> NetworkConfig {
         toml::from_str(&format!("name = 'a'\ninterface = 'e0'\nsubnet = '10.0.0.0/24'\nmode = '{mode}'")).unwrap()

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::judge::Verdict;
@@ -17,15 +15,9 @@ use crate::api::MacAddress;
 use crate::api::slipway::{RESERVATION_OF_FILE, Reservation, ReservationSpec, ReservationStatus};
 use crate::apiserver::{AdmissionRequest, FieldError};
 use crate::config::NetworkMode;
-use crate::dhcp::publish::{MANAGER, expiry};
+use crate::dhcp::mirror::{self, Mirror, Write};
+use crate::dhcp::publish::expiry;
 use crate::dhcp::table::LeaseState;
-
-/// How often the objects are looked at when nothing changed: whether an address is in use changes by itself.
-const LOOK: Duration = Duration::from_secs(10);
-/// Until a look is made again that failed.
-const RETRY: Duration = Duration::from_secs(5);
-/// How long a look may take for each object.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Reservations of the configuration are changed there.
 ///
@@ -119,15 +111,18 @@ impl Reservations {
         });
         holder.flatten()
     }
+}
 
-    /// What is to be written: objects, statuses, and names of objects that are to go.
-    fn due(&self, now: Timestamp) -> Vec<Write> {
+impl Mirror for Reservations {
+    type Object = Reservation;
+
+    fn due(&self, now: Timestamp) -> Vec<Write<Reservation>> {
         let of_file = self.of_file();
         let known = self.known();
         let mut writes = Vec::new();
         for (name, (spec, _)) in &of_file {
             if known.objects.get(name).is_none_or(|object| object.spec != *spec) {
-                writes.push(Write::Spec(name.clone(), spec.clone()));
+                writes.push(Write::Spec(Reservation::new(name, spec.clone())));
             }
         }
         for (name, object) in &known.objects {
@@ -145,86 +140,25 @@ impl Reservations {
             };
             let status = with_condition(object, status(verdict, is_of_file(name), in_use), now);
             if object.status.as_ref() != Some(&status) {
-                writes.push(Write::Status(name.clone(), status));
+                let fields = json!({ "network": status.network, "conditions": status.conditions });
+                writes.push(Write::Status(name.clone(), fields));
             }
         }
         writes
     }
+}
 
-    /// Keeps the objects until told to stop.
+impl Reservations {
+    /// Keeps the objects until told to stop, from the first time that they are judged.
     pub(in crate::dhcp) async fn keep(self, client: Client, shutdown: CancellationToken) {
-        let api: Api<Reservation> = Api::all(client);
         let mut judged = self.0.judged.subscribe();
-        let mut failing = false;
         tokio::select! {
             () = shutdown.cancelled() => return,
             // The sender is in `self`.
             _ = judged.wait_for(|judged| *judged > 0) => {}
         }
-        loop {
-            let pause = match self.write(&api).await {
-                Ok(()) => {
-                    failing = false;
-                    LOOK
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot write the status of Reservations: trying again");
-                    }
-                    RETRY
-                }
-            };
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-                _ = judged.changed(), if !failing => {}
-            }
-        }
+        mirror::keep(&self, client, mirror::changes(judged), shutdown).await;
     }
-
-    async fn write(&self, api: &Api<Reservation>) -> Result<(), WriteError> {
-        let parameters = PatchParams::apply(MANAGER).force();
-        for write in self.due(Timestamp::now()) {
-            let call = async {
-                match &write {
-                    Write::Spec(name, spec) => {
-                        let object = Reservation::new(name, spec.clone());
-                        api.patch(name, &parameters, &Patch::Apply(object)).await.map(drop)
-                    }
-                    Write::Status(name, status) => {
-                        let patch: Value =
-                            json!({ "status": { "network": status.network, "conditions": status.conditions } });
-                        api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
-                    }
-                    Write::Gone(name) => api.delete(name, &DeleteParams::default()).await.map(drop),
-                }
-            };
-            match tokio::time::timeout(DEADLINE, call).await {
-                // It went meanwhile.
-                Ok(Err(kube::Error::Api(error))) if error.code == 404 => {}
-                Ok(written) => written?,
-                Err(_) => return Err(WriteError::Deadline),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A change of an object.
-#[derive(Debug, PartialEq)]
-enum Write {
-    Spec(String, ReservationSpec),
-    Status(String, ReservationStatus),
-    Gone(String),
-}
-
-/// An object was not written.
-#[derive(Debug, thiserror::Error)]
-enum WriteError {
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-    #[error("the API server did not answer within {} s", DEADLINE.as_secs())]
-    Deadline,
 }
 
 #[cfg(test)]
