@@ -30,6 +30,8 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 /// Lines about the socket's faults in ten seconds. Clients' faults the log itself rations.
 const FAULT_LINES: u32 = 20;
 const FAULT_STRETCH: Duration = Duration::from_secs(10);
+/// Packets from other ports that a transfer answers: more than a confused client sends.
+const MISDIRECTED: u32 = 8;
 /// Packets that are no request of ours are answered at most this often in an interval of ten seconds.
 const REFUSALS: u32 = 1000;
 
@@ -332,7 +334,7 @@ async fn serve(
     transfer_socket.send(&mut out).await?;
     let alarm = tokio::time::sleep_until(transfer.deadline().into());
     tokio::pin!(alarm);
-    let mut strange = [0; 16];
+    let (mut strange, mut misdirected) = ([0; 16], 0);
     let end = loop {
         // The alarm is not moved at every packet: when it rings early, it is set again.
         let progress = tokio::select! {
@@ -357,7 +359,11 @@ async fn serve(
                 alarm.as_mut().reset(transfer.deadline().into());
                 progress
             }
-            Ok((_, stranger)) = strangers.recv_from(&mut strange) => {
+            Ok((length, stranger)) = strangers.recv_from(&mut strange) => {
+                if misdirected >= MISDIRECTED || !is_misdirected(&strange[..length]) {
+                    continue;
+                }
+                misdirected += 1;
                 let mut packet = Vec::new();
                 error(&mut packet, ErrorCode::UnknownTransfer, "unknown transfer ID");
                 // Best effort; it must not disturb the transfer (RFC 1350 section 4).
@@ -386,6 +392,12 @@ fn listen(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
         debug!(error = %cause, "cannot enlarge the TFTP receive buffer");
     }
     Ok(socket)
+}
+
+/// Whether a packet is of a transfer, so that its sender is to be told that it is not of this one (RFC 1350 section 4). An ERROR
+/// is never answered: two servers would go on telling each other for ever.
+fn is_misdirected(packet: &[u8]) -> bool {
+    matches!(packet, [0, 3 | 4, _, _, ..])
 }
 
 /// The next packet, its sender, and the address to answer from with port 0. `None` for one that must not be answered.

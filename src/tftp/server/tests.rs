@@ -321,3 +321,18 @@ async fn a_known_host_gets_its_program_while_strangers_hold_all_they_can() {
     .await;
     server.stop().await;
 }
+
+#[test]
+fn only_packets_of_a_transfer_are_told_that_they_are_of_another_one() {
+    for (packet, answered) in [
+        (&[0, 4, 0, 1][..], true),
+        (&[0, 3, 0, 1, 7], true),
+        (&[0, 5, 0, 5, 0], false),
+        (&[0, 4, 0], false),
+        (&[0, 6, 0, 0], false),
+        (b"junk", false),
+        (&[], false),
+    ] {
+        assert_eq!(is_misdirected(packet), answered, "{packet:?}");
+    }
+}
