@@ -19,6 +19,7 @@ use crate::api::Kind;
 use crate::api::metal3::ANNOTATION_PAUSED;
 use crate::apiserver;
 use crate::config::DataDir;
+use crate::dhcp;
 use crate::log::escaped;
 use crate::pki::Kept;
 use crate::store::{NewStore, Object, StoreOptions};
@@ -208,6 +209,8 @@ impl Gathered {
                 }
             }
             Item::Entry { table, key, value } => {
+                dhcp::check_entry(&table, &key, &value)
+                    .with_context(|| format!("the DHCP lease in its line {} cannot be read", self.lines))?;
                 if let Some(store) = store {
                     store.entry(&table, &key, &value)?;
                 }
@@ -464,6 +467,23 @@ mod tests {
         assert!(take("one/more", "a").unwrap_err().to_string().contains("kinds"));
         assert_eq!((gathered.under_way.names.len(), gathered.under_way.more), (NAMED, 30));
         assert_eq!(gathered.under_way.names[0], "n/h\\u001b0");
+    }
+
+    #[test]
+    fn a_lease_with_which_no_appliance_would_start_is_none_of_a_whole_backup() {
+        let header = header();
+        let entry = |table: &str, value: &'static [u8]| Item::Entry {
+            table: table.into(),
+            key: vec![10, 0, 0, 1].into(),
+            value: value.into(),
+        };
+        let mut gathered = Gathered::default();
+        let mut take = |item| gathered.take(&header, item, None, &mut |_, _| {});
+        take(entry("discovery", &[255])).unwrap();
+        for bad in [&[255][..], &[], &[1, 9]] {
+            let error = take(entry("leases", bad)).unwrap_err();
+            assert!(error.to_string().contains("the DHCP lease in its line"), "{error:#}");
+        }
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub const PASSPHRASE_MIN: usize = 12;
 /// Largest key or passphrase file, in bytes.
 const KEY_FILE_MAX: u64 = 64 << 10;
 
+/// Bytes of a file's start that are looked at first: age's header for a passphrase is in them.
+const START: u64 = 4096;
+
 const AGE: &[u8] = b"age-encryption.org/";
 const AGE_ARMOR: &[u8] = b"-----BEGIN AGE";
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -276,8 +279,13 @@ pub fn open<'r>(
     ask: impl FnOnce(Needed) -> anyhow::Result<Unlock>,
 ) -> Result<Box<dyn Read + 'r>, OpenError> {
     let mut start = Vec::new();
-    input.by_ref().take(AGE.len() as u64).read_to_end(&mut start)?;
-    let encrypted = start == AGE;
+    input.by_ref().take(START).read_to_end(&mut start)?;
+    let encrypted = start.starts_with(AGE);
+    if encrypted && let Some(factor) = work_factor(&start).filter(|factor| *factor > WORK_MAX.into()) {
+        return Err(OpenError::Damaged(format!(
+            "its passphrase is to be worked on for 2^{factor} rounds, and 2^{WORK_MAX} are taken"
+        )));
+    }
     if start.starts_with(AGE_ARMOR) {
         return Err(OpenError::Armored);
     }
@@ -308,6 +316,14 @@ pub fn open<'r>(
         (error, _) => OpenError::Damaged(error.to_string().lines().next().unwrap_or_default().to_owned()),
     })?;
     unpacked(BufReader::new(plain))
+}
+
+/// The work factor of a file for a passphrase, by its header (<https://age-encryption.org/v1>). It is looked at before age does,
+/// which does not stand every number in it.
+fn work_factor(header: &[u8]) -> Option<u64> {
+    let stanza = header.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"-> scrypt "))?;
+    let factor = std::str::from_utf8(stanza).ok()?.split(' ').nth(1)?;
+    Some(factor.parse().unwrap_or(u64::MAX))
 }
 
 /// Unpacks what is packed.
@@ -380,6 +396,18 @@ mod tests {
             assert!(open(&changed).is_err(), "byte {at}");
         }
         assert!(open(&[&file[..], b"x"].concat()).is_err());
+    }
+
+    #[test]
+    fn a_passphrase_that_would_take_for_ever_is_not_worked_on() {
+        let file = sealed(&Seal::Passphrase("correct horse battery".to_owned().into()));
+        let end = file.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0;
+        assert_eq!(&file[end - 3..end], format!(" {WORK}").as_bytes());
+        for factor in ["21", "63", "99999999999999999999", "x"] {
+            let changed = [&file[..end - 2], factor.as_bytes(), &file[end..]].concat();
+            let error = opened(&changed, |_| panic!("nobody is asked")).unwrap_err();
+            assert!(error.contains("and 2^20 are taken"), "{factor}: {error}");
+        }
     }
 
     #[test]
