@@ -63,6 +63,9 @@ fn binding(name: &str, groups: &[&str]) -> Seed {
     ("clusterrolebindings", binding)
 }
 
+/// Group and plural of a kind that has the token in its spec by which a machine joins its cluster: whoever has that can be a node.
+const HOLDS_TOKENS: (&str, &str) = ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs");
+
 /// Every default for the kinds of a registry: Slipway's own kinds are in `view`, `edit` and `admin`.
 pub fn all(registry: &Registry) -> Vec<Seed> {
     use super::kinds::{AUTHENTICATION, AUTHORIZATION};
@@ -88,7 +91,12 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         let (group, plural) = (resource.group.as_str(), resource.plural.as_str());
         let status = format!("{plural}/status");
         let both = [plural, status.as_str()];
-        view.push(rule(READ, group, if resource.status { &both } else { &both[..1] }));
+        let reads = rule(READ, group, if resource.status { &both } else { &both[..1] });
+        if HOLDS_TOKENS == (group, plural) {
+            edit.push(reads)
+        } else {
+            view.push(reads)
+        }
         match resource.policy {
             StoragePolicy::Durable => edit.push(rule(WRITE, group, &[plural])),
             StoragePolicy::Administrative | StoragePolicy::Internal | StoragePolicy::View | StoragePolicy::Review => {}
@@ -254,6 +262,8 @@ mod tests {
             ("patch", "slipway.dev", "networks", false, false),
             ("delete", "slipway.dev", "networks", false, false),
             ("get", "", "secrets", false, true),
+            ("get", "bootstrap.cluster.x-k8s.io", "kubeadmconfigs", false, true),
+            ("get", "bootstrap.cluster.x-k8s.io", "kubeadmconfigtemplates", true, false),
             ("get", GROUP, "roles", false, false),
             ("create", GROUP, "rolebindings", false, false),
         ] {

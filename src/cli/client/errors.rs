@@ -47,6 +47,11 @@ impl RequestError {
         causes.iter().any(|cause| cause.reason == "FieldManagerConflict")
     }
 
+    /// Whether the caller may not do it.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 403)
+    }
+
     /// Whether a revision is too old to go on from.
     pub(super) fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410)

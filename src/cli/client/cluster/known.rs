@@ -53,8 +53,8 @@ pub(super) struct Known {
     pub types: Types,
     pub cluster: Value,
     pub all: Vec<Value>,
-    /// Of which revision the list of each kind is.
-    revisions: Vec<String>,
+    /// Of which revision the list of each kind is; none of one that the caller may not read.
+    revisions: Vec<Option<String>>,
 }
 
 impl Known {
@@ -98,12 +98,22 @@ impl Known {
                 }));
                 Ok(())
             };
-            revisions.push(session.pages(&of.path(Some(&session.namespace), None), &[], request::JSON, each).await?);
+            let path = of.path(Some(&session.namespace), None);
+            match session.pages(&path, &[], request::JSON, each).await {
+                Ok(revision) => revisions.push(Some(revision)),
+                // It has the tokens by which machines join: who may only look has a tree without it.
+                Err(error) if *kind == "KubeadmConfig" && is_forbidden(&error) => revisions.push(None),
+                Err(error) => return Err(error),
+            }
         }
         (self.all, self.revisions) = (all, revisions);
         let found = self.all.iter().find(|object| object["kind"] == "Cluster" && tree::name(object) == name);
         Ok(found.cloned().map(|cluster| self.cluster = cluster).is_some())
     }
+}
+
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<RequestError>().is_some_and(RequestError::is_forbidden)
 }
 
 /// Waits until anything of a cluster's kinds changed since it was read. Not longer than a while: a watch may have ended without a
@@ -112,6 +122,7 @@ pub(super) async fn next_change(session: &Session, known: &Known, deadline: Inst
     let mut changes = SelectAll::new();
     let kinds = KINDS.iter().filter(|(_, kind)| *kind != "Image");
     for ((_, kind), revision) in kinds.zip(&known.revisions) {
+        let Some(revision) = revision else { continue };
         let path = type_of(&known.types, kind)?.path(Some(&session.namespace), None);
         match session.watch(&path, &[("resourceVersion", revision)], request::METADATA).await {
             Ok(events) => changes.push(Box::pin(events)),
