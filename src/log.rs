@@ -7,9 +7,9 @@
 //! - Nobody fills the log. A line that says who brought it about, in a field `peer`, `host` or `mac`, is rationed by him
 //!   ([`ration`]); what was left out is told in one line.
 
-use std::fmt;
+use std::{fmt, io};
 
-use tracing::Subscriber;
+use tracing::{Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{FilterExt, filter_fn};
@@ -19,13 +19,15 @@ use tracing_subscriber::layer::{Filter, SubscriberExt};
 
 use crate::config::LogFormat;
 
+mod background;
 mod escape;
 mod journal;
 mod level;
 mod ration;
 
+pub use background::{LogWriter, in_background};
 pub use escape::{clean, escape_all, escaped, escaped_lines, is_safe};
-pub use journal::{Journal, has_stderr};
+pub use journal::{Journal, JournalSocket, has_stderr};
 pub use level::{LevelHandle, adjustable, filter};
 pub use ration::Ration;
 
@@ -72,18 +74,23 @@ where
 }
 
 /// What writes the log to the journal.
-pub fn to_journal(
+pub fn to_journal<W>(
     filter: impl Layer<Registry> + Send + Sync,
-    journal: Journal,
+    journal: Journal<W>,
     ration: Ration,
-) -> Box<dyn Subscriber + Send + Sync> {
+) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: io::Write + Clone + Send + Sync + 'static,
+{
     Box::new(tracing_subscriber::registry().with(filter).with(journal.with_filter(shown(ration))))
 }
 
 /// Which lines there are. No spans: they are the libraries' own (kube's controllers open one around all that they do), and
-/// an event names what it is about itself.
+/// an event names what it is about itself. Nor what kube warns of an answer that it cannot read, which is all of that answer: the
+/// error that it returns is told by who asked.
 fn shown<S: Subscriber>(ration: Ration) -> impl Filter<S> + Send + Sync + 'static {
-    ration.and(filter_fn(|metadata| metadata.is_event()))
+    let is_an_answer = |metadata: &Metadata<'_>| metadata.target() == "kube_client::client";
+    ration.and(filter_fn(move |metadata| metadata.is_event() && !is_an_answer(metadata)))
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::common::ConfigFile;
 use crate::appliance::{self, LogControl, checks};
 use crate::config::{Config, LogFormat};
-use crate::log::{self, Journal, Ration};
+use crate::log::{self, Journal, JournalSocket, LogWriter, Ration};
 
 pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
     appliance::install_tls_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (config, faults) = runtime.block_on(checks::load(&options.config))?;
-    let control = set_up_log(&config)?;
+    // To the end: what is said last is written, too.
+    let (control, _log) = set_up_log(&config)?;
     faults.iter().for_each(|fault| tracing::error!("{}", fault.text));
     let outcome = runtime.block_on(Box::pin(appliance::run(config, control)));
     // A thread that a disk or a lock still holds is not waited for.
@@ -22,7 +23,7 @@ pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
     outcome
 }
 
-fn set_up_log(config: &Config) -> anyhow::Result<LogControl> {
+fn set_up_log(config: &Config) -> anyhow::Result<(LogControl, LogWriter)> {
     let environment = std::env::var("SLIPWAY_LOG").ok();
     let level = environment.as_ref().unwrap_or(&config.log.level);
     let key = if environment.is_some() { "SLIPWAY_LOG in the environment" } else { "log.level" };
@@ -30,21 +31,31 @@ fn set_up_log(config: &Config) -> anyhow::Result<LogControl> {
     let (filter, level) = log::adjustable(filter);
     let ration = Ration::default();
     let format = config.log.format;
-    match journal(format)? {
-        Some(journal) => log::to_journal(filter, journal, ration.clone()).init(),
+    let writer = match journal(format)? {
+        Some(journal) => {
+            let (entries, writer) = log::in_background(journal, &ration);
+            log::to_journal(filter, Journal::new(entries), ration.clone()).init();
+            writer
+        }
         None => {
             let colours = std::io::stderr().is_terminal();
-            log::subscriber(filter, format, colours, std::io::stderr, ration.clone()).init();
+            let (lines, writer) = log::in_background(std::io::stderr(), &ration);
+            log::subscriber(filter, format, colours, lines, ration.clone()).init();
+            writer
         }
-    }
-    Ok(LogControl { ration, level: environment.is_none().then_some(level) })
+    };
+    Ok((LogControl { ration, level: environment.is_none().then_some(level) }, writer))
 }
 
 /// The journal, when lines go there.
-fn journal(format: LogFormat) -> anyhow::Result<Option<Journal>> {
+fn journal(format: LogFormat) -> anyhow::Result<Option<JournalSocket>> {
     match format {
-        LogFormat::Auto if log::has_stderr(std::env::var("JOURNAL_STREAM").ok().as_deref()) => Ok(Journal::open().ok()),
-        LogFormat::Journal => Journal::open().map(Some).context("log.format is journal, and there is no journal here"),
+        LogFormat::Auto if log::has_stderr(std::env::var("JOURNAL_STREAM").ok().as_deref()) => {
+            Ok(JournalSocket::open().ok())
+        }
+        LogFormat::Journal => {
+            JournalSocket::open().map(Some).context("log.format is journal, and there is no journal here")
+        }
         LogFormat::Auto | LogFormat::Text | LogFormat::Json => Ok(None),
     }
 }

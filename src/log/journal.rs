@@ -4,7 +4,7 @@
 //! place to escape them. One datagram is one line. A line that the journal does not take goes to standard error.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -34,13 +34,13 @@ fn names(stream: Option<&str>, device: u64, inode: u64) -> bool {
         .is_some_and(|(of, at)| of.parse() == Ok(device) && at.parse() == Ok(inode))
 }
 
-/// The journal of this machine.
-pub struct Journal {
+/// The way to the journal of this machine: each write is an entry.
+pub struct JournalSocket {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-impl Journal {
+impl JournalSocket {
     /// # Errors
     ///
     /// When no journal listens here.
@@ -56,7 +56,36 @@ impl Journal {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Journal {
+impl io::Write for JournalSocket {
+    fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
+        if self.socket.send_to(entry, &self.path).is_err() {
+            // The journal reads the priority in front (sd-daemon(3)). That nobody hears this either cannot be told.
+            let value = |name: &str| {
+                let fields = entry.split(|byte| *byte == b'\n');
+                fields.filter_map(|field| field.strip_prefix(name.as_bytes())).next().unwrap_or_default()
+            };
+            let text = [b"<", value("PRIORITY="), b">", value("MESSAGE="), b"\n"].concat();
+            io::stderr().write_all(&text).ok();
+        }
+        Ok(entry.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The journal's entries, each written at once into `W`.
+pub struct Journal<W>(W);
+
+impl<W> Journal<W> {
+    /// Written there.
+    pub fn new(entries: W) -> Self {
+        Self(entries)
+    }
+}
+
+impl<S: Subscriber, W: io::Write + Clone + 'static> Layer<S> for Journal<W> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
         let mut line = Line { target: metadata.target().to_owned(), ..Line::default() };
@@ -73,12 +102,8 @@ impl<S: Subscriber> Layer<S> for Journal {
         for (name, value) in &line.fields {
             put(&mut entry, name, value, LONGEST_VALUE);
         }
-        if self.socket.send_to(entry.as_bytes(), &self.path).is_err() {
-            // The journal reads the priority in front (sd-daemon(3)). That nobody hears this either cannot be told.
-            let mut text = format!("<{priority}>");
-            put_value(&mut text, &message, LONGEST);
-            io::stderr().write_all(text.as_bytes()).ok();
-        }
+        // It counts what it does not take.
+        self.0.clone().write_all(entry.as_bytes()).ok();
     }
 }
 

@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, warn};
+use tracing_appender::non_blocking::ErrorCounter;
 use tracing_subscriber::layer::{Context, Filter};
 
 use crate::api::MacAddress;
@@ -45,11 +47,20 @@ struct Shared {
     // std's lock: held to count only.
     lines: Mutex<Lines>,
     begun: Instant,
+    /// Lines that nobody took, and how many of them were told.
+    lost: OnceLock<ErrorCounter>,
+    told: AtomicUsize,
 }
 
 impl Default for Ration {
     fn default() -> Self {
-        Self(Arc::new(Shared { ranks: OnceLock::new(), lines: Mutex::default(), begun: Instant::now() }))
+        Self(Arc::new(Shared {
+            ranks: OnceLock::new(),
+            lines: Mutex::default(),
+            begun: Instant::now(),
+            lost: OnceLock::new(),
+            told: AtomicUsize::new(0),
+        }))
     }
 }
 
@@ -67,10 +78,25 @@ impl Ration {
             if left_out.lines > 0 {
                 warn!("{left_out}");
             }
+            let lost_lines = self.take_lost();
+            if lost_lines > 0 {
+                warn!(lost_lines, "lines of the log are lost: what reads them is too slow, or stands still");
+            }
             if ends {
                 return;
             }
         }
+    }
+
+    /// Lines are counted here that nobody took. A second call changes nothing.
+    pub(super) fn counts_lost(&self, lost: ErrorCounter) {
+        self.0.lost.set(lost).ok();
+    }
+
+    /// Lines lost since this was asked last.
+    pub(super) fn take_lost(&self) -> usize {
+        let lost = self.0.lost.get().map_or(0, ErrorCounter::dropped_lines);
+        lost.saturating_sub(self.0.told.swap(lost, Ordering::Relaxed))
     }
 
     fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {

@@ -125,8 +125,8 @@ fn journal_of(ration: Ration, says: impl FnOnce()) -> Vec<String> {
             all.push(text);
         }
     });
-    let journal = Journal::at(&path).expect("a journal");
-    let end = Journal::at(&path).expect("a journal");
+    let (entries, _writer) = in_background(JournalSocket::at(&path).expect("a journal"), &ration);
+    let (journal, end) = (Journal::new(entries.clone()), Journal::new(entries));
     tracing::subscriber::with_default(to_journal(EnvFilter::new("info"), journal, ration), says);
     let end = to_journal(EnvFilter::new("info"), end, Ration::default());
     tracing::subscriber::with_default(end, || info!("the end of this test"));
