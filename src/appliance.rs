@@ -34,7 +34,7 @@ use crate::metrics::Meters;
 use crate::module::{Acting, Life};
 use crate::modules::{self, House, LiveSettings, acted_on, declared, kinds};
 use crate::pki::Pki;
-use crate::runtime::{Tasks, Watches};
+use crate::runtime::{self, Tasks, Watches};
 use crate::store::{self, Store, StoreOptions};
 use crate::{descriptors, dhcp, tftp};
 
@@ -312,6 +312,7 @@ async fn begin(
         let (lives, tftp, boot, copies) = (lives.clone(), tftp.metrics(), boot_metrics.clone(), copies.clone());
         Arc::new(move |registry| {
             lives.iter().for_each(|life| life.register(registry));
+            runtime::register(registry);
             tftp.register(registry);
             boot.register(registry);
             copies.register(registry);

@@ -193,6 +193,8 @@ impl Reconcile for Importer {
     type Object = Slim<Image>;
     type Error = Arc<kube::Error>;
 
+    const NAME: &'static str = "image";
+
     /// An import has as long as its image is large.
     const DEADLINE: Option<Duration> = None;
 

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt::Debug;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, Stream, StreamExt, stream};
 use kube::runtime::controller::{self, Action, Config, Controller};
@@ -16,12 +16,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::{Value, display};
 use tracing::{debug, error, warn};
 
+use self::meters::ControllerMeters;
 use super::cache::Cache;
 use super::ending::to_its_end;
 use super::shares::Shares;
 use super::watches::{Key, key};
 use crate::log::named;
 use crate::outbound;
+
+mod meters;
+
+pub use meters::register;
 
 /// Longest pause before an object is tried again, unless its controller makes longer ones.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
@@ -35,6 +40,9 @@ pub trait Reconcile: Send + Sync + 'static {
     type Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
     /// Why it could not go on; it is tried again.
     type Error: Error + Send + 'static;
+
+    /// Its name in metrics.
+    const NAME: &'static str;
 
     /// Whether each object has the name of its host, which the log then names.
     const OF_HOSTS: bool = false;
@@ -81,6 +89,7 @@ pub async fn run<R: Reconcile>(
     let context = Arc::new(Careful {
         reconciler,
         failures: Mutex::default(),
+        meters: ControllerMeters::of(R::NAME),
         shares: Shares::new(R::OF_A_NAMESPACE, R::AT_ONCE),
     });
     // Where namespaces have shares, these say how many are looked at: who has no place is to be sent away, and not to wait in front.
@@ -104,7 +113,7 @@ pub async fn run<R: Reconcile>(
                 // It went while it was queued, or something of its own outlived it.
                 Err(controller::Error::ObjectNotFound(object)) => {
                     let key = (object.namespace.unwrap_or_default(), object.name);
-                    context.failures().remove(&key);
+                    context.forget(&key);
                     context.reconciler.clone().gone(&key.0, &key.1);
                 }
                 Err(error) => debug!(%error, "reconciling an object failed"),
@@ -131,12 +140,21 @@ enum Fault<E> {
 struct Careful<R> {
     reconciler: Arc<R>,
     failures: Mutex<HashMap<Key, u32>>,
+    meters: ControllerMeters,
     shares: Shares,
 }
 
 impl<R: Reconcile> Careful<R> {
     fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<Key, u32>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What failed before does so no more.
+    fn forget(&self, key: &Key) {
+        let mut failures = self.failures();
+        if failures.remove(key).is_some() {
+            self.meters.failing(failures.len());
+        }
     }
 
     async fn reconcile(&self, object: Arc<R::Object>) -> Result<Action, Fault<R::Error>> {
@@ -146,6 +164,18 @@ impl<R: Reconcile> Careful<R> {
             Ok(share) => share,
             Err(pause) => return Ok(Action::requeue(pause)),
         };
+        let (began, _under_way) = (Instant::now(), self.meters.begin());
+        let outcome = self.look(key, object).await;
+        let result = match &outcome {
+            Ok(_) => "success",
+            Err(Fault::Own(error)) if R::is_conflict(error) => "requeue",
+            Err(_) => "error",
+        };
+        self.meters.ended(result, began.elapsed());
+        outcome
+    }
+
+    async fn look(&self, key: Key, object: Arc<R::Object>) -> Result<Action, Fault<R::Error>> {
         // Boxed: it is large, and would be moved from one to the next.
         let look = outbound::for_namespace(key.0.clone(), Box::pin(self.reconciler.reconcile(object)));
         let look = AssertUnwindSafe(look).catch_unwind();
@@ -155,7 +185,7 @@ impl<R: Reconcile> Careful<R> {
         };
         match looked {
             Ok(Ok(action)) => {
-                self.failures().remove(&key);
+                self.forget(&key);
                 Ok(action)
             }
             Ok(Err(error)) => Err(Fault::Own(error)),
@@ -175,6 +205,7 @@ impl<R: Reconcile> Careful<R> {
         let before = failures.entry(key(failed)).or_default();
         let pause = pause(first, *before);
         *before = before.saturating_add(1);
+        self.meters.failing(failures.len());
         drop(failures);
         match error {
             Fault::Own(error) => {

@@ -26,7 +26,7 @@ mod views;
 mod watches;
 
 pub use cache::{Cache, Wakes};
-pub use controller::{Reconcile, run};
+pub use controller::{Reconcile, register, run};
 pub use events::Note;
 pub use grouped::{Grouped, Mention};
 pub use readable::Readable;

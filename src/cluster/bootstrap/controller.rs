@@ -97,6 +97,8 @@ impl Reconcile for Keeper {
     type Object = Slim<KubeadmConfig>;
     type Error = Fault;
 
+    const NAME: &'static str = "kubeadmconfig";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const AT_ONCE: u16 = 64;

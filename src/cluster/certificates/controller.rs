@@ -60,6 +60,8 @@ impl Reconcile for Keeper {
     type Object = Slim<Cluster>;
     type Error = Fault;
 
+    const NAME: &'static str = "cluster-certificates";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(Duration::from_secs(120));

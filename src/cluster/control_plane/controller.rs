@@ -81,6 +81,8 @@ impl Reconcile for Keeper {
     type Object = Slim<KubeadmControlPlane>;
     type Error = Fault;
 
+    const NAME: &'static str = "kubeadmcontrolplane";
+
     // A look holds all machines of a control plane, and has tunnels.
     const OF_A_NAMESPACE: u16 = 4;
 

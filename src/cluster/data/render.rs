@@ -78,6 +78,8 @@ impl Reconcile for Rendering {
     type Object = Slim<Metal3Data>;
     type Error = kube::Error;
 
+    const NAME: &'static str = "metal3data";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const AT_ONCE: u16 = 32;

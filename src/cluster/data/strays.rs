@@ -23,6 +23,8 @@ impl Reconcile for Strays {
     type Object = Slim<Metal3DataClaim>;
     type Error = kube::Error;
 
+    const NAME: &'static str = "metal3dataclaim";
+
     // All claims of a template that is gone are woken at once.
     const AT_ONCE: u16 = 32;
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;

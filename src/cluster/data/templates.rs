@@ -52,6 +52,8 @@ impl Reconcile for Templates {
     type Object = Slim<Metal3DataTemplate>;
     type Error = kube::Error;
 
+    const NAME: &'static str = "metal3datatemplate";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(Duration::from_secs(600));

@@ -295,6 +295,8 @@ impl Reconcile for Clusters {
     type Object = Slim<Metal3Cluster>;
     type Error = kube::Error;
 
+    const NAME: &'static str = "metal3cluster";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(Duration::from_secs(300));

@@ -54,6 +54,8 @@ impl Reconcile for Pools {
     type Object = Slim<IPPool>;
     type Error = kube::Error;
 
+    const NAME: &'static str = "ippool";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(Duration::from_secs(600));

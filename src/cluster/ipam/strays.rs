@@ -10,7 +10,7 @@ use kube::runtime::controller::Action;
 
 use super::allocation::Refusal;
 use super::effects::{Done, Writer};
-use super::groups::{self, Address, Kinds, Refers, Told};
+use super::groups::{self, Address, Group, Kinds, Refers, Told};
 use super::index::Index;
 use crate::api::ipam::metal3::IPPool;
 use crate::runtime::{Reconcile, Slim, key};
@@ -33,6 +33,10 @@ impl<K: Kinds> Reconcile for Strays<K> {
     type Object = Slim<K::Claim>;
     type Error = kube::Error;
 
+    const NAME: &'static str = match K::GROUP {
+        Group::Metal3 => "ipclaim",
+        Group::Contract => "ipaddressclaim",
+    };
     // All claims of a pool that is gone are woken at once.
     const AT_ONCE: u16 = 32;
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;

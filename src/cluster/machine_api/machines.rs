@@ -275,6 +275,8 @@ fn progress(host: &BareMetalHost) -> Progress {
     let error: String = status.error_message.chars().take(SHOWN).collect();
     Progress::Provisioning("ProvisioningError", format!("BareMetalHost {name} is {}: {error}", state.as_str()))
 }
+    const NAME: &'static str = "machine-api-machine";
+
 
 impl Reconcile for HostClaims {
     type Object = ClaimView;

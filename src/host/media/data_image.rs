@@ -156,6 +156,8 @@ impl Reconcile for Keeper {
     type Object = Slim<DataImage>;
     type Error = kube::Error;
 
+    const NAME: &'static str = "dataimage";
+
     const OF_HOSTS: bool = true;
 
     fn retry_after(&self) -> Duration {

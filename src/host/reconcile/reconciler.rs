@@ -181,6 +181,8 @@ impl Reconcile for Reconciler {
 
     const OF_HOSTS: bool = true;
     const AT_ONCE: u16 = HOSTS_AT_ONCE;
+    const NAME: &'static str = "baremetalhost";
+
 
     fn retry_after(&self) -> Duration {
         RETRY

@@ -465,6 +465,8 @@ impl Reconcile for Provisionings {
     type Object = Slim<Provisioning>;
     type Error = LookError;
 
+    const NAME: &'static str = "provisioning";
+
     const OF_A_NAMESPACE: u16 = 1;
     const DEADLINE: Option<Duration> = Some(Duration::from_secs(600));
 

@@ -26,6 +26,7 @@ impl Reconcile for Faulty {
     type Object = ConfigMap;
     type Error = Infallible;
 
+    const NAME: &'static str = "faulty";
     const AT_ONCE: u16 = 1;
     const DEADLINE: Option<Duration> = Some(Duration::from_millis(50));
 
@@ -64,6 +65,17 @@ async fn an_object_that_panics_or_hangs_costs_itself_alone() {
     let often = |seen: &HashMap<String, u32>| seen.len() == 3 && seen.values().all(|times| *times >= 3);
     let all = tokio::time::timeout(Duration::from_secs(60), seen.wait_for(often)).await;
     all.expect("all were looked at again and again").expect("it runs");
+    let shown = crate::metrics::shown(register);
+    for (series, least) in [
+        ("controller_runtime_reconcile_total{controller=\"faulty\",result=\"error\"}", 4),
+        ("controller_runtime_reconcile_total{controller=\"faulty\",result=\"success\"}", 2),
+        ("controller_runtime_reconcile_time_seconds_count{controller=\"faulty\"}", 6),
+        ("slipway_controller_failing_objects{controller=\"faulty\"}", 2),
+    ] {
+        let value =
+            shown.lines().find_map(|line| line.strip_prefix(series)).map_or(0, |value| value.trim().parse().unwrap());
+        assert!(value >= least, "{series}: {value}");
+    }
     shutdown.cancel();
     run.await.expect("it ended");
 }
@@ -78,6 +90,7 @@ impl Reconcile for Endless {
     type Object = ConfigMap;
     type Error = Infallible;
 
+    const NAME: &'static str = "endless";
     const OF_A_NAMESPACE: u16 = 16;
 
     fn retry_after(&self) -> Duration {

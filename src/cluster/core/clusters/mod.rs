@@ -49,6 +49,8 @@ impl Reconcile for Keeper {
     type Object = Cluster;
     type Error = Fault;
 
+    const NAME: &'static str = "cluster";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<std::time::Duration> = Some(super::kit::LOOK_MAX);

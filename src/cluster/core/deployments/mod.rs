@@ -35,6 +35,8 @@ impl Reconcile for Keeper {
     type Object = MachineDeployment;
     type Error = Fault;
 
+    const NAME: &'static str = "machinedeployment";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(super::kit::LOOK_MAX);

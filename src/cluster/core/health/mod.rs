@@ -47,6 +47,8 @@ impl Reconcile for Keeper {
     type Object = MachineHealthCheck;
     type Error = Fault;
 
+    const NAME: &'static str = "machinehealthcheck";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(super::kit::LOOK_MAX);

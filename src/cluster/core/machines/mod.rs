@@ -57,6 +57,8 @@ impl Reconcile for Keeper {
     type Object = Machine;
     type Error = Fault;
 
+    const NAME: &'static str = "machine";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(super::kit::LOOK_MAX);

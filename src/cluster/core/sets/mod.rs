@@ -63,6 +63,8 @@ impl Reconcile for Keeper {
     type Object = MachineSet;
     type Error = Fault;
 
+    const NAME: &'static str = "machineset";
+
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
     const DEADLINE: Option<Duration> = Some(super::kit::LOOK_MAX);

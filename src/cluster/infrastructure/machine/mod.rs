@@ -428,6 +428,8 @@ fn is_running(draft: &mut Draft, found: &BareMetalHost) -> bool {
     // What ran once is not taken back.
     draft.is_provisioned()
 }
+    const NAME: &'static str = "metal3machine";
+
 
 impl Reconcile for Machines {
     type Object = MachineView;

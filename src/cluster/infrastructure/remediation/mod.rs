@@ -307,6 +307,8 @@ fn phase(phase: &str) -> Option<String> {
     Some(phase.to_owned())
 }
 
+    const NAME: &'static str = "metal3remediation";
+
 impl Reconcile for Remediations {
     type Object = Slim<Metal3Remediation>;
     type Error = Error;

@@ -359,6 +359,8 @@ impl Reconcile for Softwares {
     type Object = Slim<Software>;
     type Error = LookError;
 
+    const NAME: &'static str = "software";
+
     const OF_A_NAMESPACE: u16 = 1;
     const DEADLINE: Option<Duration> = Some(Duration::from_secs(600));
 
