@@ -326,6 +326,7 @@ async fn begin(
         }
         None => {
             let api = embedded(config, pki, store, &kinds.await?, started.clone(), shutdown).await?;
+            modules::bounded().for_each(|(kind, rule)| api.add_admission(&kind, rule));
             for life in lives.iter() {
                 life.admission().into_iter().for_each(|(kind, rules)| api.add_admission(kind, rules));
                 life.views().into_iter().for_each(|(kind, name, view)| api.add_view(kind, name, view));

@@ -7,9 +7,11 @@ use prometheus_client::registry::Registry;
 
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::{self, Declared, Kind, StoragePolicy, ipam};
+use crate::apiserver::Admission;
 use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot::neighbour::Cards;
 use crate::cluster;
+use crate::cluster::contract::size;
 use crate::cluster::hosts::Hosts;
 use crate::cluster::hosts::patches::image_of;
 use crate::cluster::workload::Workloads;
@@ -245,13 +247,21 @@ pub fn declared() -> impl Iterator<Item = Declared> {
     modules().into_iter().flat_map(|module| module.kinds)
 }
 
+/// The kinds of clusters, as `<group>/<plural>`, with the rule of how much may be in one of them. It is asked whoever acts on its
+/// group: controllers of other groups read it, too.
+pub fn bounded() -> impl Iterator<Item = (String, Admission)> {
+    let kinds = kinds().into_iter().filter(|kind| is_of_clusters(&kind.crd.spec.group));
+    kinds.map(|kind| (format!("{}/{}", kind.crd.spec.group, kind.crd.spec.names.plural), size::rule()))
+}
+
+fn is_of_clusters(group: &str) -> bool {
+    group.ends_with("cluster.x-k8s.io") || [ipam::metal3::GROUP, api::machine_api::GROUP].contains(&group)
+}
+
 /// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;
 /// those of Cluster API and of Metal3's managers for it are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    let of_clusters = |group: &str| {
-        group.ends_with("cluster.x-k8s.io") || [ipam::metal3::GROUP, api::machine_api::GROUP].contains(&group)
-    };
-    kinds().into_iter().filter(|kind| !of_clusters(&kind.crd.spec.group)).collect()
+    kinds().into_iter().filter(|kind| !is_of_clusters(&kind.crd.spec.group)).collect()
 }
 
 /// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.

@@ -8,6 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use slipway::api::cluster::v1beta2::Cluster;
+use slipway::api::infrastructure::data::v1beta2::Metal3DataTemplate;
 use slipway::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 
 use crate::process::{Appliance, until};
@@ -73,6 +74,12 @@ async fn a_group_that_is_off_is_another_managers_until_it_is_on_again() {
     .await;
     let refused = Api::<Secret>::default_namespaced(manager).list(&ListParams::default()).await.unwrap_err();
     assert!(refused.to_string().contains("cannot list resource \"secrets\""), "{refused}");
+    // What nobody here acts on is bounded all the same: others read it.
+    let strings: Vec<Value> = (0..2100).map(|number| json!({"key": format!("k{number}"), "value": "v"})).collect();
+    let template = json!({"metadata": {"name": "t"}, "spec": {"clusterName": "c", "metaData": {"strings": strings}}});
+    let templates = Api::<Metal3DataTemplate>::default_namespaced(client.clone());
+    let large = templates.create(&PostParams::default(), &read(template)).await.unwrap_err();
+    assert!(large.to_string().contains("has more than 2048 objects and lists"), "{large}");
     // Nobody here has written into it, and the rules are asked all the same.
     let found = theirs.get("c").await.unwrap();
     let said = found.status.as_ref().map(|status| status.conditions.len());

@@ -15,7 +15,7 @@ use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::apiserver::Admission;
 use crate::cluster::contract::throttle::{MESSAGES, MessageThrottle};
-use crate::cluster::contract::{Objects, pause, size};
+use crate::cluster::contract::{Objects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
@@ -149,8 +149,7 @@ impl Life for Bootstrap {
             ("bootstrap.cluster.x-k8s.io/kubeadmconfigs", Arc::new(admit)),
             ("bootstrap.cluster.x-k8s.io/kubeadmconfigtemplates", Arc::new(admit_template)),
         ];
-        let sizes = size::rules(&rules.each_ref().map(|(kind, _)| *kind));
-        rules.into_iter().chain(sizes).collect()
+        rules.into()
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

@@ -13,7 +13,7 @@ use crate::api::control_plane::GROUP;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::apiserver::Admission;
 use crate::cluster::contract::throttle::{MESSAGES, MessageThrottle};
-use crate::cluster::contract::{Objects, size, wake};
+use crate::cluster::contract::{Objects, wake};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Cache, Slim, Watches, run};
@@ -62,8 +62,7 @@ impl Life for ControlPlanes {
             ("controlplane.cluster.x-k8s.io/kubeadmcontrolplanes", Arc::new(admission::admit)),
             ("controlplane.cluster.x-k8s.io/kubeadmcontrolplanetemplates", Arc::new(admission::admit_template)),
         ];
-        let sizes = size::rules(&rules.each_ref().map(|(kind, _)| *kind));
-        rules.into_iter().chain(sizes).collect()
+        rules.into()
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

@@ -15,8 +15,7 @@ use crate::api::cluster::keys::LABEL_DEPLOYMENT;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
-use crate::apiserver::Admission;
-use crate::cluster::contract::{Objects, pause, size, wake};
+use crate::cluster::contract::{Objects, pause, wake};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Change, Key, Watches, key, run};
@@ -135,16 +134,6 @@ fn cluster(watches: &mut Watches, caches: &Caches) {
 }
 
 impl Life for Clusters {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
-        size::rules(&[
-            "cluster.x-k8s.io/clusters",
-            "cluster.x-k8s.io/machines",
-            "cluster.x-k8s.io/machinesets",
-            "cluster.x-k8s.io/machinedeployments",
-            "cluster.x-k8s.io/machinehealthchecks",
-        ])
-    }
-
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let kit = Kit {
             client: acting.client.clone(),

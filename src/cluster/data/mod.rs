@@ -33,7 +33,6 @@ use crate::api::infrastructure::data::v1beta2::{Metal3Data, Metal3DataClaim, Met
 use crate::api::infrastructure::data::{convert, v1beta1};
 use crate::api::{Declared, ServedVersion, StoragePolicy, cluster, infrastructure, ipam};
 use crate::apiserver::Admission;
-use crate::cluster::contract::size;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Change, Mention, Slim, Watches, key, run};
@@ -194,6 +193,5 @@ impl Life for MachineData {
 
 fn rules() -> Vec<(&'static str, Admission)> {
     let admission = |rules| -> Admission { Arc::new(move |request| admission::admit(rules, request)) };
-    let sizes = size::rules(&admission::RULES.map(|(kind, _)| kind));
-    admission::RULES.into_iter().map(|(kind, rules)| (kind, admission(rules))).chain(sizes).collect()
+    admission::RULES.into_iter().map(|(kind, rules)| (kind, admission(rules))).collect()
 }

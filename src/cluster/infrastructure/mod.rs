@@ -27,7 +27,6 @@ use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 use crate::api::infrastructure::{convert, v1beta1, v1beta2};
 use crate::api::{Declared, ServedVersion, StoragePolicy};
 use crate::apiserver::Admission;
-use crate::cluster::contract::size;
 use crate::cluster::hosts::{Hosts, MachineKind};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
@@ -182,9 +181,7 @@ impl Life for Infrastructure {
             ("infrastructure.cluster.x-k8s.io/metal3remediations", Arc::new(admission::remediation)),
             ("infrastructure.cluster.x-k8s.io/metal3remediationtemplates", Arc::new(admission::remediation_template)),
         ];
-        let sizes = size::rules(&rules.each_ref().map(|(kind, _)| *kind));
-        let clusters = size::rules(&["infrastructure.cluster.x-k8s.io/metal3clusters"]);
-        rules.into_iter().chain(sizes).chain(clusters).collect()
+        rules.into()
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

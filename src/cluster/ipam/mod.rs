@@ -31,7 +31,6 @@ use crate::api::ipam::metal3::{IPAddress, IPClaim, IPPool};
 use crate::api::ipam::{convert, metal3, v1alpha1, v1beta1, v1beta2};
 use crate::api::{Declared, ServedVersion, StoragePolicy, ipam};
 use crate::apiserver::Admission;
-use crate::cluster::contract::size;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key, run};
@@ -229,6 +228,5 @@ impl Addresses {
 fn rules() -> Vec<(&'static str, Admission)> {
     let rules = admission::RULES.into_iter();
     let admission = |rules| -> Admission { Arc::new(move |request| admission::admit(rules, request)) };
-    let sizes = size::rules(&admission::RULES.map(|(kind, _)| kind));
-    rules.map(|(kind, rules)| (kind, admission(rules))).chain(sizes).collect()
+    rules.map(|(kind, rules)| (kind, admission(rules))).collect()
 }

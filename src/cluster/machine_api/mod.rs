@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use self::machines::{HostClaims, PAUSE};
 use self::view::ClaimView;
-use super::contract::size;
 use super::hosts::{Hosts, MachineKind, waking};
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::machine_api::Machine;
@@ -82,8 +81,7 @@ fn watched(watches: &mut Watches, hosts: &Hosts) -> Cache<ClaimView> {
 
 impl Life for MachineApi {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
-        let rules: Admission = Arc::new(admission::machine);
-        size::rules(&[MACHINES]).into_iter().chain([(MACHINES, rules)]).collect()
+        vec![(MACHINES, Arc::new(admission::machine))]
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
