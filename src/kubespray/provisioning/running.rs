@@ -295,7 +295,7 @@ impl Provisionings {
             id: run_id(&owner.uid, wish.number)?,
             playbook: wish.kind.playbook(&ready.leaving),
             inventory: ready.inventory.yaml(),
-            vars: RunVars::of_administrator(vars).unwrap_or_default(),
+            vars: RunVars::of_administrator(vars).map_err(crate::kubespray::runs::RunsError::from)?,
             limit: wish.limit.clone(),
             expected,
             user: Some(USER.to_owned()),

@@ -61,4 +61,4 @@ pub use request::{Bounds, HostKeys, PATH, Playbook, Request, RequestFault, RunId
 pub use runner::{LogPart, RunReader, RunStatus, Runs, RunsError, SettledRun, Supervisor};
 pub use state::{Cause, Ended, Phase, RunVerdict};
 pub use supervise::{Effect, supervise};
-pub use vars::{RunVars, VarFault};
+pub use vars::{RunVars, TooLong};

@@ -24,6 +24,7 @@ use super::progress::{Lines, Progress};
 use super::request::{Request, RequestFault, RunId, RunOwner};
 use super::state::{Found, Phase, RunVerdict, Step, judge, verdict};
 use super::supervise::Effect;
+use super::vars::TooLong;
 use crate::files;
 
 /// Most bytes of events that are read; the plugin writes fewer.
@@ -69,6 +70,9 @@ pub enum RunsError {
     /// It cannot be run.
     #[error(transparent)]
     Request(#[from] RequestFault),
+    /// Its variables are too long.
+    #[error(transparent)]
+    Vars(#[from] TooLong),
     /// A path cannot stand in Ansible's settings.
     #[error("{0:?} cannot be a folder for Ansible: its path is not absolute, no text, or has one of : % $ {{ \"")]
     Path(PathBuf),

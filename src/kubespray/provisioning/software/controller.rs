@@ -286,7 +286,7 @@ impl Softwares {
             id: run_id(&object.uid().unwrap_or_default(), number)?,
             playbook: Playbook::Packages,
             inventory,
-            vars: RunVars::of_administrator(vars).unwrap_or_default(),
+            vars: RunVars::of_administrator(vars).map_err(crate::kubespray::runs::RunsError::from)?,
             limit: Vec::new(),
             expected,
             user: Some(USER.to_owned()),

@@ -148,7 +148,7 @@ async fn what_failed_on_which_task_of_which_host_is_told_without_secrets() {
     let request = Request {
         inventory: format!("all:\n  hosts:\n{lines}"),
         expected: Vec::new(),
-        vars: RunVars::of_user(vars.as_object().unwrap().clone()).unwrap(),
+        vars: RunVars::of_administrator(vars.as_object().unwrap().clone()).unwrap(),
         secrets: vec!["hunter22-and-more".into()],
         ..request("bad")
     };
