@@ -58,9 +58,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// How long logging out of all BMCs may take in the end.
 const LOG_OUT: Duration = Duration::from_secs(5);
 
-/// Tries to clear up after a host that is gone, and the time between two.
-const CLEAR_TRIES: usize = 60;
+/// Until it is tried again to clear up after a host that is gone, at first, and at most after several tries.
 const CLEAR_PAUSE: Duration = Duration::from_secs(5);
+const CLEAR_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// The reconciler.
 pub struct Reconciler {
@@ -74,6 +74,7 @@ pub struct Reconciler {
     hearing: UpSince,
     turns: Semaphore,
     leases: Option<Leases>,
+    shutdown: CancellationToken,
 }
 
 /// What is decided with besides the host itself.
@@ -167,6 +168,7 @@ pub async fn run(
         hearing: UpSince::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
         leases,
+        shutdown: shutdown.clone(),
     });
     let woken = futures::stream::select(free, turns).inspect(move |key| at_rest.end(key));
     run_controller(reconciler.clone(), &cache, woken, shutdown).await;
@@ -179,10 +181,10 @@ impl Reconcile for Reconciler {
     type Object = HostView;
     type Error = ReconcileError;
 
-    const OF_HOSTS: bool = true;
-    const AT_ONCE: u16 = HOSTS_AT_ONCE;
     const NAME: &'static str = "baremetalhost";
 
+    const OF_HOSTS: bool = true;
+    const AT_ONCE: u16 = HOSTS_AT_ONCE;
 
     fn retry_after(&self) -> Duration {
         RETRY
@@ -340,14 +342,14 @@ impl Reconciler {
     /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
     /// lets go: its namespace could not be deleted.
     async fn clear_after(&self, namespace: &str, name: &str) {
-        for _ in 0..CLEAR_TRIES {
-            match self.clear(namespace, name).await {
-                Ok(()) => return,
-                Err(error) => {
-                    warn!(host = %named(namespace, name), %error, "cannot release what a deleted host held: trying again")
-                }
+        let mut pause = CLEAR_PAUSE;
+        while let Err(error) = self.clear(namespace, name).await {
+            warn!(host = %named(namespace, name), %error, "cannot release what a deleted host held: trying again");
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
             }
-            tokio::time::sleep(CLEAR_PAUSE).await;
+            pause = (pause * 2).min(CLEAR_PAUSE_MAX);
         }
     }
 

@@ -162,6 +162,7 @@ impl Site {
             hearing: UpSince::from(Timestamp::now(), Instant::now()),
             turns: tokio::sync::Semaphore::new(1),
             leases: None,
+            shutdown: CancellationToken::new(),
         }
     }
 

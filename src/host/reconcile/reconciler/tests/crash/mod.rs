@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::super::*;
@@ -357,6 +358,7 @@ impl Site {
             patience: Deadlines::default(),
             turns: Semaphore::new(1),
             leases: None,
+            shutdown: CancellationToken::new(),
         }
     }
 
