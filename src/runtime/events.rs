@@ -8,8 +8,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ObjectMeta, PostParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use sha2::{Digest, Sha256};
+use tracing::{info, warn};
+
+use crate::log::named;
 
 /// Something that happened to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,25 @@ const TEXTS: u8 = 64;
 
 /// Where the events of objects without a namespace are.
 const CLUSTER_SCOPED: &str = "default";
+
+/// Logs what happened to an object and stores it as an event. One that cannot be stored is a line of the log, and keeps nothing from
+/// going on.
+pub async fn tell<K>(client: &Client, component: &'static str, object: &K, note: &Note)
+where
+    K: Resource<DynamicType = ()>,
+{
+    let (kind, namespace) = (K::kind(&()), object.namespace().unwrap_or_default());
+    let (name, reason) = (object.name_any(), note.reason);
+    let object_name = named(&namespace, &name);
+    if note.warning {
+        warn!(%kind, object = %object_name, reason, "{}", note.message);
+    } else {
+        info!(%kind, object = %object_name, reason, "{}", note.message);
+    }
+    if let Err(error) = publish(client, component, &object.object_ref(&()), note).await {
+        warn!(%kind, object = %object_name, reason, %error, "cannot store an event");
+    }
+}
 
 /// Stores an event that `component` tells, or counts it when the object had the same one before. That of an object without a
 /// namespace is in `default`.
@@ -99,8 +121,6 @@ fn event(component: &str, object: &ObjectReference, note: &Note, now: Timestamp)
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use kube::Resource;
 
     use super::*;
     use crate::api::metal3::BareMetalHost;

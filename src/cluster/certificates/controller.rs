@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use super::kubeconfig;
@@ -91,7 +91,7 @@ impl Reconcile for Keeper {
         let done = self.look(&cluster, &namespace).await;
         if let Err(Fault::Certificate(error @ (CertificateError::Bad { .. } | CertificateError::Missing(_)))) = &done {
             let note = Note { reason: "CertificatesNotAvailable", message: error.to_string(), warning: true };
-            events::publish(self.objects.client(), COMPONENT, &cluster.object_ref(&()), &note).await?;
+            events::tell(self.objects.client(), COMPONENT, &cluster, &note).await;
             return Ok(Action::requeue(self.pause.saturating_mul(4)));
         }
         done

@@ -24,6 +24,10 @@ use crate::cluster::contract::conditions::{self, older, set_old};
 use crate::cluster::contract::throttle::MessageThrottle;
 use crate::cluster::contract::{Found, KubeVersion, Objects, Severity, Verdict};
 use crate::cluster::workload::Workload;
+use crate::runtime::{Note, events};
+
+/// Who tells events.
+const COMPONENT: &str = "slipway-control-plane";
 
 /// With what is acted.
 pub(super) struct Hands<'a> {
@@ -53,7 +57,7 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, 
     }
     match &decision.action {
         Action::Wait(why) => {
-            tracing::debug!(control_plane = %scope.plane.name_any(), why, "a control plane waits");
+            tracing::debug!(control_plane = %crate::log::named(&scope.namespace(), &scope.plane.name_any()), why, "a control plane waits");
             return Ok(false);
         }
         Action::Settle => return Ok(false),
@@ -62,16 +66,18 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, 
         Action::Delete { machine, handover } => {
             hand_over(hands, handover.as_ref()).await?;
             let owned = named(scope, machine)?;
-            tracing::info!(machine, "deleting a machine of a control plane");
             make::delete(objects, &owned.machine).await?;
+            tell(hands, "SuccessfulDelete", format!("Deleted machine {machine}"), false).await;
         }
         Action::Replace { remediation, handover } => {
             // Noted first: whoever comes back after a crash goes on with this one.
             note(hands, Some(&remediation.written())).await?;
             hand_over(hands, handover.as_ref()).await?;
             let owned = named(scope, &remediation.machine)?;
-            tracing::info!(machine = remediation.machine, "replacing an unhealthy machine of a control plane");
             make::delete(objects, &owned.machine).await?;
+            let message =
+                format!("Deleted machine {}, which is unhealthy: another one takes its place", remediation.machine);
+            tell(hands, "MachineRemediated", message, true).await;
             let deleting = Refusal {
                 machine: remediation.machine.clone(),
                 reason: "MachineDeleting",
@@ -80,15 +86,22 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, 
             say(objects, scope, &deleting).await?;
         }
         Action::RemoveMember(member) => {
-            tracing::info!(member = member.name, "removing a member of etcd that belongs to no machine");
             remove(hands, member).await?;
+            let message = format!("Removed member {} of etcd, which belongs to no machine", member.name);
+            tell(hands, "EtcdMemberRemoved", message, true).await;
         }
         Action::Release { machine, handover, member } => {
             hand_over(hands, handover.as_ref()).await?;
             let owned = named(scope, machine)?;
             if let Some(member) = member {
-                tracing::info!(machine, "removing the member of etcd of a machine that goes");
                 remove(hands, member).await?;
+                tell(
+                    hands,
+                    "EtcdMemberRemoved",
+                    format!("Removed the member of etcd of machine {machine}, which goes"),
+                    false,
+                )
+                .await;
             }
             make::release(objects, &owned.machine).await?;
         }
@@ -100,11 +113,18 @@ async fn create(hands: &Hands<'_>, joins: bool, failure_domain: Option<String>) 
     let Hands { objects, scope, version, .. } = hands;
     let template = hands.template.as_ref().map_err(|why| Fault::Inside(why.clone()))?;
     let name = make::machine(objects, scope, template, *version, joins, failure_domain).await?;
-    tracing::info!(machine = name, joins, "made a machine of a control plane");
+    let how = if joins { "which joins" } else { "with which the control plane begins" };
+    tell(hands, "SuccessfulCreate", format!("Created machine {name}, {how}"), false).await;
     if scope.plane.annotations().contains_key(ANNOTATION_REMEDIATING) {
         note(hands, None).await?;
     }
     Ok(())
+}
+
+/// Logs what was done for a control plane, and stores it as an event.
+async fn tell(hands: &Hands<'_>, reason: &'static str, message: String, warning: bool) {
+    let note = Note { reason, message, warning };
+    events::tell(hands.objects.client(), COMPONENT, &hands.scope.plane, &note).await;
 }
 
 /// Notes a replacement at the control plane, or that it is done.
@@ -158,7 +178,8 @@ async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(),
     for heir in to {
         match hands.budget.within(members(hands)?.hand_over(from, heir)).await {
             Ok(()) => {
-                tracing::info!(from, to = heir, "handed on the lead of etcd");
+                let plane = crate::log::named(&hands.scope.namespace(), &hands.scope.plane.name_any()).to_string();
+                tracing::info!(plane, from, to = heir, "handed on the lead of etcd");
                 return Ok(());
             }
             Err(error) => why = format!("{heir}: {error}"),

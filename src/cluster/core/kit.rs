@@ -13,8 +13,10 @@ use crate::api::cluster::v1beta2::{
 };
 use crate::cluster::contract::{Objects, ReferenceError, owners};
 use crate::cluster::workload::{WorkloadError, Workloads, said};
-use crate::runtime::{Cache, Key, Mention, Watches, objects};
+use crate::runtime::{Cache, Key, Mention, Note, Watches, events, objects};
 
+/// Who tells events.
+const COMPONENT: &str = "slipway-cluster";
 /// Characters of an annotation's value that are kept: the keys are what counts.
 const ANNOTATION_KEPT: usize = 256;
 /// Bytes of an object's annotations that are kept. Of more, only those of the contract are: all machines are in memory.
@@ -150,6 +152,12 @@ pub(super) struct Kit {
 }
 
 impl Kit {
+    /// Logs what was done for an object, and stores it as an event.
+    pub(super) async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &'static str, message: String) {
+        let note = Note { reason, message, warning: false };
+        events::tell(&self.client, COMPONENT, object, &note).await;
+    }
+
     pub(super) fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,

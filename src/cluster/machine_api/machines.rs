@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NodeAddress, Secret};
 use kube::api::Api;
 use kube::runtime::controller::Action;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::draft::{Draft, Progress};
 use super::names::{ANNOTATION_PAUSED, COMPONENT, INVALID_CONFIGURATION, UPDATE_ERROR};
@@ -235,13 +235,8 @@ impl HostClaims {
         Ok(Api::<Secret>::namespaced(self.client.clone(), namespace).get_opt(secret).await?.is_some())
     }
 
-    /// An event that cannot be stored keeps nothing from going.
     async fn tell(&self, draft: &Draft, reason: &'static str, message: String, warning: bool) {
-        let note = Note { reason, message, warning };
-        if let Err(error) = events::publish(&self.client, COMPONENT, &draft.new.object_ref(&()), &note).await {
-            let id = draft.id();
-            warn!(machine = %named(&id.namespace, &id.name), reason, %error, "cannot store an event");
-        }
+        events::tell(&self.client, COMPONENT, &draft.new, &Note { reason, message, warning }).await;
     }
 }
 
@@ -275,12 +270,12 @@ fn progress(host: &BareMetalHost) -> Progress {
     let error: String = status.error_message.chars().take(SHOWN).collect();
     Progress::Provisioning("ProvisioningError", format!("BareMetalHost {name} is {}: {error}", state.as_str()))
 }
-    const NAME: &'static str = "machine-api-machine";
-
 
 impl Reconcile for HostClaims {
     type Object = ClaimView;
     type Error = TakeError;
+
+    const NAME: &'static str = "machine-api-machine";
 
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 

@@ -283,7 +283,11 @@ impl Keeper {
                 let after = replaced_after(deployment, now).map(Timestamp::as_second);
                 let made = set_of(deployment, &hash(&deployment.spec.template, after), last + 1);
                 match own.create(&PostParams::default(), &made).await {
-                    Ok(made) => Arc::new(made),
+                    Ok(made) => {
+                        let message = format!("Created MachineSet {}", made.name_any());
+                        self.0.tell(deployment, "SuccessfulCreate", message).await;
+                        Arc::new(made)
+                    }
                     Err(kube::Error::Api(error)) if error.is_already_exists() => {
                         // It was made a moment ago, or goes.
                         let there = own.get(&made.name_any()).await?;
@@ -357,6 +361,7 @@ impl Keeper {
             let Some(set) = sets.iter().find(|set| set.metadata.name.as_ref() == Some(name)) else { continue };
             if set.metadata.deletion_timestamp.is_none() {
                 change(&api, set.as_ref(), json!({ "spec": { "replicas": replicas } })).await?;
+                self.0.tell(deployment, "SuccessfulScale", format!("Scaled MachineSet {name} to {replicas}")).await;
             }
         }
         for (set, count) in old.iter().zip(&counted) {

@@ -257,7 +257,11 @@ impl Keeper {
             Err(error) => return failed(error.to_string()),
         };
         match objects.create(&resource, &object).await {
-            Ok(_) => Ok(Verdict::no(WAITING, format!("{kind} {name:?} is to remediate it"))),
+            Ok(_) => {
+                let message = format!("{kind} {name:?} is to remediate it");
+                self.0.tell(machine, "RemediationRequested", message.clone()).await;
+                Ok(Verdict::no(WAITING, message))
+            }
             Err(ReferenceError::Api(error)) => Err(error.into()),
             Err(error) => failed(error.to_string()),
         }

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::runtime::controller::Action;
 use tokio::time::Instant;
+use tracing::info;
 
 use super::status::NodeSeen;
 use super::{Keeper, Parts, drain};
@@ -26,6 +27,7 @@ use crate::cluster::contract::conditions::whole;
 use crate::cluster::core::kit::{Fault, of_cluster};
 use crate::cluster::core::seen::Named;
 use crate::cluster::workload::{Workload, WorkloadError};
+use crate::log::named;
 use crate::runtime::objects;
 
 /// Pods and volumes of which a message speaks.
@@ -95,6 +97,8 @@ impl Keeper {
             let uid = machine.uid().unwrap_or_default();
             self.silent.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
             objects::release(api, &machine, FINALIZER_MACHINE).await?;
+            let namespace = machine.namespace().unwrap_or_default();
+            info!(machine = %named(&namespace, &machine.name_any()), "a machine of a cluster is gone");
             return Ok(Action::await_change());
         };
         // What has begun meanwhile is in the machine at hand, and not yet stored.

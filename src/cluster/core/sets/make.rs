@@ -164,6 +164,7 @@ impl Keeper {
         let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
         let made = api.create(&PostParams::default(), &machine).await?;
         made_names.insert(name.clone());
+        self.kit.tell(set, "SuccessfulCreate", format!("Created machine {name}")).await;
         // What is kept in place is another manager's from the beginning, so that it goes when the template has it no more.
         let kept = in_place(&set.spec.template, labels);
         self.apply(&api, &name, &made.uid().unwrap_or_default(), &kept).await?;

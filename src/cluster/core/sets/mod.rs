@@ -249,6 +249,8 @@ impl Keeper {
         let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
         for machine in next.into_iter().take(room) {
             delete(&api, machine).await?;
+            let message = format!("Deleted machine {}, whose health check failed", machine.name_any());
+            self.kit.tell(set, "SuccessfulDelete", message).await;
         }
         Ok(())
     }
@@ -279,6 +281,8 @@ impl Keeper {
             let api = self.kit.api::<PartialObjectMeta<Machine>>(&namespace);
             for victim in victims {
                 delete(&api, &victim.meta.clone().into_response_partial()).await?;
+                let name = victim.meta.name.as_deref().unwrap_or_default();
+                self.kit.tell(set, "SuccessfulDelete", format!("Deleted machine {name}")).await;
             }
             return Ok(None);
         }

@@ -32,7 +32,7 @@ use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::debug;
 
 pub use labels::ANNOTATION_PREFIXES;
 pub use view::{MachineView, made_from, of_cluster};
@@ -51,7 +51,6 @@ use crate::api::metal3::{BareMetalHost, ProvisioningState, SecretReference};
 use crate::cluster::contract::{Severity, Verdict, owners, pause};
 use crate::cluster::hosts::{Hosts, MachineId, MachineKind, TakeError, Taker, addresses, change, patches};
 use crate::cluster::workload::Workloads;
-use crate::log::named;
 use crate::runtime::{Cache, Note, Reconcile, events, run as run_controller};
 
 /// After an error.
@@ -395,12 +394,8 @@ impl Machines {
         Ok(Api::<K>::namespaced(self.client.clone(), namespace).get_opt(name).await?)
     }
 
-    /// An event that cannot be stored keeps nothing from going.
     async fn tell(&self, machine: &Metal3Machine, note: &Note) {
-        if let Err(error) = events::publish(&self.client, COMPONENT, &machine.object_ref(&()), note).await {
-            let namespace = machine.namespace().unwrap_or_default();
-            warn!(machine = %named(&namespace, &machine.name_any()), reason = note.reason, %error, "cannot store an event");
-        }
+        events::tell(&self.client, COMPONENT, machine, note).await;
     }
 }
 
@@ -428,12 +423,12 @@ fn is_running(draft: &mut Draft, found: &BareMetalHost) -> bool {
     // What ran once is not taken back.
     draft.is_provisioned()
 }
-    const NAME: &'static str = "metal3machine";
-
 
 impl Reconcile for Machines {
     type Object = MachineView;
     type Error = Error;
+
+    const NAME: &'static str = "metal3machine";
 
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 

@@ -14,10 +14,10 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use self::decide::{Act, DELETING, FAILED, NodeSeen, RUNNING, Seen, WAITING, decide, power_off_annotation};
 use super::names::{COMPONENT, FINALIZER_REMEDIATION};
@@ -295,11 +295,7 @@ impl Remediations {
     }
 
     async fn tell(&self, remediation: &Metal3Remediation, reason: &'static str, message: String, warning: bool) {
-        let note = Note { reason, message, warning };
-        if let Err(error) = events::publish(&self.client, COMPONENT, &remediation.object_ref(&()), &note).await {
-            let (namespace, name) = (remediation.namespace().unwrap_or_default(), remediation.name_any());
-            warn!(remediation = %named(&namespace, &name), reason, %error, "cannot store an event");
-        }
+        events::tell(&self.client, COMPONENT, remediation, &Note { reason, message, warning }).await;
     }
 }
 
@@ -307,11 +303,11 @@ fn phase(phase: &str) -> Option<String> {
     Some(phase.to_owned())
 }
 
-    const NAME: &'static str = "metal3remediation";
-
 impl Reconcile for Remediations {
     type Object = Slim<Metal3Remediation>;
     type Error = Error;
+
+    const NAME: &'static str = "metal3remediation";
 
     const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
 
