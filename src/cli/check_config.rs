@@ -18,7 +18,7 @@ Examples:
 pub(super) struct Options {
     #[command(flatten)]
     config: ConfigFile,
-    /// Leave out what holds on the appliance's own box only: interfaces and files
+    /// Skip what can be checked on the appliance's own box only: interfaces and files
     #[arg(long)]
     offline: bool,
 }

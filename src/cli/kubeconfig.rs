@@ -45,7 +45,7 @@ pub(super) struct Options {
     /// Make it the current context; without this it is only where the file has none
     #[arg(long, requires = "merge")]
     set_current: bool,
-    /// Print the kubeconfig of a cluster that was made, instead of the appliance's own
+    /// Print the kubeconfig of this cluster instead of the appliance's own
     #[arg(long, value_name = "NAME", conflicts_with_all = ["server", "revoke_all", "merge"])]
     cluster: Option<String>,
     /// Namespace of the cluster

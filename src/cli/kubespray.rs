@@ -49,10 +49,10 @@ pub(super) enum Command {
     #[command(after_help = "\
 Examples:
   slipway kubespray log cluster-20260801-120000        a run on this box
-  slipway kubespray log --provisioning edge --follow   the last run for a cluster, from any desk
+  slipway kubespray log --provisioning edge --follow   the last run for a cluster, from any machine
   slipway kubespray log --software tools --previous")]
     Log(LogOptions),
-    /// Have a run once more for a Provisioning or a Software
+    /// Start another run for a Provisioning or a Software
     ///
     /// A run that failed, was cancelled or is lost is not repeated by itself.
     #[command(after_help = "\
@@ -61,11 +61,11 @@ Examples:
   slipway kubespray retry edge --playbook upgrade-cluster
   slipway kubespray retry --software tools")]
     Retry(desk::Retry),
-    /// End a run: its processes have ten seconds
+    /// End a run: its processes have ten seconds to exit
     #[command(after_help = "\
 Examples:
   slipway kubespray cancel cluster-20260801-120000     a run on this box
-  slipway kubespray cancel --provisioning edge         the run for a cluster, from any desk")]
+  slipway kubespray cancel --provisioning edge         the run for a cluster, from any machine")]
     Cancel(CancelOptions),
     /// Look after the run whose folder this is; not for use by hand
     #[command(hide = true)]
@@ -80,7 +80,7 @@ Examples:
 pub(super) struct RunOptions {
     #[command(flatten)]
     config: ConfigFile,
-    /// What to run
+    /// Playbook to run
     #[arg(long, value_enum)]
     playbook: Name,
     /// Inventory, in YAML or INI; `-` reads standard input. Whoever writes it may run anything on this box
@@ -92,7 +92,7 @@ pub(super) struct RunOptions {
     /// Private key for ssh, without a passphrase
     #[arg(long, value_name = "FILE")]
     private_key: Option<PathBuf>,
-    /// Keys of hosts; a host that has none of them is not connected to. Without it the first key of a host is believed
+    /// Host keys; a host that shows another key is not connected to. Without it the first key of each host is accepted
     #[arg(long, value_name = "FILE")]
     known_hosts: Option<PathBuf>,
     /// User on hosts whose inventory names none
@@ -104,21 +104,21 @@ pub(super) struct RunOptions {
     /// Node to remove; may be repeated
     #[arg(long = "node", value_name = "HOST")]
     nodes: Vec<String>,
-    /// Name of the run: small letters, digits and hyphens, 40 at most. One that is there is followed
+    /// Name of the run: small letters, digits and hyphens, 40 at most. A run of that name that exists is followed
     #[arg(long, value_name = "ID")]
     id: Option<String>,
 }
 
-/// A run: on this box by its name, or from any desk the last one of an object.
+/// A run: on this box by its name, or from any machine the last one of an object.
 #[derive(clap::Args)]
 struct Which {
     /// Name of the run, on the appliance's box
     #[arg(value_name = "ID", required_unless_present_any = ["provisioning", "software"])]
     id: Option<String>,
-    /// The last run for this Provisioning, from any desk
+    /// The last run for this Provisioning, from any machine
     #[arg(long, value_name = "NAME", conflicts_with = "id")]
     provisioning: Option<String>,
-    /// The last run that this Software asked for, from any desk
+    /// The last run that this Software asked for, from any machine
     #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "provisioning"])]
     software: Option<String>,
     #[command(flatten)]

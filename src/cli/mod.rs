@@ -110,7 +110,7 @@ enum Command {
     /// Print a completion script for a shell
     ///
     /// The shell then asks slipway itself: commands and options, and from the server types, names and namespaces. Without a server,
-    /// or when it is slow, there are none of these.
+    /// or when it is slow, the latter are missing.
     Completion(completion::Options),
     /// Write the manual pages
     Man(man::Options),

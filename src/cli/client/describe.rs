@@ -39,7 +39,7 @@ pub(in crate::cli) struct Options {
     /// Do not print events
     #[arg(long)]
     no_events: bool,
-    /// Also print what is long and seldom asked for: flags of processors
+    /// Also print what is left out because it is long: flags of processors
     #[arg(long)]
     all: bool,
     /// Whether states have colours

@@ -26,7 +26,7 @@ const RESTARTS: u32 = 5;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
-Types are the server's, by any name that kubectl takes: hosts, hardwaredata, images, dataimages, networks, reservations, dhcpleases,
+Types are those of the server, by any name that kubectl takes: hosts, hardwaredata, images, dataimages, networks, reservations, dhcpleases, \
 bootintents, secrets, namespaces, events, clusters, machines, and those of your own definitions.
 
 Examples:

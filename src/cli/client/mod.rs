@@ -73,7 +73,7 @@ pub(super) enum Command {
     /// Power, provision, release, detach, label, accept or move hosts; print the log of a ramdisk
     #[command(subcommand)]
     Host(host::Command),
-    /// Make, look at, scale, upgrade and delete clusters
+    /// Create, show, scale, upgrade and delete clusters
     #[command(subcommand)]
     Cluster(cluster::Command),
 }

@@ -25,10 +25,10 @@ const LOOK: Duration = Duration::from_millis(500);
 /// What of a log is printed.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Part {
-    /// Print what comes until the run ends
+    /// Keep printing new lines until the run ends
     #[arg(long, short)]
     pub(super) follow: bool,
-    /// That of the run before the last one
+    /// Print the log of the run before the last one
     #[arg(long)]
     pub(super) previous: bool,
 }
@@ -38,10 +38,10 @@ pub(in crate::cli) struct Retry {
     /// Name of the Provisioning
     #[arg(value_name = "NAME", required_unless_present = "software")]
     name: Option<String>,
-    /// The Software whose packages are brought once more
+    /// Run the playbook of this Software again
     #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "playbook"])]
     software: Option<String>,
-    /// What to run [default: what was run last]
+    /// Playbook to run [default: the last one]
     #[arg(long, value_enum)]
     playbook: Option<Again>,
     #[command(flatten)]
@@ -55,7 +55,7 @@ enum Again {
     Scale,
     UpgradeCluster,
     RemoveNode,
-    /// As remove-node, of workers that are dead: nothing is done on them
+    /// As remove-node, for workers that are dead: nothing is done on their machines
     RemoveNodeUngraceful,
 }
 

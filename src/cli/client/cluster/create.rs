@@ -62,16 +62,16 @@ pub(in crate::cli) struct Create {
     /// Label that a host must have; may be given more than once
     #[arg(long, value_name = "KEY=VALUE", value_parser = wanted::label)]
     hosts: Vec<(String, String)>,
-    /// Label that a host of the control plane must have besides
+    /// Additional label that a host of the control plane must have
     #[arg(long, value_name = "KEY=VALUE", value_parser = wanted::label)]
     control_plane_hosts: Vec<(String, String)>,
-    /// Label that a host of the workers must have besides
+    /// Additional label that a host of the workers must have
     #[arg(long, value_name = "KEY=VALUE", value_parser = wanted::label)]
     worker_hosts: Vec<(String, String)>,
-    /// File with public keys that may log in on the nodes
+    /// File with public SSH keys that may log in to the nodes
     #[arg(long, value_name = "FILE")]
     ssh_keys: Option<PathBuf>,
-    /// Name of who logs in with them
+    /// User who logs in with these keys
     #[arg(long, value_name = "NAME", default_value = "slipway")]
     ssh_user: String,
     /// Print the objects as yaml or json; change nothing

@@ -16,7 +16,7 @@ use crate::cli::failure::{Failure, complain};
 pub(in crate::cli) struct Delete {
     /// Name of the cluster
     name: String,
-    /// Say what would go; change nothing
+    /// Say what would be deleted; change nothing
     #[arg(long)]
     dry_run: bool,
     /// Wait until it is gone

@@ -41,7 +41,7 @@ Examples:
   slipway cluster create prod --version v1.34.4 --image slipway://node --endpoint 172.22.0.200 --virtual-ip --registry http://172.22.0.1
   slipway cluster create prod --version v1.34.4 --image slipway://node --endpoint api.example.org:6443 --hosts rack=7 -o yaml")]
     Create(Box<Create>),
-    /// Draw a cluster and all that belongs to it as a tree, with how each is; without a name list all clusters
+    /// Show a cluster and everything that belongs to it as a tree, with their states; without a name list all clusters
     #[command(after_help = "\
 Examples:
   slipway cluster status                                       a line for each cluster
@@ -56,8 +56,8 @@ Examples:
     Scale(Scale),
     /// Upgrade the Kubernetes of a cluster: the control plane first, one machine after the other, then the workers
     ///
-    /// Machines are replaced: each new one is a host that is installed, each old one is drained, erased and available again. Ends when
-    /// all are.
+    /// Each machine is replaced: another host is installed, then the old machine is drained and erased, and its host is available
+    /// again. The command ends when all machines are replaced.
     #[command(after_help = "\
 Examples:
   slipway cluster upgrade prod --version v1.35.1 --image slipway://node-1.35 --dry-run
@@ -71,13 +71,13 @@ Examples:
   slipway cluster delete prod --dry-run
   slipway cluster delete prod")]
     Delete(Delete),
-    /// Print what Ansible said in the last run for a cluster of kubespray, a Provisioning
+    /// Print the output of Ansible in the last run for a cluster of kubespray (a Provisioning)
     ///
-    /// As `slipway kubespray log --provisioning NAME`.
+    /// The same as `slipway kubespray log --provisioning NAME`.
     #[command(after_help = "\
 Examples:
   slipway cluster log edge --follow                            until the run ends
-  slipway cluster log edge --previous                          that of the run before")]
+  slipway cluster log edge --previous                          the run before the last one")]
     Log(Log),
 }
 

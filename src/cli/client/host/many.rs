@@ -28,13 +28,13 @@ const TRIES: usize = 5;
 /// How the work on several hosts goes on.
 #[derive(clap::Args, Clone, Debug)]
 pub(in crate::cli) struct Pace {
-    /// Wait until each host is as it was asked for
+    /// Wait until each host has reached what was asked for
     #[arg(long)]
     pub wait: bool,
     /// How long to wait for each host
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
     pub timeout: Duration,
-    /// Hosts at a time: the next one is begun when one of them is as it was asked for
+    /// Hosts at a time: the next one begins when one of them has reached what was asked for
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_parallel: u16,
     /// Pause between the starts of two machines [default: 1s where machines are powered on]

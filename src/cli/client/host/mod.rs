@@ -20,8 +20,8 @@ use verbs::Verb;
 pub(in crate::cli) enum Command {
     /// Power hosts on or off (sets spec.online)
     ///
-    /// Machines are started one after the other, with a second between two (--stagger), and at most ten are on their way at a
-    /// time (--max-parallel). Without --wait the command ends once the last one is begun.
+    /// Machines are started a second apart (--stagger), and at most ten are on their way at a time (--max-parallel). Without
+    /// --wait the command ends once it has begun the last one.
     #[command(
         override_usage = "slipway host power <on|off> [HOST]... [OPTIONS]\n       slipway host power [HOST]... <on|off> [OPTIONS]"
     )]
@@ -56,7 +56,7 @@ Examples:
   slipway host release web-1 --wait
   slipway host release -l rack=7,role=test")]
     Release(Release),
-    /// Leave the machines of hosts alone: no call to a BMC, whatever the host says
+    /// Leave the machines of hosts alone: no call to a BMC, whatever is written to the host
     ///
     /// Available and provisioned hosts are detached at once, others when they get there, or at once with --force, which also
     /// ends what their ramdisk is doing. Deleting a detached host leaves its machine as it is.
@@ -65,9 +65,9 @@ Examples:
   slipway host detach web-1           before somebody works on the machine
   slipway host detach web-1 --force   its BMC is broken")]
     Detach(Detach),
-    /// Go on with detached hosts
+    /// End the detachment of hosts: their machines are managed again
     Attach(Attach),
-    /// Do nothing at all with hosts until they are unpaused, not even what was begun
+    /// Do nothing with hosts until they are unpaused, and do not continue what was begun
     #[command(after_help = "\
 Examples:
   slipway host pause web-1
