@@ -142,7 +142,7 @@ class Client:
             try:
                 self.connection.request(method, path, body, headers)
                 answer = self.connection.getresponse()
-                return answer.status, dict(answer.getheaders()), answer.read()
+                return answer.status, answer.headers, answer.read()
             except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):
                 # A connection that was kept open may have ended meanwhile.
                 self.connection.close()
@@ -238,9 +238,14 @@ class Peer(Server):
 
 
 class Slipway(Server):
-    """`slipway serve` on loopback, without a network to serve. Data stays over `stop` and `start`, so does the port."""
+    """`slipway serve` on loopback, without a network to serve. Data stays over `stop` and `start`, so does the port. `more` is
+    the rest of its configuration."""
 
     name = "slipway"
+
+    def __init__(self, folder, more=""):
+        super().__init__(folder)
+        self.more = more
 
     def start(self):
         program = binary()
@@ -248,7 +253,7 @@ class Slipway(Server):
         if not config.exists():
             port, boot = free_port(), free_port()
             config.write_text(f'data_dir = "{self.folder}/data"\n[api]\nlisten = "127.0.0.1:{port}"\n'
-                              f'[boot]\nlisten = "127.0.0.1:{boot}"\ntftp = "127.0.0.1:{boot}"\n')
+                              f'[boot]\nlisten = "127.0.0.1:{boot}"\ntftp = "127.0.0.1:{boot}"\n{self.more}')
         self.spawn("slipway", [program, "serve", "--config", config])
 
         def answers():
