@@ -1,6 +1,6 @@
 //! `metadata`: which fields are the server's, which the client's, and what the client's may be.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
@@ -121,23 +121,45 @@ pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
         };
         tell(&mut errors, "metadata.name", name, faults);
     }
-    for (key, value) in meta.labels.iter().flatten() {
-        tell(&mut errors, "metadata.labels", key, names::qualified(key));
-        tell(&mut errors, "metadata.labels", value, names::label_value(value));
-    }
-    let mut total = 0;
-    for (key, value) in meta.annotations.iter().flatten() {
-        total += key.len() + value.len();
-        tell(&mut errors, "metadata.annotations", key, names::qualified(&key.to_lowercase()));
-    }
-    if total > ANNOTATIONS_MAX {
-        let limit = format!("may not be more than {ANNOTATIONS_MAX} bytes");
-        errors.push(FieldError::new(FieldFault::TooLong, "metadata.annotations", limit));
-    }
+    validate_labels(texts(meta.labels.as_ref()), "metadata.labels", &mut errors);
+    validate_annotations(texts(meta.annotations.as_ref()), "metadata.annotations", &mut errors);
     validate_finalizers(resource, meta, old, &mut errors);
     let owners_before = old.and_then(|old| old.owner_references.as_ref()).map_or(0, Vec::len);
     validate_owners(meta.owner_references.as_deref().unwrap_or_default(), owners_before, &mut errors);
     errors
+}
+
+fn texts(map: Option<&BTreeMap<String, String>>) -> impl Iterator<Item = (&str, &str)> {
+    map.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
+}
+
+/// What is wrong with labels.
+pub(super) fn validate_labels<'m>(
+    labels: impl Iterator<Item = (&'m str, &'m str)>,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
+    for (key, value) in labels {
+        tell(errors, path, key, names::qualified(key));
+        tell(errors, path, value, names::label_value(value));
+    }
+}
+
+/// What is wrong with annotations.
+pub(super) fn validate_annotations<'m>(
+    annotations: impl Iterator<Item = (&'m str, &'m str)>,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
+    let mut total = 0;
+    for (key, value) in annotations {
+        total += key.len() + value.len();
+        tell(errors, path, key, names::qualified(&key.to_lowercase()));
+    }
+    if total > ANNOTATIONS_MAX {
+        let limit = format!("may not be more than {ANNOTATIONS_MAX} bytes");
+        errors.push(FieldError::new(FieldFault::TooLong, path, limit));
+    }
 }
 
 /// Adds what a rule found in a value, as long as there are not more faults than are told.

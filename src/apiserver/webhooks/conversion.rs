@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::json_values::count_values;
+use super::super::meta;
 use super::super::status::shorten;
 use super::endpoint::Endpoint;
 use crate::config::WebhooksConfig;
@@ -106,7 +107,9 @@ struct Outcome {
 /// What kind of object it is, in Go's words.
 fn kind_of(object: &Value) -> String {
     let text = |field: &str| shorten(object[field].as_str().unwrap_or_default(), 128);
-    format!("{}, Kind={}", text("apiVersion"), text("kind"))
+    let version = text("apiVersion");
+    let slash = if version.contains('/') { "" } else { "/" };
+    format!("{slash}{version}, Kind={}", text("kind"))
 }
 
 /// Reads an answer, and holds it against what was asked.
@@ -138,44 +141,104 @@ fn converted(asked: &[Value], uid: &str, desired: &str, answer: &[u8]) -> Result
         return Err(format!("conversion webhook for {kind} returned {found} objects, expected {wanted}"));
     }
     let pairs = asked.iter().zip(response.converted_objects).enumerate();
-    pairs
-        .map(|(index, (before, after))| {
-            restored(before, after, desired).map_err(|reason| {
-                format!("conversion webhook for {kind} returned invalid converted object at index {index}: {reason}")
-            })
-        })
-        .collect()
+    pairs.map(|(index, (before, after))| restored(index, before, after, desired)).collect()
 }
 
 /// The converted object with the metadata that it had, but for labels and annotations.
-fn restored(before: &Value, mut after: Value, desired: &str) -> Result<Value, String> {
-    if after["apiVersion"] != desired {
-        return Err(format!("invalid groupVersion (should be {desired})"));
-    }
-    let shown = |value: &Value| shorten(value.as_str().unwrap_or_default(), 253);
-    if after["kind"] != before["kind"] {
-        return Err(format!("must have the same kind: {} != {}", shown(&after["kind"]), shown(&before["kind"])));
-    }
-    let mut metadata = before["metadata"].clone();
-    for (field, words) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
-        let (old, new) = (&metadata[field], &after["metadata"][field]);
-        if shown(old) != shown(new) {
-            return Err(format!("must have the same {words}: {} != {}", shown(new), shown(old)));
-        }
-    }
-    for field in ["labels", "annotations"] {
-        let given = after["metadata"].get_mut(field).map(Value::take).unwrap_or_default();
-        let texts = |map: &serde_json::Map<String, Value>| map.values().all(Value::is_string);
-        let Some(kept) = metadata.as_object_mut() else { break };
-        match &given {
-            Value::Null => drop(kept.remove(field)),
-            Value::Object(map) if map.is_empty() => drop(kept.remove(field)),
-            Value::Object(map) if texts(map) => drop(kept.insert(field.into(), given)),
-            _ => return Err(format!("metadata.{field} is no map of texts")),
-        }
-    }
+fn restored(index: usize, before: &Value, mut after: Value, desired: &str) -> Result<Value, String> {
+    let odd = |what: &str, reason: String| {
+        format!("conversion webhook for {} returned invalid {what}: {reason}", kind_of(before))
+    };
+    check_kind(before, &after, desired).map_err(|reason| odd(&format!("object at index {index}"), reason))?;
+    check_identity(before, &after).map_err(|reason| odd("object", reason))?;
+    let metadata = merged(before, &after).map_err(|reason| odd("metadata", reason))?;
     after["metadata"] = metadata;
     Ok(after)
+}
+
+/// A text of an object, as an error shows it.
+fn shown(value: &Value) -> String {
+    shorten(value.as_str().unwrap_or_default(), 253)
+}
+
+fn check_kind(before: &Value, after: &Value, desired: &str) -> Result<(), String> {
+    if !after.is_object() || shown(&after["kind"]).is_empty() {
+        return Err("it has no kind".into());
+    }
+    if after["apiVersion"] != desired {
+        let found = shown(&after["apiVersion"]);
+        return Err(format!("invalid groupVersion (expected {desired}, received {found})"));
+    }
+    if after["kind"] != before["kind"] {
+        let (wanted, found) = (shown(&before["kind"]), shown(&after["kind"]));
+        return Err(format!("invalid kind (expected {wanted}, received {found})"));
+    }
+    Ok(())
+}
+
+fn check_identity(before: &Value, after: &Value) -> Result<(), String> {
+    for (field, words) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+        let (old, new) = (shown(&before["metadata"][field]), shown(&after["metadata"][field]));
+        if old != new {
+            return Err(format!("must have the same {words}: {old} != {new}"));
+        }
+    }
+    Ok(())
+}
+
+/// The metadata of an object with the labels and annotations of the converted one.
+fn merged(before: &Value, after: &Value) -> Result<Value, String> {
+    let mut metadata = before["metadata"].clone();
+    let Some(kept) = metadata.as_object_mut() else { return Ok(metadata) };
+    for field in ["labels", "annotations"] {
+        match &after["metadata"][field] {
+            Value::Null => drop(kept.remove(field)),
+            Value::Object(given) if given.is_empty() => drop(kept.remove(field)),
+            given if kept.get(field) == Some(given) => {}
+            Value::Object(given) => {
+                check_texts(field, given)?;
+                kept.insert(field.into(), given.clone().into());
+            }
+            other => return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(other))),
+        }
+    }
+    Ok(metadata)
+}
+
+/// Labels and annotations are judged as those that a client sends.
+fn check_texts(field: &str, map: &Map<String, Value>) -> Result<(), String> {
+    let texts: Option<Vec<(&str, &str)>> =
+        map.iter().map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
+    let Some(texts) = texts else {
+        let odd = map.iter().find(|(_, value)| !value.is_string()).map(|(key, value)| (key, go_type(value)));
+        let (key, found) = odd.map_or_else(Default::default, |(key, found)| (shorten(key, 253), found));
+        return Err(format!("metadata.{field}[{key}] must be a string, but is {found} in converted object"));
+    };
+    let mut errors = Vec::new();
+    match field {
+        "labels" => meta::validate_labels(texts.into_iter(), "metadata.labels", &mut errors),
+        // Upstream's own name for it.
+        _ => meta::validate_annotations(texts.into_iter(), "metadata.annotation", &mut errors),
+    }
+    let told: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
+    match told.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        several => Err(format!("[{}]", several.join(", "))),
+    }
+}
+
+/// The type of a value in Go's words.
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
 }
 
 impl Converter {
@@ -195,7 +258,7 @@ impl Converter {
         self.endpoint.unreachable(settings)
     }
 
-    /// Brings objects into another version; those that have it stay as they are.
+    /// Brings objects into another version; those that have it stay as they are. What the webhook made is given to `pruned`.
     ///
     /// # Errors
     ///
@@ -205,6 +268,7 @@ impl Converter {
         settings: &Arc<WebhooksConfig>,
         mut values: Vec<Value>,
         desired: &str,
+        pruned: impl Fn(&mut Value),
     ) -> Result<Vec<Value>, NotConverted> {
         let others: Vec<usize> = (0..values.len()).filter(|at| values[*at]["apiVersion"] != desired).collect();
         if others.is_empty() {
@@ -224,7 +288,8 @@ impl Converter {
             let (batch, later) = rest.split_at(count);
             let asked: Vec<Value> = batch.iter().map(|at| values[*at].take()).collect();
             let answer = self.ask(settings, asked, desired).await.map_err(NotConverted::Failed)?;
-            for (at, value) in batch.iter().zip(answer) {
+            for (at, mut value) in batch.iter().zip(answer) {
+                pruned(&mut value);
                 values[*at] = value;
             }
             rest = later;
@@ -262,6 +327,7 @@ impl Converter {
         settings: &Arc<WebhooksConfig>,
         mut objects: Vec<Arc<Object>>,
         desired: &str,
+        pruned: impl Fn(&mut Value),
     ) -> Result<Vec<Arc<Object>>, NotConverted> {
         let key =
             |object: &Object| (desired.to_owned(), object.namespace.clone(), object.name.clone(), object.revision);
@@ -281,7 +347,7 @@ impl Converter {
         }
         let values: Vec<Value> = missing.iter().map(|at| objects[*at].value()).collect();
         let is_other: Vec<bool> = values.iter().map(|value| value["apiVersion"] != desired).collect();
-        let values = self.values(settings, values, desired).await?;
+        let values = self.values(settings, values, desired, pruned).await?;
         for ((at, value), _) in missing.iter().zip(values).zip(is_other).filter(|(_, is_other)| *is_other) {
             let Object { namespace, name, revision, .. } = &*objects[*at];
             let storage = Arc::clone(&objects[*at].resource);
@@ -329,11 +395,8 @@ mod tests {
     fn an_answer_is_held_against_what_was_asked() {
         let done = |object: Value| json!({"uid": "1", "result": {"status": "Success"}, "convertedObjects": [object]});
         let failed = |reason: &str| format!("conversion webhook for example.org/v1, Kind=Widget failed: {reason}");
-        let odd = |reason: &str| {
-            format!(
-                "conversion webhook for example.org/v1, Kind=Widget returned invalid converted object at index 0: {reason}"
-            )
-        };
+        let odd =
+            |reason: &str| format!("conversion webhook for example.org/v1, Kind=Widget returned invalid {reason}");
         for (response, wanted) in [
             (json!(null), failed("no response provided")),
             (json!({"uid": "2"}), failed("expected response.uid=\"1\", got \"2\"")),
@@ -343,12 +406,25 @@ mod tests {
                 json!({"uid": "1", "result": {"status": "Success"}}),
                 "conversion webhook for example.org/v1, Kind=Widget returned 0 objects, expected 1".into(),
             ),
-            (done(widget("v1", json!({}))), odd("invalid groupVersion (should be example.org/v2)")),
-            (done(widget("v2", json!({"kind": "Other"}))), odd("must have the same kind: Other != Widget")),
-            (done(widget("v2", json!({"metadata": {"name": "z"}}))), odd("must have the same name: z != a")),
-            (done(widget("v2", json!({"metadata": {"uid": null}}))), odd("must have the same UID:  != u")),
-            (done(widget("v2", json!({"metadata": {"labels": {"x": 1}}}))), odd("metadata.labels is no map of texts")),
-            (done(json!(5)), odd("invalid groupVersion (should be example.org/v2)")),
+            (
+                done(widget("v1", json!({}))),
+                odd("object at index 0: invalid groupVersion (expected example.org/v2, received example.org/v1)"),
+            ),
+            (
+                done(widget("v2", json!({"kind": "Other"}))),
+                odd("object at index 0: invalid kind (expected Widget, received Other)"),
+            ),
+            (done(json!(5)), odd("object at index 0: it has no kind")),
+            (done(widget("v2", json!({"metadata": {"name": "z"}}))), odd("object: must have the same name: a != z")),
+            (done(widget("v2", json!({"metadata": {"uid": null}}))), odd("object: must have the same UID: u != ")),
+            (
+                done(widget("v2", json!({"metadata": {"labels": {"x": 1}}}))),
+                odd("metadata: metadata.labels[x] must be a string, but is int64 in converted object"),
+            ),
+            (
+                done(widget("v2", json!({"metadata": {"labels": []}}))),
+                odd("metadata: invalid metadata.labels of type []interface {} in converted object"),
+            ),
         ] {
             assert_eq!(judged(response.clone()).unwrap_err(), wanted, "{response}");
         }

@@ -35,6 +35,17 @@ fn refused(reason: NotConverted) -> ApiError {
     }
 }
 
+/// Drops what the schema of a kind does not know, of what a webhook made.
+pub(super) fn prune(resource: &Resource, object: &mut Value) {
+    // The schema does not say what managers own.
+    let managers =
+        object.get_mut("metadata").and_then(Value::as_object_mut).and_then(|meta| meta.remove("managedFields"));
+    resource.schema.prune(object);
+    if let Some((managers, meta)) = managers.zip(object.get_mut("metadata").and_then(Value::as_object_mut)) {
+        meta.insert("managedFields".into(), managers);
+    }
+}
+
 /// Objects of the store as this version has them.
 pub(in crate::apiserver) async fn served(
     api: &ApiServer,
@@ -43,7 +54,8 @@ pub(in crate::apiserver) async fn served(
 ) -> Result<Vec<Arc<Object>>, ApiError> {
     let Some((converter, _)) = converter(resource) else { return Ok(objects) };
     let settings = api.inner.webhooks.settings();
-    converter.objects(&settings, objects, &resource.api_version()).await.map_err(refused)
+    let pruned = |value: &mut Value| prune(resource, value);
+    converter.objects(&settings, objects, &resource.api_version(), pruned).await.map_err(refused)
 }
 
 /// One object of the store as this version has it.
@@ -83,7 +95,14 @@ pub(in crate::apiserver) async fn stored(
 ) -> Result<Value, ApiError> {
     let Some((converter, stored)) = converter(resource) else { return Ok(value) };
     let settings = api.inner.webhooks.settings();
-    let converted = converter.values(&settings, vec![value], stored).await.map_err(refused)?;
+    let registry = api.registry();
+    let storing = registry.stored().find(|other| other.storage == resource.storage);
+    let pruned = |value: &mut Value| {
+        if let Some(storing) = storing {
+            prune(storing, value);
+        }
+    };
+    let converted = converter.values(&settings, vec![value], stored, pruned).await.map_err(refused)?;
     let value = converted.into_iter().next().unwrap_or_default();
     if body::too_deep(&value) {
         return Err(refused(NotConverted::Failed("the converted object is nested too deeply".into())));
@@ -103,6 +122,8 @@ pub(in crate::apiserver) async fn between(
         return Ok(to.served(from.to_stored(value.clone())));
     };
     let settings = api.inner.webhooks.settings();
-    let converted = converter.values(&settings, vec![value.clone()], &to.api_version()).await.map_err(refused)?;
+    let pruned = |value: &mut Value| prune(to, value);
+    let converted =
+        converter.values(&settings, vec![value.clone()], &to.api_version(), pruned).await.map_err(refused)?;
     Ok(to.served(converted.into_iter().next().unwrap_or_default()))
 }
