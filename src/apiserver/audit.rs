@@ -427,7 +427,7 @@ impl Pending {
     pub(super) fn end(mut self, answer: &Result<axum::response::Response, ApiError>) {
         let (code, reason) = match answer {
             Ok(response) => (response.status().as_u16(), ""),
-            Err(error) => (error.code.as_u16(), error.reason),
+            Err(error) => (error.code.as_u16(), &*error.reason),
         };
         if let Some(caller) = self.caller.as_ref().filter(|_| is_refusal(self.verb, code))
             && !lock(&self.limits).refusals.take(Instant::now(), Some(caller.clone()))

@@ -88,6 +88,11 @@ impl Patch {
         }
     }
 
+    /// Whether it is a list of no operations.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(&self.kind, Kind::Json(operations) if operations.is_empty())
+    }
+
     /// Fields that the patch has twice.
     pub(super) fn duplicates(&self) -> &[String] {
         &self.duplicates

@@ -163,8 +163,10 @@ pub(super) fn unescape(segment: &str) -> Option<String> {
 /// What to do with fields that the schema does not know, or that occur twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum FieldValidation {
-    Ignore,
+    /// Nothing is said: as `Warn`.
     #[default]
+    Unset,
+    Ignore,
     Warn,
     Strict,
     /// None of them; writes are refused.
@@ -254,7 +256,8 @@ impl Params {
                 "dryRun" => params.dry_run.push(value),
                 "fieldValidation" => {
                     params.field_validation = match value.as_str() {
-                        "" | "Warn" => FieldValidation::Warn,
+                        "" => FieldValidation::Unset,
+                        "Warn" => FieldValidation::Warn,
                         "Ignore" => FieldValidation::Ignore,
                         "Strict" => FieldValidation::Strict,
                         _ => FieldValidation::Unknown(value),

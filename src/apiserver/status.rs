@@ -1,5 +1,7 @@
 //! Errors as Kubernetes `Status` objects (meta/v1), the only error form this server sends.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
@@ -17,7 +19,7 @@ pub struct ApiError {
     /// HTTP status code.
     pub code: StatusCode,
     /// Machine-readable reason (`metav1.StatusReason`); empty when upstream has none.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// For the operator.
     pub message: String,
     /// `metav1.StatusDetails`; null when there are none.
@@ -181,10 +183,10 @@ fn causes(errors: &[FieldError]) -> Vec<Value> {
 
 impl ApiError {
     /// An error without details.
-    pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+    pub fn new(code: StatusCode, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
             code,
-            reason,
+            reason: reason.into(),
             message: message.into(),
             details: Value::Null,
             continue_token: Box::default(),
@@ -383,7 +385,7 @@ impl ApiError {
             "code": self.code.as_u16(),
         });
         if !self.reason.is_empty() {
-            status["reason"] = self.reason.into();
+            status["reason"] = (*self.reason).into();
         }
         if !self.continue_token.is_empty() {
             status["metadata"]["continue"] = (*self.continue_token).into();

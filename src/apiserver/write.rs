@@ -238,7 +238,7 @@ async fn insert(
     let mut meta = given;
     meta::set_new(&mut meta, resource);
     let long = context.is_long(0);
-    let manner = Manner { write: Write::Create, dry_run, long, generated: generated.is_some() };
+    let manner = Manner { dry_run, long, generated: generated.is_some() };
     let mut attempt = 1;
     loop {
         if let Some(prefix) = &generated {
@@ -372,7 +372,7 @@ pub(super) async fn change(
         meta::set_kept(&mut new_meta, &old_meta);
         let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
         let ready = crd::ready(context, &draft.value, Some(&live.value)).await?;
-        let manner = Manner { write, dry_run, long, generated: false };
+        let manner = Manner { dry_run, long, generated: false };
         let prepared = webhooks::prepare(context, draft, new_meta, Some(&old), &mut warnings, manner, ready).await?;
         let Prepared { mut value, mut managers, asked, turn, _ready } = prepared;
         questions += usize::from(asked);

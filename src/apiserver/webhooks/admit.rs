@@ -165,11 +165,14 @@ impl<'s> Subject<'s> {
             put("subResource", self.subresource.into());
             put("requestSubResource", self.subresource.into());
         }
-        if !self.name.is_empty() {
-            put("name", self.name.as_str().into());
+        // What the server named is seen by those that validate.
+        let made = object["metadata"]["name"].as_str().unwrap_or_default();
+        let name = if self.name.is_empty() { made } else { &self.name };
+        if !name.is_empty() {
+            put("name", name.into());
         }
         // As upstream, a namespace is in itself.
-        let namespace = if self.is_namespace() { self.name.as_str() } else { self.namespace };
+        let namespace = if self.is_namespace() { name } else { self.namespace };
         if !namespace.is_empty() {
             put("namespace", namespace.into());
         }
@@ -310,15 +313,33 @@ impl Asking<'_> {
     ) -> Result<Option<Value>, ApiError> {
         let Some((verdict, shown)) = self.ask(round, object, old, true, remarks).await? else { return Ok(None) };
         let (subject, name) = (round.subject, &self.hook.name);
-        let Some(patch) = verdict.patch.filter(|_| !shown.is_null()) else { return Ok(None) };
+        let Some(patch) = verdict.patch else { return Ok(None) };
+        let long = patch.len() + 1 >= blocking::LONG_FROM;
         let faulty = |reason: &str| internal(format!("admission webhook {name:?}: {reason}"));
-        let patched = blocking::in_place_if(patch.len() + 1 >= blocking::LONG_FROM, || {
+        let inapplicable = |error: ApiError| {
+            let cause = error.details["causes"][0]["message"].as_str().unwrap_or(&error.message).to_owned();
+            faulty(&format!("its patch cannot be applied: {cause}"))
+        };
+        let parsed = blocking::in_place_if(long, || Patch::parse(self.version, "application/json-patch+json", &patch));
+        let patch = match parsed {
+            Ok(patch) if patch.is_empty() => return Ok(None),
+            Ok(patch) => patch,
+            // What is no patch at all is no answer.
+            Err(error) if error.code == StatusCode::BAD_REQUEST => {
+                let reason = error.message.strip_prefix("error decoding patch: ").unwrap_or(&error.message);
+                return self
+                    .no_answer(&format!("received undecodable patch in webhook response: {reason}"))
+                    .map(|()| None);
+            }
+            Err(error) => return Err(inapplicable(error)),
+        };
+        if shown.is_null() {
+            let reason = "attempted to modify the object, which is not supported for this operation";
+            return Err(internal(format!("admission webhook {name:?} {reason}")));
+        }
+        let patched = blocking::in_place_if(long, || {
             let mut value = shown.clone();
-            let patch = Patch::parse(self.version, "application/json-patch+json", &patch);
-            patch.and_then(|patch| patch.apply(self.version, &mut value)).map_err(|error| {
-                let cause = error.details["causes"][0]["message"].as_str().unwrap_or(&error.message).to_owned();
-                faulty(&format!("its patch cannot be applied: {cause}"))
-            })?;
+            patch.apply(self.version, &mut value).map_err(inapplicable)?;
             let is_kept = |field: &str| value[field] == shown[field];
             if !value["metadata"].is_object() || !is_kept("apiVersion") || !is_kept("kind") {
                 return Err(faulty("its patch changes what kind of object it is"));
@@ -329,13 +350,9 @@ impl Asking<'_> {
                 return Err(faulty(&format!("its patch changes the groups of an account ({})", accounts::GROUPS)));
             }
             if subject.subresource != "scale" {
-                // What the next one sees is an object as any other. The schema does not say what managers own.
-                let managers = value["metadata"].as_object_mut().and_then(|meta| meta.remove("managedFields"));
-                self.version.schema.prune(&mut value);
+                // What the next one sees is an object as any other.
+                converting::prune(self.version, &mut value);
                 self.version.schema.apply_defaults(&mut value);
-                if let Some(managers) = managers {
-                    value["metadata"]["managedFields"] = managers;
-                }
             }
             Ok(value)
         })?;
@@ -385,8 +402,7 @@ impl Asking<'_> {
                 Conditions::Hold => {}
                 Conditions::DoNotHold => return Ok(None),
                 Conditions::Unknown(reason) if hook.fails => {
-                    let detail = format!("webhook {:?}: failed evaluating match conditions: {reason}", hook.name);
-                    return Err(ApiError::forbidden(subject.resource, &subject.name, detail));
+                    return Err(ApiError::forbidden(subject.resource, &subject.name, reason));
                 }
                 Conditions::Unknown(reason) => {
                     tracing::warn!(
@@ -408,10 +424,7 @@ impl Asking<'_> {
         let question = review::question(&uid, request).to_string();
         let answer =
             self.call(subject, question.into()).await.map_err(|reason| format!("failed to call webhook: {reason}"));
-        let verdict = answer.and_then(|answer| {
-            review::verdict(&hook.name, &uid, &answer, mutating)
-                .map_err(|reason| format!("received invalid webhook response: {reason}"))
-        });
+        let verdict = answer.and_then(|answer| review::verdict(&hook.name, &uid, &answer, mutating));
         match verdict {
             Ok(mut verdict) => {
                 remarks.warnings.append(&mut verdict.warnings);
@@ -421,17 +434,23 @@ impl Asking<'_> {
                     None => Ok(Some((verdict, object))),
                 }
             }
-            Err(reason) if hook.fails => Err(internal(format!("failed calling webhook {:?}: {reason}", hook.name))),
-            Err(reason) => {
-                tracing::warn!(
-                    configuration = self.configuration.name,
-                    webhook = hook.name,
-                    reason,
-                    "a webhook cannot be asked: it is passed over"
-                );
-                Ok(None)
-            }
+            Err(reason) => self.no_answer(&reason).map(|()| None),
         }
+    }
+
+    /// What becomes of a request when the webhook has not answered: it fails, or the webhook is passed over.
+    fn no_answer(&self, reason: &str) -> Result<(), ApiError> {
+        let Hook { name, fails, .. } = self.hook;
+        if *fails {
+            return Err(internal(format!("failed calling webhook {name:?}: {reason}")));
+        }
+        tracing::warn!(
+            configuration = self.configuration.name,
+            webhook = name,
+            reason,
+            "a webhook cannot be asked: it is passed over"
+        );
+        Ok(())
     }
 
     /// Waits for a place among the calls of the configuration, and for the answer, both within the webhook's time.

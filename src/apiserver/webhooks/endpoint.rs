@@ -5,6 +5,7 @@
 //! services are. Redirects are not followed, and an answer is counted where it comes in.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -166,14 +167,23 @@ impl Endpoint {
         {
             fields.insert(HOST, host);
         }
-        let answer = client.send(Method::POST, &url, fields, body, Some(within)).await.map_err(call)?;
+        let answer =
+            client.send(Method::POST, &url, fields, body, Some(within)).await.map_err(|error| call(&url, &error))?;
         let status = answer.status();
-        let text = read(answer).await?;
-        if status.is_success() {
-            self.keep(client, settings);
-            return Ok(text.into());
+        let kind =
+            answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+        let text = read(&url, answer).await?;
+        if !status.is_success() {
+            return Err(Fault::Answer(refusal(status, &kind, &text)));
         }
-        Err(Fault::Answer(refusal(status, &String::from_utf8_lossy(&text))))
+        self.keep(client, settings);
+        if text.is_empty() {
+            let (status, kind) = (status.as_u16(), if kind.is_empty() { "application/json" } else { &kind });
+            let kind = shorten(kind, SHOWN_MAX);
+            let reason = format!("0-length response with status code: {status} and content type: {kind}");
+            return Err(Fault::Answer(reason));
+        }
+        Ok(text.into())
     }
 
     fn url(&self) -> Result<Url, Fault> {
@@ -304,9 +314,9 @@ fn certificates(bundle: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     if found.is_empty() { Err(faulty()) } else { Ok(found) }
 }
 
-async fn read(mut answer: Response) -> Result<Vec<u8>, Fault> {
+async fn read(url: &Url, mut answer: Response) -> Result<Vec<u8>, Fault> {
     let mut text = Vec::new();
-    while let Some(piece) = answer.chunk().await.map_err(call)? {
+    while let Some(piece) = answer.chunk().await.map_err(|error| call(url, &error))? {
         if text.len() + piece.len() > ANSWER_MAX {
             return Err(Fault::Call(format!("the answer is larger than {} MiB", ANSWER_MAX >> 20)));
         }
@@ -315,33 +325,103 @@ async fn read(mut answer: Response) -> Result<Vec<u8>, Fault> {
     Ok(text)
 }
 
-fn call(error: Error) -> Fault {
+/// Why a call came to nothing, in the words of Go's clients where they are known.
+fn call(url: &Url, error: &Error) -> Fault {
     if error.is_timeout() {
         return Fault::Call("context deadline exceeded".into());
     }
     // The outer errors only say that there was one.
-    let mut innermost: &dyn std::error::Error = &error;
+    let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    let refused = outbound::refusal(&error).map(ToString::to_string);
-    Fault::Call(shorten(&refused.unwrap_or_else(|| innermost.to_string()), 2 * SHOWN_MAX))
+    if let Some(refused) = outbound::refusal(error) {
+        return Fault::Call(shorten(&refused.to_string(), 2 * SHOWN_MAX));
+    }
+    let told = match error.io_kind() {
+        Some(io::ErrorKind::ConnectionRefused) => {
+            let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or(443));
+            format!("dial tcp {host}:{port}: connect: connection refused")
+        }
+        Some(io::ErrorKind::UnexpectedEof) => "EOF".into(),
+        _ => innermost.to_string(),
+    };
+    Fault::Call(shorten(&told, 2 * SHOWN_MAX))
 }
 
-/// A status that is no success, in upstream's words.
-fn refusal(status: StatusCode, body: &str) -> String {
-    let body = shorten(body.trim(), SHOWN_MAX);
-    match status {
-        StatusCode::NOT_FOUND => "the server could not find the requested resource".into(),
-        status if status.is_redirection() => {
-            format!("the server answered with a redirect ({status}), and redirects are not followed")
+/// A status that is no success, in the words of upstream's client: those of the `Status` in the body, if there is one.
+fn refusal(status: StatusCode, kind: &str, body: &[u8]) -> String {
+    if status.is_redirection() {
+        return format!("the server answered with a redirect ({status}), and redirects are not followed");
+    }
+    if let Some(message) = status_message(body) {
+        return shorten(&message, 4 * SHOWN_MAX);
+    }
+    let text = if kind.is_empty() || kind.starts_with("text/") {
+        shorten(String::from_utf8_lossy(body).trim(), SHOWN_MAX)
+    } else {
+        "unknown".to_owned()
+    };
+    match status.as_u16() {
+        400 => "the server rejected our request for an unknown reason".into(),
+        401 => "the server has asked for the client to provide credentials".into(),
+        403 | 415 => text,
+        404 => "the server could not find the requested resource".into(),
+        405 => "the server does not allow this method on the requested resource".into(),
+        406 if text.is_empty() || text == "unknown" => {
+            "the server was unable to respond with a content type that the client supports".into()
         }
-        status if status.is_server_error() => {
-            let body = if body.is_empty() { "unknown".to_owned() } else { body };
-            format!("an error on the server ({body:?}) has prevented the request from succeeding")
+        406 => text,
+        409 => "the server reported a conflict".into(),
+        422 => "the server rejected our request due to an error in our request".into(),
+        429 => "the server has received too many requests and has asked us to try again later".into(),
+        503 => "the server is currently unable to handle the request".into(),
+        504 => {
+            "the server was unable to return a response in the time allotted, but may still be processing the request"
+                .into()
         }
-        status => {
-            format!("the server responded with the status code {} but did not return more information", status.as_u16())
+        500.. => format!("an error on the server ({text:?}) has prevented the request from succeeding"),
+        other => format!("the server responded with the status code {other} but did not return more information"),
+    }
+}
+
+/// The message of a `Status` that is a failure.
+fn status_message(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Failure {
+        kind: String,
+        status: String,
+        #[serde(default)]
+        message: String,
+    }
+    let found: Failure = serde_json::from_slice(body).ok()?;
+    (found.kind == "Status" && found.status == "Failure").then_some(found.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_as_upstreams_client_tells_it() {
+        let status = br#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "of its own"}"#;
+        for (code, kind, body, wanted) in [
+            (500, "", &b" boom\n"[..], "an error on the server (\"boom\") has prevented the request from succeeding"),
+            (500, "", b"", "an error on the server (\"\") has prevented the request from succeeding"),
+            (
+                502,
+                "application/json",
+                b"{}",
+                "an error on the server (\"unknown\") has prevented the request from succeeding",
+            ),
+            (500, "application/json", status, "of its own"),
+            (403, "application/json", status, "of its own"),
+            (403, "text/plain; charset=utf-8", b"no", "no"),
+            (404, "", b"page", "the server could not find the requested resource"),
+            (418, "", b"tea", "the server responded with the status code 418 but did not return more information"),
+            (302, "", status, "the server answered with a redirect (302 Found), and redirects are not followed"),
+        ] {
+            assert_eq!(refusal(StatusCode::from_u16(code).unwrap(), kind, body), wanted, "{code} {kind}");
         }
     }
 }

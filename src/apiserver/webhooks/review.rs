@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine;
+use base64::{DecodeError, Engine};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::super::status::{ApiError, shorten};
+use super::remarks;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
-/// Warnings that are taken of one answer, as upstream takes from one.
-const WARNINGS_MAX: usize = 16;
-/// Letters of one warning, of a message, and of an annotation.
-const WARNING_MAX: usize = 256;
+/// Letters of what is wrong with an answer, of a message, and of an annotation.
+const FAULT_MAX: usize = 256;
 const MESSAGE_MAX: usize = 4096;
+const ANNOTATION_MAX: usize = 256;
+/// Letters of a reason, which is a word.
+const REASON_MAX: usize = 256;
 const ANNOTATIONS_MAX: usize = 16;
 /// Bytes of the details of a refusal.
 const DETAILS_MAX: usize = 16 << 10;
@@ -40,29 +42,24 @@ pub(super) struct Verdict {
     pub annotations: Vec<(String, String)>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// As upstream, what is null is left out.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 struct Review {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
+    api_version: Option<String>,
+    kind: Option<String>,
     response: Option<Response>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 struct Response {
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    allowed: bool,
+    uid: Option<String>,
+    allowed: Option<bool>,
     status: Option<Status>,
     patch: Option<String>,
     patch_type: Option<String>,
-    #[serde(default)]
     warnings: Option<Vec<String>>,
-    #[serde(default)]
     audit_annotations: Option<BTreeMap<String, String>>,
 }
 
@@ -79,22 +76,36 @@ struct Status {
 ///
 /// # Errors
 ///
-/// Why it is none.
+/// Why it is none, in upstream's words.
 pub(super) fn verdict(name: &str, uid: &str, text: &[u8], mutating: bool) -> Result<Verdict, String> {
-    let review: Review = serde_json::from_slice(text)
-        .map_err(|error| format!("it is no AdmissionReview in JSON: {}", shorten(&error.to_string(), WARNING_MAX)))?;
-    if review.api_version != API_VERSION || review.kind != KIND {
-        let (version, kind) = (shorten(&review.api_version, 64), shorten(&review.kind, 64));
+    // Upstream's client reads it, so that this is a failure of the call.
+    let failed = |reason: &str| format!("failed to call webhook: {}", shorten(reason, FAULT_MAX));
+    let review: Option<Review> = serde_json::from_slice(text)
+        .map_err(|error| failed(&format!("the answer is no AdmissionReview in JSON: {error}")))?;
+    let mut review = review.unwrap_or_default();
+    let patch = review.response.as_mut().and_then(|response| response.patch.take()).unwrap_or_default();
+    let patch = base64::engine::general_purpose::STANDARD.decode(patch).map_err(|error| match error {
+        DecodeError::InvalidByte(at, _) => failed(&format!("illegal base64 data at input byte {at}")),
+        other => failed(&format!("the patch is no base64: {other}")),
+    })?;
+    judged(name, uid, review, patch, mutating).map_err(|reason| format!("received invalid webhook response: {reason}"))
+}
+
+fn judged(name: &str, uid: &str, review: Review, patch: Vec<u8>, mutating: bool) -> Result<Verdict, String> {
+    let response = review.response.ok_or("webhook response was absent")?;
+    let given = response.uid.unwrap_or_default();
+    if given != uid {
+        return Err(format!("expected response.uid={uid:?}, got {:?}", shorten(&given, 64)));
+    }
+    let (version, kind) = (review.api_version.unwrap_or_default(), review.kind.unwrap_or_default());
+    if version != API_VERSION || kind != KIND {
+        let (version, kind) = (shorten(&version, 64), shorten(&kind, 64));
         let slash = if version.contains('/') { "" } else { "/" };
         return Err(format!(
             "expected webhook response of {API_VERSION}, Kind={KIND}, got {slash}{version}, Kind={kind}"
         ));
     }
-    let response = review.response.ok_or("webhook response was absent")?;
-    if response.uid != uid {
-        return Err(format!("expected response.uid={uid:?}, got {:?}", shorten(&response.uid, 64)));
-    }
-    let patch = response.patch.filter(|patch| !patch.is_empty());
+    let patch = Some(patch).filter(|patch| !patch.is_empty());
     let kind = response.patch_type;
     if !mutating {
         if patch.is_some() {
@@ -108,32 +119,22 @@ pub(super) fn verdict(name: &str, uid: &str, text: &[u8], mutating: bool) -> Res
         (None, None) => None,
         (Some(_), None) => return Err("webhook returned response.patch but not response.patchType".into()),
         (None, Some(_)) => return Err("webhook returned response.patchType but not response.patch".into()),
-        (Some(patch), Some("JSONPatch")) => {
-            let decoded = base64::engine::general_purpose::STANDARD.decode(patch);
-            Some(decoded.map_err(|error| format!("response.patch is no base64: {error}"))?)
-        }
+        (Some(patch), Some("JSONPatch")) => Some(patch),
         (Some(_), Some(other)) => {
             return Err(format!("webhook returned invalid response.patchType of {:?}", shorten(other, 64)));
         }
     };
-    let warnings = response.warnings.unwrap_or_default();
     let annotations = response.audit_annotations.unwrap_or_default();
     Ok(Verdict {
-        denied: (!response.allowed).then(|| denial(name, response.status.unwrap_or_default())),
+        denied: (!response.allowed.unwrap_or_default()).then(|| denial(name, response.status.unwrap_or_default())),
         patch,
-        warnings: warnings.iter().take(WARNINGS_MAX).map(|warning| plain(warning)).collect(),
+        warnings: remarks::told(response.warnings.unwrap_or_default()),
         annotations: annotations
             .into_iter()
             .take(ANNOTATIONS_MAX)
-            .map(|(key, value)| (shorten(&format!("{name}/{key}"), WARNING_MAX), shorten(&value, WARNING_MAX)))
+            .map(|(key, value)| (shorten(&format!("{name}/{key}"), ANNOTATION_MAX), shorten(&value, ANNOTATION_MAX)))
             .collect(),
     })
-}
-
-/// What a header can hold.
-fn plain(warning: &str) -> String {
-    let visible = |letter: char| if letter.is_control() { ' ' } else { letter };
-    shorten(&warning.chars().map(visible).collect::<String>(), WARNING_MAX)
 }
 
 /// A refusal, in upstream's words.
@@ -143,43 +144,19 @@ fn denial(name: &str, status: Status) -> ApiError {
     let (message, reason) = (given(status.message), given(status.reason));
     let message = match (message, &reason) {
         (Some(message), _) => format!("{by}: {}", shorten(&message, MESSAGE_MAX)),
-        (None, Some(reason)) => format!("{by}: {}", shorten(reason, WARNING_MAX)),
+        (None, Some(reason)) => format!("{by}: {}", shorten(reason, REASON_MAX)),
         (None, None) => format!("{by} without explanation"),
     };
-    let code = status.code.and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code));
+    // As upstream: what is no refusal becomes one.
+    let code = status.code.and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400);
     let code = code.and_then(|code| StatusCode::from_u16(code).ok()).unwrap_or(StatusCode::BAD_REQUEST);
-    let mut error = ApiError::new(code, known(reason.as_deref().unwrap_or_default()), message);
+    let mut error = ApiError::new(code, shorten(&reason.unwrap_or_default(), REASON_MAX), message);
     let details = status.details.filter(|details| details.get().len() <= DETAILS_MAX);
     error.details = details
         .and_then(|details| serde_json::from_str(details.get()).ok())
         .filter(Value::is_object)
         .unwrap_or_default();
     error
-}
-
-/// Reasons that clients of Kubernetes know; another is left out.
-fn known(reason: &str) -> &'static str {
-    const REASONS: [&str; 18] = [
-        "Unauthorized",
-        "Forbidden",
-        "NotFound",
-        "AlreadyExists",
-        "Conflict",
-        "Gone",
-        "Invalid",
-        "ServerTimeout",
-        "Timeout",
-        "TooManyRequests",
-        "BadRequest",
-        "MethodNotAllowed",
-        "NotAcceptable",
-        "RequestEntityTooLarge",
-        "UnsupportedMediaType",
-        "InternalError",
-        "Expired",
-        "ServiceUnavailable",
-    ];
-    REASONS.into_iter().find(|known| *known == reason).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -200,25 +177,33 @@ mod tests {
             (json!({"uid": "1", "patch": "W10="}), true, "response.patch but not response.patchType"),
             (json!({"uid": "1", "patchType": "JSONPatch"}), true, "response.patchType but not response.patch"),
             (json!({"uid": "1", "patchType": "X", "patch": "W10="}), true, "invalid response.patchType of \"X\""),
-            (json!({"uid": "1", "patchType": "JSONPatch", "patch": "?"}), true, "no base64"),
+            (
+                json!({"uid": "1", "patchType": "JSONPatch", "patch": "?"}),
+                true,
+                "failed to call webhook: illegal base64 data at input byte 0",
+            ),
+            (json!({"uid": null}), true, "received invalid webhook response: expected response.uid=\"1\", got \"\""),
             (json!({"uid": "1", "patchType": "JSONPatch", "patch": "W10="}), false, "may not return response.patch"),
-            (json!({"uid": 1}), true, "it is no AdmissionReview in JSON"),
+            (json!({"uid": 1}), true, "the answer is no AdmissionReview in JSON"),
         ] {
             let fault = judged(response.clone(), mutating).unwrap_err();
             assert!(fault.contains(wanted), "{response}: {fault}");
         }
-        let other = json!({"apiVersion": "v1", "kind": "Status"}).to_string();
-        let fault = verdict("a.b.c", "1", other.as_bytes(), true).unwrap_err();
-        assert_eq!(
-            fault,
-            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /v1, Kind=Status"
-        );
+        let other = json!({"apiVersion": "v1", "kind": "Status", "response": {"uid": "1"}}).to_string();
+        for (answer, wanted) in [
+            (&*other, "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /v1, Kind=Status"),
+            ("{}", "webhook response was absent"),
+            ("null", "webhook response was absent"),
+        ] {
+            let fault = verdict("a.b.c", "1", answer.as_bytes(), true).unwrap_err();
+            assert_eq!(fault, format!("received invalid webhook response: {wanted}"));
+        }
         let good = json!({"uid": "1", "allowed": true, "patchType": "JSONPatch", "patch": "W10=",
-            "warnings": ["a\nb"], "auditAnnotations": {"k": "v"}});
+            "warnings": ["a\nb", "", "c", "c"], "auditAnnotations": {"k": "v"}});
         let good = judged(good, true).unwrap();
         assert!(good.denied.is_none());
         assert_eq!(good.patch.as_deref(), Some(&b"[]"[..]));
-        assert_eq!((good.warnings, good.annotations), (vec!["a b".into()], vec![("a.b.c/k".into(), "v".into())]));
+        assert_eq!((good.warnings, good.annotations), (vec!["c".into()], vec![("a.b.c/k".into(), "v".into())]));
     }
 
     #[test]
@@ -227,12 +212,13 @@ mod tests {
             (json!(null), 400, "", "denied the request without explanation"),
             (json!({"code": 403, "message": "no"}), 403, "", "denied the request: no"),
             (json!({"code": 200, "reason": "Forbidden"}), 400, "Forbidden", "denied the request: Forbidden"),
-            (json!({"code": 418, "reason": "Odd", "message": "m"}), 418, "", "denied the request: m"),
+            (json!({"code": 418, "reason": "Odd", "message": "m"}), 418, "Odd", "denied the request: m"),
+            (json!({"code": 700, "message": "m"}), 700, "", "denied the request: m"),
             (json!({"code": 99999, "message": "m"}), 400, "", "denied the request: m"),
         ] {
             let denied =
                 judged(json!({"uid": "1", "allowed": false, "status": status}), false).unwrap().denied.unwrap();
-            assert_eq!((denied.code.as_u16(), denied.reason), (code, reason), "{status}");
+            assert_eq!((denied.code.as_u16(), &*denied.reason), (code, reason), "{status}");
             assert_eq!(denied.message, format!("admission webhook \"a.b.c\" {message}"), "{status}");
         }
     }

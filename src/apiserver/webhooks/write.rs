@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::super::admission::Operation;
 use super::super::apply::manager::Entry;
 use super::super::managed_fields::{self, SentManagedFields};
-use super::super::options::Write;
 use super::super::request::FieldValidation;
 use super::super::request_context::RequestContext;
 use super::super::scale::form;
@@ -37,8 +36,6 @@ pub(in crate::apiserver) struct Prepared<'c> {
 /// How a request writes.
 #[derive(Clone, Copy)]
 pub(in crate::apiserver) struct Manner {
-    /// What it does; whatever makes an object is a creation to webhooks.
-    pub write: Write,
     pub dry_run: bool,
     /// Whether its work is long.
     pub long: bool,
@@ -139,33 +136,28 @@ fn subject<'s>(context: &'s RequestContext<'_>, meta: &ObjectMeta, is_there: boo
         subresource: context.target.subresource.as_deref().unwrap_or_default(),
         identity: context.identity,
         dry_run: manner.dry_run,
-        options: options(context, if is_there { manner.write } else { Write::Create }, manner.dry_run),
+        options: options(context, is_there, manner.dry_run),
     }
 }
 
-/// The options of a request as an object of `meta.k8s.io/v1`.
-fn options(context: &RequestContext<'_>, write: Write, dry_run: bool) -> Value {
-    let kind = match write {
-        Write::Create => "CreateOptions",
-        Write::Update => "UpdateOptions",
-        Write::Patch | Write::Apply => "PatchOptions",
-    };
+/// The options of a request as an object of `meta.k8s.io/v1`. As upstream, those of a patch are those of the update that comes of
+/// it, without its `force`, and the object has what the client said.
+fn options(context: &RequestContext<'_>, is_there: bool, dry_run: bool) -> Value {
+    let kind = if is_there { "UpdateOptions" } else { "CreateOptions" };
     let params = context.params;
     let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
     if dry_run {
         options["dryRun"] = json!(["All"]);
     }
-    if let (Some(force), Write::Patch | Write::Apply) = (params.force, write) {
-        options["force"] = force.into();
-    }
     if !params.field_manager.is_empty() {
         options["fieldManager"] = params.field_manager.as_str().into();
     }
-    options["fieldValidation"] = match &params.field_validation {
-        FieldValidation::Ignore => "Ignore".into(),
-        FieldValidation::Strict => "Strict".into(),
-        FieldValidation::Warn | FieldValidation::Unknown(_) => "Warn".into(),
-    };
+    match &params.field_validation {
+        FieldValidation::Ignore => options["fieldValidation"] = "Ignore".into(),
+        FieldValidation::Strict => options["fieldValidation"] = "Strict".into(),
+        FieldValidation::Warn => options["fieldValidation"] = "Warn".into(),
+        FieldValidation::Unset | FieldValidation::Unknown(_) => {}
+    }
     options
 }
 
