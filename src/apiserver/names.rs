@@ -56,6 +56,23 @@ pub(super) fn label(name: &str) -> Faults {
     faults
 }
 
+/// A label that begins with a letter, as RFC 1035 has them: versions.
+pub(super) fn label_1035(name: &str) -> Faults {
+    let mut faults = Vec::new();
+    if name.len() > LABEL_MAX {
+        faults.push(too_long(LABEL_MAX));
+    }
+    if !is_dns_part(name) || !name.starts_with(|first: char| first.is_ascii_lowercase()) {
+        faults.push(
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+             character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for \
+             validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+                .into(),
+        );
+    }
+    faults
+}
+
 /// What a qualified name's own part consists of.
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
     alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \

@@ -45,7 +45,10 @@ pub(super) fn complete_spec(definition: &mut Value) {
             names.insert("listKind".into(), format!("{kind}List").into());
         }
     }
-    spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    let conversion = spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    if let Some(Value::Object(service)) = conversion.pointer_mut("/webhook/clientConfig/service") {
+        service.entry("port").or_insert_with(|| 443.into());
+    }
     if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
         spec.remove("preserveUnknownFields");
     }

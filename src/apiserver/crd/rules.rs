@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::super::from_definition::COLUMNS_MAX;
-use super::super::selectors::{is_dns_label, is_dns_subdomain};
+use super::super::names::label_1035;
+use super::super::selectors::is_dns_subdomain;
 use super::super::status::{FieldError, FieldFault, shorten};
-use super::super::webhooks::location;
+use super::super::webhooks::{bundle_fault, location};
 use super::{names, structural};
 use crate::jsonpath::Path;
 
@@ -22,9 +23,6 @@ const PATH_MAX: usize = 512;
 /// Annotation that groups of Kubernetes itself must carry (KEP-1111).
 const APPROVAL: &str = "api-approved.kubernetes.io";
 
-const LABEL_RULE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
-    alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for \
-    validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const SUBDOMAIN_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' \
     or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -78,15 +76,10 @@ fn check_own_name(definition: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// RFC 1035: as a DNS label, beginning with a letter.
-fn is_label(text: &str) -> bool {
-    is_dns_label(text) && text.starts_with(|first: char| first.is_ascii_lowercase())
-}
-
 fn check_names(names: &Value, errors: &mut Vec<FieldError>) {
     let mut label = |path: String, name: &str, checked: &str| {
-        if !is_label(checked) {
-            errors.push(FieldError::invalid(path, &name.into(), LABEL_RULE));
+        if let Some(fault) = label_1035(checked).pop() {
+            errors.push(FieldError::invalid(path, &name.into(), fault));
         }
     };
     let mut missing = Vec::new();
@@ -142,8 +135,8 @@ fn check_versions(versions: &[Value], errors: &mut Vec<FieldError>) {
     for (index, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{index}]");
         let name = text(version, "name");
-        if !is_label(name) {
-            errors.push(FieldError::invalid(format!("{path}.name"), &name.into(), LABEL_RULE));
+        if let Some(fault) = label_1035(name).pop() {
+            errors.push(FieldError::invalid(format!("{path}.name"), &name.into(), fault));
         }
         if version["deprecated"] != true && version.get("deprecationWarning").is_some_and(|text| !text.is_null()) {
             errors.push(FieldError::invalid(
@@ -301,17 +294,11 @@ fn check_selectable(fields: &Value, schema: &Value, path: &str, errors: &mut Vec
 
 /// A webhook is not looked at where it would never be called.
 fn check_conversion(spec: &Value, versions: &[Value], errors: &mut Vec<FieldError>) {
+    let webhook = &spec["conversion"]["webhook"];
     match text(&spec["conversion"], "strategy") {
-        "None" => {
-            if spec["conversion"].get("webhook").is_some_and(|webhook| !webhook.is_null()) {
-                errors.push(FieldError::forbidden(
-                    "spec.conversion.webhook",
-                    "should not be set when strategy is not set to Webhook",
-                ));
-            }
-        }
-        "Webhook" if versions.len() < 2 => {}
-        "Webhook" => check_webhook(&spec["conversion"]["webhook"], errors),
+        "Webhook" if versions.len() < 2 => return,
+        "Webhook" => return check_webhook(webhook, errors),
+        "None" => {}
         "" => errors.push(FieldError::required("spec.conversion.strategy", "")),
         other => errors.push(FieldError::with_value(
             FieldFault::NotSupported,
@@ -319,6 +306,13 @@ fn check_conversion(spec: &Value, versions: &[Value], errors: &mut Vec<FieldErro
             &other.into(),
             "supported values: \"None\", \"Webhook\"",
         )),
+    }
+    let needless = "should not be set when strategy is not set to Webhook";
+    if webhook["clientConfig"].is_object() {
+        errors.push(FieldError::forbidden("spec.conversion.webhookClientConfig", needless));
+    }
+    if webhook["conversionReviewVersions"].as_array().is_some_and(|versions| !versions.is_empty()) {
+        errors.push(FieldError::forbidden("spec.conversion.conversionReviewVersions", needless));
     }
 }
 
@@ -338,13 +332,13 @@ fn check_webhook(webhook: &Value, errors: &mut Vec<FieldError>) {
         }
     }
     let path = "spec.conversion.conversionReviewVersions";
-    match webhook["conversionReviewVersions"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        [] => errors.push(FieldError::required(path, "")),
-        versions if !versions.iter().any(|version| version == "v1") => {
-            let shown = Value::from(shorten(&Value::from(versions.to_vec()).to_string(), 256));
-            errors.push(FieldError::invalid(path, &shown, "must include at least one of v1"));
-        }
-        _ => {}
+    if webhook["conversionReviewVersions"].as_array().is_none_or(Vec::is_empty) {
+        return errors.push(FieldError::required(path, ""));
+    }
+    for (place, value, detail) in location::version_faults(&webhook["conversionReviewVersions"]) {
+        let shown = shorten(&value.unwrap_or_default().to_string(), 256);
+        let detail = format!("{shown}: {detail}");
+        errors.push(FieldError::new(FieldFault::Invalid, format!("{path}{place}"), detail));
     }
 }
 
@@ -385,6 +379,19 @@ pub(super) fn check_change(new: &Value, old: &Value, errors: &mut Vec<FieldError
         if (always || established) && Some(value) != old.pointer(pointer) {
             errors.push(FieldError::invalid(field, value, "field is immutable"));
         }
+    }
+    let bundle =
+        |definition: &Value| text(&definition["spec"]["conversion"]["webhook"]["clientConfig"], "caBundle").to_owned();
+    let (given, before) = (bundle(new), bundle(old));
+    // One that is filled in later may be anything until then.
+    if established
+        && given != before
+        && !before.is_empty()
+        && bundle_fault(&before).is_none()
+        && let Some(fault) = bundle_fault(&given).filter(|_| !given.is_empty())
+    {
+        let path = "spec.conversion.webhookClientConfig.caBundle";
+        errors.push(FieldError::invalid(path, &given.into(), fault));
     }
 }
 

@@ -306,6 +306,11 @@ fn system() -> Arc<rustls::RootCertStore> {
     })
 }
 
+/// What is wrong with a `caBundle`.
+pub(in crate::apiserver) fn bundle_fault(bundle: &str) -> Option<String> {
+    certificates(bundle).err()
+}
+
 /// The certificates of a `caBundle`.
 fn certificates(bundle: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let faulty = || "unable to load root certificates: unable to parse bytes as PEM block".to_owned();

@@ -6,7 +6,6 @@ use super::super::columns::Column;
 use super::super::names;
 use super::super::resource::{CoreKind, Prepare};
 use super::super::schema::cel::condition::Condition;
-use super::super::selectors::is_dns_label;
 use super::super::status::{CAUSES_MAX, FieldError, FieldFault, shorten};
 use super::hook::{TIMEOUT, VARIABLES};
 use super::location;
@@ -188,31 +187,20 @@ fn check_name(value: &Value, faults: &mut Faults<'_>) {
         return faults.required("name", "");
     }
     let found = names::subdomain(name);
-    if found.is_empty() && name.split('.').count() < 3 {
+    if !found.is_empty() {
+        faults.invalid("name", value, found.join(","));
+    } else if name.split('.').count() < 3 {
         faults.invalid("name", value, "should be a domain with at least three segments separated by dots");
     }
-    found.into_iter().for_each(|fault| faults.invalid("name", value, fault));
 }
 
 fn check_versions(value: &Value, faults: &mut Faults<'_>) {
     let field = "admissionReviewVersions";
-    let versions = value.as_array().map(Vec::as_slice).unwrap_or_default();
-    if versions.is_empty() {
+    if value.as_array().is_none_or(Vec::is_empty) {
         return faults.required(field, "must specify one of v1");
     }
-    for (index, version) in versions.iter().enumerate() {
-        let at = format!("{field}[{index}]");
-        if versions[..index].contains(version) {
-            faults.add(FieldFault::Duplicate, &at, version, "");
-        } else if !version.as_str().is_some_and(is_dns_label) {
-            let rule = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
-                        alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', \
-                        regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
-            faults.invalid(&at, version, rule);
-        }
-    }
-    if !versions.iter().any(|version| version == "v1") {
-        faults.invalid(field, value, "must include at least one of v1");
+    for (place, value, detail) in location::version_faults(value) {
+        faults.invalid(&format!("{field}{place}"), &value.unwrap_or_default(), detail);
     }
 }
 
@@ -312,7 +300,7 @@ fn check_selector(selector: &Value, at: &str, faults: &mut Faults<'_>) {
                     faults.errors.push(FieldError::forbidden(path, rule));
                 }
             }
-            _ => faults.invalid(&format!("{path}.operator"), &one["operator"], "not a valid selector operator"),
+            other => faults.invalid(&format!("{path}.operator"), &other.into(), "not a valid selector operator"),
         }
         label(one["key"].as_str().unwrap_or_default(), &format!("{path}.key"), faults);
         for (index, value) in values.iter().enumerate() {

@@ -20,9 +20,22 @@ pub(in crate::apiserver) fn faults(config: &Value) -> Vec<Fault> {
     faults
 }
 
+/// What a URL is to look like.
+const FORM: &str = "; desired format: https://host[/path]";
+
 fn url_faults(text: &str, faults: &mut Vec<Fault>) {
-    const FORM: &str = "; desired format: https://host[/path]";
     let mut invalid = |value: String, detail: String| faults.push((".url".into(), Some(value.into()), detail));
+    let https = "'https' is the only allowed URL scheme";
+    // To upstream a URL may be without scheme and host, and a browser takes the first word for the host, however many slashes
+    // stand before it.
+    let (scheme, rest) = text.split_once(':').filter(|(scheme, _)| !scheme.contains('/')).unwrap_or_default();
+    let host = rest.strip_prefix("//").is_some_and(|host| !host.is_empty() && !host.starts_with(['/', '\\', '?', '#']));
+    if !host && !text.starts_with(':') {
+        if !scheme.eq_ignore_ascii_case("https") {
+            invalid(scheme.to_owned(), format!("{https}{FORM}"));
+        }
+        return invalid(String::new(), format!("host must be specified{FORM}"));
+    }
     let url = match Url::parse(text) {
         Ok(url) => url,
         Err(error) => {
@@ -31,7 +44,7 @@ fn url_faults(text: &str, faults: &mut Vec<Fault>) {
         }
     };
     if url.scheme() != "https" {
-        invalid(url.scheme().to_owned(), format!("'https' is the only allowed URL scheme{FORM}"));
+        invalid(url.scheme().to_owned(), format!("{https}{FORM}"));
     }
     if url.host_str().is_none_or(str::is_empty) {
         invalid(String::new(), format!("host must be specified{FORM}"));
@@ -48,9 +61,9 @@ fn url_faults(text: &str, faults: &mut Vec<Fault>) {
 }
 
 fn service_faults(service: &Value, faults: &mut Vec<Fault>) {
-    for (field, words) in [("name", "service name is required"), ("namespace", "service namespace is required")] {
+    for field in ["name", "namespace"] {
         match service[field].as_str().unwrap_or_default() {
-            "" => faults.push((format!(".service.{field}"), None, words.into())),
+            "" => faults.push((format!(".service.{field}"), None, String::new())),
             // It becomes a part of the name that TLS verifies.
             text if !is_dns_label(text) => {
                 let found = names::label(text);
@@ -69,6 +82,22 @@ fn service_faults(service: &Value, faults: &mut Vec<Fault>) {
         let found = path_faults(path).into_iter();
         faults.extend(found.map(|fault| (".service.path".into(), Some(path.into()), fault)));
     }
+}
+
+/// What is wrong with the versions of reviews that a webhook takes, of which there are some, in upstream's words.
+pub(in crate::apiserver) fn version_faults(list: &Value) -> Vec<Fault> {
+    let versions = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_one = versions.iter().enumerate().flat_map(|(index, version)| {
+        let found = if versions[..index].contains(version) {
+            vec!["duplicate version".to_owned()]
+        } else {
+            names::label_1035(version.as_str().unwrap_or_default())
+        };
+        found.into_iter().map(move |fault| (format!("[{index}]"), Some(version.clone()), fault))
+    });
+    let unknown = !versions.iter().any(|version| version == "v1");
+    let of_all = unknown.then(|| (String::new(), Some(list.clone()), "must include at least one of v1".to_owned()));
+    of_one.chain(of_all).collect()
 }
 
 /// What is wrong with the path of a service, in upstream's words.
@@ -92,7 +121,45 @@ fn path_faults(path: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_url_has_a_scheme_and_a_host() {
+        let told = |url: &str| -> Vec<String> {
+            faults(&json!({ "url": url })).into_iter().map(|(_, _, detail)| detail.replace(FORM, "")).collect()
+        };
+        let (scheme, host) = ("'https' is the only allowed URL scheme", "host must be specified");
+        for (url, wanted) in [
+            ("https://a/b", &[][..]),
+            ("", &[scheme, host]),
+            ("a/b", &[scheme, host]),
+            ("https:a", &[host]),
+            ("https://", &[host]),
+            ("https:///b", &[host]),
+            ("ftp://a", &[scheme]),
+        ] {
+            assert_eq!(told(url), wanted, "{url}");
+        }
+        assert!(told("://a")[0].starts_with("url must be a valid URL: "));
+    }
+
+    #[test]
+    fn versions_of_reviews_are_labels_and_v1_is_among_them() {
+        for (versions, wanted) in [
+            (json!(["v1", "v2"]), &[][..]),
+            (json!(["v1", "v1"]), &[("[1]", "duplicate version")]),
+            (json!(["v1beta1"]), &[("", "must include at least one of v1")]),
+            (json!(["1", "v1"]), &[("[0]", "a DNS-1035 label must consist of")]),
+        ] {
+            let found = version_faults(&versions);
+            assert_eq!(found.len(), wanted.len(), "{versions}: {found:?}");
+            for ((place, _, detail), (at, text)) in found.iter().zip(wanted) {
+                assert!(place == at && detail.starts_with(text), "{versions}: {found:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_path_consists_of_plain_segments() {

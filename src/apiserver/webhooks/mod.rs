@@ -28,5 +28,6 @@ mod write;
 
 pub(super) use configurations::Webhooks;
 pub(super) use deletion::Deletion;
+pub(super) use endpoint::bundle_fault;
 pub(super) use remarks::Remarks;
 pub(super) use write::{Manner, Prepared, prepare};
