@@ -167,7 +167,9 @@ pub(super) fn read(text: &str) -> Outcome<Expression, String> {
 fn read_anew(text: &str) -> Result<Expression, String> {
     grammar::check(text).map_err(|error| format!("compilation failed: {error}"))?;
     let parser = Parser::default().enable_optional_syntax(true);
-    let tree = parser.parse(text).map_err(|error| format!("compilation failed: {error}"))?;
+    // As upstream shows the place.
+    let told = |error: &dyn std::fmt::Display| error.to_string().replace("\n|", "\n |");
+    let tree = parser.parse(text).map_err(|error| format!("compilation failed: {}", told(&error)))?;
     let mut open: Vec<(&IdedExpr, usize)> = vec![(&tree, 1)];
     while let Some((node, depth)) = open.pop() {
         if depth > DEPTH_MAX {

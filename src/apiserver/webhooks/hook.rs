@@ -8,12 +8,15 @@ use serde_json::{Value, json};
 use super::super::admission::Operation;
 use super::super::schema::cel::condition::{COST_MAX, Condition, Shown};
 use super::super::selectors::selects;
+use super::super::status::shorten;
 use super::endpoint::Endpoint;
 
 /// Variables of match conditions. `authorizer` is not among them.
 pub(super) const VARIABLES: [&str; 3] = ["object", "oldObject", "request"];
 /// Seconds that a webhook has unless its configuration says otherwise.
 pub(super) const TIMEOUT: u64 = 10;
+/// Letters of what is told of conditions that nobody can tell.
+const FAULTS_MAX: usize = 4096;
 
 /// A webhook, as its configuration has it.
 #[derive(Debug)]
@@ -34,7 +37,14 @@ pub(in crate::apiserver) struct Hook {
     equivalent: bool,
     namespaces: Value,
     objects: Value,
-    conditions: Vec<Result<Condition, String>>,
+    conditions: Vec<MatchCondition>,
+}
+
+/// `MatchCondition`
+#[derive(Debug)]
+struct MatchCondition {
+    text: String,
+    compiled: Result<Condition, String>,
 }
 
 /// `RuleWithOperations`
@@ -90,9 +100,7 @@ impl Hook {
             equivalent: !is("matchPolicy", "Exact"),
             namespaces: selector("namespaceSelector"),
             objects: selector("objectSelector"),
-            conditions: conditions
-                .map(|one| Condition::compile(one["expression"].as_str().unwrap_or_default(), &VARIABLES))
-                .collect(),
+            conditions: conditions.map(MatchCondition::of).collect(),
         }
     }
 
@@ -141,21 +149,31 @@ impl Hook {
         }
         let shown = Shown::of(&[("object", object), ("oldObject", old), ("request", request)]);
         let mut steps = COST_MAX;
-        let mut fault = None;
-        for condition in &self.conditions {
-            let found = condition.as_ref().map_err(Clone::clone).and_then(|one| one.holds(&shown, &mut steps));
-            match found {
+        let mut faults = Vec::new();
+        for MatchCondition { text, compiled } in &self.conditions {
+            match compiled.as_ref().map_err(Clone::clone).and_then(|one| one.holds(&shown, &mut steps)) {
                 Ok(true) => {}
                 Ok(false) => return Conditions::DoNotHold,
-                Err(reason) => drop(fault.get_or_insert(reason)),
+                Err(reason) => faults.push(format!("expression '{text}' resulted in error: {reason}")),
             }
         }
-        fault.map_or(Conditions::Hold, Conditions::Unknown)
+        match faults.as_slice() {
+            [] => Conditions::Hold,
+            [one] => Conditions::Unknown(shorten(one, FAULTS_MAX)),
+            several => Conditions::Unknown(shorten(&format!("[{}]", several.join(", ")), FAULTS_MAX)),
+        }
     }
 
     /// Whether it has match conditions.
     pub fn has_conditions(&self) -> bool {
         !self.conditions.is_empty()
+    }
+}
+
+impl MatchCondition {
+    fn of(source: &Value) -> Self {
+        let text = source["expression"].as_str().unwrap_or_default().to_owned();
+        Self { compiled: Condition::compile(&text, &VARIABLES), text }
     }
 }
 
@@ -274,6 +292,15 @@ mod tests {
         assert_eq!(ask(&[]), Conditions::Hold);
         assert_eq!(ask(&["object.a == 1", "request.operation == 'CREATE'"]), Conditions::Hold);
         assert_eq!(ask(&["object.b == 1", "object.a == 2"]), Conditions::DoNotHold);
-        assert!(matches!(ask(&["object.b == 1", "object.a == 1"]), Conditions::Unknown(_)));
+        for (texts, wanted) in [
+            (&["object.b == 1", "object.a == 1"], "expression 'object.b == 1' resulted in error: no such key: b"),
+            (
+                &["object.b == 1", "object.c == 1"],
+                "[expression 'object.b == 1' resulted in error: no such key: b, \
+                 expression 'object.c == 1' resulted in error: no such key: c]",
+            ),
+        ] {
+            assert_eq!(ask(texts), Conditions::Unknown(wanted.into()));
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kube_cel::cel::Value as CelValue;
+use kube_cel::cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 use kube_cel::cel::objects::{Key, Map as CelMap};
 use serde_json::Value;
 
@@ -32,7 +33,10 @@ impl Condition {
             return Err("compilation failed: the variable authorizer is not supported here".into());
         }
         check::untyped(&expression.tree, variables).map_err(|reason| format!("compilation failed: {reason}"))?;
-        Ok(Self { expression })
+        match plain_type(&expression.tree) {
+            None | Some("bool") => Ok(Self { expression }),
+            Some(other) => Err(format!("must evaluate to bool but got {other}")),
+        }
     }
 
     /// Whether it holds for these values; what it takes is taken off `steps`.
@@ -59,6 +63,43 @@ impl Condition {
             Some(Ok(_)) => Err("must evaluate to bool".into()),
             Some(Err(error)) => Err(meter::told(&error)),
         }
+    }
+}
+
+/// The type of what an expression gives, where that is plain: of literals, of what is reckoned of them, and of fields of
+/// objects, of which nobody knows it.
+fn plain_type(node: &IdedExpr) -> Option<&'static str> {
+    let dynamic = |inner: &IdedExpr| plain_type(inner).filter(|kind| *kind == "dyn");
+    match &node.expr {
+        Expr::Literal(value) => Some(match value {
+            LiteralValue::Boolean(_) => "bool",
+            LiteralValue::Bytes(_) => "bytes",
+            LiteralValue::Double(_) => "double",
+            LiteralValue::Int(_) => "int",
+            LiteralValue::Null => "null_type",
+            LiteralValue::String(_) => "string",
+            LiteralValue::UInt(_) => "uint",
+        }),
+        Expr::Ident(name) => matches!(name.as_str(), "object" | "oldObject").then_some("dyn"),
+        Expr::Select(select) => {
+            if select.test {
+                None
+            } else {
+                dynamic(&select.operand)
+            }
+        }
+        Expr::Call(call) => match (call.func_name.as_str(), call.args.as_slice()) {
+            (operators::INDEX, [whole, _]) => dynamic(whole),
+            (operators::CONDITIONAL, [_, one, other]) => {
+                plain_type(one).filter(|kind| plain_type(other) == Some(*kind))
+            }
+            (
+                operators::ADD | operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO,
+                [one, other],
+            ) => plain_type(one).filter(|kind| *kind != "dyn" && plain_type(other) == Some(*kind)),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -117,8 +158,8 @@ mod tests {
             ("!('system:nodes' in request.userInfo.groups)", Ok(false)),
             ("has(object.metadata.labels) && 'x' in object.metadata.labels", Ok(true)),
             ("object.metadata.labels.exists(key, key.matches('^x$'))", Ok(true)),
-            ("object.metadata.annotations.x == 'y'", Err("No such key: annotations")),
-            ("object.metadata.name", Err("must evaluate to bool")),
+            ("object.metadata.annotations.x == 'y'", Err("no such key: annotations")),
+            ("request.operation", Err("must evaluate to bool")),
         ] {
             let condition = Condition::compile(text, &variables).unwrap();
             let found = condition.holds(&shown, &mut COST_MAX.clone());
@@ -132,6 +173,10 @@ mod tests {
             ("authorizer.group('').check('get').allowed()", "authorizer is not supported"),
             ("objekt.metadata.name == 'a'", "undeclared reference to 'objekt'"),
             ("object.", "compilation failed"),
+            ("1 + 1", "must evaluate to bool but got int"),
+            ("'text'", "must evaluate to bool but got string"),
+            ("object.spec['replicas']", "must evaluate to bool but got dyn"),
+            ("request.dryRun ? object.a : oldObject.a", "must evaluate to bool but got dyn"),
         ] {
             let fault = Condition::compile(text, &variables).unwrap_err();
             assert!(fault.contains(wanted), "{fault}");

@@ -86,7 +86,12 @@ pub(super) fn told(error: &ExecutionError) -> String {
         }
     }
     let mut words = Bounded(String::new());
-    if write!(words, "{error}").is_err() {
+    // As Google's own evaluator says it.
+    let written = match error {
+        ExecutionError::NoSuchKey(key) => write!(words, "no such key: {key}"),
+        other => write!(words, "{other}"),
+    };
+    if written.is_err() {
         words.0.push('…');
     }
     words.0
