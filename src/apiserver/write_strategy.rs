@@ -3,6 +3,8 @@
 //! What becomes of an object before it is written: unknown fields go, defaults come, the server's fields are set, and
 //! everything is checked.
 
+use std::collections::HashSet;
+
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
@@ -181,7 +183,10 @@ pub(super) fn finish(
         !resource.status || on_status == is_status || error.fault == FieldFault::Unchecked
     };
     let old_value = old.map(|old| old.value);
-    errors.extend(resource.schema.validate_change(&new, old_value).into_iter().filter(mine));
+    let of_schema = resource.schema.validate_change(&new, old_value).into_iter().filter(mine);
+    // What is missing is told once, and best by who knows why.
+    let told: HashSet<String> = errors.iter().map(|error| error.path.clone()).collect();
+    errors.extend(of_schema.filter(|error| error.fault != FieldFault::Required || !told.contains(&error.path)));
     resource.schema.check_rules(&new, old_value, &mut errors);
     if errors.is_empty() {
         let request = AdmissionRequest {
