@@ -114,9 +114,10 @@ unit: rust packages ## cargo test; nothing is passed over for want of a tool or 
 	@python3 tests/lab/tools.py ansible >/dev/null
 	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB)
 
-clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
+clients: lab ## two kubectl, helm, the Python client, raw requests and webhooks, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
 	python3 tests/api/raw.py check
+	python3 tests/api/webhooks.py check
 	python3 tests/api/clients.py
 
 conformance: lab rust ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
@@ -124,6 +125,7 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	python3 tests/api/definitions.py $(UPSTREAM) check
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
+	python3 tests/api/webhooks.py record
 	python3 tests/api/clients.py go
 	PEER=1 python3 tests/api/clients.py python helm go
 	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(QUICK) $(LAB) --test it engine::

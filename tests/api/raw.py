@@ -119,6 +119,9 @@ class Run:
             self.clients[who] = Client(self.server.kubeconfig, {"token": self.saved.get(who, "none")})
         return self.clients[who]
 
+    def ask(self, item, body, headers):
+        return self.client(item.who).request(item.method, self.fill(item.path), body, headers)
+
     def one(self, item):
         body = item.body
         if body is not None and not isinstance(body, bytes):
@@ -127,7 +130,7 @@ class Run:
         ends = time.monotonic() + PATIENCE
         while True:
             try:
-                status, got, answer = self.client(item.who).request(item.method, self.fill(item.path), body, headers)
+                status, got, answer = self.ask(item, body, headers)
             except OSError as error:
                 return f"$ {text_of(item)}\n? {type(error).__name__}\n"
             if not item.until or item.until in f"{status} " + answer.decode(errors="replace") or time.monotonic() > ends:
@@ -145,14 +148,14 @@ class Run:
             lines = [f"? not what a Kubernetes API answers: {error!r}"]
         return "\n".join([f"$ {text_of(item)}", *lines]) + "\n"
 
-    def all(self):
-        return [self.one(item) for item in CALLS]
+    def all(self, calls):
+        return [self.one(item) for item in calls]
 
 
 def record():
     with tempfile.TemporaryDirectory() as folder, servers.Peer(Path(folder)) as peer:
         servers.install_kinds(peer)
-        GOLDEN.write_text("\n".join(Run(peer).all()))
+        GOLDEN.write_text("\n".join(Run(peer).all(CALLS)))
     say(f"{len(CALLS)} requests recorded")
 
 
@@ -213,9 +216,15 @@ def check(accept=False):
     allowed = accepted.Accepted("request", accept)
     with tempfile.TemporaryDirectory() as folder, servers.Slipway(Path(folder)) as slipway:
         began = time.monotonic()
-        seen = Run(slipway).all()
+        seen = Run(slipway).all(CALLS)
         say(f"{len(CALLS)} requests in {time.monotonic() - began:.0f} s")
-    wrong = allowed.check(GOLDEN.with_name("slipway-requests.txt"), zip(map(steady, split(GOLDEN.read_text())), map(steady, seen), strict=True))
+    judge(allowed, GOLDEN, seen)
+
+
+def judge(allowed, golden, seen):
+    """Holds our answers against recorded ones; those that may differ against what is recorded beside."""
+    pairs = zip(map(steady, split(golden.read_text())), map(steady, seen), strict=True)
+    wrong = allowed.check(golden.with_name(f"slipway-{golden.name}"), pairs)
     for want, have in wrong:
         print("\n".join([have.splitlines()[0], *(f"    {line}" for line in compare(want, have))]))
     failed = len(wrong) + allowed.unused()
