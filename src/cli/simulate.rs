@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::{Failure, usage};
@@ -62,7 +63,7 @@ pub(super) struct Options {
     /// Keep the hosts, or the folder of the simulator's own appliance, at the end
     #[arg(long)]
     keep: bool,
-    /// When all hosts have arrived, let the machines go on until Ctrl-C, or until the deadline
+    /// When all hosts have arrived, let the machines go on until Ctrl-C or SIGTERM, or until the deadline
     #[arg(long)]
     stay: bool,
     /// Output format of the summary
@@ -202,16 +203,39 @@ impl Options {
     }
 }
 
+/// What asks for the end: Ctrl-C, SIGTERM of a service manager or `timeout`, SIGHUP of a terminal that was closed. Each has
+/// the run clean up.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
+    }
+
+    async fn end(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
 pub(super) fn run(options: Options) -> anyhow::Result<()> {
     let json = options.output == "json";
     let plan = options.plan()?;
     appliance::install_tls_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let stop = CancellationToken::new();
-    let interrupted = stop.clone();
+    let mut signals = {
+        let _context = runtime.enter();
+        Signals::install()?
+    };
+    let asked = stop.clone();
     runtime.spawn(async move {
-        tokio::signal::ctrl_c().await.ok();
-        interrupted.cancel();
+        signals.end().await;
+        asked.cancel();
     });
     let mut progress = Progress::new();
     let live = std::io::stderr().is_terminal();

@@ -161,18 +161,27 @@ impl ApplianceProcess {
     }
 }
 
+/// Starts it. It ends with the thread that calls this, however that ends: a simulator that is killed leaves no appliance behind.
 fn serve(program: &Path, config: &Path, log: &Path) -> anyhow::Result<Child> {
     let log = std::fs::File::options().create(true).append(true).open(log)?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(["serve", "--config"])
         .arg(config)
         .env_remove("SLIPWAY_CONFIG")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| program.display().to_string())
+        .kill_on_drop(true);
+    let parent = rustix::process::getpid();
+    let follow = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+        // The parent may have ended before the kernel was told.
+        if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+    };
+    // SAFETY: between fork and exec only two system calls are made. Nothing is allocated and no lock is taken.
+    unsafe { command.pre_exec(follow) };
+    command.spawn().with_context(|| program.display().to_string())
 }
 
 /// The settings that make it a trial.

@@ -1,6 +1,8 @@
 //! `slipway simulate`: machines with bad luck arrive all the same, and go again.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -106,4 +108,43 @@ fn a_run_that_is_too_short_says_who_is_missing() {
     let missing = summary["missing"].as_array().unwrap();
     assert_eq!(missing.len(), 2, "{summary:#}");
     assert_eq!(missing[0]["host"], "sim-00001");
+}
+
+/// The processes that this one started.
+fn children(pid: u32) -> Vec<i32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[test]
+fn however_it_is_ended_its_own_appliance_ends_too() {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    // Whoever is killed cannot remove a folder.
+    for (signal, folder_stays) in [(Signal::SIGTERM, false), (Signal::SIGHUP, false), (Signal::SIGKILL, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut simulator = Command::new(env!("CARGO_BIN_EXE_slipway"))
+            .args(["simulate", "--machines", "1", "--until", "available", "--stay"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(simulator.stderr.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().contains("machines go on until")), "{signal}: it ended");
+        let appliance = match children(simulator.id()).as_slice() {
+            [one] => Pid::from_raw(*one),
+            other => panic!("{signal}: children {other:?}"),
+        };
+        kill(Pid::from_raw(simulator.id().try_into().unwrap()), signal).unwrap();
+        let status = simulator.wait().unwrap();
+        assert!(folder_stays || status.success(), "{signal}: {status}");
+        let until = Instant::now() + Duration::from_secs(60);
+        // A process that nobody waited for yet is a zombie, which has no files.
+        while std::fs::read_link(format!("/proc/{appliance}/exe")).is_ok() {
+            assert!(Instant::now() < until, "{signal}: the appliance runs on");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count() > 0, folder_stays, "{signal}");
+    }
 }
