@@ -381,7 +381,7 @@ fn alone(hosts: &[PartialMeta]) -> anyhow::Result<()> {
     if !real.is_empty() {
         anyhow::bail!(
             "the server has hosts that no simulation made: {}. With them a rehearsal would share addresses and places. \
-             For an appliance of the simulator's own leave --kubeconfig out; --config FILE gives it your settings, \
+             For an appliance of the simulator's own leave --relay and --kubeconfig out; --config FILE gives it your settings, \
              --hosts FILE your hosts",
             few(&real)
         );
@@ -389,7 +389,7 @@ fn alone(hosts: &[PartialMeta]) -> anyhow::Result<()> {
     if !simulated.is_empty() {
         anyhow::bail!(
             "the server has hosts that a simulation left, or has under way: {}. When it has ended, remove them first:\n  \
-             slipway delete hosts -A -l {LABEL}\n  slipway delete secrets -A --ignore-not-found -l {LABEL}",
+             slipway delete hosts -A -l {LABEL} --force\n  slipway delete secrets -A --ignore-not-found -l {LABEL}",
             few(&simulated)
         );
     }

@@ -172,7 +172,10 @@ async fn hosts_that_no_run_made_stop_a_run_before_it_begins() {
         assert_eq!(site.all::<Namespace>().await, namespaces, "{what}: {ran:?}");
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{what}: {ran:?}");
         assert!(!ran.err.contains("Status {"), "{ran:?}");
-        assert!(ran.err.contains("real/prod-1, real/prod-2") && ran.err.contains("leave --kubeconfig out"), "{ran:?}");
+        assert!(
+            ran.err.contains("real/prod-1, real/prod-2") && ran.err.contains("leave --relay and --kubeconfig out"),
+            "{ran:?}"
+        );
     }
 }
 
