@@ -617,6 +617,23 @@ impl fmt::Display for StepAction {
     }
 }
 
+impl StepAction {
+    /// What an agent does then, for people.
+    pub fn doing(self) -> &'static str {
+        match self {
+            Self::Inspect => "inspecting the hardware",
+            Self::Erase => "erasing the disks",
+            Self::WriteImage => "writing the image",
+            Self::WriteConfigDrive => "writing the config drive",
+            Self::SetBootEntry => "setting the boot entry",
+            Self::Kexec => "starting the installed system",
+            Self::Reboot => "starting again",
+            Self::PowerOff => "powering off",
+            Self::CollectLogs => "sending its log",
+        }
+    }
+}
+
 /// What the agent's session said.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

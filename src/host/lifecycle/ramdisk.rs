@@ -290,19 +290,33 @@ fn number(id: &str, generation: i64) -> Option<i64> {
     (of.parse() == Ok(generation)).then(|| number.parse().ok())?
 }
 
-/// What the agent is doing, for people: `write-image: writing, 45 %, 430 of 950 MB, 22 MB/s`.
+/// What the agent is doing, for people: `writing the image, 45 %, 430 of 950 MB, 22 MB/s`.
 fn working_on(intent: &BootIntent, step: Option<&IntentStep>) -> String {
-    let action = step.map_or_else(|| "between steps".to_owned(), |step| step.action.to_string());
+    let Some(step) = step else { return "the agent is between two steps".to_owned() };
     let progress = intent.status.as_ref().and_then(|status| status.progress.as_ref());
-    match progress.filter(|progress| step.is_some_and(|step| step.id == progress.step)) {
-        Some(progress) => format!("{action}: {}", describe(progress)),
-        None => format!("{action}: with the agent"),
+    let doing = step.action.doing();
+    match progress.filter(|progress| progress.step == step.id) {
+        Some(progress) => phrase(step.action, &progress.phase) + &amounts(progress),
+        None => doing.to_owned(),
     }
 }
 
-fn describe(progress: &StepProgress) -> String {
+/// The phase with what it is a part of, where it does not say that itself.
+fn phrase(action: StepAction, phase: &str) -> String {
+    let doing = action.doing();
+    let verb = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
+    if phase.is_empty() || phase == action.to_string() {
+        doing.to_owned()
+    } else if verb(phase) == verb(doing) {
+        phase.to_owned()
+    } else {
+        format!("{doing}: {phase}")
+    }
+}
+
+fn amounts(progress: &StepProgress) -> String {
     let mega = |bytes: i64| bytes / 1_000_000;
-    let mut text = progress.phase.clone();
+    let mut text = String::new();
     if let Some(percent) = progress.percent {
         text += &format!(", {percent} %");
     }
@@ -316,4 +330,23 @@ fn describe(progress: &StepProgress) -> String {
         text += &format!(" ({message})");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_does_is_one_phrase() {
+        for (action, phase, wanted) in [
+            (StepAction::Inspect, "inspect", "inspecting the hardware"),
+            (StepAction::Inspect, "waiting for switches", "inspecting the hardware: waiting for switches"),
+            (StepAction::Erase, "erasing /dev/sda", "erasing /dev/sda"),
+            (StepAction::WriteImage, "writing the image", "writing the image"),
+            (StepAction::WriteImage, "fetching the manifest", "writing the image: fetching the manifest"),
+            (StepAction::Kexec, "", "starting the installed system"),
+        ] {
+            assert_eq!(phrase(action, phase), wanted);
+        }
+    }
 }

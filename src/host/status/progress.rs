@@ -111,7 +111,7 @@ fn working(intent: &BootIntent, step: &IntentStep, base: HostProgress) -> HostPr
     let left = told.bytes_done.zip(told.bytes_total).zip(told.bytes_per_second.filter(|rate| *rate > 0));
     HostProgress {
         step: step.action.to_string(),
-        phase: told.phase.clone(),
+        phase: if told.phase == step.action.to_string() { step.action.doing().into() } else { told.phase.clone() },
         percent: told.percent,
         bytes_done: told.bytes_done,
         bytes_total: told.bytes_total,
