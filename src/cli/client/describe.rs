@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::connect::{Server, Session};
 use super::output::go_text;
+use super::held::held;
 use super::relative::{relative, with_distance};
 use super::table::harmless;
 use super::tabs::align;
@@ -232,12 +233,7 @@ fn host(text: &mut String, object: &Value, now: Timestamp) {
     let state =
         status["provisioning"]["state"].as_str().filter(|state| !state.is_empty()).unwrap_or("(not looked at yet)");
     line(text, 0, "State", state);
-    let power = match status["poweredOn"].as_bool() {
-        Some(true) => "on",
-        Some(false) => "off",
-        None => "unknown",
-    };
-    line(text, 0, "Power", power);
+    line(text, 0, "Power", super::hosts::power(object));
     let cards = status["addresses"].as_array().into_iter().flatten().map(|one| {
         let field = |name: &str| one[name].as_str().unwrap_or_default();
         format!("{} ({}, network {})", field("address"), field("macAddress"), field("network"))
@@ -257,10 +253,6 @@ fn host(text: &mut String, object: &Value, now: Timestamp) {
         line(text, 0, label, &relative(waits, now));
     } else if let Some(reason) = told(object).filter(|_| status["errorMessage"].as_str().is_none_or(str::is_empty)) {
         line(text, 0, "Waits For", &relative(&reason, now));
-    }
-    let hardware = hardware::line(&status["hardware"]);
-    if !hardware.is_empty() {
-        line(text, 0, "Hardware", &hardware);
     }
 }
 
@@ -282,6 +274,19 @@ fn hide_values(secret: &mut Value) {
         *value = length.map_or_else(|| "(unreadable)".into(), |bytes| format!("{} bytes", bytes.len()).into());
     }
 }
+    now_or_waits(text, object, now);
+    let hardware = hardware::line(&status["hardware"]);
+    if !hardware.is_empty() {
+        line(text, 0, "Hardware", &hardware);
+    }
+}
+
+/// How a host is that waits for nothing, or else what it waits for.
+fn now_or_waits(text: &mut String, object: &Value, now: Timestamp) {
+    let status = &object["status"];
+    if let Some(held) = held(object) {
+        return line(text, 0, "Now", &held.why);
+    }
 
 fn content(text: &mut String, level: usize, map: &Map<String, Value>, now: Timestamp) {
     let indent = "  ".repeat(level);
@@ -467,7 +472,7 @@ Labels:       a=b
               c=d
 Annotations:  <none>
 State:        registering
-Power:        off
+Power:        unknown
 Addresses:    10.0.0.5 (52:54:00:00:00:01, network lab)
 Last Error:   registration error: no answer
               at all (3 times)
@@ -545,3 +550,7 @@ NICs:         eno1: 52:54:00:00:00:01
         assert!(text.contains("Password:  7 bytes") && !text.contains("aHVudGVyMg"), "{text}");
     }
 }
+        object["metadata"]["annotations"] = json!({"baremetalhost.metal3.io/paused": "slipway host pause"});
+        let paused = describe(&of, &object, None, now);
+        let told = "Now:          paused (slipway host pause), so nothing is done with it: `slipway host unpause web-1` ends that\n";
+        assert!(paused.contains(told) && !paused.contains("Waits For"), "{paused}");

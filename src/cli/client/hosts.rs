@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::hardware;
+use super::held::held;
 use super::own_table::Column;
 use super::relative::relative;
 
@@ -15,12 +16,12 @@ pub(super) const WORDS: [&str; 2] = ["host", "hosts"];
 pub(super) const COLUMNS: [Column; 17] = [
     ("Name", |host, _| text(host, "/metadata/name"), false),
     ("State", |host, _| text(host, "/status/provisioning/state"), false),
-    ("Phase", |host, _| text(host, "/status/progress/phase"), false),
+    ("Phase", |host, _| phase(host), false),
     ("Progress", |host, _| number(host, "percent").map(|percent| format!("{percent}%")).unwrap_or_default(), false),
     ("Rate", |host, _| number(host, "bytesPerSecond").map(rate).unwrap_or_default(), false),
     ("Left", |host, _| number(host, "secondsLeft").map(length).unwrap_or_default(), false),
     ("Online", |host, _| flag(host, "/spec/online"), true),
-    ("Power", |host, _| flag(host, "/status/poweredOn"), true),
+    ("Power", |host, _| power(host).to_owned(), true),
     ("Error", |host, _| text(host, "/status/errorType"), true),
     ("Consumer", |host, _| text(host, "/spec/consumerRef/name"), true),
     ("BMC", |host, _| text(host, "/spec/bmc/address"), true),
@@ -46,12 +47,34 @@ fn flag(host: &Value, path: &str) -> String {
     host.pointer(path).and_then(Value::as_bool).map(|flag| flag.to_string()).unwrap_or_default()
 }
 
+/// Whether its machine is on, as far as its BMC ever said.
+pub(super) fn power(host: &Value) -> &'static str {
+    let answered = host["status"]["goodCredentials"]["credentials"].is_object();
+    match host["status"]["poweredOn"].as_bool() {
+        Some(true) => "on",
+        Some(false) if answered => "off",
+        _ => "unknown",
+    }
+}
+
+/// What is done with it, or that it is left alone.
+fn phase(host: &Value) -> String {
+    held(host).map_or_else(|| text(host, "/status/progress/phase"), |held| held.word.to_owned())
+}
+
+/// How far it is. What was true when it was paused is not any more.
 fn number(host: &Value, field: &str) -> Option<i64> {
+    if held(host).is_some() {
+        return None;
+    }
     host["status"]["progress"][field].as_i64()
 }
 
-/// Why it is not further: the error first.
+/// Why it is not further: that it is left alone, else the error.
 fn reason(host: &Value) -> String {
+    if let Some(held) = held(host) {
+        return held.why;
+    }
     let error = text(host, "/status/errorMessage");
     if error.is_empty() { text(host, "/status/progress/reason") } else { error }
 }
@@ -97,6 +120,8 @@ mod tests {
                 "addresses": [{ "address": "10.0.0.5" }, { "address": "10.1.0.5" }] })),
             host("b", failed),
             host("c", found),
+            json!({ "object": { "metadata": { "name": "d", "annotations": { "baremetalhost.metal3.io/paused": "" } }, "spec": {},
+                "status": { "errorMessage": "old", "progress": { "phase": "writing", "percent": 5 } } }, "cells": [] }),
         ]});
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let lines = Printer::new(Show::default()).lines(&own_table::table(sent.clone(), &COLUMNS, now), "");
@@ -105,6 +130,7 @@ mod tests {
         a      provisioning   writing the image   45%        22 MB/s   3m20s   10.0.0.5,10.1.0.5   write-image
         b      inspecting     failed                                                               no call, next try in 10m
         c
+        d                     paused                                                               paused, so nothing is done with it: `slipway host unpause d` ends that
         ");
         let wide =
             Printer::new(Show { wide: true, ..Show::default() }).lines(&own_table::table(sent, &COLUMNS, now), "");
@@ -114,6 +140,19 @@ mod tests {
         );
         let bare = json!({ "columnDefinitions": [{ "name": "Name" }], "rows": [{ "cells": ["a"], "object": { "metadata": {} } }] });
         assert_eq!(own_table::table(bare.clone(), &COLUMNS, now), bare);
+    }
+
+    #[test]
+    fn the_power_is_unknown_until_a_bmc_has_answered() {
+        let good = json!({ "credentials": { "name": "s" } });
+        for (status, wanted) in [
+            (json!({ "poweredOn": true }), "on"),
+            (json!({ "poweredOn": false, "goodCredentials": good }), "off"),
+            (json!({ "poweredOn": false, "goodCredentials": {} }), "unknown"),
+            (json!({}), "unknown"),
+        ] {
+            assert_eq!(power(&json!({ "status": status })), wanted);
+        }
     }
 
     #[test]

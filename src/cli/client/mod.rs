@@ -14,6 +14,7 @@ mod errors;
 mod get;
 mod hardware;
 mod host;
+mod held;
 mod hosts;
 mod inventory;
 mod manifests;

@@ -73,6 +73,7 @@ pub(super) fn color_of(word: &str) -> Option<&'static str> {
         | "waiting"
         | "delayed"
         | "detached"
+        | "paused"
         | "unmanaged"
         | "discovered"
         | "terminating" => Some(YELLOW),

@@ -2,14 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::migration::is_copy;
+use super::super::held::why_not_unpaused;
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_INSPECT, ANNOTATION_PAUSED, ANNOTATION_REBOOT};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_MOVED_TO, DISCOVERED_PENDING};
-use crate::backup::restore::PAUSED_BY;
 use crate::outbound::masked;
-
-/// What [`ANNOTATION_PAUSED`] holds on hosts that Cluster API pauses, and resumes by itself.
-const PAUSED_BY_CLUSTER_API: &str = "metal3.io/capm3";
 
 /// What is to be done with a host.
 #[derive(Clone, Debug)]
@@ -127,19 +123,6 @@ fn hindered(verb: &Verb, host: &Value) -> Option<String> {
         return Some("names no BMC (spec.bmc.address)".into());
     }
     None
-}
-
-/// Why the pause is not for `unpause` to end.
-fn why_not_unpaused(host: &Value) -> Option<String> {
-    let by = annotation(host, ANNOTATION_PAUSED)?;
-    let name = text(host, "/metadata/name");
-    if by.starts_with(PAUSED_BY) {
-        return Some(format!("a restore paused it: check its machine, then `slipway host resume {name}`"));
-    }
-    if is_copy(host) {
-        return Some("it is the copy of a host that is being moved: finish `slipway host move`".into());
-    }
-    (by == PAUSED_BY_CLUSTER_API).then(|| "Cluster API paused it, and resumes it with its cluster".into())
 }
 
 /// Who uses the host and would change it back.

@@ -1,5 +1,6 @@
 //! Each verb for each kind of host.
 
+use super::super::super::held::PAUSED_BY_CLUSTER_API;
 use super::*;
 
 /// A host in this state, on and without an image.
