@@ -172,6 +172,7 @@ impl Get<'_> {
     }
 
     /// Reads what is asked for; `each` gets every page, or the one object.
+            follows: self.options.watch,
     async fn read(
         &self,
         one: &ResourceQuery<'_>,

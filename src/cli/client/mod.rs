@@ -42,7 +42,9 @@ use std::io::Write;
 pub(in crate::cli) use completion::with_completions;
 pub(in crate::cli) use connect::{Server, Session};
 pub(in crate::cli) use errors::refusal;
-pub(in crate::cli) use tabs::Rows;
+pub(in crate::cli) use table::{fitting, harmless};
+pub(in crate::cli) use tabs::{Look, Rows};
+pub(in crate::cli) use terminal::{Terminal, When};
 
 use super::local;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::tabs::{Look, Rows};
+use super::tabs::{LEAST, Look, PADDING, Rows};
 use super::terminal::Terminal;
 use crate::log::is_safe;
 
@@ -23,9 +23,15 @@ pub(super) struct Show {
     pub prefix: String,
     /// A first column with the type of the event.
     pub events: bool,
+    /// Whether rows follow, whose columns must be those of the first.
+    pub follows: bool,
     /// Where it is shown.
     pub terminal: Terminal,
 }
+
+/// Columns whose text is worth more than the columns before it, and the least of it to be seen.
+const TELLING: [&str; 2] = ["reason", "message"];
+const TELLING_WIDTH: usize = 24;
 
 /// Columns that say how an object is.
 const STATES: [&str; 4] = ["state", "status", "phase", "error"];
@@ -44,6 +50,8 @@ struct Column {
     name: String,
     priority: i64,
     is_name: bool,
+    /// Left out, since the terminal is too narrow for it.
+    is_hidden: bool,
 }
 
 impl Printer {
@@ -57,6 +65,7 @@ impl Printer {
         if !defined.is_empty() {
             self.columns = defined.iter().map(Column::read).collect();
         }
+        self.make_room(table);
         let mut rows = Vec::new();
         let mut look = self.look();
         let found = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
@@ -69,6 +78,32 @@ impl Printer {
         self.rows.shown(&rows, &look)
     }
 
+    /// Leaves columns out that the terminal is too narrow for.
+    fn make_room(&mut self, table: &Value) {
+        let Some(room) = self.show.terminal.width.filter(|_| !self.show.follows) else { return };
+        let rows = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
+        let longest = |index: usize| rows.iter().map(|row| cell(&row["cells"][index]).chars().count()).max();
+        let wanted: Vec<(usize, Wanted<'_>)> = self
+            .shown()
+            .map(|(index, column)| {
+                let content = longest(index).unwrap_or_default();
+                let prefix = if column.is_name { self.show.prefix.len() } else { 0 };
+                (index, Wanted { name: &column.name, content: content + if content > 0 { prefix } else { 0 } })
+            })
+            .collect();
+        let namespace =
+            |row: &Value| row["object"]["metadata"]["namespace"].as_str().map_or(0, |name| name.chars().count());
+        let before = match rows.iter().map(namespace).max().filter(|_| self.show.namespaces) {
+            Some(longest) => taken("NAMESPACE", longest),
+            None => 0,
+        };
+        let (indices, wanted): (Vec<usize>, Vec<Wanted<'_>>) = wanted.into_iter().unzip();
+        let kept = kept(&wanted, room.saturating_sub(before));
+        for (index, kept) in indices.into_iter().zip(kept) {
+            self.columns[index].is_hidden = !kept;
+        }
+    }
+
     /// How the rows look on the terminal.
     fn look(&self) -> Look {
         let before = usize::from(self.show.events) + usize::from(self.show.namespaces);
@@ -79,7 +114,8 @@ impl Printer {
     }
 
     fn shown(&self) -> impl Iterator<Item = (usize, &Column)> {
-        self.columns.iter().enumerate().filter(|(_, column)| self.show.wide || column.priority == 0)
+        let is_shown = |column: &Column| (self.show.wide || column.priority == 0) && !column.is_hidden;
+        self.columns.iter().enumerate().filter(move |(_, column)| is_shown(column))
     }
 
     fn headings(&self) -> Vec<String> {
@@ -130,8 +166,50 @@ impl Column {
             name: definition["name"].as_str().unwrap_or_default().to_owned(),
             priority: definition["priority"].as_i64().unwrap_or_default(),
             is_name: definition["format"] == "name",
+            is_hidden: false,
         }
     }
+}
+
+/// A column before it is known whether there is room for it.
+#[derive(Clone, Copy, Debug)]
+struct Wanted<'a> {
+    name: &'a str,
+    /// Characters of its longest cell; 0 when it is empty in every row.
+    content: usize,
+}
+
+/// Characters that a column takes with the space behind it.
+fn taken(name: &str, content: usize) -> usize {
+    (name.chars().count().max(content) + PADDING).max(LEAST)
+}
+
+/// Which columns are shown in this many characters: all where they fit. Else those go that are empty in every row, and then,
+/// from the right, those that leave a reason less than can be read. The first two, name and state, stay.
+fn kept(columns: &[Wanted<'_>], room: usize) -> Vec<bool> {
+    let is_telling = |column: &Wanted<'_>| TELLING.contains(&column.name.to_lowercase().as_str());
+    let mut kept = vec![true; columns.len()];
+    let Some(last) = columns.len().checked_sub(1) else { return kept };
+    let length = |kept: &[bool], content_of_last: usize| {
+        let before = columns.iter().zip(kept).take(last).filter(|(_, kept)| **kept);
+        before.map(|(column, _)| taken(column.name, column.content)).sum::<usize>() + content_of_last
+    };
+    let whole = columns[last].content.max(columns[last].name.chars().count());
+    if length(&kept, whole) <= room {
+        return kept;
+    }
+    for (column, kept) in columns.iter().zip(&mut kept).skip(1) {
+        *kept = column.content > 0;
+    }
+    if is_telling(&columns[last]) && kept[last] {
+        for at in (2..last).rev() {
+            if length(&kept, whole.min(TELLING_WIDTH)) <= room {
+                break;
+            }
+            kept[at] = false;
+        }
+    }
+    kept
 }
 
 fn all_labels(labels: &Value) -> String {
@@ -155,7 +233,7 @@ fn cell(value: &Value) -> String {
 }
 
 /// Without control characters and marks that turn the direction of text; tabs become spaces.
-pub(super) fn harmless(text: &str) -> String {
+pub(in crate::cli) fn harmless(text: &str) -> String {
     let shown = |char: char| match char {
         '\t' => " ".to_owned(),
         '\u{1b}' => "^[".to_owned(),
@@ -163,6 +241,21 @@ pub(super) fn harmless(text: &str) -> String {
         char => char.to_string(),
     };
     text.chars().map(shown).collect()
+}
+
+/// The rows, headings first, without the columns that there is no room for; see [`kept`].
+pub(in crate::cli) fn fitting(rows: Vec<Vec<String>>, room: Option<usize>) -> Vec<Vec<String>> {
+    let (Some(room), Some(headings)) = (room, rows.first().cloned()) else { return rows };
+    let longest = |at: usize| rows[1..].iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+    let columns: Vec<Wanted<'_>> = headings
+        .iter()
+        .enumerate()
+        .map(|(at, name)| Wanted { name, content: longest(at).unwrap_or_default() })
+        .collect();
+    let kept = kept(&columns, room);
+    let narrow =
+        |row: Vec<String>| row.into_iter().zip(&kept).filter(|(_, kept)| **kept).map(|(cell, _)| cell).collect();
+    rows.into_iter().map(narrow).collect()
 }
 
 /// A table of objects that the server sent as they are: name and time of creation.
@@ -248,6 +341,48 @@ mod tests {
         assert_eq!(cut, "NAME    STATE…\nweb-1   \u{1b}[32mprovi\u{1b}[0m…\ndb           …\n");
         let fits = print(Terminal { color: false, width: Some(80) }, false);
         assert_eq!(fits, Printer::new(Show::default()).lines(&table(), ""));
+    }
+
+    #[test]
+    fn what_is_empty_goes_first_and_a_reason_last() {
+        let column = |name: &'static str, content| Wanted { name, content };
+        let hosts = |reason| {
+            [
+                column("NAME", 5),
+                column("STATE", 11),
+                column("PHASE", 0),
+                column("LEFT", 0),
+                column("ADDRESS", 12),
+                column("REASON", reason),
+            ]
+        };
+        for (columns, room, wanted) in [
+            (hosts(90), 200, [true, true, true, true, true, true]),
+            (hosts(90), 80, [true, true, false, false, true, true]),
+            (hosts(90), 50, [true, true, false, false, false, true]),
+            (hosts(90), 10, [true, true, false, false, false, true]),
+            (hosts(0), 30, [true, true, false, false, true, false]),
+        ] {
+            assert_eq!(kept(&columns, room), wanted, "{room}");
+        }
+        assert_eq!(kept(&[], 5), [false; 0]);
+        // Without a reason nothing that says something goes.
+        assert_eq!(
+            kept(&[column("NAME", 5), column("SIZE", 9), column("X", 0), column("AGE", 3)], 8),
+            [true, true, false, true]
+        );
+        let cell = |reason: &str| json!([{ "cells": ["a", "", "available", reason], "object": {} }]);
+        let table = |reason| {
+            json!({ "columnDefinitions": [{ "name": "Name" }, { "name": "Phase" }, { "name": "State" }, { "name": "Reason" }],
+            "rows": cell(reason) })
+        };
+        let print = |follows, reason| {
+            let terminal = Terminal { color: false, width: Some(40) };
+            Printer::new(Show { terminal, follows, ..Show::default() }).lines(&table(reason), "")
+        };
+        assert!(print(false, "it does not answer at all").starts_with("NAME   STATE       REASON\n"));
+        assert!(print(true, "it does not answer at all").starts_with("NAME   PHASE   STATE       REASON"));
+        assert!(print(false, "short").starts_with("NAME   PHASE"), "it fits");
     }
 
     #[test]

@@ -52,12 +52,12 @@ pub(in crate::cli) struct Rows {
 }
 
 /// Space after a cell, and the least width of a column (kubectl's settings).
-const PADDING: usize = 3;
-const LEAST: usize = 6;
+pub(super) const PADDING: usize = 3;
+pub(super) const LEAST: usize = 6;
 
 /// How rows are shown on a terminal.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Look {
+pub(in crate::cli) struct Look {
     /// The longest line; one that is longer ends with an ellipsis.
     pub width: Option<usize>,
     /// Cells whose words have colours.
@@ -99,7 +99,7 @@ impl Rows {
     }
 
     /// The rows as lines, with nothing of their own that a terminal would obey: headings, too, are what somebody defined.
-    pub(super) fn shown(&mut self, rows: &[Vec<String>], look: &Look) -> String {
+    pub(in crate::cli) fn shown(&mut self, rows: &[Vec<String>], look: &Look) -> String {
         let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
         for row in &rows {
             self.widths.resize(self.widths.len().max(row.len()), LEAST);

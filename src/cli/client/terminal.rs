@@ -14,7 +14,7 @@ pub(in crate::cli) enum When {
 
 /// Standard output, for tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Terminal {
+pub(in crate::cli) struct Terminal {
     /// Whether states have colours.
     pub color: bool,
     /// Columns of characters; none where nothing is to be cut.
@@ -23,7 +23,7 @@ pub(super) struct Terminal {
 
 impl Terminal {
     /// Standard output as it is. A table for a file or a program has neither colours nor an end of its lines.
-    pub(super) fn standard_output(when: When) -> Self {
+    pub(in crate::cli) fn standard_output(when: When) -> Self {
         let out = std::io::stdout();
         let is_terminal = out.is_terminal();
         let size = is_terminal.then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
