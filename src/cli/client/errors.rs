@@ -3,7 +3,16 @@
 use kube::core::Status;
 
 use super::connect::Session;
-use super::unknown_fields;
+use super::types::Type;
+use super::unknown_fields::{self, About};
+
+/// Managers of this program's own, beside that of `apply`, and what they did.
+const VERBS: [(&str, &str); 4] = [
+    (super::request::HOST_MANAGER, "`slipway host …` set these fields"),
+    (super::request::CLUSTER_MANAGER, "`slipway cluster …` set these fields"),
+    ("slipway-edit", "`slipway edit` set these fields"),
+    ("slipway-patch", "`slipway patch` set these fields"),
+];
 
 /// An answer that is not a success, or no answer.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +61,17 @@ impl RequestError {
         matches!(self, Self::Refused(status) if status.code == 403)
     }
 
+    /// The same of a patch for this object: what the object is tells which field may have been meant.
+    pub(super) fn of_patch(self, of: &Type, name: &str) -> anyhow::Error {
+        let version = of.api_version();
+        let about = About { version: &version, kind: &of.kind, name };
+        let explained = match &self {
+            Self::Refused(status) => unknown_fields::of_patch(status.message.trim(), Some(about)),
+            _ => None,
+        };
+        explained.map_or_else(|| self.into(), anyhow::Error::msg)
+    }
+
     /// Whether a revision is too old to go on from.
     pub(super) fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410)
@@ -61,7 +81,7 @@ impl RequestError {
 /// In words: what kubectl says, with what to do about it.
 pub(in crate::cli) fn refusal(status: &Status) -> String {
     let message = status.message.trim();
-    if let Some(text) = unknown_fields::explained(message) {
+    if let Some(text) = unknown_fields::explained(message).or_else(|| unknown_fields::of_patch(message, None)) {
         return text;
     }
     let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
@@ -81,7 +101,11 @@ pub(in crate::cli) fn refusal(status: &Status) -> String {
         }
         (422, "Invalid") => message.to_owned(),
         (409, "Conflict") if causes.iter().any(|cause| cause.reason == "FieldManagerConflict") => {
-            format!("{message}\nSomebody else manages these fields. --force-conflicts takes them over")
+            let verbs = VERBS.iter().find(|(manager, _)| message.contains(&format!("\"{manager}\"")));
+            let who = verbs.map_or("Somebody else manages these fields", |(_, who)| who);
+            format!(
+                "{message}\n{who}. Leave them out of what you apply, and they stay as they are; --force-conflicts takes them over"
+            )
         }
         (code, "") => format!("error from server ({code}): {message}"),
         (_, reason) => format!("error from server ({reason}): {message}"),
@@ -159,6 +183,16 @@ mod tests {
                 json!({"code": 409, "reason": "Conflict", "message": "Apply failed with 1 conflict",
                     "details": {"causes": [{"reason": "FieldManagerConflict"}]}}),
                 "--force-conflicts",
+            ),
+            (
+                json!({"code": 409, "reason": "Conflict", "message": "Apply failed with 1 conflict: conflict with \"slipway-host\": .spec.online",
+                    "details": {"causes": [{"reason": "FieldManagerConflict"}]}}),
+                "`slipway host …` set these fields. Leave them out of what you apply, and they stay as they are; --force-conflicts",
+            ),
+            (
+                json!({"code": 422, "reason": "Invalid",
+                    "message": "\"\" is invalid: patch: Invalid value: \"{…}\": strict decoding error: unknown field \"spec.x\""}),
+                "spec.x: there is no such field",
             ),
         ] {
             let text = status(value.clone());

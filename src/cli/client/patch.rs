@@ -170,7 +170,7 @@ async fn one(
         Err(error) if error.is_unsupported_media() && options.kind == Kind::Strategic => {
             bail!("{} take no strategic patch: use --type merge or --type json", of.plural)
         }
-        after => after?,
+        after => after.map_err(|error| error.of_patch(of, name))?,
     };
     if options.subresource != Some(Subresource::Scale) {
         after["apiVersion"] = of.api_version().into();

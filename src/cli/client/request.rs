@@ -25,6 +25,11 @@ const APPLY: &str = "application/apply-patch+yaml";
 /// JSON merge patch (RFC 7386).
 pub(super) const MERGE: &str = "application/merge-patch+json";
 
+/// Who changes a host by a verb: another than who applies files, so that a conflict of the two says which it was.
+pub(super) const HOST_MANAGER: &str = "slipway-host";
+/// The same of clusters.
+pub(super) const CLUSTER_MANAGER: &str = "slipway-cluster";
+
 /// Parameters of a request.
 pub(super) type Query<'q> = &'q [(&'q str, &'q str)];
 
@@ -120,7 +125,7 @@ impl Session {
         self.send(request, object.to_string().into_bytes()).await.map(|(_, value)| value)
     }
 
-    /// Changes an object by a merge patch (RFC 7386); what it is now.
+    /// Changes a host by a merge patch (RFC 7386); what it is now.
     pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
         self.merge_as(path, patch, false).await
     }
@@ -128,7 +133,7 @@ impl Session {
     /// The same; with `dry_run` the server only says whether it would, and what the object would be.
     pub(super) async fn merge_as(&self, path: &str, patch: &Value, dry_run: bool) -> Result<Value, RequestError> {
         let dry_run = if dry_run { "All" } else { "" };
-        self.patch(path, &[("fieldManager", "slipway"), ("dryRun", dry_run)], MERGE, patch).await
+        self.patch(path, &[("fieldManager", HOST_MANAGER), ("dryRun", dry_run)], MERGE, patch).await
     }
 
     /// Changes an object by a patch of this content type; what it is now.

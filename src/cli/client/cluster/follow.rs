@@ -9,6 +9,7 @@ use super::known::{Known, next_change, type_of};
 use super::plan::{Progress, Step};
 use super::tree;
 use crate::cli::client::connect::Session;
+use crate::cli::client::request::{CLUSTER_MANAGER, MERGE};
 use crate::cli::failure::{Failure, complain};
 
 /// Shows the plan, and does it unless it is a dry run. Whether anything was done.
@@ -41,7 +42,8 @@ pub(super) async fn carry_out(
             }
             Step::Change { kind, name, patch, .. } => {
                 let path = type_of(&known.types, kind)?.path(Some(&session.namespace), Some(name));
-                session.merge(&path, patch).await?;
+                let query = [("fieldManager", CLUSTER_MANAGER)];
+                session.patch(&path, &query, MERGE, patch).await?;
             }
             Step::AwaitControlPlane { name, version } => {
                 let is_there = |known: &Known| {

@@ -243,7 +243,9 @@ impl Edit<'_> {
             match self.session.patch(&self.path(), &query, request::MERGE, &patch).await {
                 Ok(_) => return Ok(Sent::Written),
                 Err(error) if error.is_conflict() => {}
-                Err(error) if error.is_of_content() => return Ok(Sent::Refused(error.to_string())),
+                Err(error) if error.is_of_content() => {
+                    return Ok(Sent::Refused(error.of_patch(self.of, self.name).to_string()));
+                }
                 Err(error) => return Err(error).context("it is not written"),
             }
         }
