@@ -9,6 +9,7 @@ mod check_config;
 mod client;
 mod common;
 mod completion;
+mod confirm;
 mod crds;
 mod debug;
 #[cfg(test)]

@@ -3,13 +3,15 @@
 use std::io::Write;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::Form;
 use super::known::{Known, next_change, type_of};
 use super::tree;
 use crate::cli::client::connect::Server;
 use crate::cli::client::until::duration;
+use crate::cli::confirm;
 use crate::cli::failure::{Failure, complain};
 
 #[derive(clap::Args)]
@@ -19,6 +21,12 @@ pub(in crate::cli) struct Delete {
     /// Say what would be deleted; change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Do not ask; needed where there is no terminal
+    #[arg(long, short)]
+    yes: bool,
+    /// Print what came of it as JSON; how far it is goes to standard error
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Form>,
     /// Wait until it is gone
     #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     wait: bool,
@@ -30,31 +38,38 @@ pub(in crate::cli) struct Delete {
 }
 
 pub(super) async fn delete(options: Delete, out: &mut dyn Write) -> anyhow::Result<()> {
+    confirm::can_be_asked(options.yes || options.dry_run, "it erases the cluster's machines")?;
     let (session, mut known) = Known::of(&options.server, &options.name).await?;
     let hosts = known.all.iter().filter(|object| object["kind"] == "BareMetalHost");
-    let machines: Vec<&str> = known
+    let machines: Vec<String> = known
         .all
         .iter()
         .filter(|object| object["kind"] == "Metal3Machine")
         .filter(|object| object["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"] == options.name.as_str())
-        .map(tree::name)
+        .map(|machine| tree::name(machine).to_owned())
         .collect();
-    let its: Vec<&str> = hosts
+    let its: Vec<String> = hosts
         .filter(|host| host["spec"]["consumerRef"]["kind"] == "Metal3Machine")
-        .filter(|host| machines.contains(&tree::text(host, "/spec/consumerRef/name")))
-        .map(tree::name)
+        .filter(|host| machines.iter().any(|name| name == tree::text(host, "/spec/consumerRef/name")))
+        .map(|host| tree::name(host).to_owned())
         .collect();
+    let outcome =
+        |result: &str| json!({ "cluster": options.name, "machines": machines.len(), "hosts": its, "result": result });
+    let is_json = options.output == Some(Form::Json);
+    let mut aside = std::io::stderr();
+    let say: &mut dyn Write = if is_json { &mut aside } else { &mut *out };
     writeln!(
-        out,
+        say,
         "cluster {} with {} machines; hosts that are erased and available again: {}",
         options.name,
         machines.len(),
         if its.is_empty() { "none".to_owned() } else { its.join(", ") }
     )?;
-    out.flush()?;
+    say.flush()?;
     if options.dry_run {
-        return Ok(());
+        return if is_json { print(&outcome("dry run"), out) } else { Ok(()) };
     }
+    confirm::ask(options.yes, &format!("Delete cluster {}?", options.name))?;
     let path = type_of(&known.types, "Cluster")?.path(Some(&session.namespace), Some(&options.name));
     let uid = tree::text(&known.cluster, "/metadata/uid");
     session.delete(&path, &[], &json!({"preconditions": {"uid": uid}, "propagationPolicy": "Background"})).await?;
@@ -65,8 +80,8 @@ pub(super) async fn delete(options: Delete, out: &mut dyn Write) -> anyhow::Resu
         let left = left.filter(|machine| tree::text(machine, "/spec/clusterName") == options.name).count();
         let says = format!("{left} {} left", if left == 1 { "machine" } else { "machines" });
         if says != said {
-            writeln!(out, "{says}")?;
-            out.flush()?;
+            writeln!(say, "{says}")?;
+            say.flush()?;
             said = says;
         }
         if Instant::now() >= deadline {
@@ -76,7 +91,14 @@ pub(super) async fn delete(options: Delete, out: &mut dyn Write) -> anyhow::Resu
         }
         next_change(&session, &known, deadline).await?;
     }
+    if is_json {
+        return print(&outcome(if options.wait { "deleted" } else { "deleting" }), out);
+    }
     let how = if options.wait { "deleted" } else { "is being deleted" };
     writeln!(out, "cluster {} {how}", options.name)?;
     Ok(())
+}
+
+fn print(outcome: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
+    Ok(writeln!(out, "{}", serde_json::to_string_pretty(outcome)?)?)
 }

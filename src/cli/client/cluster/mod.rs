@@ -15,6 +15,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::connect::Server;
@@ -65,11 +66,12 @@ Examples:
     Upgrade(Upgrade),
     /// Delete a cluster: ITS MACHINES ARE ERASED, and its hosts become available again
     ///
-    /// Templates stay, as do hosts with their Secrets.
+    /// Templates stay, as do hosts with their Secrets. Asks before it begins; where there is no terminal it wants --yes.
     #[command(after_help = "\
 Examples:
   slipway cluster delete prod --dry-run
-  slipway cluster delete prod")]
+  slipway cluster delete prod
+  slipway cluster delete prod --yes                            without a question, in a script")]
     Delete(Delete),
     /// Print the output of Ansible in the last run for a cluster of kubespray (a Provisioning)
     ///
@@ -89,6 +91,12 @@ pub(in crate::cli) struct Log {
     part: desk::Part,
     #[command(flatten)]
     server: Server,
+}
+
+/// How the outcome is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Json,
 }
 
 #[derive(clap::Args)]
@@ -117,6 +125,9 @@ pub(in crate::cli) struct Scale {
     /// Say what would be done; change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Print what came of it as JSON; how far it is goes to standard error
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Form>,
     #[command(flatten)]
     waiting: Waiting,
     #[command(flatten)]
@@ -142,6 +153,9 @@ pub(in crate::cli) struct Upgrade {
     /// Say what would be done; change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Print what came of it as JSON; how far it is goes to standard error
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Form>,
     /// How long it may take
     #[arg(long, value_name = "TIME", default_value = "3h", value_parser = duration)]
     timeout: Duration,
@@ -159,8 +173,16 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
             let plan = plan::scale(&known.cluster, &known.all, wanted, options.deployment.as_deref());
             let deadline = Instant::now() + options.waiting.timeout;
             let plan = plan.map_err(|fault| anyhow!(fault))?;
-            let changed = carry_out(&session, &mut known, plan, options.dry_run, deadline, out).await?;
-            if changed && options.waiting.wait { until_done(&session, &mut known, deadline, out).await } else { Ok(()) }
+            let steps = steps(&plan);
+            told(options.output, &options.name, steps, out, async |out| {
+                let changed = carry_out(&session, &mut known, plan, options.dry_run, deadline, out).await?;
+                let waits = changed && options.waiting.wait;
+                if waits {
+                    until_done(&session, &mut known, deadline, out).await?;
+                }
+                Ok((changed, waits))
+            })
+            .await
         }
         Command::Upgrade(options) => {
             let (session, mut known) = Known::of(&options.server, &options.name).await?;
@@ -171,10 +193,36 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
             let plan = plan::upgrade(&known.cluster, &known.all, &options.version, image.as_ref());
             let deadline = Instant::now() + options.timeout;
             let plan = plan.map_err(|fault| anyhow!(fault))?;
-            let changed = carry_out(&session, &mut known, plan, options.dry_run, deadline, out).await?;
-            if changed { until_done(&session, &mut known, deadline, out).await } else { Ok(()) }
+            let steps = steps(&plan);
+            told(options.output, &options.name, steps, out, async |out| {
+                let changed = carry_out(&session, &mut known, plan, options.dry_run, deadline, out).await?;
+                if changed {
+                    until_done(&session, &mut known, deadline, out).await?;
+                }
+                Ok((changed, changed))
+            })
+            .await
         }
         Command::Delete(options) => delete(options, out).await,
         Command::Log(options) => desk::log::<Provisioning>(&options.server, &options.name, &options.part).await,
     }
+}
+
+fn steps(plan: &[plan::Step]) -> Vec<String> {
+    plan.iter().map(plan::Step::says).collect()
+}
+
+/// Does what has a plan, and says how far it is: on standard error where the outcome is JSON. `work` says whether anything was
+/// changed, and whether the cluster is ready with it.
+async fn told(
+    form: Option<Form>,
+    name: &str,
+    steps: Vec<String>,
+    out: &mut dyn Write,
+    work: impl AsyncFnOnce(&mut dyn Write) -> anyhow::Result<(bool, bool)>,
+) -> anyhow::Result<()> {
+    let Some(Form::Json) = form else { return work(out).await.map(drop) };
+    let (changed, ready) = work(&mut std::io::stderr()).await?;
+    let outcome = json!({ "cluster": name, "steps": steps, "changed": changed, "ready": ready });
+    Ok(writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?)
 }

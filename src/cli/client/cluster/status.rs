@@ -3,8 +3,10 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::Form;
 use super::known::{Known, WATCH, next_change};
 use super::{overview, tree};
 use crate::cli::client::connect::Server;
@@ -18,6 +20,9 @@ pub(in crate::cli) struct Status {
     /// Draw it anew at each change
     #[arg(long, short)]
     watch: bool,
+    /// Print the lines as JSON, each with the headings as its fields
+    #[arg(long, short, value_enum, value_name = "FORM", conflicts_with = "watch")]
+    output: Option<Form>,
     /// When states have colours
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     color: When,
@@ -47,6 +52,9 @@ pub(super) async fn status(options: Status, out: &mut dyn Write) -> anyhow::Resu
             }
             None => table(overview::HEADINGS, overview::rows(&known.all, now)),
         };
+        if options.output == Some(Form::Json) {
+            return Ok(writeln!(out, "{}", serde_json::to_string_pretty(&fields(&rows))?)?);
+        }
         let drawn = match (&options.name, rows.len()) {
             (None, 0 | 1) => format!(
                 "no clusters in namespace {}: `slipway cluster create --help` says how one is made\n",
@@ -75,7 +83,51 @@ pub(super) async fn status(options: Status, out: &mut dyn Write) -> anyhow::Resu
     }
 }
 
+/// Each line with its headings in small letters as fields. What draws the tree becomes the depth.
+fn fields(rows: &[Vec<String>]) -> Vec<Map<String, Value>> {
+    let Some((headings, lines)) = rows.split_first() else { return Vec::new() };
+    let one = |line: &Vec<String>| {
+        let mut fields = Map::new();
+        for (heading, cell) in headings.iter().zip(line) {
+            let mut cell = cell.as_str();
+            if heading == "NAME" {
+                let name = cell.trim_start_matches([' ', '│', '├', '└', '─']);
+                let drawn = cell.chars().count() - name.chars().count();
+                fields.insert("depth".into(), (drawn / 2).into());
+                cell = name;
+            }
+            fields.insert(heading.to_lowercase(), cell.into());
+        }
+        fields
+    };
+    lines.iter().map(one).collect()
+}
+
 /// Headings, and the lines below them.
 fn table<const N: usize>(headings: [&str; N], lines: impl IntoIterator<Item = Vec<String>>) -> Vec<Vec<String>> {
     std::iter::once(headings.map(str::to_owned).to_vec()).chain(lines).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_tree_for_programs_has_depths() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let rows = [
+            row(["NAME", "READY"]),
+            row(["Cluster/a", "True"]),
+            row(["├─Machine/b", ""]),
+            row(["│ └─Host/c", "False"]),
+        ];
+        let wanted = json!([
+            { "name": "Cluster/a", "depth": 0, "ready": "True" },
+            { "name": "Machine/b", "depth": 1, "ready": "" },
+            { "name": "Host/c", "depth": 2, "ready": "False" },
+        ]);
+        assert_eq!(serde_json::to_value(fields(&rows)).unwrap(), wanted);
+        assert!(fields(&[]).is_empty());
+    }
 }
