@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use super::client::refusal;
 use crate::log::escaped_lines;
 
 /// A failure that is not simply printed with exit code 1.
@@ -28,6 +29,27 @@ pub(super) fn complain(what: impl Display) {
 /// A text of lines without anything that a terminal would obey.
 pub(super) fn plain(text: &str) -> String {
     String::from_utf8_lossy(&escaped_lines(text.as_bytes())).into_owned()
+}
+
+/// An error with its causes; many errors say their cause themselves, and once is enough. What the API refused is said as
+/// [`refusal`] says it.
+pub(super) fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let (said, last) = match cause.downcast_ref() {
+            Some(kube::Error::Api(status)) => (refusal(status), true),
+            _ => (cause.to_string(), false),
+        };
+        if text.is_empty() {
+            text = said;
+        } else if !text.contains(&said) {
+            text += &format!(": {said}");
+        }
+        if last {
+            break;
+        }
+    }
+    text
 }
 
 #[cfg(test)]

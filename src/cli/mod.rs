@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use common::ConfigFile;
-use failure::{Failure, complain};
+use failure::{Failure, complain, with_causes};
 
 /// Bare-metal provisioning in one binary: powered-off servers in, running machines out.
 #[derive(Parser)]
@@ -157,25 +157,4 @@ pub fn run() -> ExitCode {
             }
         },
     }
-}
-
-/// An error with its causes; many errors say their cause themselves, and once is enough. What the API refused is said as
-/// [`client::refusal`] says it.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain() {
-        let (said, last) = match cause.downcast_ref() {
-            Some(kube::Error::Api(status)) => (client::refusal(status), true),
-            _ => (cause.to_string(), false),
-        };
-        if text.is_empty() {
-            text = said;
-        } else if !text.contains(&said) {
-            text += &format!(": {said}");
-        }
-        if last {
-            break;
-        }
-    }
-    text
 }

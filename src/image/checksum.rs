@@ -136,6 +136,19 @@ fn is_hash(text: &str) -> bool {
     Algorithm::by_digits(text.len()).is_some() && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
+/// Judges a checksum before anything is fetched. Of a URL nothing is known yet.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn judge(text: &str) -> Result<(), String> {
+    let text = text.trim();
+    if text.contains("://") {
+        return Ok(());
+    }
+    bare(text, None).map(drop).map_err(|error| error.message)
+}
+
 /// A checksum that is no URL.
 pub(super) fn bare(text: &str, wanted: Option<Algorithm>) -> Result<Expected, ImportError> {
     let fail = |why: String| Err(ImportError::lasting(format!("checksum {text:?}: {why}")));

@@ -44,7 +44,7 @@ pub mod serve;
 pub mod upload;
 
 mod brake;
-mod checksum;
+pub mod checksum;
 mod chunks;
 mod fetch;
 mod formats;

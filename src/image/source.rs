@@ -161,8 +161,8 @@ impl Sources {
     /// The folder of files, and where in it a file URL leads.
     fn below(&self, url: &Url) -> Result<(&Path, PathBuf), String> {
         let Some(folder) = &self.file_folder else {
-            return Err("files are not read: image.file_folder in slipway.toml names no folder for them; serve the \
-                        file by http:// or https://"
+            return Err("files are not read: image.file_folder in slipway.toml names no folder for them; send \
+                        the file (`slipway image import NAME FILE`, without file://), or serve it by http:// or https://"
                 .into());
         };
         let outside = || {

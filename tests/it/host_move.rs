@@ -201,7 +201,7 @@ async fn a_rack_moves_to_another_appliance_and_its_machines_run_on() {
 
     // Nothing is touched while one of them cannot go.
     old.annotate("db-1", PAUSED, Some("")).await;
-    lab.fails(old, "host move --all -n rack --to-kubeconfig new", "host db-1 is paused").await;
+    lab.fails(old, "host move --all -n rack --to-kubeconfig new", "host rack/db-1 is paused").await;
     let dry = lab.slipway(old, "host move --all -n rack --to-kubeconfig new --dry-run", "").await;
     assert_eq!((dry.code, dry.out.lines().count()), (1, 3), "{}{}", dry.out, dry.err);
     assert_eq!((old.names("rack").await.len(), new.names("rack").await.len()), (4, 0));

@@ -34,7 +34,7 @@ async fn refusals_are_said_plainly_and_a_failed_import_leaves_nothing() {
         assert!(output.status.code() == Some(1) && said.contains(wanted), "image {arguments}: {said}");
         assert!(!said.contains("ApiError") && !said.contains("Status {"), "image {arguments}: {said}");
     };
-    fails("remove nope", "image nope: error from server (NotFound): ");
+    fails("remove nope", "image nope: there is none of this name");
     fails("import Debian_12 http://192.0.2.1/x.raw", "image Debian_12: Image.slipway.dev \"Debian_12\" is invalid");
     let images = Api::<Image>::all(own.client.clone());
     // It is refused before anything is fetched.
@@ -52,6 +52,10 @@ async fn refusals_are_said_plainly_and_a_failed_import_leaves_nothing() {
     until_failed(&images, "x").await;
     let listed = String::from_utf8(image("list").stdout).unwrap();
     assert!(listed.contains("Failed") && listed.contains("checksum"), "{listed}");
-    assert!(image("remove x").status.success());
+    // What is wrong with one keeps none of the others.
+    let removed = image("remove nope x -o json");
+    assert_eq!(removed.status.code(), Some(1));
+    let outcomes: serde_json::Value = serde_json::from_slice(&removed.stdout).unwrap();
+    assert_eq!((&outcomes[0]["result"], &outcomes[1]["result"]), (&"failed".into(), &"removed".into()), "{outcomes}");
     assert_eq!(images.list(&ListParams::default()).await.unwrap().items.len(), 0);
 }

@@ -1,23 +1,27 @@
 //! `delete`: by file, by name, by label, or all of a type.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::connect::{Server, Session};
 use super::errors::RequestError;
+use super::held::held as left_alone;
+use super::host::Printed;
 use super::manifests::Files;
 use super::selected::{self, Selected};
 use super::table::harmless;
-use super::types::{Type, hosts};
+use super::types::Type;
 use super::until::{Awaited, Ended, duration};
 use super::wait::reason;
 use super::{missing, names, request};
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
 use crate::cli::failure::{Failure, complain, usage};
+use crate::cli::image::refuse_needed;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
@@ -53,7 +57,7 @@ pub(in crate::cli) struct Options {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     timeout: Duration,
     /// Delete hosts without their machines: DISKS ARE NOT ERASED AND NOTHING IS POWERED OFF. For a machine that is broken or gone,
-    /// or whose BMC does not answer
+    /// or whose BMC does not answer. Delete images also where hosts name them
     #[arg(long)]
     force: bool,
     /// Do not fail when an object does not exist
@@ -62,9 +66,9 @@ pub(in crate::cli) struct Options {
     /// Only check; change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print only names, as type/name
-    #[arg(long, short, value_name = "FORM", value_parser = ["name"])]
-    output: Option<String>,
+    /// Print only names, as type/name, or the outcome for every object as JSON
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Printed>,
     #[command(flatten)]
     server: Server,
 }
@@ -93,9 +97,9 @@ pub(in crate::cli) struct HostOptions {
     /// Only check; change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print only names, as type/name
-    #[arg(long, short, value_name = "FORM", value_parser = ["name"])]
-    output: Option<String>,
+    /// Print only names, as type/name, or the outcome for every host as JSON
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Printed>,
     #[command(flatten)]
     server: Server,
 }
@@ -110,7 +114,7 @@ impl HostOptions {
 impl From<HostOptions> for Options {
     fn from(hosts: HostOptions) -> Self {
         let HostOptions { selected, force, wait, timeout, ignore_not_found, dry_run, output, server } = hosts;
-        let mut what = vec!["baremetalhosts.metal3.io".to_owned()];
+        let mut what = vec![HOSTS.to_owned()];
         what.extend(selected.names);
         Self {
             what,
@@ -137,6 +141,12 @@ enum Cascade {
     Orphan,
 }
 
+/// Types that have something to say before they go.
+const HOSTS: &str = "baremetalhosts.metal3.io";
+const IMAGES: &str = "images.slipway.dev";
+
+/// How often it is said what keeps an object that is to go.
+const TELL: Duration = Duration::from_secs(10);
 /// Tries to detach a host that others change at the same time.
 const FORCE_TRIES: usize = 5;
 
@@ -200,50 +210,75 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             }
         }
     }
-    if let Some(other) = doomed.iter().find(|one| options.force && one.of.qualified() != hosts().qualified()) {
-        return Err(usage(format!("--force is for hosts, not for {}", other.of.plural)));
+    let takes_force = |one: &Deletion| [HOSTS, IMAGES].contains(&one.of.qualified().as_str());
+    if let Some(other) = doomed.iter().find(|one| options.force && !takes_force(one)) {
+        return Err(usage(format!("--force is for hosts and images, not for {}", other.of.plural)));
     }
-    if doomed.is_empty() && !failed {
+    if doomed.is_empty() && !failed && options.output != Some(Printed::Json) {
         writeln!(out, "No resources found")?;
     }
-    let mut going = Vec::new();
+    let (mut going, mut outcomes) = (Vec::new(), Vec::new());
     for one in doomed {
         match delete(&session, &options, &one).await {
-            Ok(uid) => {
-                say(&options, &one, out)?;
-                going.push((one, uid));
-            }
+            Ok(Some(uid)) if options.wait && !options.dry_run => going.push((one, uid)),
+            Ok(uid) => outcomes.push(say(&options, &one, uid.is_some(), out)?),
             Err(error) => {
                 if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
                     return Err(error);
                 }
                 complain(format_args!("{error:#}"));
+                outcomes.push(outcome(&one, "failed", &format!("{error:#}")));
                 failed = true;
             }
         }
     }
-    if options.wait && !options.dry_run {
-        let week = Duration::from_secs(7 * 24 * 3600);
-        let deadline = Instant::now() + if options.timeout.is_zero() { week } else { options.timeout };
-        for (one, uid) in going {
-            if let Some(uid) = uid {
-                failed |= !gone(&session, &one, &uid, deadline).await?;
+    let week = Duration::from_secs(7 * 24 * 3600);
+    let deadline = Instant::now() + if options.timeout.is_zero() { week } else { options.timeout };
+    let all = going.len();
+    for (at, (one, uid)) in going.iter().enumerate() {
+        match gone(&session, one, uid, deadline, all - at - 1).await? {
+            Ok(()) => outcomes.push(say(&options, one, false, out)?),
+            Err(why) => {
+                complain(&why);
+                outcomes.push(outcome(one, "late", &why));
+                failed = true;
             }
         }
+    }
+    if options.output == Some(Printed::Json) {
+        writeln!(out, "{}", serde_json::to_string_pretty(&outcomes)?)?;
     }
     if failed { Err(Failure::Reported.into()) } else { Ok(()) }
 }
 
-fn say(options: &Options, one: &Deletion, out: &mut dyn Write) -> std::io::Result<()> {
-    if options.output.is_some() {
+/// `is_there`: it goes once those who hold it let it go, and nobody waits for that.
+fn say(options: &Options, one: &Deletion, is_there: bool, out: &mut dyn Write) -> std::io::Result<Value> {
+    let result = match (options.dry_run, is_there) {
+        (true, _) => "dry run",
+        (false, true) => "deleting",
+        (false, false) => "deleted",
+    };
+    if options.output == Some(Printed::Name) {
         writeln!(out, "{}/{}", one.of.one(), harmless(&one.name))?;
-    } else {
+    } else if options.output.is_none() {
         let place = if one.of.namespaced { format!(" from {} namespace", one.namespace) } else { String::new() };
         let dry = if options.dry_run { " (server dry run)" } else { "" };
-        let machine = if options.force { "; its machine is not erased and not powered off" } else { "" };
-        writeln!(out, "{} {:?} deleted{place}{machine}{dry}", one.of.one(), one.name)?;
+        let machine = if options.force && one.of.qualified() == HOSTS {
+            "; its machine is not erased and not powered off"
+        } else {
+            ""
+        };
+        let how = if is_there && !options.dry_run { "is being deleted" } else { "deleted" };
+        writeln!(out, "{} {:?} {how}{place}{machine}{dry}", one.of.one(), one.name)?;
     }
-    out.flush()
+    out.flush()?;
+    Ok(outcome(one, result, ""))
+}
+
+/// How it ended, for programs.
+fn outcome(one: &Deletion, result: &str, message: &str) -> Value {
+    let namespace = if one.of.namespaced { one.namespace.as_str() } else { "" };
+    json!({ "type": one.of.one(), "namespace": namespace, "name": one.name, "result": result, "message": message })
 }
 
 async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Result<Vec<Deletion>> {
@@ -271,7 +306,10 @@ async fn delete(session: &Session, options: &Options, one: &Deletion) -> anyhow:
     };
     let path = one.of.path(Some(&one.namespace), Some(&one.name));
     let mut body = request::delete_options(propagation, options.dry_run);
-    if options.force {
+    if one.of.qualified() == IMAGES && !options.force {
+        refuse_needed(&session.client, &one.name).await?;
+    }
+    if options.force && one.of.qualified() == HOSTS {
         match let_machine_go(session, &path, &one.name, options.dry_run).await {
             Ok(uid) => body["preconditions"] = json!({ "uid": uid }),
             // The same is said of it as without --force.
@@ -328,36 +366,77 @@ fn forced(host: &Value) -> Result<Option<&'static str>, String> {
     Ok(None)
 }
 
-/// Waits until the object is gone, or another has its name.
-async fn gone(session: &Session, one: &Deletion, uid: &str, deadline: Instant) -> anyhow::Result<bool> {
+/// Waits until the object is gone, or another has its name: else why it is not. Says now and then what it waits for. `more` are waited for after it.
+async fn gone(
+    session: &Session,
+    one: &Deletion,
+    uid: &str,
+    deadline: Instant,
+    more: usize,
+) -> anyhow::Result<Result<(), String>> {
     let awaited = Awaited { of: &one.of, namespace: &one.namespace, name: &one.name };
-    let mut last = None;
-    let ended = session
-        .until(&awaited, deadline, |object| {
-            let Some(object) = object.filter(|object| object["metadata"]["uid"] == uid) else { return Some(()) };
-            last = Some(object.clone());
-            None
-        })
-        .await?;
+    let last = RefCell::new(None);
+    let until = session.until(&awaited, deadline, |object| {
+        let Some(object) = object.filter(|object| object["metadata"]["uid"] == uid) else { return Some(()) };
+        *last.borrow_mut() = Some(object.clone());
+        None
+    });
+    let why = || last.borrow().as_ref().map(|object| held(object, &one.of)).unwrap_or_default();
+    let mut until = std::pin::pin!(until);
+    let mut said = String::new();
+    let ended = loop {
+        match timeout(TELL, &mut until).await {
+            Ok(ended) => break ended?,
+            Err(_) => {
+                let after = if more > 0 { format!(", and {more} more after it") } else { String::new() };
+                let says = format!("waiting until {} {:?} is gone{after}{}", one.of.one(), one.name, why());
+                if says != said {
+                    complain(&says);
+                    said = says;
+                }
+            }
+        }
+    };
     if ended == Ended::TimedOut {
-        let why = last.as_ref().map(held).unwrap_or_default();
-        complain(format_args!("{} {:?} is not gone in time{why}", one.of.one(), one.name));
-        return Ok(false);
+        return Ok(Err(format!("{} {:?} is not gone in time{}", one.of.one(), one.name, why())));
     }
-    Ok(true)
+    Ok(Ok(()))
 }
 
-/// What keeps an object that is to go.
-fn held(object: &Value) -> String {
+/// What keeps an object that is to go, and what helps.
+fn held(object: &Value, of: &Type) -> String {
     let finalizers = object["metadata"]["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
     let names: Vec<&str> = finalizers.iter().filter_map(Value::as_str).collect();
     let by = if names.is_empty() { String::new() } else { format!("; held by {}", names.join(", ")) };
-    by + &reason(object).map(|reason| format!(": {reason}")).unwrap_or_default()
+    let is_host = of.qualified() == HOSTS;
+    let how = if is_host && left_alone(object).is_none() {
+        "\n`slipway host delete --force` lets it go without its machine: DISKS ARE NOT ERASED, NOTHING IS POWERED OFF"
+    } else {
+        ""
+    };
+    let why = left_alone(object).filter(|_| is_host).map(|held| held.why).or_else(|| reason(object));
+    by + &why.map(|why| format!(": {why}")).unwrap_or_default() + how
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_keeps_a_host_is_told_with_what_helps() {
+        let host = |annotations: Value| {
+            json!({"metadata": {"name": "h", "annotations": annotations, "finalizers": ["a", "b"]},
+                "status": {"errorMessage": "no answer"}})
+        };
+        let of = super::super::types::hosts();
+        let said = held(&host(json!({})), &of);
+        assert!(said.starts_with("; held by a, b: no answer\n`slipway host delete --force` lets it go"), "{said}");
+        let said = held(&host(json!({ANNOTATION_PAUSED: ""})), &of);
+        assert!(said.ends_with("`slipway host unpause h` ends that"), "{said}");
+        let said = held(&host(json!({})), &super::super::types::secrets());
+        assert_eq!(said, "; held by a, b: no answer");
+        assert_eq!(held(&json!({"metadata": {}}), &super::super::types::secrets()), "");
+    }
 
     #[test]
     fn a_host_goes_without_its_machine_unless_somebody_wants_otherwise() {
@@ -375,13 +454,5 @@ mod tests {
                 (got, _) => panic!("{host}: {got:?}"),
             }
         }
-    }
-
-    #[test]
-    fn what_holds_an_object_is_said() {
-        let object =
-            json!({"metadata": {"finalizers": ["baremetalhost.metal3.io"]}, "status": {"errorMessage": "no BMC"}});
-        assert_eq!(held(&object), "; held by baremetalhost.metal3.io: no BMC");
-        assert_eq!(held(&json!({"metadata": {}})), "");
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::connect::{Server, Session};
 use super::errors::RequestError;
+use super::host::{Form, Report};
 use super::types::{Type, hosts, secrets};
 use super::until::{Awaited, Ended, duration};
 use super::wait::reason;
@@ -23,7 +24,7 @@ use super::{missing, request};
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
 use crate::api::slipway::ANNOTATION_MOVED_TO;
 use crate::api::{Declared, Kind};
-use crate::cli::failure::{self, Failure, usage};
+use crate::cli::failure::usage;
 use crate::modules;
 use copy::Task;
 pub(super) use copy::would_be_wiped;
@@ -89,6 +90,8 @@ pub(in crate::cli) struct Options {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
     server: Server,
 }
 
@@ -120,12 +123,13 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     let to = options.server.other(options.to_kubeconfig.clone(), options.to_context.clone()).connect().await?;
     let migration = Migration { from, to, timeout: options.timeout };
     let mut ready = Vec::new();
-    let mut failed = false;
+    let (mut report, mut failed) = (Report::new(options.form), false);
+    let place = |one: &HostMove| (one.here.clone(), one.name.clone());
     for host_move in migration.host_moves(&options).await? {
         match migration.task(&host_move).await {
             Ok(task) => ready.push((host_move, task)),
             Err(error) => {
-                complain(&host_move, error)?;
+                report.add(&place(&host_move), "failed", &fault(error)?, out)?;
                 failed = true;
             }
         }
@@ -134,38 +138,29 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     if failed && !options.dry_run && !ready.is_empty() {
         eprintln!("slipway: no host was moved; name those that can be, or try again when the others can");
     }
-    if options.dry_run {
-        for (host_move, _) in &ready {
-            writeln!(out, "host {} can be moved to {}", host_move.name, migration.to.endpoint)?;
-        }
-        if ready.is_empty() && !failed {
-            writeln!(out, "No resources found")?;
-        }
-    } else if !failed {
-        for (host_move, task) in &ready {
+    if ready.is_empty() && !failed {
+        report.sum("No resources found", out)?;
+    }
+    for (host_move, task) in &ready {
+        let to = &migration.to.endpoint;
+        if options.dry_run {
+            report.add(&place(host_move), "unchanged", &format!("can be moved to {to}"), out)?;
+        } else if !failed {
             match migration.migrate(host_move, *task).await {
-                Ok(()) => writeln!(out, "host {} moved to {}", host_move.name, migration.to.endpoint)?,
-                Err(error) => {
-                    complain(host_move, error)?;
-                    failed = true;
-                }
+                Ok(()) => report.add(&place(host_move), "changed", &format!("moved to {to}"), out)?,
+                Err(error) => report.add(&place(host_move), "failed", &fault(error)?, out)?,
             }
-            out.flush()?;
-        }
-        if ready.is_empty() {
-            writeln!(out, "No resources found")?;
         }
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    report.end(out)
 }
 
-/// Says what is wrong with one host; a server that is not there is wrong with all of them.
-fn complain(host_move: &HostMove, error: anyhow::Error) -> anyhow::Result<()> {
+/// What is wrong with one host; a server that is not there is wrong with all of them.
+fn fault(error: anyhow::Error) -> anyhow::Result<String> {
     if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
         return Err(error);
     }
-    failure::complain(format_args!("host {} {error:#}", host_move.name));
-    Ok(())
+    Ok(format!("{error:#}"))
 }
 
 /// Whether a host is a copy that waits for its original to go.

@@ -5,12 +5,12 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::connect::{Server, Session};
+use super::host::{Form, Report};
 use super::request::JSON;
-use super::table::harmless;
 use super::types::hosts;
 use crate::api::metal3::ANNOTATION_PAUSED;
 use crate::backup::restore::{PAUSED_BY, is_under_way};
-use crate::cli::failure::{Failure, plain, usage};
+use crate::cli::failure::usage;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -24,6 +24,8 @@ pub(in crate::cli) struct Options {
     /// All hosts of all namespaces that were not being worked on when the backup was made
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    form: Form,
     #[command(flatten)]
     server: Server,
 }
@@ -52,7 +54,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     }
     let session = options.server.connect().await?;
     let of = hosts();
-    let mut failed = false;
+    let mut report = Report::new(options.form);
     if options.all {
         let mut all = Vec::new();
         let each = |mut page: Value| {
@@ -65,59 +67,59 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         let mut resumed = 0;
         for host in &all {
             match plan(host, false) {
-                Plan::Resume => resumed += usize::from(resume(&session, host, &mut failed, out).await?),
+                Plan::Resume => resumed += usize::from(resume(&session, host, &mut report, out).await?),
                 Plan::UnderWay => {
-                    writeln!(
-                        out,
-                        "host {} stays paused: it is {}, and Slipway would go on with that. Resume it by its name",
-                        shown(host),
-                        harmless(host["status"]["provisioning"]["state"].as_str().unwrap_or("new"))
-                    )?;
+                    let state = host["status"]["provisioning"]["state"].as_str().unwrap_or("new");
+                    let why = format!(
+                        "stays paused: it is {state}, and Slipway would go on with that. Resume it by its name"
+                    );
+                    report.add(&place(host), "unchanged", &why, out)?;
                 }
                 Plan::NotOurs => {}
             }
         }
-        writeln!(out, "{resumed} host(s) resumed")?;
+        report.sum(&format!("{resumed} host(s) resumed"), out)?;
     }
     for name in &options.names {
         let path = of.path(Some(&session.namespace), Some(name));
         let host = match session.get(&path, &[], JSON).await {
             Ok(host) => host,
             Err(error) => {
-                eprintln!("host {}", plain(&format!("{name}: {error}")));
-                failed = true;
+                report.add(
+                    &(session.namespace.clone(), name.clone()),
+                    "failed",
+                    &format!("cannot be resumed: {error}"),
+                    out,
+                )?;
                 continue;
             }
         };
         match plan(&host, true) {
-            Plan::NotOurs => writeln!(out, "host {} was not paused by a restore", shown(&host))?,
+            Plan::NotOurs => report.add(&place(&host), "unchanged", "was not paused by a restore", out)?,
             _ => {
-                resume(&session, &host, &mut failed, out).await?;
+                resume(&session, &host, &mut report, out).await?;
             }
         }
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    report.end(out)
 }
 
-fn shown(host: &Value) -> String {
-    let text = |field: &str| harmless(host["metadata"][field].as_str().unwrap_or_default());
-    format!("{}/{}", text("namespace"), text("name"))
+/// Namespace and name.
+fn place(host: &Value) -> (String, String) {
+    let text = |field: &str| host["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (text("namespace"), text("name"))
 }
 
 /// Whether it is resumed.
-async fn resume(session: &Session, host: &Value, failed: &mut bool, out: &mut dyn Write) -> anyhow::Result<bool> {
+async fn resume(session: &Session, host: &Value, report: &mut Report, out: &mut dyn Write) -> anyhow::Result<bool> {
     let metadata = &host["metadata"];
     let path = hosts().path(metadata["namespace"].as_str(), metadata["name"].as_str());
     // Of the revision that was looked at: whoever paused it meanwhile meant it.
     let patch = json!({ "metadata": { "resourceVersion": metadata["resourceVersion"],
         "annotations": { ANNOTATION_PAUSED: null } } });
     match session.merge(&path, &patch).await {
-        Ok(_) => writeln!(out, "host {} resumed", shown(host)).map(|()| true).map_err(Into::into),
-        Err(error) => {
-            eprintln!("host {}", plain(&format!("{}: {error}", shown(host))));
-            *failed = true;
-            Ok(false)
-        }
+        Ok(_) => report.add(&place(host), "changed", "resumed", out).map(|()| true),
+        Err(error) => report.add(&place(host), "failed", &format!("cannot be resumed: {error}"), out).map(|()| false),
     }
 }
 

@@ -16,6 +16,7 @@ use super::{connect, delete, folder};
 use crate::api::slipway::{Image, ImagePhase, ImageSpec, ImageStatus};
 use crate::cli::client::Server;
 use crate::cli::progress::Progress;
+use crate::image::checksum::judge;
 use crate::image::is_archive;
 use crate::image::scheme::upload_url;
 
@@ -44,6 +45,9 @@ pub(in crate::cli) struct Options {
     /// Do not wait until the import is done
     #[arg(long)]
     no_wait: bool,
+    /// Print the Image as JSON once it is there; how far it is goes to standard error
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Form>,
     #[command(flatten)]
     server: Server,
 }
@@ -51,10 +55,13 @@ pub(in crate::cli) struct Options {
 pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     let client = connect(&options.server).await?;
     let images = Api::<Image>::all(client.clone());
-    let Options { name, source, checksum, format, publish, no_wait, .. } = options;
+    let Options { name, source, checksum, format, publish, no_wait, output, .. } = options;
     let is_archive = is_archive(format.as_deref());
     if publish && !is_archive {
         bail!("--publish is for archives: give --format oci or --format packages with it");
+    }
+    if let Some(checksum) = &checksum {
+        judge(checksum).map_err(|why| anyhow::anyhow!("image {name}: {why}"))?;
     }
     let mut content = if source.contains("://") { None } else { Some(Content::open(&source, is_archive)?) };
     let url = match (&content, Path::new(&source).file_name()) {
@@ -68,11 +75,21 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     if let Some(content) = &mut content {
         send(&client, &images, &made, content).await?;
     }
-    if no_wait {
-        println!("image {name} created");
-        return Ok(());
+    let (image, said) = if no_wait {
+        (images.get(&name).await?, format!("image {name} created"))
+    } else {
+        follow(&images, &made).await?
+    };
+    match output {
+        Some(Form::Json) => println!("{}", serde_json::to_string_pretty(&image)?),
+        None => println!("{said}"),
     }
-    follow(&images, &made).await
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Json,
 }
 
 /// What is sent.
@@ -171,8 +188,8 @@ async fn make(images: &Api<Image>, image: &Image, is_sent: bool) -> anyhow::Resu
     create().await.with_context(|| format!("image {name}"))
 }
 
-/// Shows how far an import is, until it has ended.
-async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<()> {
+/// Shows how far an import is, until it has ended: the image that is there then, and what is said of it.
+async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<(Image, String)> {
     let name = made.name_any();
     let mut progress = Progress::new();
     loop {
@@ -185,15 +202,18 @@ async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<()> {
         match status.phase {
             ImagePhase::Ready => {
                 progress.end();
-                println!("{}", told(&image, &status));
-                return Ok(());
+                let said = told(&image, &status);
+                return Ok((image, said));
             }
             ImagePhase::Failed => {
                 progress.end();
                 // What is left of it would only stand in the way of the next try.
                 let removed = delete(images, &image).await;
                 let why = status.message.unwrap_or_else(|| "the import failed".into());
-                bail!("image {name}: {why}{}", if removed.is_ok() { ". Nothing is left of it" } else { "" });
+                match removed {
+                    Ok(()) => bail!("image {name}: {}. Nothing is left of it", without_next_try(&why)),
+                    Err(_) => bail!("image {name}: {why}"),
+                }
             }
             phase => {
                 let doing = if phase == ImagePhase::Importing { "importing" } else { "waiting for its turn" };
@@ -202,6 +222,12 @@ async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<()> {
         }
         wait_for_change(images, &name, &version).await?;
     }
+}
+
+/// Why an import failed, without whether it is tried again: it is removed.
+fn without_next_try(why: &str) -> &str {
+    let next = [" (trying again in ", " (not trying again until "].iter().find_map(|next| why.rfind(next));
+    next.filter(|_| why.ends_with(')')).map_or(why, |at| &why[..at])
 }
 
 /// What is said of an image that is there.
@@ -245,6 +271,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_removed_is_not_tried_again() {
+        for (why, wanted) in [
+            ("u: no (trying again in 60 s)", "u: no"),
+            ("u: no (really) (not trying again until the spec changes)", "u: no (really)"),
+            ("u: no", "u: no"),
+        ] {
+            assert_eq!(without_next_try(why), wanted);
+        }
+    }
 
     #[test]
     fn an_archive_that_is_there_is_told_by_its_contents_and_whether_nodes_get_them() {

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use super::{connect, hosts, users};
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{Image, ImagePhase};
-use crate::cli::client::{Rows, Server};
+use crate::cli::client::{Look, Rows, Server, Terminal, When, fitting};
 use crate::cli::common::print_text;
+use crate::image::scheme::uploaded_file;
 use crate::outbound::masked;
 
 /// Hosts named in the table, and with `-o wide`.
@@ -20,6 +21,9 @@ pub(in crate::cli) struct Options {
     /// Output format; json and yaml have the Image objects, each with its hosts under "usedBy"
     #[arg(long, short, value_enum, default_value = "table")]
     output: Output,
+    /// Whether states have colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    color: When,
     #[command(flatten)]
     server: Server,
 }
@@ -38,8 +42,11 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     let images = Api::<Image>::all(client.clone()).list(&ListParams::default()).await?.items;
     let hosts = hosts(&client).await?;
     let text = match options.output {
-        Output::Table => table(&images, hosts.as_deref(), false),
-        Output::Wide => table(&images, hosts.as_deref(), true),
+        Output::Table => table(&images, hosts.as_deref(), false, Terminal::standard_output(options.color)),
+        Output::Wide => {
+            let terminal = Terminal { width: None, ..Terminal::standard_output(options.color) };
+            table(&images, hosts.as_deref(), true, terminal)
+        }
         Output::Json => serde_json::to_string_pretty(&list(&images, hosts.as_deref())?)? + "\n",
         Output::Yaml => serde_saphyr::to_string(&list(&images, hosts.as_deref())?)?,
     };
@@ -59,7 +66,7 @@ fn list(images: &[Image], hosts: Option<&[BareMetalHost]>) -> anyhow::Result<Val
     Ok(json!({ "apiVersion": "v1", "kind": "List", "items": items }))
 }
 
-fn table(images: &[Image], hosts: Option<&[BareMetalHost]>, wide: bool) -> String {
+fn table(images: &[Image], hosts: Option<&[BareMetalHost]>, wide: bool, terminal: Terminal) -> String {
     let mut headings = vec!["NAME", "STATE", "SIZE", "STORED", "FORMAT", "USED BY"];
     headings.extend(if wide { &["SHA256", "SOURCE", "MESSAGE"][..] } else { &["MESSAGE"] });
     let mut rows = vec![headings.into_iter().map(str::to_owned).collect::<Vec<_>>()];
@@ -82,7 +89,7 @@ fn table(images: &[Image], hosts: Option<&[BareMetalHost]>, wide: bool) -> Strin
             },
         ];
         if wide {
-            row.extend([status.sha256.unwrap_or_default(), masked(&image.spec.url)]);
+            row.extend([status.sha256.unwrap_or_default(), source(&image.spec.url)]);
         }
         row.push(status.message.unwrap_or_default());
         rows.push(row);
@@ -90,11 +97,19 @@ fn table(images: &[Image], hosts: Option<&[BareMetalHost]>, wide: bool) -> Strin
     if images.is_empty() {
         return "no images\n".into();
     }
-    Rows::default().lines(&rows).lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    let rows = fitting(rows, terminal.width);
+    let colored = if terminal.color { vec![1] } else { Vec::new() };
+    let look = Look { width: terminal.width, colored, headed: true };
+    Rows::default().shown(&rows, &look).lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// Where an image came from, without what may be a secret.
+pub(in crate::cli) fn source(url: &str) -> String {
+    if uploaded_file(url).is_some() { url.to_owned() } else { masked(url) }
 }
 
 /// `512 B`, `41 MB`, `3.2 GB`: in powers of ten, with one digit below ten.
-pub(super) fn size(bytes: i64) -> String {
+pub(in crate::cli) fn size(bytes: i64) -> String {
     let (tenths, unit) = match bytes {
         ..1_000 => return format!("{bytes} B"),
         1_000..1_000_000 => (bytes / 100, "kB"),
@@ -128,15 +143,19 @@ mod tests {
         let host = json!({ "metadata": { "namespace": "default", "name": "web-1" },
             "spec": { "online": true, "image": { "url": "slipway://debian" } } });
         let hosts = [serde_json::from_value::<BareMetalHost>(host).unwrap()];
-        insta::assert_snapshot!(table(&images, Some(&hosts), false), @r"
+        insta::assert_snapshot!(table(&images, Some(&hosts), false, Terminal::default()), @r"
         NAME     STATE           SIZE     STORED   FORMAT   USED BY         MESSAGE
         debian   Ready           3.2 GB   412 MB   qcow2    default/web-1
         half     Importing 40%
         bad      Failed                                                     404^[[2J
         ");
-        let wide = table(&images, None, true);
+        let wide = table(&images, None, true, Terminal::default());
         assert!(wide.contains("abc") && wide.contains("http://x/i") && !wide.contains("u:p"), "{wide}");
-        assert_eq!(table(&[], None, false), "no images\n");
+        assert_eq!(table(&[], None, false, Terminal::default()), "no images\n");
+        let narrow = table(&images, Some(&hosts), false, Terminal { color: true, width: Some(40) });
+        assert!(narrow.starts_with("NAME     STATE           MESSAGE\ndebian   \u{1b}[32mReady"), "{narrow}");
+        assert_eq!(source("upload:os.raw"), "upload:os.raw");
+        assert_eq!(source("upload:p@ss?"), masked("upload:p@ss?"));
         let programs = list(&images, Some(&hosts)).unwrap();
         assert_eq!(programs["items"][0]["usedBy"], json!(["default/web-1"]));
     }

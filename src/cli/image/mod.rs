@@ -6,11 +6,15 @@ mod list;
 mod send;
 mod users;
 
+pub(in crate::cli) use list::{size, source};
+
 use anyhow::{Context, bail};
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
+use serde_json::json;
 
-use super::client::Server;
+use super::client::{Server, harmless};
+use super::failure::{Failure, complain, with_causes};
 use super::local;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{Image, ImagePhase};
@@ -31,7 +35,8 @@ pub(super) enum Command {
     List(list::Options),
     /// Remove images from the library, with their chunks that no other image needs
     ///
-    /// An image that a host names is not removed. One whose import failed is: hosts that need it have it imported again.
+    /// An image that a host names is not removed, nor the last one with the content that a host names by a URL and a checksum. One
+    /// whose import failed is: hosts that need it have it imported again. Of several, the rest is still removed when one is refused.
     #[command(
         visible_alias = "rm",
         after_help = "\
@@ -50,8 +55,18 @@ pub(super) struct Remove {
     /// Also remove images that hosts name
     #[arg(long)]
     force: bool,
+    /// Print type/name of each image that was removed, or the outcome of every image as JSON
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Form>,
     #[command(flatten)]
     server: Server,
+}
+
+/// How an outcome is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Name,
+    Json,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
@@ -81,27 +96,62 @@ async fn hosts(client: &Client) -> anyhow::Result<Option<Vec<BareMetalHost>>> {
 async fn remove(options: Remove) -> anyhow::Result<()> {
     let client = connect(&options.server).await?;
     let images = Api::<Image>::all(client.clone());
-    let hosts = if options.force { Some(Vec::new()) } else { hosts(&client).await? };
+    let mut outcomes = Vec::new();
     for name in &options.names {
-        let image = images.get(name).await.with_context(|| format!("image {name}"))?;
-        let failed = image.status.as_ref().is_some_and(|status| status.phase == ImagePhase::Failed);
-        match &hosts {
-            Some(hosts) => refuse_used(&image, hosts, failed)?,
-            None if failed => {}
-            None => bail!("image {name}: you may not list hosts to see which use it; --force removes it all the same"),
+        let removed = remove_one(&images, name, options.force).await;
+        let (result, message) = match &removed {
+            Ok(()) => ("removed", String::new()),
+            Err(error) => ("failed", with_causes(error)),
+        };
+        match options.output {
+            _ if removed.is_err() => complain(&message),
+            Some(Form::Json) => {}
+            Some(Form::Name) => println!("image.slipway.dev/{}", harmless(name)),
+            None => println!("image {} removed", harmless(name)),
         }
-        delete(&images, &image).await.with_context(|| format!("image {name}"))?;
-        println!("image {name} removed");
+        outcomes.push(json!({ "name": name, "result": result, "message": message }));
     }
-    Ok(())
+    if options.output == Some(Form::Json) {
+        println!("{}", serde_json::to_string_pretty(&outcomes)?);
+    }
+    let failed = outcomes.iter().any(|outcome| outcome["result"] == "failed");
+    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
 }
 
-fn refuse_used(image: &Image, hosts: &[BareMetalHost], failed: bool) -> anyhow::Result<()> {
-    let users = users::of(image, hosts);
-    if users.is_empty() || failed {
+async fn remove_one(images: &Api<Image>, name: &str, force: bool) -> anyhow::Result<()> {
+    let Some(image) = images.get_opt(name).await.with_context(|| format!("image {name}"))? else {
+        bail!("image {name}: there is none of this name; `slipway image list` shows all");
+    };
+    if !force {
+        refuse_used(images.clone().into_client(), &image).await?;
+    }
+    delete(images, &image).await.with_context(|| format!("image {name}"))
+}
+
+/// For who deletes images by another command: refuses one that hosts need. One that is not there is not refused here.
+pub(in crate::cli) async fn refuse_needed(client: &Client, name: &str) -> anyhow::Result<()> {
+    let images = Api::<Image>::all(client.clone());
+    match images.get_opt(name).await.with_context(|| format!("image {name}"))? {
+        Some(image) => refuse_used(client.clone(), &image).await,
+        None => Ok(()),
+    }
+}
+
+/// Refuses an image that hosts need: of those with one content the last.
+async fn refuse_used(client: Client, image: &Image) -> anyhow::Result<()> {
+    let name = image.name_any();
+    // Hosts that need it have it imported again.
+    if image.status.as_ref().is_some_and(|status| status.phase == ImagePhase::Failed) {
         return Ok(());
     }
-    let name = image.name_any();
+    let Some(hosts) = hosts(&client).await? else {
+        bail!("image {name}: you may not list hosts to see which use it; --force removes it all the same");
+    };
+    let others = Api::<Image>::all(client).list(&ListParams::default()).await.context("images")?.items;
+    let users = users::needing(image, &others, &hosts);
+    if users.is_empty() {
+        return Ok(());
+    }
     bail!("image {name} is used by {}; --force removes it all the same", users::some(&users, 8));
 }
 

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 
 use crate::api::metal3::BareMetalHost;
-use crate::api::slipway::Image;
+use crate::api::slipway::{Image, ImagePhase};
 use crate::host::lifecycle::{image_name, is_of_hosts};
 use crate::image::identity::is_equal;
 
@@ -22,6 +22,26 @@ pub(super) fn of(image: &Image, hosts: &[BareMetalHost]) -> Vec<String> {
         users.map(|host| format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())).collect();
     users.sort();
     users
+}
+
+/// Hosts that would be without their image if this one went: none that another one of the library serves. `all` may have
+/// the image itself.
+pub(super) fn needing(image: &Image, all: &[Image], hosts: &[BareMetalHost]) -> Vec<String> {
+    let name = image.name_any();
+    let is_ready = |other: &&Image| other.status.as_ref().is_some_and(|status| status.phase == ImagePhase::Ready);
+    let others: Vec<&Image> =
+        all.iter().filter(|other| other.name_any() != name && !is_of_hosts(other)).filter(is_ready).collect();
+    let needs = |host: &&BareMetalHost| {
+        let installed = host.status.as_ref().and_then(|status| status.provisioning.image.as_ref());
+        let mut named = host.spec.image.iter().chain(installed).filter(|image| !image.url.is_empty());
+        named.any(|wanted| {
+            let by_name = image_name(wanted) == name;
+            let equal = !is_of_hosts(image) && is_equal(image, wanted);
+            by_name || (equal && !others.iter().any(|other| is_equal(other, wanted)))
+        })
+    };
+    let hosts: Vec<BareMetalHost> = hosts.iter().filter(needs).cloned().collect();
+    of(image, &hosts)
 }
 
 /// Up to so many of them, and how many more there are.
@@ -67,5 +87,10 @@ mod tests {
         assert_eq!(of(&image(&name, source), &hosts), ["n/b"]);
         assert_eq!(some(&of(&published, &hosts), 2), "n/a, n/b and 2 more");
         assert_eq!(some(&of(&published, &hosts), 4), "n/a, n/b, n/c, n/d");
+        // What another image of the library has too is not needed, but by its name.
+        let twin = image("twin", json!({ "url": "upload:x" }));
+        assert_eq!(needing(&twin, std::slice::from_ref(&twin), &hosts), ["n/b", "n/c"]);
+        assert_eq!(needing(&twin, &[twin.clone(), published.clone()], &hosts), [""; 0]);
+        assert_eq!(needing(&published, &[twin, published.clone()], &hosts), ["n/a", "n/d"]);
     }
 }

@@ -10,6 +10,7 @@ use super::super::connect::Server;
 use super::super::table::harmless;
 use super::super::types::{hosts, secrets};
 use super::super::{missing, request};
+use super::many::{Form, say_one};
 use super::verbs::annotation;
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::cli::failure::usage;
@@ -50,6 +51,8 @@ pub(in crate::cli) struct Accept {
     #[arg(value_name = "HOST")]
     name: String,
     #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
     server: Server,
 }
 
@@ -78,7 +81,8 @@ pub(super) async fn run(accept: Accept, out: &mut dyn Write) -> anyhow::Result<(
         session.apply(&path, &[("fieldManager", "slipway"), ("force", "true")], &object).await?;
     }
     let taken = session.merge(&path, &patch).await?;
-    Ok(writeln!(out, "host {name} accepted: {}", consequence(&taken["spec"]))?)
+    let message = format!("accepted: {}", consequence(&taken["spec"]));
+    say_one(&session.namespace, name, &message, accept.form, out)
 }
 
 /// What comes of accepting a host.

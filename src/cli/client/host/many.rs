@@ -20,7 +20,7 @@ use super::super::wait::reason;
 use super::super::{missing, request};
 use super::files::Files;
 use super::verbs::{Decision, Verb, decide, reached};
-use crate::cli::failure::{Failure, complain};
+use crate::cli::failure::{Failure, complain, plain};
 
 /// Tries to change a host that others change at the same time.
 const TRIES: usize = 5;
@@ -87,6 +87,27 @@ enum Ending {
     Failed,
     /// It was not so in time.
     Late,
+}
+
+/// Says what became of one host.
+pub(in crate::cli::client) fn say_one(
+    namespace: &str,
+    name: &str,
+    message: &str,
+    form: Form,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let (namespace, shown) = (namespace.to_owned(), harmless(name));
+    match form.output {
+        Some(Printed::Name) => writeln!(out, "{}/{shown}", hosts().one())?,
+        Some(Printed::Json) => {
+            let outcome =
+                Outcome { namespace, name: name.to_owned(), result: Ending::Changed, message: message.to_owned() };
+            writeln!(out, "{}", serde_json::to_string_pretty(&[outcome])?)?;
+        }
+        None => writeln!(out, "host {shown} {}", harmless(message))?,
+    }
+    Ok(())
 }
 
 impl Ending {
@@ -237,13 +258,20 @@ impl Work<'_> {
         let of = hosts();
         let awaited = Awaited { of: &of, namespace: &self.session.namespace, name };
         let mut told = error_of(before);
-        let mut last = None;
+        let (mut last, mut said) = (None, String::new());
+        // What is awaited for minutes says where it is.
+        let tells = self.pace.wait && self.output.is_none();
         let ended = self.session.until(&awaited, Instant::now() + self.pace.timeout, |host| {
             let Some(host) = host.filter(|host| host["metadata"]["uid"] == before["metadata"]["uid"]) else {
                 return Some((Ending::Failed, "was deleted meanwhile".to_owned()));
             };
             if reached(&self.verb, host) {
                 return Some((Ending::Done, self.verb.done().to_owned()));
+            }
+            let now = under_way(host);
+            if tells && now != said && !now.is_empty() {
+                eprintln!("host {} {}", plain(name), plain(&now));
+                said = now;
             }
             let error = error_of(host);
             if error != told && !error.1.is_empty() {
@@ -264,6 +292,13 @@ impl Work<'_> {
             }
         })
     }
+}
+
+/// State and phase: `provisioning, writing the image`.
+fn under_way(host: &Value) -> String {
+    let text = |pointer: &str| host.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let parts = [text("/status/provisioning/state"), text("/status/progress/phase")];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// How often an operation failed, and the last reason.

@@ -5,6 +5,7 @@ mod deploy;
 mod files;
 mod log;
 mod many;
+mod report;
 mod verbs;
 
 use std::io::Write;
@@ -13,7 +14,9 @@ use super::connect::Server;
 use super::selected::{ByLabel, Selected};
 use super::{delete, migration, resume};
 use crate::cli::failure::usage;
-use many::{Form, Pace};
+use many::Pace;
+pub(super) use many::{Form, Printed};
+pub(super) use report::Report;
 use verbs::Verb;
 
 #[derive(clap::Subcommand)]
