@@ -240,8 +240,8 @@ async fn begin(
         boot::neighbour_table::make_room(config.networks.iter().map(|network| u64::from(network.subnet.size())).sum())
             .await;
     }
-    let api_listener = listen(config.api.listen, "API").await?;
-    let boot_listener = listen(config.boot.listen, "boot HTTP").await?;
+    let api_listener = listen(config.api.listen, "API", "api.listen").await?;
+    let boot_listener = listen(config.boot.listen, "boot HTTP", "boot.listen").await?;
     let own = config.data_dir.boot();
     let folder = boot::boot_folder(&own, &config.boot.packaged_files);
     let files = boot::BootFiles::new(folder);
@@ -553,9 +553,12 @@ async fn named<E: Into<anyhow::Error>>(name: &'static str, service: impl Future<
     (name, service.await.map_err(Into::into))
 }
 
-async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| {
-        let hint = if address.port() < 1024 { " (ports below 1024 need CAP_NET_BIND_SERVICE)" } else { "" };
-        format!("{what} cannot listen on {address}{hint}")
-    })
+async fn listen(address: SocketAddr, what: &str, key: &str) -> anyhow::Result<TcpListener> {
+    let told = |error| {
+        anyhow::anyhow!(
+            "{what} cannot listen on {address}: {error}{}",
+            descriptors::port_hint(&error, "TCP", &address, key)
+        )
+    };
+    TcpListener::bind(address).await.map_err(told)
 }

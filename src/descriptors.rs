@@ -4,6 +4,7 @@
 //! connections together get half of what there is; the rest is for the database, images, TFTP, BMCs.
 
 use std::io;
+use std::net::SocketAddr;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -28,6 +29,31 @@ pub fn raise() -> io::Result<u64> {
         }
     }
     Ok(soft)
+}
+
+/// What helps where a port cannot be had. `protocol` is `TCP` or `UDP`; `key` is the setting with the address.
+pub fn port_hint(error: &io::Error, protocol: &str, address: &SocketAddr, key: &str) -> String {
+    let port = address.port();
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let sockets = if protocol == "UDP" { "-lunp" } else { "-ltnp" };
+            format!(
+                ": another program has {protocol} port {port}; `ss {sockets} sport = :{port}` as root shows which. End it, or set {key} to \
+                 another port"
+            )
+        }
+        io::ErrorKind::PermissionDenied if port < 1024 => format!(
+            ": ports below 1024 take the capability CAP_NET_BIND_SERVICE, which the systemd unit gives. Run it as root, or set {key} to \
+             another port"
+        ),
+        io::ErrorKind::AddrNotAvailable => {
+            format!(
+                ": this machine has no address {}; `ip address` shows those that it has. Set {key} to one of them",
+                address.ip()
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 /// Connections that each listener may have at once.
@@ -81,6 +107,23 @@ mod tests {
         for limit in [0, 128, 1024, 2047] {
             let why = share(limit, most).expect_err("too few").to_string();
             assert!(why.contains(&limit.to_string()) && why.contains("LimitNOFILE="), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_keeps_a_port_is_told_apart() {
+        let address: SocketAddr = "10.0.0.1:80".parse().expect("an address");
+        let high: SocketAddr = "10.0.0.1:8080".parse().expect("an address");
+        for (kind, address, wanted) in [
+            (io::ErrorKind::AddrInUse, address, "another program has TCP port 80"),
+            (io::ErrorKind::PermissionDenied, address, "CAP_NET_BIND_SERVICE"),
+            (io::ErrorKind::AddrNotAvailable, address, "no address 10.0.0.1"),
+            (io::ErrorKind::PermissionDenied, high, ""),
+            (io::ErrorKind::Other, address, ""),
+        ] {
+            let hint = port_hint(&kind.into(), "TCP", &address, "boot.listen");
+            assert!(hint.contains(wanted) && hint.is_empty() == wanted.is_empty(), "{kind:?}: {hint}");
+            assert!(hint.is_empty() || hint.contains("boot.listen"), "{hint}");
         }
     }
 }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::boot::{BootFiles, FileError, TFTP_FILES, lookup};
+use crate::descriptors::port_hint;
 use crate::ration::{Ranks, all_alike};
 
 use super::admission::{Admission, RateLimit, TransferTable};
@@ -37,7 +38,7 @@ const REFUSALS: u32 = 1000;
 
 /// The address cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("TFTP cannot listen at {address}: {source}")]
+#[error("TFTP cannot listen on {address}: {source}{}", port_hint(.source, "UDP", .address, "boot.tftp"))]
 pub struct BindError {
     address: SocketAddr,
     source: io::Error,
