@@ -408,7 +408,7 @@ pub enum LogFormat {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {source}{}", another(.source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -431,6 +431,14 @@ pub enum ConfigError {
         /// What is wrong.
         faults: Vec<String>,
     },
+}
+
+/// What helps where there is no such file.
+fn another(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "; --config FILE names another",
+        _ => "",
+    }
 }
 
 impl Config {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::ownership;
 use crate::bmc::quirks::Quirks;
 use crate::config::{Config, ConfigError};
 use crate::kubespray::runs::Installation;
@@ -33,6 +34,7 @@ pub async fn faults(config: &Config, place: Place) -> Vec<Fault> {
     stopping.extend(kernel_args.err().map(|error| error.to_string()));
     let mut others = Vec::new();
     if place == Place::Box {
+        stopping.extend(ownership::check(&config.data_dir).err().map(|error| error.to_string()));
         stopping.extend(engine::External::open(&config.engine).await.err().map(|error| error.to_string()));
         let ca_file = config.image.ca_file.as_deref().map(image::check_ca_file);
         stopping.extend(ca_file.and_then(Result::err).map(|error| error.to_string()));

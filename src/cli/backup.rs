@@ -58,8 +58,16 @@ pub(super) struct Options {
     /// Only make a key for backups, and print its public half
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "recipient", "key_file", "passphrase_file", "unencrypted", "offline"])]
     new_key: Option<PathBuf>,
+    /// Print what was written as JSON
+    #[arg(long, short, value_enum, value_name = "FORM", conflicts_with = "new_key")]
+    output: Option<Form>,
     #[command(flatten)]
     server: Server,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Json,
 }
 
 pub(super) fn run(options: Options) -> anyhow::Result<()> {
@@ -67,6 +75,9 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
         return new_key(file);
     }
     let to_stdout = options.file.as_deref() == Some(Path::new("-"));
+    if to_stdout && options.output.is_some() {
+        return Err(usage("standard output is for the backup: name a file with -o json"));
+    }
     if to_stdout && io::stdout().is_terminal() {
         return Err(usage("a backup is not printed on a terminal: name a file, or write to a pipe"));
     }
@@ -90,6 +101,12 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
         header
     };
     let what = if to_stdout { "standard output".into() } else { path.display().to_string() };
+    if options.output.is_some() {
+        let outcome = serde_json::json!({ "file": what, "objects": header.objects, "revision": header.revision,
+            "time": header.time, "encrypted": !options.unencrypted });
+        println!("{}", serde_json::to_string_pretty(&outcome)?);
+        return Ok(());
+    }
     eprintln!("{what}: {} objects at revision {} of {:.0}", header.objects, header.revision, header.time);
     if options.unencrypted {
         eprintln!("it is not encrypted: whoever gets it has the CA's key and every secret");

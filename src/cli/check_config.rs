@@ -1,6 +1,9 @@
 //! `slipway check-config`: what `serve` would refuse, without a start.
 
+use std::path::Path;
+
 use super::common::ConfigFile;
+use super::failure::Failure;
 use super::local;
 use crate::appliance::checks::{self, Place};
 use crate::config::{Config, ConfigError};
@@ -21,16 +24,31 @@ pub(super) struct Options {
     /// Skip what can be checked on the appliance's own box only: interfaces and files
     #[arg(long)]
     offline: bool,
+    /// Print the faults as JSON
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Form>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Json,
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let path = &options.config.config;
-    let config = Config::load_unchecked(path)?;
+    let config = match Config::load_unchecked(path) {
+        Err(error) if options.output.is_some() => return json(path, &[error.to_string()]),
+        config => config?,
+    };
     let place = if options.offline { Place::Elsewhere } else { Place::Box };
     // Root can read everything; whether the service can is the question.
     let service = users::service_of(&config.data_dir.0).filter(|_| place == Place::Box);
     let look = || local::block_on(async { Ok(checks::faults(&config, place).await) });
     let faults = local::as_user(service, look)??;
+    if options.output.is_some() {
+        let faults: Vec<String> = faults.into_iter().map(|fault| fault.text).collect();
+        return json(path, &faults);
+    }
     if !faults.is_empty() {
         let faults = faults.into_iter().map(|fault| fault.text).collect();
         return Err(ConfigError::Faults { path: path.clone(), faults }.into());
@@ -38,4 +56,10 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let seen = if options.offline { ", interfaces and files not looked at" } else { "" };
     println!("{}: no fault, {} network(s){seen}", path.display(), config.networks.len());
     Ok(())
+}
+
+/// The faults for programs; a failure when there is one.
+fn json(path: &Path, faults: &[String]) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "file": path, "faults": faults }))?);
+    if faults.is_empty() { Ok(()) } else { Err(Failure::Reported.into()) }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
 use secrecy::SecretString;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::client::Server;
 use super::common::{ConfigFile, print_text};
@@ -38,13 +38,13 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// Check the kubespray checkout and the virtual environment that the configuration names, and print their versions
-    Check(ConfigFile),
+    Check(Told),
     /// Run a playbook of kubespray over an inventory, and follow it to its end
     ///
     /// The run goes on when this command is ended: `slipway kubespray log --follow ID` finds it again.
     Run(Box<RunOptions>),
     /// List the runs on this box
-    List(ConfigFile),
+    List(Told),
     /// Print the log of a run
     #[command(after_help = "\
 Examples:
@@ -107,6 +107,21 @@ pub(super) struct RunOptions {
     /// Name of the run: small letters, digits and hyphens, 40 at most. A run of that name that exists is followed
     #[arg(long, value_name = "ID")]
     id: Option<String>,
+}
+
+/// Of which configuration, and how it is printed.
+#[derive(clap::Args)]
+pub(super) struct Told {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// Print it as JSON
+    #[arg(long, short, value_enum, value_name = "FORM")]
+    output: Option<Form>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Json,
 }
 
 /// A run: on this box by its name, or from any machine the last one of an object.
@@ -187,12 +202,35 @@ fn runs(config: &Config) -> anyhow::Result<Runs> {
     Ok(Runs::open(&config.data_dir.kubespray(), Supervisor::this_program())?)
 }
 
-fn check(options: &ConfigFile) -> anyhow::Result<()> {
-    let config = options.load()?;
+fn check(options: &Told) -> anyhow::Result<()> {
+    let config = options.config.load()?;
     let installation = installation(&config)?;
     become_owner(&config)?;
     let versions =
         installation.inspect().map_err(|faults| ConfigError::Faults { path: config.path.clone(), faults })?;
+    let mut warnings = Vec::new();
+    for (key, url) in mirrors(&config) {
+        if let Some(why) = local::block_on(async { Ok(unreached(&url).await) })? {
+            warnings.push(format!("kubespray.{key}: {url}: {why}: nodes get nothing there (docs/kubespray.md)"));
+        }
+    }
+    if !is_confined() {
+        warnings.push(
+            "This kernel has no Landlock: what runs here for a node sees what the service's user sees (docs/security.md)"
+                .to_owned(),
+        );
+    }
+    if options.output == Some(Form::Json) {
+        let packages: Map<String, Value> =
+            versions.packages.iter().map(|(name, version)| (name.to_string(), version.to_string().into())).collect();
+        let told = json!({
+            "kubespray": versions.kubespray, "path": installation.tree,
+            "ansibleCore": versions.ansible_core, "wanted": versions.wanted,
+            "python": versions.python, "environment": installation.environment,
+            "packages": packages, "warnings": warnings,
+        });
+        return print_text(&(serde_json::to_string_pretty(&told)? + "\n"));
+    }
     println!("kubespray {} in {}", plain(&versions.kubespray), installation.tree.display());
     println!(
         "ansible-core {} (wanted: {}), Python {} in {}",
@@ -201,15 +239,8 @@ fn check(options: &ConfigFile) -> anyhow::Result<()> {
         plain(&versions.python),
         installation.environment.display()
     );
-    for (key, url) in mirrors(&config) {
-        if let Some(why) = local::block_on(async { Ok(unreached(&url).await) })? {
-            eprintln!("kubespray.{key}: {url}: {why}: nodes get nothing there (docs/kubespray.md)");
-        }
-    }
-    if !is_confined() {
-        eprintln!(
-            "This kernel has no Landlock: what runs here for a node sees what the service's user sees (docs/security.md)"
-        );
+    for warning in &warnings {
+        eprintln!("{warning}");
     }
     for (name, version) in &versions.packages {
         println!("  {} {}", plain(name), plain(version));
@@ -338,11 +369,11 @@ fn tell(id: &RunId, status: &RunStatus) -> anyhow::Result<()> {
     }
 }
 
-fn list(options: &ConfigFile) -> anyhow::Result<()> {
-    let config = options.load()?;
+fn list(options: &Told) -> anyhow::Result<()> {
+    let config = options.config.load()?;
     become_owner(&config)?;
     let runs = runs(&config)?;
-    let mut lines = String::new();
+    let (mut lines, mut all) = (String::new(), Vec::new());
     for id in runs.list()? {
         // What a crash left is put in order on the way.
         local::block_on(async { Ok(runs.settle(&id).await?) })?;
@@ -354,13 +385,22 @@ fn list(options: &ConfigFile) -> anyhow::Result<()> {
             (Phase::Cancelling, None) => "ending".to_owned(),
             _ => format!("{} %, {}", status.progress.percent().unwrap_or(0), status.progress.task),
         };
+        all.push(json!({
+            "id": id.as_str(), "playbook": status.playbook, "state": state,
+            "namespace": status.owner.as_ref().map(|owner| &owner.namespace),
+            "provisioning": status.owner.as_ref().map(|owner| &owner.name),
+            "software": status.asker.as_ref().map(|asker| &asker.name),
+        }));
         let mut of = status.owner.map_or_else(|| "-".to_owned(), |owner| format!("{}/{}", owner.namespace, owner.name));
         if let Some(asker) = status.asker {
             of += &format!(" for Software {}", asker.name);
         }
         lines += &format!("{:<40} {:<20} {:<30} {}\n", id.as_str(), status.playbook, plain(&of), plain(&state));
     }
-    print_text(&lines)
+    if options.output == Some(Form::Json) {
+        return print_text(&(serde_json::to_string_pretty(&all)? + "\n"));
+    }
+    print_text(if lines.is_empty() { "no runs\n" } else { &lines })
 }
 
 /// A run on this box.

@@ -78,7 +78,8 @@ pub fn advice(me: u32, folder: Option<u32>, file: u32, path: &str) -> String {
     if folder == Some(me) {
         format!("it belongs to {theirs}, and this is run by {mine}; mend it with: sudo chown -R {mine}: {path}")
     } else {
-        format!("it belongs to {theirs}, and this is run by {mine}: run it as root or as {theirs}")
+        let as_them = if theirs == "root" { String::new() } else { format!(" or as {theirs}") };
+        format!("it belongs to {theirs}, and this is run by {mine}: run it as root{as_them}")
     }
 }
 

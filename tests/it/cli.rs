@@ -106,7 +106,10 @@ fn wrong_usage_is_two_and_a_failure_is_one() {
     assert_eq!(slipway(&["explain", "boot", "not-a-mac"]).0, 2);
     let (code, _, error) = slipway(&["check-config", "--config", "/does/not/exist.toml"]);
     assert_eq!(code, 1);
-    assert_eq!(error, "slipway: cannot read /does/not/exist.toml: No such file or directory (os error 2)\n");
+    assert_eq!(
+        error,
+        "slipway: cannot read /does/not/exist.toml: No such file or directory (os error 2); --config FILE names another\n"
+    );
 }
 
 /// Before anybody is asked: there is no server here.
