@@ -16,6 +16,7 @@ mod debug;
 mod documents;
 mod failure;
 mod image;
+mod instead;
 mod kubeconfig;
 mod kubespray;
 mod listing;
@@ -122,7 +123,15 @@ enum Command {
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
     completion::answer::<Cli>();
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let words: Vec<String> = std::env::args().skip(1).collect();
+            let Some(told) = instead::told(&error, &words) else { error.exit() };
+            complain(told);
+            return ExitCode::from(2);
+        }
+    };
     let done = match cli.command {
         Command::Serve(options) => serve::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),

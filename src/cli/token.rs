@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -25,7 +25,7 @@ use super::listing::Output;
 use super::local;
 use crate::apiserver::auth::{GROUP, accounts};
 use crate::appliance;
-use crate::config::Span;
+use crate::config::{DEFAULT_PATH, Span};
 use crate::log::escaped;
 use crate::pki;
 
@@ -103,22 +103,36 @@ A token that may only look at hosts:
 pub(super) struct At {
     #[command(flatten)]
     config: ConfigFile,
-    /// Kubeconfig of a server, instead of the appliance on this box
+    /// Kubeconfig of a server, instead of the appliance on this box; where there is none, $KUBECONFIG or ~/.kube/config
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
 impl At {
+    /// The appliance on this box where there is one, unless another server is named; elsewhere whom $KUBECONFIG or
+    /// ~/.kube/config name.
     async fn session(&self) -> anyhow::Result<Session> {
-        Server::of(self.kubeconfig.clone(), self.context.clone(), self.config.config.clone()).connect().await
+        let config = self.config.config.clone();
+        let server = match self.is_elsewhere() {
+            true => Server::of_any(self.kubeconfig.clone(), config).in_context(self.context.clone()),
+            false => Server::of(None, None, config),
+        };
+        server.connect().await
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        let config = &self.config.config;
+        self.kubeconfig.is_some()
+            || self.context.is_some()
+            || (config.as_path() == Path::new(DEFAULT_PATH) && !config.exists())
     }
 
     /// A kubeconfig for the token.
     fn kubeconfig(&self, session: &Session, made: &Made, endpoint: Option<&str>) -> anyhow::Result<String> {
-        if self.kubeconfig.is_some() {
+        if self.is_elsewhere() {
             let endpoint = endpoint.unwrap_or(&session.endpoint);
             return Ok(pki::token_kubeconfig(endpoint, &session.ca_pem, &made.name, &made.token));
         }
@@ -239,7 +253,7 @@ async fn create(client: &Client, wanted: &WantedToken) -> anyhow::Result<Made> {
             continue;
         }
         if role.as_str() != MONITOR.0 {
-            bail!("there is no ClusterRole named {role:?}; `kubectl get clusterroles` lists them");
+            bail!("there is no ClusterRole named {role:?}; `slipway get clusterroles` lists them");
         }
         if !wanted.within.is_empty() {
             bail!("--in and the role monitor exclude each other: /metrics is in no namespace");
@@ -299,7 +313,7 @@ fn as_asked(asked: &ServiceAccount, made: &ServiceAccount) -> anyhow::Result<()>
         let shown = |groups: &str| if groups.is_empty() { "none".to_owned() } else { escaped(groups) };
         bail!(
             "the API server made the account with other groups than were asked for ({} instead of {}): a webhook changed them; no \
-             token was made. `kubectl get mutatingwebhookconfigurations` lists who may have",
+             token was made. `slipway get mutatingwebhookconfigurations` lists who may have",
             shown(&found),
             shown(&wanted)
         );

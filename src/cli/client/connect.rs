@@ -73,6 +73,11 @@ impl Server {
         Self { kubeconfig, context: None, config, namespace: None }
     }
 
+    /// The same in another context than the current one.
+    pub(in crate::cli) fn in_context(self, context: Option<String>) -> Self {
+        Self { context, ..self }
+    }
+
     /// The server of a command line that is not complete yet.
     pub(super) fn of_words(words: &[String]) -> Self {
         let value = |long: &str, short: &str| {

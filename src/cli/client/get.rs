@@ -27,7 +27,7 @@ const RESTARTS: u32 = 5;
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
 Types are those of the server, by any name that kubectl takes: hosts, hardwaredata, images, dataimages, networks, reservations, dhcpleases, \
-bootintents, secrets, namespaces, events, clusters, machines, and those of your own definitions.
+bootintents, secrets, namespaces, events, clusters, machines, and those of your own definitions. `slipway types` lists them.
 
 Examples:
   slipway get hosts                               every host of the namespace
@@ -43,7 +43,7 @@ Examples:
   slipway get hosts -o jsonpath='{range .items[*]}{.metadata.name}{\"\\n\"}{end}'")]
 pub(in crate::cli) struct Options {
     /// TYPE, TYPE NAME…, TYPE1,TYPE2 or TYPE/NAME…
-    #[arg(required = true, value_name = "TYPE[/NAME]")]
+    #[arg(value_name = "TYPE[/NAME]")]
     what: Vec<String>,
     /// Output format: wide, json, yaml, name, jsonpath=…, custom-columns=…; of hosts ansible, ansible-yaml
     #[arg(long, short, value_name = "FORM", default_value = "table", hide_default_value = true)]
@@ -106,6 +106,9 @@ struct ResourceQuery<'t> {
 pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     options.watch |= watch || options.watch_only;
     let selections = names::parse(&options.what).map_err(usage)?;
+    if options.what.is_empty() {
+        return Err(usage("name a type, as in `slipway get hosts`; `slipway types` lists those of the server"));
+    }
     let session = options.server.connect().await?;
     let types = session.types().await?;
     let asked = asked(&selections, &types)?;

@@ -18,6 +18,7 @@ mod held;
 mod hosts;
 mod inventory;
 mod manifests;
+mod list_types;
 mod migration;
 mod missing;
 mod names;
@@ -67,6 +68,8 @@ pub(super) enum Command {
     Get(get::Options),
     /// Print everything about objects, with their events
     Describe(describe::Options),
+    /// List the types of the server, with the words for each
+    Types(list_types::Options),
     /// Delete objects, and wait until they are gone
     Delete(delete::Options),
     /// Wait until objects are in a state or have a condition
@@ -92,6 +95,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             Command::Watch(options) => get::run(options, true, &mut out).await,
             Command::Describe(options) => describe::run(options, &mut out).await,
             Command::Delete(options) => delete::run(options, &mut out).await,
+            Command::Types(options) => list_types::run(options, &mut out).await,
             Command::Wait(options) => wait::run(options, &mut out).await,
             Command::Host(command) => host::run(command, &mut out).await,
             Command::Cluster(command) => cluster::run(command, &mut out).await,

@@ -8,6 +8,20 @@ use super::suggest;
 const ALIASES: [(&str, &str, &str); 2] =
     [("host", "baremetalhosts", "metal3.io"), ("hosts", "baremetalhosts", "metal3.io")];
 
+/// Kinds of Metal3 that nothing here would act on, and what to do instead.
+const NOT_DONE: [(&str, &str); 8] = [
+    ("HostFirmwareSettings", FIRMWARE),
+    ("FirmwareSchema", FIRMWARE),
+    ("HostFirmwareComponents", FIRMWARE),
+    ("HostUpdatePolicy", FIRMWARE),
+    ("BMCEventSubscription", "Slipway subscribes to no events of BMCs: have the BMC send them to your monitoring"),
+    ("PreprovisioningImage", "Slipway has one ramdisk, which `slipway ramdisk build` makes"),
+    ("HostDeployPolicy", "leave it out"),
+    ("HostClaim", "name the host, or have a Metal3Machine or a Provisioning choose one"),
+];
+const FIRMWARE: &str =
+    "Slipway changes no settings and no version of firmware: do that by the BMC or the maker's tools";
+
 /// One version of a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Type {
@@ -48,6 +62,12 @@ impl Type {
         } else {
             self.kind.to_lowercase()
         }
+    }
+
+    /// Words for it that are this program's own.
+    pub(super) fn words(&self) -> impl Iterator<Item = &'static str> {
+        let is_this = |plural: &str, group: &str| self.plural == plural && self.group == group;
+        ALIASES.iter().filter(move |(_, plural, group)| is_this(plural, group)).map(|(word, _, _)| *word)
     }
 
     /// The URL's path. Without a namespace: of all namespaces.
@@ -109,7 +129,7 @@ fn escape(segment: &str) -> String {
 
 /// The word names no type.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the server has no type {word:?}{}", .meant.as_deref().map(|meant| format!("; did you mean {meant}?")).unwrap_or_default())]
+#[error("the server has no type {word:?}{}", .meant.as_deref().map_or("; `slipway types` lists those that it has".into(), |meant| format!("; did you mean {meant}?")))]
 pub(super) struct Unknown {
     word: String,
     meant: Option<String>,
@@ -179,6 +199,11 @@ impl Types {
     /// What to say of an object whose type the server does not have.
     pub(super) fn no_such_kind(&self, api_version: &str, kind: &str) -> String {
         let message = format!("the server has no kind {kind:?} in {api_version:?}");
+        if let Some((_, why)) =
+            NOT_DONE.iter().find(|(known, _)| *known == kind && api_version.starts_with("metal3.io/"))
+        {
+            return format!("{message}: {why} (docs/limits.md)");
+        }
         let elsewhere = self.0.iter().find(|one| one.kind.eq_ignore_ascii_case(kind));
         if let Some(other) = elsewhere {
             return format!("{message}; did you mean kind {} in {}?", other.kind, other.api_version());
@@ -279,8 +304,8 @@ pub(super) mod tests {
         for (word, wanted) in [
             ("baremetalhots", "the server has no type \"baremetalhots\"; did you mean baremetalhosts?"),
             ("hsts", "the server has no type \"hsts\"; did you mean hosts?"),
-            ("pods", "the server has no type \"pods\""),
-            ("bmh.example.org", "the server has no type \"bmh.example.org\""),
+            ("pods", "the server has no type \"pods\"; `slipway types` lists those that it has"),
+            ("bmh.example.org", "the server has no type \"bmh.example.org\"; `slipway types` lists those that it has"),
         ] {
             assert_eq!(types.find(word).unwrap_err().to_string(), wanted, "{word}");
         }
@@ -289,6 +314,7 @@ pub(super) mod tests {
             kind("metal3.io/v1", "BareMetalHost").ends_with("did you mean kind BareMetalHost in metal3.io/v1alpha1?")
         );
         assert!(kind("v1", "Secrt").ends_with("did you mean Secret?"));
+        assert!(kind("metal3.io/v1alpha1", "HostFirmwareSettings").contains("changes no settings"));
         assert!(kind("example.org/v1", "Widget").contains("must be applied first"));
     }
 
