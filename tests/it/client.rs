@@ -495,6 +495,59 @@ async fn hosts_are_an_inventory_for_ansible() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_left_alone_and_who_changed_a_field_is_told() {
+    let lab = Lab::with_rack().await;
+    lab.set_state("web-01", "available").await;
+    lab.ok("host pause web-01 -n rack").await;
+    let table = lab.ok("get hosts -n rack").await;
+    assert!(table.contains("paused (slipway host pause), so nothing is done with it"), "{table}");
+    let described = lab.ok("describe host web-01 -n rack").await;
+    assert!(described.contains("Now:          paused (slipway host pause)"), "{described}");
+
+    let slip = lab.fails(1, "patch host web-02 -n rack -p {\"spec\":{\"onlin\":false}}").await;
+    assert_eq!(slip, "slipway: BareMetalHost \"web-02\": spec.onlin: there is no such field; did you mean online?\n");
+
+    let host = "apiVersion: metal3.io/v1alpha1\nkind: BareMetalHost\nmetadata: {name: web-03}\nspec:\n  online: true\n  \
+        bootMACAddress: 52:54:00:00:00:33\n  bmc: {address: 'ipmi://192.0.2.3', credentialsName: bmc}\n";
+    std::fs::write(lab.folder.path().join("web-03.yaml"), host).unwrap();
+    lab.ok("apply -f web-03.yaml -n rack").await;
+    lab.set_state("web-03", "available").await;
+    lab.ok("host power off web-03 -n rack").await;
+    let conflict = lab.fails(1, "apply -f web-03.yaml -n rack").await;
+    assert!(conflict.contains(".spec.online") && conflict.contains("`slipway host …` set these fields"), "{conflict}");
+    lab.ok("apply -f web-03.yaml -n rack --force-conflicts").await;
+
+    let types = lab.ok("types bmh").await;
+    assert!(types.contains("host,hosts,bmh") && types.contains("metal3.io/v1alpha1"), "{types}");
+    let instead = lab.fails(2, "create ns x").await;
+    assert!(instead.contains("slipway apply -f FILE") && !instead.contains("restore"), "{instead}");
+    let asked = lab.fails(2, "cluster delete demo").await;
+    assert!(asked.contains("give --yes"), "{asked}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_in_use_stays_and_events_are_in_order() {
+    let lab = Lab::with_rack().await;
+    let image = json!({"metadata": {"name": "deb"}, "spec": {"url": "http://192.0.2.9/deb.raw"}});
+    lab.create("slipway.dev", "Image", "", image).await;
+    let wanted = json!({"spec": {"image": {"url": "slipway://deb"}}});
+    lab.hosts().patch("web-01", &PatchParams::default(), &Patch::Merge(wanted)).await.unwrap();
+    let refused = lab.fails(1, "delete image deb").await;
+    assert!(refused.contains("image deb is used by rack/web-01; --force removes it all the same"), "{refused}");
+    let gone: Value = serde_json::from_str(&lab.ok("delete image deb --force -o json").await).unwrap();
+    assert_eq!((&gone[0]["name"], &gone[0]["result"]), (&json!("deb"), &json!("deleted")), "{gone}");
+
+    for (name, at) in [("a", "2026-01-01T00:02:00Z"), ("b", "2026-01-01T00:01:00Z")] {
+        let event = json!({"metadata": {"name": name}, "reason": name.to_uppercase(), "message": "m", "type": "Normal", "lastTimestamp": at,
+            "involvedObject": {"kind": "BareMetalHost", "name": "web-01", "namespace": "rack"}});
+        lab.create("", "Event", "rack", event).await;
+    }
+    let listed = lab.ok("get events -n rack --no-headers").await;
+    let reasons: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert_eq!(reasons, ["B", "A"], "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn errors_say_what_was_meant() {
     let lab = Lab::with_rack().await;
     for (arguments, wanted) in [

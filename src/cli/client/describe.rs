@@ -1,5 +1,6 @@
 //! `describe`: one object for people, with its events.
 
+use std::collections::HashSet;
 use std::io::Write;
 
 use anyhow::bail;
@@ -7,15 +8,15 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::connect::{Server, Session};
-use super::output::go_text;
 use super::held::held;
+use super::output::go_text;
 use super::relative::{relative, with_distance};
 use super::table::harmless;
 use super::tabs::align;
 use super::terminal::{PLAIN, Terminal, When, color_of};
 use super::types::Type;
 use super::wait::told;
-use super::{hardware, missing, names, request};
+use super::{hardware, missing, names, request, summary};
 use crate::apiserver::age;
 use crate::cli::failure::{Failure, complain, plain, usage};
 
@@ -40,7 +41,7 @@ pub(in crate::cli) struct Options {
     /// Do not print events
     #[arg(long)]
     no_events: bool,
-    /// Also print what is left out because it is long: flags of processors
+    /// Also print what is left out because it is long: flags of processors, a status in the shape of older versions
     #[arg(long)]
     all: bool,
     /// Whether states have colours
@@ -49,6 +50,10 @@ pub(in crate::cli) struct Options {
     #[command(flatten)]
     server: Server,
 }
+
+/// Characters of a text that is told once, and what stands for it then.
+const LONG: usize = 80;
+const SAID: &str = "(as above)";
 
 pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let selections = names::parse(&options.what).map_err(usage)?;
@@ -127,13 +132,17 @@ async fn events(session: &Session, object: &Value) -> Option<Vec<Value>> {
     }
 }
 
-fn last_seen(event: &Value) -> &str {
+/// When an event happened last, of either group.
+pub(super) fn last_seen(event: &Value) -> &str {
+    let field = |name: &str| event.get(name);
     let series = event.pointer("/series/lastObservedTime");
-    let texts = [series, event.get("lastTimestamp"), event.get("eventTime"), event.get("firstTimestamp")];
+    let last = field("lastTimestamp").filter(|at| at.is_string()).or(field("deprecatedLastTimestamp"));
+    let first = field("firstTimestamp").or(field("deprecatedFirstTimestamp"));
+    let texts = [series, last, field("eventTime"), first];
     texts.into_iter().flatten().find_map(Value::as_str).unwrap_or_default()
 }
 
-/// The flags of processors are a hundred lines and more.
+/// The flags of processors are a hundred lines and more, and an older version's status says the same once more.
 fn leave_out_flags(object: &mut Value) {
     for pointer in ["/status/hardware/cpu/flags", "/spec/hardware/cpu/flags"] {
         if let Some(flags) = object.pointer_mut(pointer)
@@ -141,6 +150,9 @@ fn leave_out_flags(object: &mut Value) {
         {
             *flags = format!("{count} (--all prints them)").into();
         }
+    }
+    if let Some(old) = object.pointer_mut("/status/deprecated").filter(|old| old.is_object()) {
+        *old = "in the shape of older versions (--all prints it)".into();
     }
 }
 
@@ -173,16 +185,21 @@ fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp)
     if of.group == "metal3.io" && object["kind"] == "BareMetalHost" {
         host(&mut text, object, now);
     }
+    let mut seen = HashSet::new();
+    for (label, value) in summary::lines(of, object, now) {
+        line(&mut text, 0, label, &value);
+        once(&mut value.into(), &mut seen);
+    }
     if of.group == "metal3.io" && object["kind"] == "HardwareData" {
         machine(&mut text, hardware::of(object));
     }
-    let conditions = conditions_of(object);
     let mut rest = object.clone();
     if let Some(metadata) = rest["metadata"].as_object_mut() {
         for known in ["name", "namespace", "labels", "annotations", "managedFields"] {
             metadata.remove(known);
         }
     }
+    let mut conditions: Vec<Value> = conditions_of(object).into_iter().cloned().collect();
     if !conditions.is_empty()
         && let Some(status) = rest["status"].as_object_mut()
     {
@@ -191,14 +208,30 @@ fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp)
     if object["kind"] == "Secret" {
         hide_values(&mut rest);
     }
+    once(&mut rest["status"], &mut seen);
     if let Value::Object(map) = &rest {
         content(&mut text, 0, map, now);
     }
     let mut whole = align(&text, 2);
     if !conditions.is_empty() {
+        conditions.iter_mut().for_each(|condition| once(condition, &mut seen));
         whole += &conditions_table(&conditions, now);
     }
     whole + &events.map(|events| events_table(events, now)).unwrap_or_default()
+}
+
+/// Long texts that were seen before are not said again.
+fn once(value: &mut Value, seen: &mut HashSet<String>) {
+    match value {
+        Value::String(text) if text.chars().count() > LONG => {
+            if !seen.insert(text.clone()) {
+                *text = SAID.to_owned();
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(|one| once(one, seen)),
+        Value::Object(fields) => fields.values_mut().for_each(|one| once(one, seen)),
+        _ => {}
+    }
 }
 
 fn line(text: &mut String, level: usize, label: &str, value: &str) {
@@ -245,6 +278,19 @@ fn host(text: &mut String, object: &Value, now: Timestamp) {
         let count = status["errorCount"].as_i64().filter(|count| *count > 1).map(|count| format!(" ({count} times)"));
         line(text, 0, "Last Error", &format!("{kind}: {}{}", relative(error, now), count.unwrap_or_default()));
     }
+    now_or_waits(text, object, now);
+    let hardware = hardware::line(&status["hardware"]);
+    if !hardware.is_empty() {
+        line(text, 0, "Hardware", &hardware);
+    }
+}
+
+/// How a host is that waits for nothing, or else what it waits for.
+fn now_or_waits(text: &mut String, object: &Value, now: Timestamp) {
+    let status = &object["status"];
+    if let Some(held) = held(object) {
+        return line(text, 0, "Now", &held.why);
+    }
     let progressing = conditions_of(object).into_iter().find(|condition| condition["type"] == "Progressing");
     // Who waits for nothing says how it is: powered on, as asked.
     let label = if progressing.is_some_and(|it| it["status"] == "False") { "Now" } else { "Waits For" };
@@ -274,19 +320,6 @@ fn hide_values(secret: &mut Value) {
         *value = length.map_or_else(|| "(unreadable)".into(), |bytes| format!("{} bytes", bytes.len()).into());
     }
 }
-    now_or_waits(text, object, now);
-    let hardware = hardware::line(&status["hardware"]);
-    if !hardware.is_empty() {
-        line(text, 0, "Hardware", &hardware);
-    }
-}
-
-/// How a host is that waits for nothing, or else what it waits for.
-fn now_or_waits(text: &mut String, object: &Value, now: Timestamp) {
-    let status = &object["status"];
-    if let Some(held) = held(object) {
-        return line(text, 0, "Now", &held.why);
-    }
 
 fn content(text: &mut String, level: usize, map: &Map<String, Value>, now: Timestamp) {
     let indent = "  ".repeat(level);
@@ -317,6 +350,10 @@ fn content(text: &mut String, level: usize, map: &Map<String, Value>, now: Times
 
 /// A field's name in words: `bootMACAddress` is `Boot MAC Address`.
 fn label(field: &str) -> String {
+    // Somebody's own: names of nodes, labels.
+    if !field.chars().all(|char| char.is_alphanumeric() || char == '_') {
+        return harmless(field);
+    }
     const ACRONYMS: [&str; 5] = ["API", "URL", "UID", "OSB", "GUID"];
     let words: Vec<String> = words(field)
         .into_iter()
@@ -373,19 +410,19 @@ fn conditions_of(object: &Value) -> Vec<&Value> {
     if usual { all.iter().collect() } else { Vec::new() }
 }
 
-fn conditions_table(conditions: &[&Value], now: Timestamp) -> String {
+fn conditions_table(conditions: &[Value], now: Timestamp) -> String {
     let mut text = String::from("  Type\tStatus\tAge\tReason\tMessage\n  ----\t------\t---\t------\t-------\n");
     for condition in conditions {
         let cell = |field: &str| harmless(condition[field].as_str().unwrap_or_default());
         let age = age(&condition["lastTransitionTime"], now);
-        text += &format!(
-            "  {}\t{}\t{}\t{}\t{}\n",
-            cell("type"),
-            cell("status"),
-            go_text(&age),
-            cell("reason"),
-            relative(&cell("message"), now)
-        );
+        let mut message = condition["message"].as_str().unwrap_or_default().lines();
+        let mut next = || message.next().map(|line| relative(&harmless(line), now));
+        let first = next().unwrap_or_default();
+        text += &format!("  {}\t{}\t{}\t{}\t{first}\n", cell("type"), cell("status"), go_text(&age), cell("reason"));
+        // A point of a list stays a line.
+        while let Some(more) = next() {
+            text += &format!("  \t\t\t\t{more}\n");
+        }
     }
     let aligned = align(&text, 2);
     // Most messages are empty: no spaces where nothing follows.
@@ -399,7 +436,9 @@ fn events_table(events: &[Value], now: Timestamp) -> String {
     }
     let mut text = String::from("  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------\n");
     for event in events {
-        let cell = |pointer: &str| harmless(event.pointer(pointer).and_then(Value::as_str).unwrap_or_default());
+        let cell = |pointer: &str| {
+            harmless(&event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().trim().replace('\n', " "))
+        };
         let since =
             |pointer: &str| event.pointer(pointer).filter(|value| value.is_string()).map(|at| go_text(&age(at, now)));
         let first = since("/eventTime").or_else(|| since("/firstTimestamp")).unwrap_or_else(|| "<unknown>".into());
@@ -418,7 +457,7 @@ fn events_table(events: &[Value], now: Timestamp) -> String {
             cell("/type"),
             cell("/reason"),
             from.unwrap_or_default(),
-            cell("/message").trim()
+            cell("/message")
         );
     }
     format!("Events:\n{}", align(&text, 2))
@@ -441,6 +480,8 @@ mod tests {
             ("rootDeviceHints", "Root Device Hints"),
             ("sha256sum", "Sha 256 Sum"),
             ("BMC", "BMC"),
+            ("cp-1", "cp-1"),
+            ("mac-address", "mac-address"),
         ] {
             assert_eq!(label(field), wanted);
         }
@@ -524,6 +565,10 @@ Events:
         assert!(colored.contains("Last Error:   \u{1b}[31mregistration error: no answer\u{1b}[0m\n"), "{colored}");
         object["status"]["conditions"][0]["status"] = "False".into();
         assert!(describe(&of, &object, None, now).contains("Now:          next try in 4m\n"));
+        object["metadata"]["annotations"] = json!({"baremetalhost.metal3.io/paused": "slipway host pause"});
+        let paused = describe(&of, &object, None, now);
+        let told = "Now:          paused (slipway host pause), so nothing is done with it: `slipway host unpause web-1` ends that\n";
+        assert!(paused.contains(told) && !paused.contains("Waits For"), "{paused}");
         assert!(describe(&of, &object, Some(&[]), now).ends_with("Events:  <none>\n"));
     }
 
@@ -544,13 +589,25 @@ NICs:         eno1: 52:54:00:00:00:01
     }
 
     #[test]
+    fn a_list_keeps_its_lines_and_what_is_long_is_said_once() {
+        let long = format!("* a: {}", "x".repeat(90));
+        let condition =
+            |kind: &str, message: &str| json!({"type": kind, "status": "False", "reason": "R", "message": message});
+        let object = json!({"kind": "Own", "metadata": {"name": "a"}, "status": {"message": long,
+            "conditions": [condition("One", "* a:\n  * b: no"), condition("Two", &long)]}});
+        let text = describe(&Type::default(), &object, None, Timestamp::UNIX_EPOCH);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let at = lines.iter().position(|line| line.starts_with("One")).unwrap();
+        assert!(lines[at].ends_with("* a:"), "{text}");
+        assert_eq!(lines[at + 1], "* b: no", "{text}");
+        assert!(lines[at + 2].ends_with(SAID), "{text}");
+        assert_eq!(text.matches(&long).count(), 1, "{text}");
+    }
+
+    #[test]
     fn secrets_stay_secret() {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"password": "aHVudGVyMg=="}});
         let text = describe(&Type::default(), &object, None, Timestamp::UNIX_EPOCH);
         assert!(text.contains("Password:  7 bytes") && !text.contains("aHVudGVyMg"), "{text}");
     }
 }
-        object["metadata"]["annotations"] = json!({"baremetalhost.metal3.io/paused": "slipway host pause"});
-        let paused = describe(&of, &object, None, now);
-        let told = "Now:          paused (slipway host pause), so nothing is done with it: `slipway host unpause web-1` ends that\n";
-        assert!(paused.contains(told) && !paused.contains("Waits For"), "{paused}");

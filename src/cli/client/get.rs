@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::connect::{Server, Session};
+use super::describe::last_seen;
 use super::errors::RequestError;
 use super::names::{self, Selection};
 use super::output::{self, Output};
@@ -105,10 +106,10 @@ struct ResourceQuery<'t> {
 
 pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     options.watch |= watch || options.watch_only;
-    let selections = names::parse(&options.what).map_err(usage)?;
     if options.what.is_empty() {
         return Err(usage("name a type, as in `slipway get hosts`; `slipway types` lists those of the server"));
     }
+    let selections = names::parse(&options.what).map_err(usage)?;
     let session = options.server.connect().await?;
     let types = session.types().await?;
     let asked = asked(&selections, &types)?;
@@ -171,18 +172,18 @@ impl Get<'_> {
             no_headers: self.options.no_headers,
             prefix: if many { format!("{}/", of.one()) } else { String::new() },
             events: self.options.output_watch_events,
+            follows: self.options.watch,
         }
     }
 
     /// Reads what is asked for; `each` gets every page, or the one object.
-            follows: self.options.watch,
     async fn read(
         &self,
         one: &ResourceQuery<'_>,
         accept: &str,
         mut each: impl FnMut(Value) -> anyhow::Result<()>,
     ) -> anyhow::Result<String> {
-        let whole = one.own.is_some() || self.options.sort_by.is_some();
+        let whole = one.own.is_some() || self.options.sort_by.is_some() || is_events(one.of);
         let include = if accept == request::TABLE && whole { "Object" } else { "" };
         let Some(name) = &one.name else {
             let query = [
@@ -258,8 +259,10 @@ impl Get<'_> {
                 _ => Vec::new(),
             });
             let mut rows: Vec<Value> = rows.collect();
-            if let Some(path) = &self.options.sort_by {
-                rows.sort_by(|a, b| order(path, &a["object"], &b["object"]));
+            match &self.options.sort_by {
+                Some(path) => rows.sort_by(|a, b| order(path, &a["object"], &b["object"])),
+                None if is_events(of) => rows.sort_by_key(|row| last_seen(&row["object"]).to_owned()),
+                None => {}
             }
             whole["rows"] = rows.into();
             let lines = table::Printer::new(self.show(of, many)).lines(&whole, "");
@@ -465,6 +468,11 @@ impl Watched {
         let revision = text("resourceVersion");
         self.seen.insert((text("namespace"), text("name")), revision.clone()).is_none_or(|before| before != revision)
     }
+}
+
+/// Events are read in the order in which they happened.
+fn is_events(of: &Type) -> bool {
+    of.plural == "events" && ["", "events.k8s.io"].contains(&of.group.as_str())
 }
 
 /// The table that was asked for; made here when the server sent the objects themselves.

@@ -5,6 +5,7 @@
 
 mod apply;
 mod cluster;
+mod columns;
 mod completion;
 mod connect;
 mod delete;
@@ -13,12 +14,12 @@ mod edit;
 mod errors;
 mod get;
 mod hardware;
-mod host;
 mod held;
+mod host;
 mod hosts;
 mod inventory;
-mod manifests;
 mod list_types;
+mod manifests;
 mod migration;
 mod missing;
 mod names;
@@ -30,6 +31,7 @@ mod request;
 mod resume;
 mod selected;
 mod suggest;
+mod summary;
 mod table;
 mod tabs;
 mod terminal;
@@ -66,10 +68,10 @@ pub(super) enum Command {
     Patch(patch::Options),
     /// Print objects as a table, or in the format of -o
     Get(get::Options),
-    /// Print everything about objects, with their events
-    Describe(describe::Options),
     /// List the types of the server, with the words for each
     Types(list_types::Options),
+    /// Print everything about objects, with their events
+    Describe(describe::Options),
     /// Delete objects, and wait until they are gone
     Delete(delete::Options),
     /// Wait until objects are in a state or have a condition
@@ -93,9 +95,9 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             Command::Patch(options) => patch::run(options, &mut out).await,
             Command::Get(options) => get::run(options, false, &mut out).await,
             Command::Watch(options) => get::run(options, true, &mut out).await,
+            Command::Types(options) => list_types::run(options, &mut out).await,
             Command::Describe(options) => describe::run(options, &mut out).await,
             Command::Delete(options) => delete::run(options, &mut out).await,
-            Command::Types(options) => list_types::run(options, &mut out).await,
             Command::Wait(options) => wait::run(options, &mut out).await,
             Command::Host(command) => host::run(command, &mut out).await,
             Command::Cluster(command) => cluster::run(command, &mut out).await,

@@ -6,19 +6,23 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::types::Type;
-use super::{hardware, hosts};
+use super::{columns, hardware, hosts};
 
 /// Name, what stands there, whether it is only for `-o wide`.
 pub(super) type Column = (&'static str, fn(&Value, Timestamp) -> String, bool);
 
 /// The columns for what somebody asks for by this word, if it has some of its own.
 pub(super) fn columns(word: &str, of: &Type) -> Option<&'static [Column]> {
-    if of.group != "metal3.io" {
-        return None;
-    }
-    match of.plural.as_str() {
-        "baremetalhosts" if hosts::WORDS.contains(&word.to_lowercase().as_str()) => Some(&hosts::COLUMNS),
-        "hardwaredata" => Some(&hardware::COLUMNS),
+    match (of.group.as_str(), of.plural.as_str()) {
+        ("metal3.io", "baremetalhosts") if hosts::WORDS.contains(&word.to_lowercase().as_str()) => {
+            Some(&hosts::COLUMNS)
+        }
+        ("metal3.io", "hardwaredata") => Some(&hardware::COLUMNS),
+        ("metal3.io", "dataimages") => Some(&columns::DATA_IMAGES),
+        ("slipway.dev", "images") => Some(&columns::IMAGES),
+        ("ipam.metal3.io", "ippools") => Some(&columns::POOLS),
+        ("ipam.metal3.io", "ipclaims") => Some(&columns::CLAIMS),
+        ("ipam.metal3.io", "ipaddresses") => Some(&columns::ADDRESSES),
         _ => None,
     }
 }
