@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::api::bpa::software::Software;
-use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, Provisioning, RunProgress};
+use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
 use crate::cli::client::{Server, Session};
 use crate::cli::common::print_text;
 use crate::cli::failure::{plain, usage};
@@ -95,13 +95,31 @@ pub(super) async fn retry(options: &Retry) -> anyhow::Result<()> {
     let name = options.name.as_deref().unwrap_or_default();
     let api = Api::<Provisioning>::namespaced(session.client.clone(), &session.namespace);
     let object = api.get(segment::<Provisioning>(name)?).await.map_err(|error| said(&session, error))?;
-    let run = object.status.and_then(|status| status.run).unwrap_or_default();
+    let status = object.status.unwrap_or_default();
+    if let Some(why) = why_not_again(&status) {
+        anyhow::bail!("no run can be had for {}: {}", plain(name), plain(&why));
+    }
+    let run = status.run.unwrap_or_default();
     let asked = options.playbook.and_then(|playbook| playbook.to_possible_value());
     let last = if run.playbook.is_empty() { "cluster" } else { &run.playbook };
     let playbook = asked.as_ref().map_or(last, |asked| asked.get_name());
     annotate::<Provisioning>(&session, name, ANNOTATION_RUN, &format!("{playbook}/{}", now())).await?;
     println!("{playbook} is run for {} when it is its turn: slipway get provisioning {0}", plain(name));
     Ok(())
+}
+
+/// Why a Provisioning cannot have a run now: kubespray wants all its nodes.
+fn why_not_again(status: &ProvisioningStatus) -> Option<String> {
+    let waits = match status.phase.as_str() {
+        "" => "it was not looked at yet",
+        "Invalid" => "what it asks for makes no sense",
+        "Choosing" => "not every node has a host",
+        "Provisioning" => "not every host runs its system yet",
+        // Of a cluster that stands one may be wanted without a change.
+        _ => return None,
+    };
+    let more = if status.message.is_empty() { String::new() } else { format!(" ({})", status.message) };
+    Some(format!("{waits}{more}"))
 }
 
 /// An object that has runs.
@@ -182,4 +200,23 @@ fn segment<K: Resource<DynamicType = ()>>(name: &str) -> anyhow::Result<&str> {
     let is_name = !name.is_empty() && name.bytes().all(right) && !name.starts_with('.');
     let fault = || usage(format!("a {}'s name has small letters, digits, hyphens and dots", K::kind(&())));
     is_name.then_some(name).ok_or_else(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_for_nodes_that_are_there() {
+        for (phase, message, wanted) in [
+            ("Choosing", "w-2: none is free", Some("not every node has a host (w-2: none is free)")),
+            ("", "", Some("it was not looked at yet")),
+            ("InventoryReady", "", None),
+            ("Failed", "no", None),
+            ("Ready", "", None),
+        ] {
+            let status = ProvisioningStatus { phase: phase.into(), message: message.into(), ..Default::default() };
+            assert_eq!(why_not_again(&status).as_deref(), wanted, "{phase}");
+        }
+    }
 }

@@ -40,6 +40,15 @@ pub(super) fn type_of<'t>(types: &'t Types, kind: &str) -> anyhow::Result<&'t Ty
         .with_context(|| format!("the server has no {kind} of {group}: is it a Slipway of this version?"))
 }
 
+/// Whether a cluster of kubespray has this name.
+async fn is_provisioning(session: &Session, types: &Types, name: &str) -> anyhow::Result<bool> {
+    let of = types.listed().find(|of| of.group == "bpa.akraino.org" && of.kind == "Provisioning");
+    Ok(match of {
+        Some(of) => find(session, of, name).await?.is_some(),
+        None => false,
+    })
+}
+
 pub(super) async fn find(session: &Session, of: &Type, name: &str) -> anyhow::Result<Option<Value>> {
     match session.get(&of.path(Some(&session.namespace), Some(name)), &[], request::JSON).await {
         Ok(object) => Ok(Some(object)),
@@ -68,6 +77,12 @@ impl Known {
     pub(super) async fn read(session: &Session, types: &Types, name: &str) -> anyhow::Result<Self> {
         let mut known = Self::unread(types, name);
         if !known.again(session).await? {
+            if is_provisioning(session, types, name).await? {
+                bail!(
+                    "{name} is a cluster of kubespray, a Provisioning: `slipway describe provisioning {name}` says how it is, `slipway \
+                     cluster log {name}` what Ansible said; its spec says how many nodes it has"
+                );
+            }
             bail!(
                 "there is no cluster {name:?} in namespace {}: see `slipway cluster status`, or `slipway get clusters -A` for all namespaces",
                 session.namespace

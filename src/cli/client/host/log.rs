@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::connect::{Server, Session};
 use super::super::table::harmless;
 use super::super::types::hosts;
-use super::super::{errors, request};
+use super::super::{errors, missing, request};
 use crate::cli::listing::Output;
 
 #[derive(clap::Args)]
@@ -56,6 +56,16 @@ fn boots(text: &str) -> Vec<Value> {
     text.lines().filter_map(read).collect()
 }
 
+fn is_not_found(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(errors::RequestError::is_not_found)
+}
+
+/// Whether it is the host that is not there, and not its log.
+async fn is_missing(session: &Session, name: &str) -> bool {
+    let path = hosts().path(Some(&session.namespace), Some(name));
+    session.get(&path, &[], request::METADATA).await.is_err_and(|error| error.is_not_found())
+}
+
 pub(super) async fn run(log: Log, out: &mut dyn Write) -> anyhow::Result<()> {
     let session = log.server.connect().await?;
     let of = hosts();
@@ -70,7 +80,13 @@ pub(super) async fn run(log: Log, out: &mut dyn Write) -> anyhow::Result<()> {
         ("tailLines", &tail),
         ("list", flag(log.list)),
     ];
-    let mut body = Box::pin(session.text(&path, &query).await?);
+    let body = match session.text(&path, &query).await {
+        Err(error) if is_not_found(&error) && is_missing(&session, &log.name).await => {
+            bail!("{}", missing::explain(&session, &of, &log.name).await)
+        }
+        body => body?,
+    };
+    let mut body = Box::pin(body);
     if let Some(output @ (Output::Json | Output::Yaml)) = log.output {
         let mut text = String::new();
         body.take(MAX_LIST).read_to_string(&mut text).await?;
