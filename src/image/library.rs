@@ -379,7 +379,8 @@ impl Inner {
     pub(super) fn store(&self, name: &Name, stored: &[u8]) -> io::Result<()> {
         let path = self.chunk_path(name);
         let known = self.take(name);
-        if known && fs::metadata(&path).is_ok_and(|meta| meta.len() == stored.len() as u64) {
+        // One that is damaged is written again.
+        if known && fs::read(&path).is_ok_and(|there| there == stored) {
             return Ok(());
         }
         let temporary = self.temporary_path();

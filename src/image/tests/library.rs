@@ -52,6 +52,32 @@ async fn equal_chunks_are_stored_once_and_go_with_their_last_image() {
 }
 
 #[tokio::test]
+async fn a_chunk_that_is_not_what_was_written_is_given_to_nobody_and_written_again() {
+    let (folder, library) = library();
+    let [a, _] = two_images(folder.path(), &library).await;
+    let chunk = library.manifest(&a.digest).expect("manifest").chunks[0].clone();
+    let file = folder.path().join("images/chunks").join(&chunk.sha256[..2]).join(&chunk.sha256);
+    let whole = fs::read(&file).expect("there");
+    let flip = || {
+        let mut bytes = whole.clone();
+        let at = bytes.len() / 2;
+        bytes[at] ^= 1;
+        fs::write(&file, bytes).expect("written");
+    };
+    flip();
+    let error = library.unpacked(&chunk).expect_err("it is damaged").to_string();
+    assert!(error.contains("it is not what was written") && !file.exists(), "{error}");
+    assert!(!library.holds(&a.digest).expect("looked at"));
+    // Nobody has read it since: an import of the same content sees it.
+    flip();
+    let again = folder.path().join("again");
+    fs::write(&again, disk(6, 7)).expect("written");
+    import(&library, &spec(file_url(&again))).await.expect("imported");
+    assert_eq!(fs::read(&file).expect("there"), whole);
+    assert!(library.unpacked(&chunk).is_ok() && library.holds(&a.digest).expect("looked at"));
+}
+
+#[tokio::test]
 async fn a_restart_finds_whole_images_and_removes_what_is_not() {
     let (folder, library) = library();
     let images = folder.path().join("images");
