@@ -248,7 +248,7 @@ async fn a_patch_of_each_type_changes_what_it_names() {
     assert_eq!(desk.host().await["status"]["errorMessage"], "played");
 
     let unknown = ["patch", "host", "web-1", "-p", "spec: {onlyne: true}"];
-    fails(1, &unknown, "unknown field \"spec.onlyne\"").await;
+    fails(1, &unknown, "spec.onlyne: there is no such field; did you mean online?").await;
     fails(1, &["patch", "host", "web-2", "-p", "spec: {online: true}"], "did you mean \"web-1\"?").await;
     fails(1, &["patch", "host", "web-1", "--type", "strategic", "-p", "spec: {}"], "use --type merge").await;
     fails(1, &["patch", "secret", "bmc", "--subresource", "status", "-p", "a: 1"], "secrets have no status").await;

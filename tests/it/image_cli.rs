@@ -37,10 +37,11 @@ async fn refusals_are_said_plainly_and_a_failed_import_leaves_nothing() {
     fails("remove nope", "image nope: there is none of this name");
     fails("import Debian_12 http://192.0.2.1/x.raw", "image Debian_12: Image.slipway.dev \"Debian_12\" is invalid");
     let images = Api::<Image>::all(own.client.clone());
-    // It is refused before anything is fetched.
-    let wrong = "import x http://192.0.2.1/x.raw --checksum deadbeef";
+    // It is refused before anything is made or sent.
+    fails("import x http://192.0.2.1/x.raw --checksum deadbeef", "image x: checksum \"deadbeef\": it has 8 digits");
+    let wrong = format!("import x http://127.0.0.1:1/x.raw --checksum {}", "a".repeat(64));
     for _ in 0..2 {
-        fails(wrong, "image x: ");
+        fails(&wrong, "Nothing is left of it");
         assert_eq!(images.list(&ListParams::default()).await.unwrap().items.len(), 0);
     }
     assert!(image(&format!("{wrong} --no-wait")).status.success());
@@ -51,7 +52,7 @@ async fn refusals_are_said_plainly_and_a_failed_import_leaves_nothing() {
     assert_ne!(images.get("x").await.unwrap().metadata.uid, left, "it was replaced");
     until_failed(&images, "x").await;
     let listed = String::from_utf8(image("list").stdout).unwrap();
-    assert!(listed.contains("Failed") && listed.contains("checksum"), "{listed}");
+    assert!(listed.contains("Failed") && listed.contains("cannot be fetched"), "{listed}");
     // What is wrong with one keeps none of the others.
     let removed = image("remove nope x -o json");
     assert_eq!(removed.status.code(), Some(1));

@@ -119,9 +119,9 @@ mod tests {
             host("a", json!({ "provisioning": { "state": "provisioning" }, "progress": progress,
                 "addresses": [{ "address": "10.0.0.5" }, { "address": "10.1.0.5" }] })),
             host("b", failed),
-            host("c", found),
             json!({ "object": { "metadata": { "name": "d", "annotations": { "baremetalhost.metal3.io/paused": "" } }, "spec": {},
                 "status": { "errorMessage": "old", "progress": { "phase": "writing", "percent": 5 } } }, "cells": [] }),
+            host("c", found),
         ]});
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let lines = Printer::new(Show::default()).lines(&own_table::table(sent.clone(), &COLUMNS, now), "");
@@ -129,8 +129,8 @@ mod tests {
         NAME   STATE          PHASE               PROGRESS   RATE      LEFT    ADDRESS             REASON
         a      provisioning   writing the image   45%        22 MB/s   3m20s   10.0.0.5,10.1.0.5   write-image
         b      inspecting     failed                                                               no call, next try in 10m
-        c
         d                     paused                                                               paused, so nothing is done with it: `slipway host unpause d` ends that
+        c
         ");
         let wide =
             Printer::new(Show { wide: true, ..Show::default() }).lines(&own_table::table(sent, &COLUMNS, now), "");

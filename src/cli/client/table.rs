@@ -371,9 +371,9 @@ mod tests {
             kept(&[column("NAME", 5), column("SIZE", 9), column("X", 0), column("AGE", 3)], 8),
             [true, true, false, true]
         );
-        let cell = |reason: &str| json!([{ "cells": ["a", "", "available", reason], "object": {} }]);
+        let cell = |reason: &str| json!([{ "cells": ["a", "available", "", reason], "object": {} }]);
         let table = |reason| {
-            json!({ "columnDefinitions": [{ "name": "Name" }, { "name": "Phase" }, { "name": "State" }, { "name": "Reason" }],
+            json!({ "columnDefinitions": [{ "name": "Name" }, { "name": "State" }, { "name": "Phase" }, { "name": "Reason" }],
             "rows": cell(reason) })
         };
         let print = |follows, reason| {
@@ -381,8 +381,8 @@ mod tests {
             Printer::new(Show { terminal, follows, ..Show::default() }).lines(&table(reason), "")
         };
         assert!(print(false, "it does not answer at all").starts_with("NAME   STATE       REASON\n"));
-        assert!(print(true, "it does not answer at all").starts_with("NAME   PHASE   STATE       REASON"));
-        assert!(print(false, "short").starts_with("NAME   PHASE"), "it fits");
+        assert!(print(true, "it does not answer at all").starts_with("NAME   STATE       PHASE   REASON"));
+        assert!(print(false, "short").starts_with("NAME   STATE       PHASE"), "it fits");
     }
 
     #[test]
