@@ -83,7 +83,7 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
             if let (Some(audit), Some(login)) = (api.inner.audit.get(), &refusal.login) {
                 audit.login_failed(&request, &route, login);
             }
-            refusal.error.clone().into_response()
+            ApiError::clone(&refusal.error).into_response()
         }
     };
     // An answer may come before the whole body was read. Then the connection ends, and the client is to know.

@@ -63,7 +63,7 @@ pub struct AuthOptions {
 #[derive(Debug)]
 pub(super) struct Refusal {
     /// What the caller is told.
-    pub error: ApiError,
+    pub error: Box<ApiError>,
     /// Set when the caller tried to prove who it is.
     pub login: Option<Box<FailedLogin>>,
 }
@@ -81,7 +81,7 @@ pub(super) struct FailedLogin {
 
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Self {
-        Self { error, login: None }
+        Self { error: Box::new(error), login: None }
     }
 }
 
@@ -124,7 +124,7 @@ impl Auth {
                     // Its bearer has the key: who it is needs no hiding, and what to do helps.
                     error.message.clone_from(&why);
                     let login = FailedLogin { user: identity.user_info(), proof: Proof::Certificate, why };
-                    return Err(Refusal { error, login: Some(Box::new(login)) });
+                    return Err(Refusal { error: Box::new(error), login: Some(Box::new(login)) });
                 }
                 let mut identity = identity.clone();
                 if !identity.is_in_process() {
@@ -138,7 +138,7 @@ impl Auth {
                     let (user, why) = self.tokens.fault(token, &self.store, now());
                     let user = user.map_or_else(|| json!({}), |user| json!({ "username": user }));
                     let login = FailedLogin { user, proof: Proof::Token, why: why.to_owned() };
-                    Refusal { error: ApiError::unauthorized(), login: Some(Box::new(login)) }
+                    Refusal { error: Box::new(ApiError::unauthorized()), login: Some(Box::new(login)) }
                 })?
             }
             (None, None) => return Ok(None),

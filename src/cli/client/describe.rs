@@ -223,11 +223,7 @@ fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp)
 /// Long texts that were seen before are not said again.
 fn once(value: &mut Value, seen: &mut HashSet<String>) {
     match value {
-        Value::String(text) if text.chars().count() > LONG => {
-            if !seen.insert(text.clone()) {
-                *text = SAID.to_owned();
-            }
-        }
+        Value::String(text) if text.chars().count() > LONG && !seen.insert(text.clone()) => *text = SAID.to_owned(),
         Value::Array(all) => all.iter_mut().for_each(|one| once(one, seen)),
         Value::Object(fields) => fields.values_mut().for_each(|one| once(one, seen)),
         _ => {}
