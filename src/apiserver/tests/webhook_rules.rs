@@ -223,7 +223,7 @@ async fn who_cannot_be_asked_is_passed_over_or_stands_in_the_way() {
         ),
         (
             "faulty",
-            "failed to call webhook: an error on the server (\"boom\") has prevented the request from succeeding"
+            "failed to call webhook: an error on the server (\"unknown\") has prevented the request from succeeding"
                 .into(),
         ),
         ("strange", "received invalid webhook response: webhook response was absent".into()),
