@@ -14,7 +14,6 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::json_values::count_values;
-use super::super::meta;
 use super::super::status::shorten;
 use super::endpoint::Endpoint;
 use crate::config::WebhooksConfig;
@@ -49,6 +48,9 @@ pub(in crate::apiserver) struct Converter {
     // std's lock: held to look and to put in.
     kept: Mutex<Kept>,
 }
+
+/// Says what is wrong with the labels or the annotations of an object.
+pub(super) type Judge = fn(&str, &Map<String, Value>) -> Result<(), String>;
 
 /// By version, namespace, name and revision.
 type Key = (String, String, String, u64);
@@ -113,7 +115,7 @@ fn kind_of(object: &Value) -> String {
 }
 
 /// Reads an answer, and holds it against what was asked.
-fn converted(asked: &[Value], uid: &str, desired: &str, answer: &[u8]) -> Result<Vec<Value>, String> {
+fn converted(asked: &[Value], uid: &str, desired: &str, answer: &[u8], judge: Judge) -> Result<Vec<Value>, String> {
     let kind = asked.first().map(kind_of).unwrap_or_default();
     let failed = |reason: &str| format!("conversion webhook for {kind} failed: {}", shorten(reason, MESSAGE_MAX));
     if count_values(answer) > VALUES_MAX {
@@ -141,17 +143,17 @@ fn converted(asked: &[Value], uid: &str, desired: &str, answer: &[u8]) -> Result
         return Err(format!("conversion webhook for {kind} returned {found} objects, expected {wanted}"));
     }
     let pairs = asked.iter().zip(response.converted_objects).enumerate();
-    pairs.map(|(index, (before, after))| restored(index, before, after, desired)).collect()
+    pairs.map(|(index, (before, after))| restored(index, before, after, desired, judge)).collect()
 }
 
 /// The converted object with the metadata that it had, but for labels and annotations.
-fn restored(index: usize, before: &Value, mut after: Value, desired: &str) -> Result<Value, String> {
+fn restored(index: usize, before: &Value, mut after: Value, desired: &str, judge: Judge) -> Result<Value, String> {
     let odd = |what: &str, reason: String| {
         format!("conversion webhook for {} returned invalid {what}: {reason}", kind_of(before))
     };
     check_kind(before, &after, desired).map_err(|reason| odd(&format!("object at index {index}"), reason))?;
     check_identity(before, &after).map_err(|reason| odd("object", reason))?;
-    let metadata = merged(before, &after).map_err(|reason| odd("metadata", reason))?;
+    let metadata = merged(before, &after, judge).map_err(|reason| odd("metadata", reason))?;
     after["metadata"] = metadata;
     Ok(after)
 }
@@ -187,7 +189,7 @@ fn check_identity(before: &Value, after: &Value) -> Result<(), String> {
 }
 
 /// The metadata of an object with the labels and annotations of the converted one.
-fn merged(before: &Value, after: &Value) -> Result<Value, String> {
+fn merged(before: &Value, after: &Value, judge: Judge) -> Result<Value, String> {
     let mut metadata = before["metadata"].clone();
     let Some(kept) = metadata.as_object_mut() else { return Ok(metadata) };
     for field in ["labels", "annotations"] {
@@ -196,7 +198,7 @@ fn merged(before: &Value, after: &Value) -> Result<Value, String> {
             Value::Object(given) if given.is_empty() => drop(kept.remove(field)),
             given if kept.get(field) == Some(given) => {}
             Value::Object(given) => {
-                check_texts(field, given)?;
+                judge(field, given)?;
                 kept.insert(field.into(), given.clone().into());
             }
             other => return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(other))),
@@ -205,31 +207,8 @@ fn merged(before: &Value, after: &Value) -> Result<Value, String> {
     Ok(metadata)
 }
 
-/// Labels and annotations are judged as those that a client sends.
-fn check_texts(field: &str, map: &Map<String, Value>) -> Result<(), String> {
-    let texts: Option<Vec<(&str, &str)>> =
-        map.iter().map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
-    let Some(texts) = texts else {
-        let odd = map.iter().find(|(_, value)| !value.is_string()).map(|(key, value)| (key, go_type(value)));
-        let (key, found) = odd.map_or_else(Default::default, |(key, found)| (shorten(key, 253), found));
-        return Err(format!("metadata.{field}[{key}] must be a string, but is {found} in converted object"));
-    };
-    let mut errors = Vec::new();
-    match field {
-        "labels" => meta::validate_labels(texts.into_iter(), "metadata.labels", &mut errors),
-        // Upstream's own name for it.
-        _ => meta::validate_annotations(texts.into_iter(), "metadata.annotation", &mut errors),
-    }
-    let told: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
-    match told.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        several => Err(format!("[{}]", several.join(", "))),
-    }
-}
-
 /// The type of a value in Go's words.
-fn go_type(value: &Value) -> &'static str {
+pub(super) fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",
@@ -258,7 +237,8 @@ impl Converter {
         self.endpoint.unreachable(settings)
     }
 
-    /// Brings objects into another version; those that have it stay as they are. What the webhook made is given to `pruned`.
+    /// Brings objects into another version; those that have it stay as they are. What the webhook made is given to `pruned`, and
+    /// the labels and annotations that it changed to `judge`.
     ///
     /// # Errors
     ///
@@ -269,6 +249,7 @@ impl Converter {
         mut values: Vec<Value>,
         desired: &str,
         pruned: impl Fn(&mut Value),
+        judge: Judge,
     ) -> Result<Vec<Value>, NotConverted> {
         let others: Vec<usize> = (0..values.len()).filter(|at| values[*at]["apiVersion"] != desired).collect();
         if others.is_empty() {
@@ -287,7 +268,7 @@ impl Converter {
             }
             let (batch, later) = rest.split_at(count);
             let asked: Vec<Value> = batch.iter().map(|at| values[*at].take()).collect();
-            let answer = self.ask(settings, asked, desired).await.map_err(NotConverted::Failed)?;
+            let answer = self.ask(settings, asked, desired, judge).await.map_err(NotConverted::Failed)?;
             for (at, mut value) in batch.iter().zip(answer) {
                 pruned(&mut value);
                 values[*at] = value;
@@ -302,6 +283,7 @@ impl Converter {
         settings: &Arc<WebhooksConfig>,
         asked: Vec<Value>,
         desired: &str,
+        judge: Judge,
     ) -> Result<Vec<Value>, String> {
         let kind = asked.first().map(kind_of).unwrap_or_default();
         let failed = |reason: String| format!("conversion webhook for {kind} failed: {reason}");
@@ -314,7 +296,7 @@ impl Converter {
         let question = json!({"kind": KIND, "apiVersion": API_VERSION, "request": request}).to_string();
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let answer = self.endpoint.ask(settings, question.into(), TIMEOUT, left).await.map_err(failed)?;
-        converted(&asked, &uid, desired, &answer)
+        converted(&asked, &uid, desired, &answer, judge)
     }
 
     /// The same of objects of the store, of which it keeps some for those who ask next.
@@ -328,6 +310,7 @@ impl Converter {
         mut objects: Vec<Arc<Object>>,
         desired: &str,
         pruned: impl Fn(&mut Value),
+        judge: Judge,
     ) -> Result<Vec<Arc<Object>>, NotConverted> {
         let key =
             |object: &Object| (desired.to_owned(), object.namespace.clone(), object.name.clone(), object.revision);
@@ -347,7 +330,7 @@ impl Converter {
         }
         let values: Vec<Value> = missing.iter().map(|at| objects[*at].value()).collect();
         let is_other: Vec<bool> = values.iter().map(|value| value["apiVersion"] != desired).collect();
-        let values = self.values(settings, values, desired, pruned).await?;
+        let values = self.values(settings, values, desired, pruned, judge).await?;
         for ((at, value), _) in missing.iter().zip(values).zip(is_other).filter(|(_, is_other)| *is_other) {
             let Object { namespace, name, revision, .. } = &*objects[*at];
             let storage = Arc::clone(&objects[*at].resource);
@@ -388,7 +371,13 @@ mod tests {
 
     fn judged(response: Value) -> Result<Vec<Value>, String> {
         let review = json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}).to_string();
-        converted(&[widget("v1", json!({}))], "1", "example.org/v2", review.as_bytes())
+        converted(
+            &[widget("v1", json!({}))],
+            "1",
+            "example.org/v2",
+            review.as_bytes(),
+            super::super::converting::check_texts,
+        )
     }
 
     #[test]

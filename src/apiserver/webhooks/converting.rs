@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::super::resource::{Conversion, Resource};
 use super::super::server::ApiServer;
-use super::super::status::ApiError;
-use super::super::{body, inflight};
-use super::conversion::{Converter, NotConverted};
+use super::super::status::{ApiError, shorten};
+use super::super::{body, inflight, meta};
+use super::conversion::{Converter, NotConverted, go_type};
 use crate::store::Object;
 
 /// The webhook of a kind, and the version that its objects are stored in.
@@ -46,6 +46,29 @@ pub(super) fn prune(resource: &Resource, object: &mut Value) {
     }
 }
 
+/// Labels and annotations are judged as those that a client sends.
+pub(super) fn check_texts(field: &str, map: &Map<String, Value>) -> Result<(), String> {
+    let texts: Option<Vec<(&str, &str)>> =
+        map.iter().map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
+    let Some(texts) = texts else {
+        let odd = map.iter().find(|(_, value)| !value.is_string()).map(|(key, value)| (key, go_type(value)));
+        let (key, found) = odd.map_or_else(Default::default, |(key, found)| (shorten(key, 253), found));
+        return Err(format!("metadata.{field}[{key}] must be a string, but is {found} in converted object"));
+    };
+    let mut errors = Vec::new();
+    match field {
+        "labels" => meta::validate_labels(texts.into_iter(), "metadata.labels", &mut errors),
+        // Upstream's own name for it.
+        _ => meta::validate_annotations(texts.into_iter(), "metadata.annotation", &mut errors),
+    }
+    let told: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
+    match told.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        several => Err(format!("[{}]", several.join(", "))),
+    }
+}
+
 /// Objects of the store as this version has them.
 pub(in crate::apiserver) async fn served(
     api: &ApiServer,
@@ -55,7 +78,7 @@ pub(in crate::apiserver) async fn served(
     let Some((converter, _)) = converter(resource) else { return Ok(objects) };
     let settings = api.inner.webhooks.settings();
     let pruned = |value: &mut Value| prune(resource, value);
-    converter.objects(&settings, objects, &resource.api_version(), pruned).await.map_err(refused)
+    converter.objects(&settings, objects, &resource.api_version(), pruned, check_texts).await.map_err(refused)
 }
 
 /// One object of the store as this version has it.
@@ -102,7 +125,7 @@ pub(in crate::apiserver) async fn stored(
             prune(storing, value);
         }
     };
-    let converted = converter.values(&settings, vec![value], stored, pruned).await.map_err(refused)?;
+    let converted = converter.values(&settings, vec![value], stored, pruned, check_texts).await.map_err(refused)?;
     let value = converted.into_iter().next().unwrap_or_default();
     if body::too_deep(&value) {
         return Err(refused(NotConverted::Failed("the converted object is nested too deeply".into())));
@@ -123,7 +146,9 @@ pub(in crate::apiserver) async fn between(
     };
     let settings = api.inner.webhooks.settings();
     let pruned = |value: &mut Value| prune(to, value);
-    let converted =
-        converter.values(&settings, vec![value.clone()], &to.api_version(), pruned).await.map_err(refused)?;
+    let converted = converter
+        .values(&settings, vec![value.clone()], &to.api_version(), pruned, check_texts)
+        .await
+        .map_err(refused)?;
     Ok(to.served(converted.into_iter().next().unwrap_or_default()))
 }
