@@ -1,4 +1,4 @@
-"""Kubernetes' own programs, built once from the Go module proxy and kept in the user's cache folder.
+"""Kubernetes' own programs and Cluster API's, built once from the Go module proxy and kept in the user's cache folder.
 
     python3 tests/lab/programs.py [NAME ...]          builds what is not kept (all, or these); prints a path for each
     python3 tests/lab/programs.py --kept NAME ...     builds nothing: fails when one is not kept
@@ -29,6 +29,8 @@ KUBERNETES = "1.34.4"
 ETCD = "3.6.5"
 COREDNS = "1.12.1"
 PAUSE = "3.10.1"
+# The Cluster API whose definitions tests/api/definitions.py compares.
+CLUSTER_API = "1.14.2"
 KEPT = tools.CACHE / "kubernetes"
 DEADLINE = 3600
 # What is the same in every build, so that one made on another day is the same program.
@@ -38,6 +40,8 @@ COREDNS_PLUGINS = ["cache", "errors", "forward", "health", "kubernetes", "loadba
 COREDNS_MAIN = ("package main\n\nimport (\n\t\"github.com/coredns/coredns/coremain\"\n"
                 + "".join(f"\t_ \"github.com/coredns/coredns/plugin/{name}\"\n" for name in COREDNS_PLUGINS)
                 + ")\n\nfunc main() { coremain.Run() }\n")
+# Answers as the kubelets of nodes that are only played.
+PLAYED_KUBELET = Path(__file__).resolve().parent / "kubelet.go"
 
 
 @dataclass(frozen=True)
@@ -70,14 +74,24 @@ def kubernetes(name, version):
     return Recipe(name, version, "k8s.io/kubernetes", f"k8s.io/kubernetes/cmd/{name}", staged=True, flags=" ".join(["-s -w", *flags]))
 
 
+def cluster_api(name, package):
+    """A manager of Cluster API, under the name of its image, with its version in it."""
+    return Recipe(name, CLUSTER_API, "sigs.k8s.io/cluster-api", f"sigs.k8s.io/cluster-api/{package}", staged=True,
+                  flags=f"-s -w -X sigs.k8s.io/cluster-api/version.gitVersion=v{CLUSTER_API}")
+
+
 def recipes(version=KUBERNETES):
-    """Every program by its name. `version` is that of Kubernetes; etcd, coredns and pause are those of KUBERNETES."""
+    """Every program by its name. `version` is that of Kubernetes; all others have theirs whatever it is."""
     names = ("kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
     every = [*(kubernetes(name, version) for name in names),
              Recipe("etcd", ETCD, "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
              Recipe("coredns", COREDNS, "github.com/coredns/coredns", main=COREDNS_MAIN),
              # Its source is in Kubernetes' module of any version that names it.
-             Recipe("pause", PAUSE, f"k8s.io/kubernetes@v{KUBERNETES}", c_file="build/pause/linux/pause.c")]
+             Recipe("pause", PAUSE, f"k8s.io/kubernetes@v{KUBERNETES}", c_file="build/pause/linux/pause.c"),
+             Recipe("played-kubelet", f"0.{KUBERNETES.removeprefix('1.')}", "k8s.io/kubelet", main=PLAYED_KUBELET.read_text()),
+             cluster_api("cluster-api-controller", "core"),
+             cluster_api("kubeadm-bootstrap-controller", "bootstrap/kubeadm"),
+             cluster_api("kubeadm-control-plane-controller", "controlplane/kubeadm")]
     return {recipe.name: recipe for recipe in every}
 
 
@@ -130,7 +144,10 @@ def compile_go(recipe, folder, out):
     replace = {}
     if recipe.staged:
         text = Path(module(f"{recipe.module}@v{recipe.version}")["GoMod"]).read_text()
-        replace = {name: f"v0.{recipe.version.removeprefix('1.')}" for name in re.findall(r"(?m)^\s(k8s\.io/[a-z-]+) => \./staging/", text)}
+        # Kubernetes' are published as v0.34.4 where it is v1.34.4, those of others under one version.
+        staging = f"v0.{recipe.version.removeprefix('1.')}"
+        replace = {name: staging if folder.startswith("staging/") else f"v{recipe.version}"
+                   for name, folder in re.findall(r"(?m)^(?:replace |\s)(\S+) => \./(\S+)$", text)}
         if not replace:
             raise LabError(f"{recipe.module} {recipe.version} names no modules that lie in its repository: the recipe is wrong")
     (folder / "go.mod").write_text(f"module slipway.dev/peer\n\ngo 1.24.0\n\nrequire {recipe.module} v{recipe.version}\n"
