@@ -593,7 +593,7 @@ def order(rack):
             key = f"{about['resource']} {name}"
             if line["user"]["username"] != "slipway-admin" and key not in made:
                 made.append(key)
-    return {f"{first} before {second}" for number, first in enumerate(made) for second in made[number + 1:]}
+    return made
 
 
 def refusals(rack, managers):
@@ -637,13 +637,12 @@ def live(who, options, found):
         try:
             for stage in options.stages:
                 getattr(life, stage)()
-            life.facts[next(iter(life.facts))]["order"] = order(rack)
         finally:
             for text, count in refusals(rack, names).items():
                 say(f"  refused {count} times: {text}")
             usage = {name: used(rack.processes[name].pid) for name in names} | {"slipway": used(rack.process())}
             result = {"facts": {stage: {key: sorted(value) for key, value in facts.items()} for stage, facts in life.facts.items()},
-                      "took": life.took, "usage": usage}
+                      "took": life.took, "usage": usage, "order": order(rack)}
             (folder / "facts.json").write_text(json.dumps(result, indent=1))
             if options.command:
                 subprocess.run(options.command, env=os.environ | {"KUBECONFIG": str(rack.kubeconfig)})
@@ -692,9 +691,10 @@ def check(lines, whole):
 
 
 def report(results):
-    """Seconds by stage, and what processes took."""
+    """Seconds by stage, what was made in which order, and what processes took. None of it is judged."""
     for who, result in results.items():
         say(f"{who}: " + ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in result["took"].items()))
+        say("  made in this order: " + ", ".join(result["order"]))
         say("  " + ", ".join(f"{name} {seconds:.1f} s of processor time and {memory:.0f} MB" for name, (seconds, memory) in result["usage"].items()))
 
 

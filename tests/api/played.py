@@ -76,7 +76,8 @@ class Cluster(Server):
                 continue
             on = host["status"].get("poweredOn", False)
             if name not in self.machines:
-                if on:
+                # One that is on its way out still runs what it has.
+                if on and host["spec"].get("image") and host["spec"].get("userData"):
                     self.begin(name, host)
             elif on != self.machines[name].on:
                 self.switch(name, on)
@@ -323,10 +324,10 @@ class Cluster(Server):
 
 def installation(host):
     """What makes an installed system this one and no other; None when a host has none."""
-    status, spec = host.get("status", {}), host["spec"]
+    status = host.get("status", {})
     if status.get("provisioning", {}).get("state") != "provisioned":
         return None
-    return (host["metadata"]["uid"], status["provisioning"].get("image", {}).get("url"), (spec.get("userData") or {}).get("name"))
+    return (host["metadata"]["uid"], status.get("operationHistory", {}).get("provision", {}).get("end"))
 
 
 def cloud_config(user_data, drive):
