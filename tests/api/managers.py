@@ -418,7 +418,8 @@ class Life:
 
         def quiet():
             now = everything(self.rack)
-            if now != last[0]:
+            # What was reached may be lost again for a while, where a machine is busy.
+            if now != last[0] or check() is not True:
                 last[:] = [now, time.monotonic()]
             return time.monotonic() - last[1] >= QUIET
         self.until(f"quiet after {name}", quiet, 240)
@@ -479,7 +480,7 @@ class Life:
 
     def delete(self):
         self.rack.client().json("DELETE", self.rack.path("clusters", NAME))
-        self.stage("delete", lambda: not self.rack.list("clusters") and self.rack.available())
+        self.stage("delete", lambda: (not self.rack.list("clusters") or "…the Cluster") and self.rack.available())
 
 
 # What `check` compares, and what `--stages` knows besides: scale, pause, remediate, upgrade, grow and shrink.
