@@ -273,7 +273,15 @@ fn kubectl_makes_roles_and_the_audit_log_tells_who_did_what() {
                     && line["responseStatus"]["code"] == code
             }
         };
-        let lines = lab.audit();
+        // What was done last is written within some milliseconds.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let lines = loop {
+            let lines = lab.audit();
+            if find(&lines, &of("create", "configmaps", 201)).is_some() || std::time::Instant::now() > deadline {
+                break lines;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        };
         let made = find(&lines, &of("create", "roles", 201)).unwrap();
         assert_eq!((&made["kind"], &made["apiVersion"]), (&"Event".into(), &"audit.k8s.io/v1".into()));
         assert_eq!((&made["level"], &made["stage"]), (&"Metadata".into(), &"ResponseComplete".into()));

@@ -16,7 +16,7 @@ use super::room::{RING, Room};
 
 /// Lines written at once.
 const BATCH: usize = 512;
-/// Time for further lines to come, which are written together: each write wakes another thread, and a change alone has a line.
+/// Time between two writes, in which lines come that are written together: each write wakes another thread.
 const GATHER: Duration = Duration::from_millis(10);
 /// Time between two syncs.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -28,6 +28,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mpsc::Receiver<Message>) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut sync_at: Option<Instant> = None;
+    let mut next_write = Instant::now();
     loop {
         let due = sync_at.unwrap_or_else(|| Instant::now() + SYNC_EVERY);
         tokio::select! {
@@ -45,7 +46,7 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
             }
         }
         if batch.len() < BATCH {
-            tokio::time::sleep(GATHER).await;
+            tokio::time::sleep_until(next_write).await;
             while batch.len() < BATCH
                 && let Ok(message) = lines.try_recv()
             {
@@ -87,6 +88,7 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
         }
         // Only now may their callers have others in their places.
         drop(lines_taken);
+        next_write = Instant::now() + GATHER;
         sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
         if !closing.is_empty() {
             log = blocking(log, Log::sync).await;
