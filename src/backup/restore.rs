@@ -479,11 +479,12 @@ mod tests {
         };
         let mut gathered = Gathered::default();
         let mut take = |item| gathered.take(&header, item, None, &mut |_, _| {});
-        take(entry("discovery", &[255])).unwrap();
-        for bad in [&[255][..], &[], &[1, 9]] {
-            let error = take(entry("leases", bad)).unwrap_err();
-            assert!(error.to_string().contains("the DHCP lease in its line"), "{error:#}");
+        // One that is damaged is left out at the start.
+        for (table, value) in [("discovery", &[255][..]), ("leases", &[]), ("leases", &[1, 9])] {
+            take(entry(table, value)).unwrap();
         }
+        let error = take(entry("leases", &[255])).unwrap_err();
+        assert!(error.to_string().contains("the DHCP lease in its line"), "{error:#}");
     }
 
     #[test]

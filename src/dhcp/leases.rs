@@ -61,13 +61,16 @@ pub struct Leases {
     addresses: addresses::Shared,
 }
 
-/// Holds that an entry of a backup is a lease that this version reads; those of other tables are not looked at.
+/// Holds that an entry of a backup keeps no appliance from starting: that it is no lease of a newer version ([`Leases::load`]).
 ///
 /// # Errors
 ///
-/// When it is not: an appliance that has it could not start, or would not know whose the address is.
+/// When it is one.
 pub fn check_entry(table: &str, key: &[u8], value: &[u8]) -> Result<(), RecordError> {
-    if table == TABLE { record::decode(key, value).map(drop) } else { Ok(()) }
+    match record::decode(key, value) {
+        Err(newer @ RecordError::Version(_)) if table == TABLE => Err(newer),
+        _ => Ok(()),
+    }
 }
 
 /// Seconds since 1970.
