@@ -75,8 +75,18 @@ async fn a_group_that_is_off_is_another_managers_until_it_is_on_again() {
     let refused = Api::<Secret>::default_namespaced(manager).list(&ListParams::default()).await.unwrap_err();
     assert!(refused.to_string().contains("cannot list resource \"secrets\""), "{refused}");
     // What nobody here acts on is bounded all the same: others read it.
-    let strings: Vec<Value> = (0..2100).map(|number| json!({"key": format!("k{number}"), "value": "v"})).collect();
-    let template = json!({"metadata": {"name": "t"}, "spec": {"clusterName": "c", "metaData": {"strings": strings}}});
+    let each = |more: Value| -> Vec<Value> {
+        let one = |number: usize| {
+            let mut entry = more.clone();
+            entry["key"] = format!("k{number}").into();
+            entry
+        };
+        (0..512).map(one).collect()
+    };
+    let meta = json!({"strings": each(json!({"value": "v"})), "namespaces": each(json!({})), "indexes": each(json!({})),
+        "objectNames": each(json!({"object": "machine"})),
+        "fromLabels": each(json!({"object": "machine", "label": "l"}))});
+    let template = json!({"metadata": {"name": "t"}, "spec": {"clusterName": "c", "metaData": meta}});
     let templates = Api::<Metal3DataTemplate>::default_namespaced(client.clone());
     let large = templates.create(&PostParams::default(), &read(template)).await.unwrap_err();
     assert!(large.to_string().contains("has more than 2048 objects and lists"), "{large}");
