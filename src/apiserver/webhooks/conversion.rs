@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
+use super::super::apply::go::type_name;
 use super::super::json_values::count_values;
 use super::super::status::shorten;
 use super::endpoint::Endpoint;
@@ -201,23 +202,10 @@ fn merged(before: &Value, after: &Value, judge: Judge) -> Result<Value, String> 
                 judge(field, given)?;
                 kept.insert(field.into(), given.clone().into());
             }
-            other => return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(other))),
+            other => return Err(format!("invalid metadata.{field} of type {} in converted object", type_name(other))),
         }
     }
     Ok(metadata)
-}
-
-/// The type of a value in Go's words.
-pub(super) fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
 }
 
 impl Converter {

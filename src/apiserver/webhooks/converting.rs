@@ -6,11 +6,12 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
+use super::super::apply::go::type_name;
 use super::super::resource::{Conversion, Resource};
 use super::super::server::ApiServer;
 use super::super::status::{ApiError, shorten};
 use super::super::{body, inflight, meta};
-use super::conversion::{Converter, NotConverted, go_type};
+use super::conversion::{Converter, NotConverted};
 use crate::store::Object;
 
 /// The webhook of a kind, and the version that its objects are stored in.
@@ -51,7 +52,7 @@ pub(super) fn check_texts(field: &str, map: &Map<String, Value>) -> Result<(), S
     let texts: Option<Vec<(&str, &str)>> =
         map.iter().map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
     let Some(texts) = texts else {
-        let odd = map.iter().find(|(_, value)| !value.is_string()).map(|(key, value)| (key, go_type(value)));
+        let odd = map.iter().find(|(_, value)| !value.is_string()).map(|(key, value)| (key, type_name(value)));
         let (key, found) = odd.map_or_else(Default::default, |(key, found)| (shorten(key, 253), found));
         return Err(format!("metadata.{field}[{key}] must be a string, but is {found} in converted object"));
     };
