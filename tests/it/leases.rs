@@ -192,7 +192,7 @@ async fn a_network_shows_how_it_is_served_and_that_machines_chose_another_server
     machine::choose(dhcp, mac(2), other).await;
     let (_, message) = said("OnlyServer", "False").await;
     assert!(message.contains("127.0.0.9"), "{message}");
-    let log = appliance.log();
+    let log = appliance.log_with("another DHCP server answers here", 1).await;
     assert_eq!(log.matches("another DHCP server answers here").count(), 1, "{log}");
     let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
     let text = networks.clone().into_client().request_text(request).await.unwrap();

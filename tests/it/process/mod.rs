@@ -199,9 +199,17 @@ impl Appliance {
         self.process.as_ref().and_then(Child::id).expect("it runs")
     }
 
-    /// What it logged.
+    /// What it logged. A line may come after the answer that it tells of: the log is written by a thread of its own.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// Its log, once it has this part in so many lines.
+    pub async fn log_with(&self, part: &str, lines: usize) -> String {
+        until(&format!("{lines} lines with {part:?} in the log"), async || {
+            Some(self.log()).filter(|log| log.lines().filter(|line| line.contains(part)).count() >= lines)
+        })
+        .await
     }
 
     /// A client as the administrator, once the appliance is ready.
