@@ -123,6 +123,7 @@ clients: lab ## two kubectl, helm, the Python client, raw requests and webhooks,
 conformance: lab rust ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
 	@tests/lab/packages lab
 	python3 tests/api/definitions.py $(UPSTREAM) check
+	python3 tests/api/moving.py $(UPSTREAM)
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
 	python3 tests/api/webhooks.py record

@@ -17,6 +17,10 @@ pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
         let annotations = definition.metadata.annotations.get_or_insert_default();
         annotations.insert("api-approved.kubernetes.io".to_owned(), approval);
     }
+    let labels = labels_of_movers(&definition.spec.group, &definition.spec.names.kind);
+    if !labels.is_empty() {
+        definition.metadata.labels = Some(labels.into_iter().map(|label| (label.to_owned(), String::new())).collect());
+    }
     let of_metal3 = definition.spec.group == "metal3.io";
     let kind = &definition.spec.names.kind;
     for version in &mut definition.spec.versions {
@@ -29,6 +33,24 @@ pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
         }
     }
     definition
+}
+
+/// The labels by which `clusterctl move` finds the kinds whose objects it takes to another API server
+/// (<https://cluster-api.sigs.k8s.io/clusterctl/provider-contract>, "move"). It takes what a Cluster owns, and everything of the
+/// kinds that nothing owns here: templates, and hosts with what they own.
+fn labels_of_movers(group: &str, kind: &str) -> Vec<&'static str> {
+    const FOUND: &str = "clusterctl.cluster.x-k8s.io";
+    const TAKEN: &str = "clusterctl.cluster.x-k8s.io/move";
+    const TAKEN_WITH_ALL: &str = "clusterctl.cluster.x-k8s.io/move-hierarchy";
+    let is_of_clusters = group == cluster::GROUP || group.ends_with(".cluster.x-k8s.io");
+    match (group, kind) {
+        ("metal3.io", "BareMetalHost") => vec![FOUND, TAKEN, TAKEN_WITH_ALL],
+        ("metal3.io", "HardwareData") => vec![FOUND, TAKEN],
+        ("metal3.io" | "ipam.metal3.io", _) => vec![FOUND],
+        (_, kind) if is_of_clusters && kind.ends_with("Template") => vec![FOUND, TAKEN],
+        _ if is_of_clusters => vec![FOUND],
+        _ => vec![],
+    }
 }
 
 /// Metal3 requires no `spec`. One that says nothing is filled in where the types want one

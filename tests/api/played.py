@@ -327,7 +327,8 @@ def installation(host):
     status = host.get("status", {})
     if status.get("provisioning", {}).get("state") != "provisioned":
         return None
-    return (host["metadata"]["uid"], status.get("operationHistory", {}).get("provision", {}).get("end"))
+    # Not the host's UID: the system stays when the object goes to another server.
+    return status.get("operationHistory", {}).get("provision", {}).get("end")
 
 
 def cloud_config(user_data, drive):

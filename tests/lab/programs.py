@@ -89,6 +89,7 @@ def recipes(version=KUBERNETES):
              # Its source is in Kubernetes' module of any version that names it.
              Recipe("pause", PAUSE, f"k8s.io/kubernetes@v{KUBERNETES}", c_file="build/pause/linux/pause.c"),
              Recipe("played-kubelet", f"0.{KUBERNETES.removeprefix('1.')}", "k8s.io/kubelet", main=PLAYED_KUBELET.read_text()),
+             cluster_api("clusterctl", "cmd/clusterctl"),
              cluster_api("cluster-api-controller", "core"),
              cluster_api("kubeadm-bootstrap-controller", "bootstrap/kubeadm"),
              cluster_api("kubeadm-control-plane-controller", "controlplane/kubeadm")]
