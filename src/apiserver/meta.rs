@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::names;
 use super::resource::Resource;
 use super::status::{ApiError, CAUSES_MAX, FieldError, FieldFault};
+use crate::runtime::conditions;
 
 /// Bytes of all annotations together.
 pub(super) const ANNOTATIONS_MAX: usize = 256 * 1024;
@@ -32,8 +33,7 @@ const NAME_PREFIX_MAX: usize = 63 - NAME_RANDOM;
 
 /// Now, to the second, as metadata keeps time.
 pub(super) fn now() -> Time {
-    let now = Timestamp::now();
-    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+    Time(conditions::whole(Timestamp::now()))
 }
 
 /// Reads `metadata`.
@@ -241,7 +241,7 @@ pub(super) struct Condition<'c> {
 
 /// Sets a condition; the time of the last transition stays while the status does.
 pub(super) fn set_condition(object: &mut Value, condition: Condition<'_>, now: Time) {
-    let mut entry = json!({
+    let entry = json!({
         "type": condition.kind,
         "status": condition.status,
         "lastTransitionTime": now,
@@ -255,15 +255,8 @@ pub(super) fn set_condition(object: &mut Value, condition: Condition<'_>, now: T
     if !conditions.is_array() {
         *conditions = json!([]);
     }
-    let Value::Array(conditions) = conditions else { return };
-    match conditions.iter_mut().find(|one| one["type"] == condition.kind) {
-        Some(before) => {
-            if before["status"] == condition.status {
-                entry["lastTransitionTime"] = before["lastTransitionTime"].clone();
-            }
-            *before = entry;
-        }
-        None => conditions.push(entry),
+    if let Value::Array(conditions) = conditions {
+        conditions::put(conditions, entry);
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::MacAddress;
 use crate::config::NetworkMode;
+use crate::runtime::conditions::Verdict;
 
 /// Seconds for which a server is remembered that a machine chose, and between two lines of the log about it.
 const REMEMBER: u64 = 3600;
@@ -76,8 +77,8 @@ impl OtherServers {
         tells
     }
 
-    /// What the condition `OnlyServer` says, where this appliance should be the only server: status, reason, message.
-    pub fn condition(&self, now: u64, mode: NetworkMode) -> Option<(&'static str, &'static str, String)> {
+    /// What the condition `OnlyServer` says, where this appliance should be the only server.
+    pub fn condition(&self, now: u64, mode: NetworkMode) -> Option<Verdict> {
         if mode != NetworkMode::Authoritative {
             return None;
         }
@@ -88,12 +89,12 @@ impl OtherServers {
         });
         let named: Vec<_> = named.collect();
         if named.is_empty() {
-            return Some(("True", "NoOtherServer", String::new()));
+            return Some(Verdict::yes("NoOtherServer"));
         }
         let answers = all.values().any(|seen| seen.card(now).is_some());
         let reason = if answers { "OtherServerAnswers" } else { "OtherServerChosen" };
         let message = format!("another DHCP server is here: {}: stop it, or set mode = \"proxy\"", named.join(", "));
-        Some(("False", reason, message))
+        Some(Verdict::no(reason, message))
     }
 
     /// Those that count now.
@@ -106,6 +107,7 @@ impl OtherServers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::conditions::Truth;
 
     #[test]
     fn a_server_is_told_of_once_an_hour_and_forgotten_after_one() {
@@ -131,15 +133,15 @@ mod tests {
     fn one_that_answers_counts_until_the_search_after_next_and_is_named_with_its_card() {
         let (others, card) = (OtherServers::default(), MacAddress([2, 0, 0, 0, 0, 9]));
         let told = |now| others.condition(now, NetworkMode::Authoritative).unwrap();
-        assert_eq!((told(0).0, others.condition(0, NetworkMode::Proxy)), ("True", None));
+        assert!(told(0).is_true() && others.condition(0, NetworkMode::Proxy).is_none());
         let server = Ipv4Addr::new(10, 0, 0, 9);
         assert!(others.offered(0, server, card, 100) && !others.offered(1, server, card, 100));
         assert!(!others.chosen(2, server), "it was told of");
-        let (status, reason, message) = told(2);
-        assert_eq!((status, reason), ("False", "OtherServerAnswers"));
+        let Verdict { truth, reason, message } = told(2);
+        assert_eq!((truth, &*reason), (Truth::False, "OtherServerAnswers"));
         assert!(message.contains("10.0.0.9") && message.contains("02:00:00:00:00:09"), "{message}");
-        assert_eq!((told(101).1, others.seen(101).len()), ("OtherServerChosen", 1));
-        assert_eq!(told(2 + REMEMBER).0, "True");
+        assert_eq!((&*told(101).reason, others.seen(101).len()), ("OtherServerChosen", 1));
+        assert!(told(2 + REMEMBER).is_true());
         // The fourth hour it is told of again.
         assert!(others.offered(4 * REMEMBER, server, card, 100));
     }

@@ -12,6 +12,7 @@
 //! kept elsewhere.
 
 mod cache;
+pub mod conditions;
 mod controller;
 mod ending;
 pub mod events;

@@ -24,9 +24,9 @@ use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::certificates::{self, CertificateError, Certificates, Place, Purpose};
 use crate::cluster::contract::throttle::{MessageThrottle, again};
-use crate::cluster::contract::{Objects, conditions, owners, pause};
+use crate::cluster::contract::{Objects, owners, pause};
 use crate::cluster::workload::Workloads;
-use crate::runtime::{Reconcile, Slim, key};
+use crate::runtime::{Reconcile, Slim, conditions, key};
 
 /// How often things are looked at that change unseen.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::api::bootstrap::v1beta2::{Initialization, KubeadmConfigStatus};
-use crate::cluster::contract::{Severity, Truth, Verdict, conditions};
+use crate::runtime::conditions::{self, Severity, Truth, Verdict};
 
 const READY: &str = "Ready";
 const DATA: &str = "DataSecretAvailable";

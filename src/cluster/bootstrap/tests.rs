@@ -20,12 +20,11 @@ use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::apiserver::ApiServer;
 use crate::cluster::certificates::hashes;
-use crate::cluster::contract::conditions;
 use crate::cluster::workload::Workloads;
 use crate::engine::Fence;
 use crate::module::{Acting, Life};
 use crate::modules::kinds;
-use crate::runtime::{Tasks, Watches};
+use crate::runtime::{Tasks, Watches, conditions};
 use crate::store::{Store, StoreOptions};
 
 const NAMESPACE: &str = "default";

@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
-use super::conditions::{Truth, Verdict};
 use crate::api::cluster::{AddressType, ApiEndpoint, FailureDomain, MachineAddress, Replicas};
+use crate::runtime::conditions::{Truth, Verdict};
 
 /// Longest text that is taken over.
 const TEXT_MAX: usize = 512;

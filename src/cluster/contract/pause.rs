@@ -2,9 +2,9 @@
 
 use kube::ResourceExt;
 
-use super::conditions::Verdict;
 use crate::api::cluster::keys::ANNOTATION_PAUSED;
 use crate::api::cluster::v1beta2::Cluster;
+use crate::runtime::conditions::Verdict;
 
 /// Name of the condition.
 pub const PAUSED: &str = "Paused";

@@ -20,10 +20,10 @@ use crate::api::cluster::v1beta2::Machine;
 use crate::api::control_plane::ANNOTATION_REMEDIATING;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::cluster::contract::changes::change;
-use crate::cluster::contract::conditions::{self, older, set_old};
 use crate::cluster::contract::throttle::MessageThrottle;
-use crate::cluster::contract::{Found, KubeVersion, Objects, Severity, Verdict};
+use crate::cluster::contract::{Found, KubeVersion, Objects};
 use crate::cluster::workload::Workload;
+use crate::runtime::conditions::{self, Severity, Verdict, older, set_old};
 use crate::runtime::{Note, events};
 
 /// Who tells events.

@@ -27,8 +27,9 @@ use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlan
 use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
 use crate::cluster::contract::changes::{change, write_status};
 use crate::cluster::contract::throttle::{MessageThrottle, again};
-use crate::cluster::contract::{Found, KubeVersion, Objects, Truth, Verdict, conditions, fields, owners, pause};
+use crate::cluster::contract::{Found, KubeVersion, Objects, fields, owners, pause};
 use crate::cluster::workload::{Workload, Workloads};
+use crate::runtime::conditions::{self, Truth, Verdict};
 use crate::runtime::{Key, Reconcile, Slim, key, objects};
 
 /// When something was done.

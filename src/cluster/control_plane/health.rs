@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use kube::ResourceExt;
 
 use super::plan::{self, Etcd, State};
-use crate::cluster::contract::{Truth, Verdict};
 use crate::cluster::workload::brief;
+use crate::runtime::conditions::{Truth, Verdict};
 
 /// Label of nodes of a control plane.
 pub(super) const NODE_LABEL: &str = "node-role.kubernetes.io/control-plane";

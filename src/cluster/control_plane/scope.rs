@@ -20,7 +20,8 @@ use crate::api::cluster::keys::{
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATING, ANNOTATION_REMEDIATION_FOR};
-use crate::cluster::contract::{Found, KubeVersion, Objects, Verdict, conditions, owners};
+use crate::cluster::contract::{Found, KubeVersion, Objects, owners};
+use crate::runtime::conditions::{self, Verdict};
 
 /// Machines of a cluster that are listed at once.
 const PAGE: u32 = 16;

@@ -6,7 +6,8 @@ use super::controller::{SOON, Times};
 use super::fault::Fault;
 use super::scope::Scope;
 use crate::cluster::certificates::{self, CertificateError, Place};
-use crate::cluster::contract::{Objects, Verdict, owners};
+use crate::cluster::contract::{Objects, owners};
+use crate::runtime::conditions::Verdict;
 
 /// How the certificates of a cluster are.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,9 @@ use super::fault::Fault;
 use super::inside;
 use super::scope::Scope;
 use crate::api::control_plane::{ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY};
-use crate::cluster::contract::{Objects, conditions};
+use crate::cluster::contract::Objects;
 use crate::cluster::workload::Workload;
+use crate::runtime::conditions;
 
 /// Annotation of a KubeadmConfig: when the certificates of its machine end.
 const ANNOTATION_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";

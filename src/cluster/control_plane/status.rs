@@ -16,7 +16,8 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::control_plane::VersionCount;
 use crate::api::control_plane::v1beta2::{Initialization, KubeadmControlPlaneStatus, LastRemediation};
-use crate::cluster::contract::{KubeVersion, Truth, Verdict, conditions};
+use crate::cluster::contract::KubeVersion;
+use crate::runtime::conditions::{self, Truth, Verdict};
 
 /// A machine that takes longer to go is named.
 const SLOW_DELETION: SignedDuration = SignedDuration::from_mins(15);

@@ -18,7 +18,7 @@ use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::control_plane::{
     ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATING, ANNOTATION_REMEDIATION_FOR, FINALIZER,
 };
-use crate::cluster::contract::conditions;
+use crate::runtime::conditions;
 
 fn shown(plane: &KubeadmControlPlane, type_: &str) -> String {
     let conditions = plane.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();

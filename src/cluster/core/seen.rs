@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::kit::Fault;
 use crate::api::cluster::v1beta2::Reference;
-use crate::cluster::contract::{Found, Objects, ReferenceError, Verdict, fields, owners};
+use crate::cluster::contract::{Found, Objects, ReferenceError, fields, owners};
+use crate::runtime::conditions::Verdict;
 
 /// What was found of an object that is named.
 pub(super) enum Named {

@@ -21,8 +21,8 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine};
 use crate::cluster::contract::changes::difference;
-use crate::cluster::contract::conditions::{find, older, set, set_old, summary, whole};
-use crate::cluster::contract::{Severity, Verdict, owners, pause};
+use crate::cluster::contract::{owners, pause};
+use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
 use crate::runtime::{Cache, Reconcile, Slim, key, objects, run as run_controller};
 
 /// Whether all is there.
@@ -323,7 +323,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cluster::contract::conditions::is_true;
+    use crate::runtime::conditions::is_true;
 
     fn object(change: Value) -> Metal3Cluster {
         let mut object = json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "Metal3Cluster",

@@ -14,6 +14,7 @@ use super::allocation::{Given, Refusal};
 use crate::api::ipam::metal3::{self, IPAddress, IPAddressSpec, IPClaim, IPPool};
 use crate::api::ipam::{self, ANNOTATION_ADDRESS, CONDITION_READY, v1beta2};
 use crate::api::metal3::ObjectReference;
+use crate::runtime::conditions::{self, Severity, Verdict};
 use crate::runtime::{Key, key};
 
 /// Most characters of a message that are kept.
@@ -278,46 +279,17 @@ impl Kinds for Contract {
     }
 
     fn tell(claim: &Self::Claim, told: &Told, now: Timestamp) -> Value {
-        let (status, reason, message) = match told {
-            Told::Nothing => ("Unknown", "NotYetAllocated", ""),
-            Told::Address(_) => ("True", "Ready", ""),
-            Told::Refused(reason, message) => ("False", reason.as_str(), message.as_str()),
+        let verdict = match told {
+            Told::Nothing => Verdict::unknown("NotYetAllocated", ""),
+            Told::Address(_) => Verdict::yes("Ready"),
+            Told::Refused(reason, message) => Verdict::no(reason, message),
         };
         let known = claim.status.clone().unwrap_or_default();
-        let since = |of: Option<(&str, Timestamp)>| match of {
-            Some((before, at)) if before == status => at,
-            _ => now,
-        };
-        let before = known.conditions.iter().find(|condition| condition.type_ == CONDITION_READY);
-        let at = since(before.map(|condition| (condition.status.as_str(), condition.last_transition_time.0)));
-        let mut ready = json!({"type": CONDITION_READY, "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": at});
-        if let Some(generation) = claim.metadata.generation {
-            ready["observedGeneration"] = json!(generation);
-        }
-        let mut conditions: Vec<Value> = known
-            .conditions
-            .iter()
-            .filter(|condition| condition.type_ != CONDITION_READY)
-            .map(|condition| json!(condition))
-            .collect();
-        conditions.push(ready);
+        let mut conditions = known.conditions;
+        conditions::set(&mut conditions, CONDITION_READY, &verdict, claim.metadata.generation, now);
         // As clients of v1beta1 know it.
-        let old = known.deprecated.and_then(|deprecated| deprecated.v1beta1).unwrap_or_default().conditions;
-        let before = old.iter().find(|condition| condition.type_ == CONDITION_READY);
-        let at = since(before.map(|condition| (condition.status.as_str(), condition.last_transition_time.0)));
-        let mut ready = json!({"type": CONDITION_READY, "status": status, "lastTransitionTime": at});
-        if status == "False" {
-            ready["severity"] = json!("Error");
-            ready["reason"] = json!(reason);
-            ready["message"] = json!(message);
-        }
-        let mut old: Vec<Value> = old
-            .iter()
-            .filter(|condition| condition.type_ != CONDITION_READY)
-            .map(|condition| json!(condition))
-            .collect();
-        old.push(ready);
+        let mut old = known.deprecated.and_then(|deprecated| deprecated.v1beta1).unwrap_or_default().conditions;
+        conditions::set_old(&mut old, CONDITION_READY, &verdict, Severity::Error, now);
         let address = match told {
             Told::Address(name) => json!({"name": name}),
             _ => Value::Null,

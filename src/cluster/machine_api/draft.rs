@@ -14,9 +14,9 @@ use super::names::{
 use crate::api::machine_api::{Machine, MachineStatus};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::cluster::contract::changes::difference;
-use crate::cluster::contract::conditions::whole;
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
+use crate::runtime::conditions::{Truth, put, whole};
 use crate::runtime::objects;
 
 /// Whether the host runs what it should.
@@ -216,21 +216,16 @@ impl Taker for Draft {
 
 /// Says something in a condition. The time is that of its last turn.
 fn set(conditions: &mut Vec<NodeCondition>, type_: &str, (is_true, reason, why): (bool, &str, String), now: Timestamp) {
-    let status = if is_true { "True" } else { "False" };
-    let known = conditions.iter_mut().find(|one| one.type_ == type_);
-    let turned = known.as_ref().filter(|one| one.status == status).and_then(|one| one.last_transition_time.clone());
+    let truth = if is_true { Truth::True } else { Truth::False };
     let condition = NodeCondition {
         type_: type_.to_owned(),
-        status: status.to_owned(),
+        status: truth.word().to_owned(),
         reason: Some(reason.to_owned()),
         message: Some(why),
-        last_transition_time: Some(turned.unwrap_or_else(|| Time(whole(now)))),
+        last_transition_time: Some(Time(whole(now))),
         last_heartbeat_time: None,
     };
-    match known {
-        Some(known) => *known = condition,
-        None => conditions.push(condition),
-    }
+    put(conditions, condition);
 }
 
 /// Whether a text may be the value of a label.

@@ -6,7 +6,6 @@ use std::net::Ipv4Addr;
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Client;
 use serde_json::json;
 use tokio::sync::watch;
@@ -20,9 +19,7 @@ use crate::config::{NetworkConfig, NetworkMode};
 use crate::dhcp::leases::unix_now;
 use crate::dhcp::mirror::{self, Mirror, Write};
 use crate::dhcp::network_leases::NetworkLeases;
-
-/// What is told of a condition: status, reason, message.
-type Told = (&'static str, &'static str, String);
+use crate::runtime::conditions::{self, Verdict as Told};
 
 /// What a network's status says.
 #[derive(Debug, Default)]
@@ -46,10 +43,10 @@ fn said(config: &NetworkConfig, served: Option<&NetworkLeases>, former: usize) -
     });
     let server = served.and_then(NetworkLeases::server);
     let ready = match (config.mode, served.and_then(NetworkLeases::fault), server) {
-        (NetworkMode::Off, ..) => ("False", "Off", "the network is named only: DHCP answers nobody".to_owned()),
-        (_, Some(fault), _) => ("False", fault.reason, fault.message),
-        (_, None, None) => ("False", "Pending", "DHCP does not listen there yet".to_owned()),
-        (_, None, Some(_)) => ("True", "Served", String::new()),
+        (NetworkMode::Off, ..) => Told::no("Off", "the network is named only: DHCP answers nobody"),
+        (_, Some(fault), _) => Told::no(fault.reason, fault.message),
+        (_, None, None) => Told::no("Pending", "DHCP does not listen there yet"),
+        (_, None, Some(_)) => Told::yes("Served"),
     };
     let mut conditions = vec![("Ready", ready)];
     if let Some(served) = served {
@@ -69,17 +66,8 @@ fn said(config: &NetworkConfig, served: Option<&NetworkLeases>, former: usize) -
 fn status(object: &Network, said: Said, now: Timestamp) -> NetworkStatus {
     let before = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let count = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
-    let condition = |(kind, (status, reason, message)): (&str, Told)| {
-        let same = before.iter().find(|condition| condition.type_ == kind && condition.status == status);
-        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        Condition {
-            type_: kind.into(),
-            status: status.into(),
-            reason: reason.into(),
-            message,
-            last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
-            observed_generation: object.metadata.generation,
-        }
+    let condition = |(kind, told): (&str, Told)| {
+        conditions::after(before, conditions::made(kind, &told, object.metadata.generation, now))
     };
     NetworkStatus {
         server: said.server.map(|server| server.to_string()),
@@ -128,7 +116,7 @@ impl Mirror for Networks {
                 },
                 (false, _, Some(Verdict::Fault { reason, message })) => Said {
                     not_renewed: former,
-                    conditions: vec![("Ready", ("False", *reason, message.clone()))],
+                    conditions: vec![("Ready", Told::no(reason, message))],
                     ..Said::default()
                 },
                 (false, _, None) => continue,
@@ -181,9 +169,9 @@ mod tests {
         NetworkLeases::new(&config(mode), crate::dhcp::reserved::Reserved::default(), false)
     }
 
-    fn ready(said: &Said) -> (&'static str, &'static str) {
-        let (_, (status, reason, _)) = said.conditions.iter().find(|(kind, _)| *kind == "Ready").unwrap();
-        (*status, *reason)
+    fn ready(said: &Said) -> (&'static str, &str) {
+        let (_, told) = said.conditions.iter().find(|(kind, _)| *kind == "Ready").unwrap();
+        (told.truth.word(), &told.reason)
     }
 
     #[test]

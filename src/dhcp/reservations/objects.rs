@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Client;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +17,7 @@ use crate::config::NetworkMode;
 use crate::dhcp::mirror::{self, Mirror, Write};
 use crate::dhcp::publish::expiry;
 use crate::dhcp::table::LeaseState;
+use crate::runtime::conditions::{self, Truth};
 
 /// Reservations of the configuration are changed there.
 ///
@@ -67,17 +67,10 @@ fn with_condition(
     (network, ready, reason, message): (String, bool, &str, String),
     now: Timestamp,
 ) -> ReservationStatus {
-    let before = object.status.as_ref().and_then(|status| status.conditions.first());
-    let status = if ready { "True" } else { "False" };
-    let since = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
-    let condition = Condition {
-        type_: "Ready".into(),
-        status: status.into(),
-        reason: reason.into(),
-        message,
-        last_transition_time: since.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
-        observed_generation: object.metadata.generation,
-    };
+    let before = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let truth = if ready { Truth::True } else { Truth::False };
+    let verdict = conditions::Verdict { truth, reason: reason.to_owned(), message };
+    let condition = conditions::after(before, conditions::made("Ready", &verdict, object.metadata.generation, now));
     ReservationStatus { network, conditions: vec![condition] }
 }
 

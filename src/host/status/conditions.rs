@@ -4,12 +4,13 @@
 //! says of its health.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::metal3::{
     BareMetalHost, BareMetalHostStatus, ErrorType, OperationalStatus, ProvisioningState as State,
 };
 use crate::bmc::Health;
+use crate::runtime::conditions::{self, Truth, Verdict};
 
 /// The conditions, in the order upstream lists them. `waiting` is what the host waits for: the message of
 /// `Progressing`. `health` is `None` while the BMC was not asked since the start: what was known stays. `twin` is another
@@ -32,25 +33,18 @@ pub fn of(
         ("Progressing", progressing(status)),
         ("Healthy", healthy(before, manageable.0, health)),
     ];
-    let unique = twin.map(|_| (UNIQUE_HARDWARE, (Told::False, DUPLICATE_SERIAL_NUMBER)));
+    let unique = twin.map(|_| (UNIQUE_HARDWARE, (Truth::False, DUPLICATE_SERIAL_NUMBER)));
     let message = |kind, state| match (kind, state) {
         (UNIQUE_HARDWARE, _) => twin.map(twin_message).unwrap_or_default(),
         ("Progressing", _) => waiting.unwrap_or_default().to_owned(),
-        ("Ready" | "Manageable", Told::False) => status.error_message.clone(),
+        ("Ready" | "Manageable", Truth::False) => status.error_message.clone(),
         _ => String::new(),
     };
     all.into_iter()
         .chain(unique)
-        .map(|(kind, (told, reason))| {
-            let old = before.iter().find(|condition| condition.type_ == kind && condition.status == told.as_str());
-            Condition {
-                type_: kind.to_owned(),
-                status: told.as_str().to_owned(),
-                reason: reason.to_owned(),
-                message: message(kind, told),
-                last_transition_time: old.map_or(Time(now), |old| old.last_transition_time.clone()),
-                observed_generation: host.metadata.generation,
-            }
+        .map(|(kind, (truth, reason))| {
+            let verdict = Verdict { truth, reason: reason.to_owned(), message: message(kind, truth) };
+            conditions::after(before, conditions::made(kind, &verdict, host.metadata.generation, now))
         })
         .collect()
 }
@@ -78,98 +72,81 @@ pub(in crate::host) fn twin_message(twin: &str) -> String {
     )
 }
 
-/// `status` of a condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    True,
-    False,
-    Unknown,
-}
-
-impl Told {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
-
-type Verdict = (Told, &'static str);
+/// Whether a condition holds, and the reason.
+type Judged = (Truth, &'static str);
 
 fn detached(status: &BareMetalHostStatus) -> bool {
     status.operational_status == OperationalStatus::Detached
 }
 
-fn manageable(status: &BareMetalHostStatus) -> Verdict {
+fn manageable(status: &BareMetalHostStatus) -> Judged {
     let registration = matches!(status.error_type, Some(ErrorType::Registration | ErrorType::ProvisionedRegistration));
     match status.provisioning.state {
-        State::None | State::Unmanaged => (Told::False, "NotManaged"),
-        _ if registration => (Told::False, "RegistrationFailed"),
-        State::Registering => (Told::False, "Registering"),
-        State::Deleting => (Told::True, "Manageable"),
+        State::None | State::Unmanaged => (Truth::False, "NotManaged"),
+        _ if registration => (Truth::False, "RegistrationFailed"),
+        State::Registering => (Truth::False, "Registering"),
+        State::Deleting => (Truth::True, "Manageable"),
         // Somebody else's affair while it is detached.
         _ if !detached(status) && status.error_type == Some(ErrorType::PowerManagement) => {
-            (Told::False, "PowerFailure")
+            (Truth::False, "PowerFailure")
         }
-        _ => (Told::True, "Manageable"),
+        _ => (Truth::True, "Manageable"),
     }
 }
 
-fn available(state: State) -> Verdict {
+fn available(state: State) -> Judged {
     match state {
-        State::Available | State::Ready => (Told::True, "Available"),
-        _ => (Told::False, "NotAvailable"),
+        State::Available | State::Ready => (Truth::True, "Available"),
+        _ => (Truth::False, "NotAvailable"),
     }
 }
 
-fn provisioned(state: State) -> Verdict {
+fn provisioned(state: State) -> Judged {
     match state {
-        State::Provisioned | State::ExternallyProvisioned => (Told::True, "Provisioned"),
-        State::Provisioning => (Told::False, "Provisioning"),
-        _ => (Told::False, "NotProvisioned"),
+        State::Provisioned | State::ExternallyProvisioned => (Truth::True, "Provisioned"),
+        State::Provisioning => (Truth::False, "Provisioning"),
+        _ => (Truth::False, "NotProvisioned"),
     }
 }
 
-fn ready(status: &BareMetalHostStatus) -> Verdict {
+fn ready(status: &BareMetalHostStatus) -> Judged {
     match status.operational_status {
-        OperationalStatus::Error => (Told::False, "Error"),
-        OperationalStatus::Servicing => (Told::False, "Servicing"),
-        OperationalStatus::Detached => (Told::False, "Detached"),
+        OperationalStatus::Error => (Truth::False, "Error"),
+        OperationalStatus::Servicing => (Truth::False, "Servicing"),
+        OperationalStatus::Detached => (Truth::False, "Detached"),
         _ => match provisioned(status.provisioning.state) {
-            (Told::True, reason) => (Told::True, reason),
-            _ => (Told::False, "NotProvisioned"),
+            (Truth::True, reason) => (Truth::True, reason),
+            _ => (Truth::False, "NotProvisioned"),
         },
     }
 }
 
-fn progressing(status: &BareMetalHostStatus) -> Verdict {
+fn progressing(status: &BareMetalHostStatus) -> Judged {
     if detached(status) {
-        return (Told::False, "Detached");
+        return (Truth::False, "Detached");
     }
     match status.provisioning.state {
-        State::Registering => (Told::True, "Registering"),
-        State::Inspecting => (Told::True, "Inspecting"),
-        State::Preparing | State::MatchProfile => (Told::True, "Preparing"),
-        State::Provisioning => (Told::True, "Provisioning"),
-        State::Deprovisioning => (Told::True, "Deprovisioning"),
-        State::PoweringOffBeforeDelete => (Told::True, "PoweringOffBeforeDelete"),
-        State::Deleting => (Told::True, "Deleting"),
+        State::Registering => (Truth::True, "Registering"),
+        State::Inspecting => (Truth::True, "Inspecting"),
+        State::Preparing | State::MatchProfile => (Truth::True, "Preparing"),
+        State::Provisioning => (Truth::True, "Provisioning"),
+        State::Deprovisioning => (Truth::True, "Deprovisioning"),
+        State::PoweringOffBeforeDelete => (Truth::True, "PoweringOffBeforeDelete"),
+        State::Deleting => (Truth::True, "Deleting"),
         State::None
         | State::Unmanaged
         | State::Ready
         | State::Available
         | State::Provisioned
-        | State::ExternallyProvisioned => (Told::False, "NotProgressing"),
+        | State::ExternallyProvisioned => (Truth::False, "NotProgressing"),
     }
 }
 
 /// A BMC that cannot be asked tells nothing, whatever it said before.
-fn healthy(before: &[Condition], manageable: Told, health: Option<Health>) -> Verdict {
-    const KNOWN: [Verdict; 3] = [(Told::True, "Healthy"), (Told::False, "Warning"), (Told::False, "CriticalError")];
-    let unknown = (Told::Unknown, "Unknown");
-    if manageable == Told::False {
+fn healthy(before: &[Condition], manageable: Truth, health: Option<Health>) -> Judged {
+    const KNOWN: [Judged; 3] = [(Truth::True, "Healthy"), (Truth::False, "Warning"), (Truth::False, "CriticalError")];
+    let unknown = (Truth::Unknown, "Unknown");
+    if manageable == Truth::False {
         return unknown;
     }
     match health {

@@ -14,8 +14,8 @@ use crate::ansible::Reachable;
 use crate::api::MacAddress;
 use crate::api::bpa::{NodeProgress, NodeTasks, ProvisioningStatus, RunFailure, RunProgress};
 use crate::api::metal3::ProvisioningState;
-use crate::cluster::contract::{Verdict, conditions};
 use crate::kubespray::runs::{Progress, RunStatus, RunVerdict};
+use crate::runtime::conditions::{self, Verdict};
 
 /// Letters of what a node says, and of what the whole says.
 const NODE_SAYS: usize = 300;

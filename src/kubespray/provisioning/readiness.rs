@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::controller::Provisionings;
 use super::progress;
 use crate::api::bpa::{NodeProgress, Provisioning, ProvisioningStatus};
-use crate::cluster::contract::Verdict;
 use crate::cluster::workload::{Nodes, brief};
+use crate::runtime::conditions::Verdict;
 
 /// How long a cluster is waited for. Other objects of its namespace wait as long.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -20,10 +20,10 @@ use super::next::{Kind, LOST, Next, STARTING, SUCCEEDED, Standing, Wish, kept, n
 use super::places::Place;
 use super::progress::{self, Phase, Told};
 use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
-use crate::cluster::contract::Verdict;
 use crate::cluster::workload::{brief, plain_kubeconfig, secret_name};
 use crate::kubespray::runs::{HostKeys, Request, RunOwner, RunStatus, RunVars};
 use crate::log::named;
+use crate::runtime::conditions::Verdict;
 
 /// Most nodes that are noted as installed.
 const INSTALLED_MAX: usize = 1000;

@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{Action, Machine, Plane, State, deletion, quorum};
+use crate::runtime::conditions::whole;
 
 /// How often an unhealthy machine is replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,14 +41,10 @@ impl Remediation {
     /// For an annotation.
     pub fn written(&self) -> String {
         serde_json::json!({
-            "machine": self.machine, "timestamp": whole_seconds(self.timestamp), "retryCount": self.retry_count,
+            "machine": self.machine, "timestamp": whole(self.timestamp), "retryCount": self.retry_count,
         })
         .to_string()
     }
-}
-
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// Why an unhealthy machine is not replaced.
@@ -168,7 +165,7 @@ fn urgency(machine: &Machine, etcd_managed: bool) -> impl Ord + use<> {
 
 /// The note for a replacement, or why it is too early or too late for one.
 fn retry(plane: &Plane, machine: &Machine) -> Result<Remediation, (&'static str, String)> {
-    let first = Remediation { machine: machine.name.clone(), timestamp: whole_seconds(plane.now), retry_count: 0 };
+    let first = Remediation { machine: machine.name.clone(), timestamp: whole(plane.now), retry_count: 0 };
     let Some(last) = &machine.replaces else { return Ok(first) };
     let since = |seconds: i32| SignedDuration::from_secs(i64::from(seconds.max(0)));
     let passed = plane.now.duration_since(last.timestamp);

@@ -1,8 +1,8 @@
 //! Whether a control plane can be used.
 
 use super::{Report, Shown};
-use crate::cluster::contract::Verdict;
 use crate::cluster::control_plane::health::{ETCD_MEMBER, PODS};
+use crate::runtime::conditions::Verdict;
 
 /// Whether it can: its certificates are there, a machine has all of its parts in health, and etcd has a quorum.
 pub(super) fn verdict(report: &Report<'_>, certificates: bool) -> Verdict {

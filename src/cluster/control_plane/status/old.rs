@@ -3,9 +3,8 @@
 use super::{Report, number};
 use crate::api::cluster::OldCondition;
 use crate::api::control_plane::v1beta2::{DeprecatedStatus, KubeadmControlPlaneStatus};
-use crate::cluster::contract::conditions::{self, set_old};
-use crate::cluster::contract::{Severity, Truth, Verdict};
 use crate::cluster::control_plane::plan::Action;
+use crate::runtime::conditions::{self, Severity, Truth, Verdict, set_old};
 
 /// Conditions that `Ready` sums up.
 const PARTS: [&str; 6] =

@@ -18,7 +18,8 @@ use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, Replicas};
 use crate::cluster::contract::changes::{change, write_status};
-use crate::cluster::contract::{Verdict, conditions, fields, owners, pause};
+use crate::cluster::contract::{fields, owners, pause};
+use crate::runtime::conditions::{self, Verdict};
 use crate::runtime::{Key, Reconcile, key, objects};
 
 /// Keeps Clusters.

@@ -25,8 +25,8 @@ use crate::api::cluster::v1beta2::{
 };
 use crate::api::cluster::{LABEL_CLUSTER, RolloutType};
 use crate::cluster::contract::changes::{change, delete, difference, write_status};
-use crate::cluster::contract::{conditions, owners, pause};
-use crate::runtime::{Reconcile, key, objects};
+use crate::cluster::contract::{owners, pause};
+use crate::runtime::{Reconcile, conditions, key, objects};
 
 /// Keeps MachineDeployments.
 pub(super) struct Keeper(pub Kit);

@@ -6,8 +6,9 @@ use kube::ResourceExt;
 
 use crate::api::cluster::keys::{ANNOTATION_REMEDIATE, ANNOTATION_SKIP_REMEDIATION};
 use crate::api::cluster::v1beta2::{Cluster, HealthChecks, Machine, MachineHealthCheck};
-use crate::cluster::contract::{Verdict, conditions, pause};
+use crate::cluster::contract::pause;
 use crate::cluster::core::numbers::{range, scaled};
+use crate::runtime::conditions::{self, Verdict};
 
 /// Seconds that a machine may take to become a node, where nothing is said.
 const STARTUP: i32 = 600;

@@ -21,10 +21,10 @@ use crate::api::cluster::v1beta2::{
 };
 use crate::api::cluster::{DeprecatedStatus, LABEL_CLUSTER};
 use crate::cluster::contract::changes::{change, write_status};
-use crate::cluster::contract::conditions::{self, Severity};
 use crate::cluster::contract::template::{self, Clone as Made};
-use crate::cluster::contract::{ReferenceError, Verdict, owners, pause};
+use crate::cluster::contract::{ReferenceError, owners, pause};
 use crate::cluster::workload::Nodes;
+use crate::runtime::conditions::{self, Severity, Verdict};
 use crate::runtime::{Reconcile, key};
 
 /// Checks of a cluster; who comes after so many by name looks at no machine.

@@ -22,12 +22,11 @@ use crate::api::cluster::keys::{
     PRE_TERMINATE_HOOK,
 };
 use crate::api::cluster::v1beta2::{Cluster, Machine};
-use crate::cluster::contract::Verdict;
-use crate::cluster::contract::conditions::whole;
 use crate::cluster::core::kit::{Fault, of_cluster};
 use crate::cluster::core::seen::Named;
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::log::named;
+use crate::runtime::conditions::{Verdict, whole};
 use crate::runtime::objects;
 
 /// Pods and volumes of which a message speaks.

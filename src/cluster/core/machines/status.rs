@@ -7,9 +7,9 @@ use kube::ResourceExt;
 
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineStatus, NodeReference};
 use crate::api::cluster::{MachineAddress, Polarity};
-use crate::cluster::contract::conditions::{self, Severity, Truth, whole};
-use crate::cluster::contract::{Verdict, pause};
+use crate::cluster::contract::pause;
 use crate::cluster::core::seen::{Seen, mirrored};
+use crate::runtime::conditions::{self, Severity, Truth, Verdict, whole};
 
 /// What was seen of a machine's node.
 pub(super) enum NodeSeen {

@@ -5,7 +5,7 @@ use kube::core::ObjectMeta;
 use crate::api::cluster::DeletionOrder;
 use crate::api::cluster::keys::ANNOTATION_DELETE_MACHINE;
 use crate::api::cluster::v1beta2::Machine;
-use crate::cluster::contract::conditions;
+use crate::runtime::conditions;
 
 /// How soon a machine goes; the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::api::cluster::v1beta2::{MachineStatus, NodeReference};
-    use crate::cluster::contract::Verdict;
+    use crate::runtime::conditions::Verdict;
 
     fn machine(name: &str, age: i64) -> Machine {
         let mut machine = Machine::new(name, Default::default());

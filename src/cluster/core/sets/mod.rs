@@ -34,7 +34,8 @@ use crate::api::cluster::keys::FINALIZER_SET;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::cluster::contract::changes::{change, delete, write_status};
-use crate::cluster::contract::{Verdict, conditions, owners, pause};
+use crate::cluster::contract::{owners, pause};
+use crate::runtime::conditions::{self, Verdict};
 use crate::runtime::{Reconcile, key, objects};
 
 /// Who keeps labels, annotations and times of machines.

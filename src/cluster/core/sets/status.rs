@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineSet, MachineSetStatus};
-use crate::cluster::contract::conditions::{self, Severity};
-use crate::cluster::contract::{Verdict, pause};
+use crate::cluster::contract::pause;
+use crate::runtime::conditions::{self, Severity, Verdict};
 
 /// Everything that the status is made of.
 pub(super) struct View<'a> {

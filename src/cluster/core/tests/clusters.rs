@@ -87,7 +87,7 @@ async fn another_clusters_infrastructure_is_left_alone() {
         let found = cluster
             .status
             .as_ref()
-            .and_then(|status| crate::cluster::contract::conditions::find(&status.conditions, "InfrastructureReady"));
+            .and_then(|status| crate::runtime::conditions::find(&status.conditions, "InfrastructureReady"));
         found.is_some_and(|condition| condition.message.contains("controlled by Cluster \"c\""))
     })
     .await;

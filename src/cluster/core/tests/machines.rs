@@ -90,7 +90,7 @@ async fn a_node_that_is_gone_or_out_of_reach_is_told() {
     site.played.fall_silent(Some("no route to host"));
     let machine = is("Unknown ConnectionDown").await;
     let status = machine.status.unwrap();
-    let told = crate::cluster::contract::conditions::find(&status.conditions, "NodeReady").unwrap().message.clone();
+    let told = crate::runtime::conditions::find(&status.conditions, "NodeReady").unwrap().message.clone();
     assert!(told.contains("no route to host"), "{told}");
     assert_eq!(status.phase.as_deref(), Some("Running"));
     site.played.fall_silent(None);
@@ -197,7 +197,7 @@ async fn pods_that_stay_are_waited_for_so_long_as_the_machine_says() {
     site.delete::<Machine>("m").await;
     site.until::<Machine>("it says which", "m", |machine| {
         let conditions = machine.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-        let found = crate::cluster::contract::conditions::find(&conditions, "Deleting");
+        let found = crate::runtime::conditions::find(&conditions, "Deleting");
         found.is_some_and(|condition| condition.message.contains("pod web/busy stays"))
     })
     .await;
@@ -215,7 +215,7 @@ async fn a_machine_of_another_kind_of_object_is_refused() {
     site.apply(machine).await;
     site.until::<Machine>("it hears why", "m", |machine| {
         let conditions = machine.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-        let found = crate::cluster::contract::conditions::find(&conditions, "InfrastructureReady");
+        let found = crate::runtime::conditions::find(&conditions, "InfrastructureReady");
         found.is_some_and(|condition| condition.message.contains("\"metal3.io\" is not followed"))
     })
     .await;

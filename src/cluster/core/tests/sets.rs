@@ -9,7 +9,7 @@ use serde_json::json;
 use super::site::{Site, is_of, says, workers};
 use crate::api::cluster::keys::{ANNOTATION_CLONED_FROM, ANNOTATION_DELETE_MACHINE, FINALIZER_SET, LABEL_SET};
 use crate::api::cluster::v1beta2::{Machine, MachineSet};
-use crate::cluster::contract::conditions;
+use crate::runtime::conditions;
 
 #[tokio::test]
 async fn a_set_makes_machines_from_its_templates_and_scales() {

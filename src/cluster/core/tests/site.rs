@@ -16,14 +16,13 @@ use tokio_util::sync::CancellationToken;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::{Kind, StoragePolicy};
 use crate::apiserver::ApiServer;
-use crate::cluster::contract::conditions;
 use crate::cluster::core::Clusters;
 use crate::cluster::workload::Workloads;
 use crate::cluster::workload::played_tests::Played;
 use crate::engine::Fence;
 use crate::module::{Acting, Life};
 use crate::modules::kinds;
-use crate::runtime::{Tasks, Watches};
+use crate::runtime::{Tasks, Watches, conditions};
 use crate::store::{Store, StoreOptions};
 
 /// Everything lies in this namespace.

@@ -8,11 +8,11 @@ use serde_json::json;
 
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Machine, Metal3MachineStatus};
 use crate::cluster::contract::changes::difference;
-use crate::cluster::contract::conditions::{find, older, set, set_old, summary, whole};
-use crate::cluster::contract::{Severity, Verdict, pause};
+use crate::cluster::contract::pause;
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
 use crate::cluster::infrastructure::names::FINALIZER_MACHINE;
+use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
 use crate::runtime::objects;
 
 /// Whether a host is the machine's.

@@ -48,9 +48,10 @@ use crate::api::cluster::AddressType;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate, Metal3Reference};
 use crate::api::metal3::{BareMetalHost, ProvisioningState, SecretReference};
-use crate::cluster::contract::{Severity, Verdict, owners, pause};
+use crate::cluster::contract::{owners, pause};
 use crate::cluster::hosts::{Hosts, MachineId, MachineKind, TakeError, Taker, addresses, change, patches};
 use crate::cluster::workload::Workloads;
+use crate::runtime::conditions::{Severity, Verdict};
 use crate::runtime::{Cache, Note, Reconcile, events, run as run_controller};
 
 /// After an error.

@@ -10,10 +10,10 @@ use super::draft::{Draft, HOST, NODE};
 use super::wait::reuse;
 use super::{Error, Machines, data, template};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
-use crate::cluster::contract::{Severity, Verdict};
 use crate::cluster::hosts::patches::{self, Keep, Release, Told};
 use crate::cluster::hosts::{Taker, change};
 use crate::log::named;
+use crate::runtime::conditions::{Severity, Verdict};
 
 /// How often a host is looked at that is not through yet, if it says nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);

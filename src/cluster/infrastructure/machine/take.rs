@@ -10,10 +10,10 @@ use super::wait::{Waiting, reuse};
 use super::{Around, Error, Machines, template};
 use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::metal3::BareMetalHost;
-use crate::cluster::contract::{Severity, Verdict};
 use crate::cluster::hosts::choose::{Needs, Selector, Way, Wish};
 use crate::cluster::hosts::{NoHost, Taken, Taker};
 use crate::runtime::Note;
+use crate::runtime::conditions::{Severity, Verdict};
 
 /// How long a machine that got no host waits at most for a change that it is not told of.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);

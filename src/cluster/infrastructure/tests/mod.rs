@@ -22,10 +22,10 @@ use super::*;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::metal3::BareMetalHost;
 use crate::apiserver::ApiServer;
-use crate::cluster::contract::conditions::find;
 use crate::cluster::infrastructure::machine::Pauses;
 use crate::cluster::workload::played_tests::Played;
 use crate::modules::kinds;
+use crate::runtime::conditions::find;
 use crate::store::{Store, StoreOptions};
 
 const NAMESPACE: &str = "default";

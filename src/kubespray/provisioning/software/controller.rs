@@ -27,9 +27,9 @@ use super::next::{Due, cluster, next, stuck};
 use super::packages::{self, ByNode};
 use crate::api::bpa::software::{NodePackages, Software, SoftwareStatus};
 use crate::api::bpa::{ANNOTATION_RUN, Provisioning, RunProgress};
-use crate::cluster::contract::{Verdict, conditions};
 use crate::kubespray::runs::{HostKeys, Playbook, Request, RunOwner, RunStatus, RunVars};
 use crate::log::named;
+use crate::runtime::conditions::{self, Verdict};
 use crate::runtime::{Note, Reconcile, Slim, events, objects};
 
 /// Holds a Software until its run has ended.

@@ -1,13 +1,16 @@
-//! Conditions in both of their shapes. Pure.
+//! Conditions of a status, in all of their shapes. Pure.
 //!
-//! `status.conditions` are those of Kubernetes; `status.deprecated.v1beta1.conditions` are what clients of the older version see,
-//! whose condition has a severity when its status is False. A condition that says the same as before is left as it is, so that a
-//! status that has nothing new is not written.
+//! `status.conditions` are those of Kubernetes, which [`set`] sets. Clients of an older version of Cluster API see
+//! `status.deprecated.v1beta1.conditions`, whose condition has a severity when its status is False ([`set_old`]). Conditions of any
+//! other [`Shape`] are [`put`]. A condition turns when its status does, and that is its time, in whole seconds: one that says the
+//! same as before is left as it is, so that a status that has nothing new is not written.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde_json::Value;
 
 use crate::api::cluster::{DeprecatedStatus, OldCondition};
 
@@ -125,22 +128,109 @@ pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|condition| condition.status == "False")
 }
 
-/// Sets a condition. When it changed is when its status did.
-pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
-    let known = conditions.iter().position(|condition| condition.type_ == type_);
-    let since = known.and_then(|at| conditions.get(at)).filter(|old| old.status == verdict.truth.word());
-    let new = Condition {
+/// A condition in one of its shapes.
+pub trait Shape {
+    /// What it is about.
+    fn type_(&self) -> &str;
+    /// Whether it holds, as it is written.
+    fn status(&self) -> &str;
+    /// Says that it turned when the one before it did.
+    fn turned_with(&mut self, before: &Self);
+}
+
+impl Shape for Condition {
+    fn type_(&self) -> &str {
+        &self.type_
+    }
+
+    fn status(&self) -> &str {
+        &self.status
+    }
+
+    fn turned_with(&mut self, before: &Self) {
+        self.last_transition_time = before.last_transition_time.clone();
+    }
+}
+
+impl Shape for OldCondition {
+    fn type_(&self) -> &str {
+        &self.type_
+    }
+
+    fn status(&self) -> &str {
+        &self.status
+    }
+
+    fn turned_with(&mut self, before: &Self) {
+        self.last_transition_time = before.last_transition_time.clone();
+    }
+}
+
+impl Shape for NodeCondition {
+    fn type_(&self) -> &str {
+        &self.type_
+    }
+
+    fn status(&self) -> &str {
+        &self.status
+    }
+
+    fn turned_with(&mut self, before: &Self) {
+        // Whoever wrote it may have left the time out.
+        if before.last_transition_time.is_some() {
+            self.last_transition_time = before.last_transition_time.clone();
+        }
+    }
+}
+
+/// A condition of Kubernetes, as JSON.
+impl Shape for Value {
+    fn type_(&self) -> &str {
+        self["type"].as_str().unwrap_or_default()
+    }
+
+    fn status(&self) -> &str {
+        self["status"].as_str().unwrap_or_default()
+    }
+
+    fn turned_with(&mut self, before: &Self) {
+        self["lastTransitionTime"] = before["lastTransitionTime"].clone();
+    }
+}
+
+/// A condition that turned just now.
+pub fn made(type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) -> Condition {
+    Condition {
         type_: type_.to_owned(),
         status: verdict.truth.word().to_owned(),
         reason: word(&verdict.reason, verdict.truth),
         message: cut(&verdict.message),
         observed_generation: generation,
-        last_transition_time: since.map_or(Time(whole(now)), |old| old.last_transition_time.clone()),
-    };
-    match known.and_then(|at| conditions.get_mut(at)) {
+        last_transition_time: Time(whole(now)),
+    }
+}
+
+/// A condition as it follows on those of before: it has turned just now only if its status is another one.
+pub fn after<C: Shape>(before: &[C], mut new: C) -> C {
+    let old = before.iter().find(|old| old.type_() == new.type_());
+    if let Some(old) = old.filter(|old| old.status() == new.status()) {
+        new.turned_with(old);
+    }
+    new
+}
+
+/// Puts a condition that turned just now into the place of the one of its type. It keeps the time of that one if it has its status.
+pub fn put<C: Shape>(conditions: &mut Vec<C>, new: C) {
+    let new = after(conditions, new);
+    match conditions.iter_mut().find(|old| old.type_() == new.type_()) {
         Some(old) => *old = new,
         None => conditions.push(new),
     }
+}
+
+/// Sets a condition. When it changed is when its status did.
+pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+    put(conditions, made(type_, verdict, generation, now));
 }
 
 /// Takes a condition away.
@@ -155,21 +245,16 @@ pub fn older(deprecated: &mut Option<DeprecatedStatus>) -> &mut Vec<OldCondition
 
 /// Sets a condition of the older shape: without a reason where it holds, with a severity where it does not.
 pub fn set_old(conditions: &mut Vec<OldCondition>, type_: &str, verdict: &Verdict, severity: Severity, now: Timestamp) {
-    let known = conditions.iter().position(|condition| condition.type_ == type_);
-    let since = known.and_then(|at| conditions.get(at)).filter(|old| old.status == verdict.truth.word());
     let holds = verdict.is_true();
     let new = OldCondition {
         type_: type_.to_owned(),
         status: verdict.truth.word().to_owned(),
         severity: (verdict.truth == Truth::False).then(|| severity.word().to_owned()),
-        last_transition_time: since.map_or(Time(whole(now)), |old| old.last_transition_time.clone()),
+        last_transition_time: Time(whole(now)),
         reason: (!holds).then(|| word(&verdict.reason, verdict.truth)),
         message: (!holds && !verdict.message.is_empty()).then(|| cut(&verdict.message)),
     };
-    match known.and_then(|at| conditions.get_mut(at)) {
-        Some(old) => *old = new,
-        None => conditions.push(new),
-    }
+    put(conditions, new);
 }
 
 /// Takes a condition of the older shape away.
@@ -278,6 +363,8 @@ pub fn whole(now: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -298,6 +385,61 @@ mod tests {
         assert!(is_true(&conditions, "Ready") && !is_false(&conditions, "Ready") && !is_true(&conditions, "Other"));
         clear(&mut conditions, "Ready");
         assert!(conditions.is_empty());
+    }
+
+    fn turns<C: Shape + Clone>(of: impl Fn(&str, &str, i64) -> C, turned: impl Fn(&C) -> Option<String>) {
+        let mut conditions = vec![of("Other", "True", 1)];
+        for (status, second, wanted) in [
+            ("False", 1, "1970-01-01T00:00:01Z"),
+            ("False", 2, "1970-01-01T00:00:01Z"),
+            ("True", 3, "1970-01-01T00:00:03Z"),
+            ("True", 4, "1970-01-01T00:00:03Z"),
+            ("Unknown", 5, "1970-01-01T00:00:05Z"),
+        ] {
+            let new = of("Ready", status, second);
+            let alone = after(&conditions, new.clone());
+            put(&mut conditions, new);
+            let [other, ready] = conditions.as_slice() else { panic!("not two") };
+            assert_eq!((ready.type_(), ready.status(), turned(ready).as_deref()), ("Ready", status, Some(wanted)));
+            assert_eq!(turned(&alone).as_deref(), Some(wanted));
+            assert_eq!((other.type_(), turned(other).as_deref()), ("Other", Some("1970-01-01T00:00:01Z")));
+        }
+    }
+
+    #[test]
+    fn a_condition_of_each_shape_turns_with_its_status_and_leaves_others_alone() {
+        let verdict = |status: &str| Verdict { truth: Truth::read(status), reason: "R".into(), message: String::new() };
+        turns(
+            |type_, status, second| made(type_, &verdict(status), None, at(second)),
+            |one| Some(one.last_transition_time.0.to_string()),
+        );
+        let old = |type_: &str, status: &str, second| {
+            let mut conditions = Vec::new();
+            set_old(&mut conditions, type_, &verdict(status), Severity::Info, at(second));
+            conditions.remove(0)
+        };
+        turns(old, |one: &OldCondition| Some(one.last_transition_time.0.to_string()));
+        let node = |type_: &str, status: &str, second| NodeCondition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            last_transition_time: Some(Time(at(second))),
+            ..NodeCondition::default()
+        };
+        turns(node, |one| one.last_transition_time.as_ref().map(|time| time.0.to_string()));
+        turns(
+            |type_, status, second| json!({"type": type_, "status": status, "lastTransitionTime": Time(at(second))}),
+            |one: &Value| one["lastTransitionTime"].as_str().map(ToOwned::to_owned),
+        );
+        // One that never said since when it is so.
+        let mut conditions = vec![NodeCondition { last_transition_time: None, ..node("Ready", "True", 1) }];
+        put(&mut conditions, node("Ready", "True", 2));
+        assert_eq!(conditions, [node("Ready", "True", 2)]);
+    }
+
+    #[test]
+    fn a_time_has_whole_seconds() {
+        let now = Timestamp::new(7, 900_000_000).unwrap();
+        assert_eq!(made("Ready", &Verdict::yes("R"), None, now).last_transition_time, Time(at(7)));
     }
 
     #[test]
