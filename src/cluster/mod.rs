@@ -15,7 +15,7 @@
 //! |  | [`bootstrap`] | `bootstrap.cluster.x-k8s.io`: how kubeadm makes machines nodes |
 //! | base | [`certificates`] | certificates of clusters, and the kubeconfig of their administrators |
 //! |  | [`hosts`] | hosts for machines: choice, claim, and what a host is told |
-//! |  | [`contract`] | what objects of these groups have in common: owners, pause, references, templates |
+//! |  | [`contract`] | what objects of these groups have in common: pause, references, templates |
 //! |  | [`workload`] | the client of a cluster that was made |
 
 pub mod bootstrap;

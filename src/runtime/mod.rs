@@ -8,10 +8,14 @@
 //! [`run`] does that for all of them until it is told to end. Caches live as long as the process, controllers only while this
 //! appliance may act, so whoever takes over has nothing to list first.
 //!
-//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown. [`Views`] are objects that only show what is
-//! kept elsewhere.
+//! What a controller writes has one place, too: [`conditions`] and the rest of a status ([`changes`], [`throttle`]), [`owners`] and
+//! finalizers ([`objects`]), [`events`]. [`wake`] has an object looked at when another one changes that has to do with it.
+//!
+//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown. [`Views`] are
+//! objects that only show what is kept elsewhere.
 
 mod cache;
+pub mod changes;
 pub mod conditions;
 mod controller;
 mod ending;
@@ -19,11 +23,14 @@ pub mod events;
 mod follow;
 mod grouped;
 pub mod objects;
+pub mod owners;
 mod readable;
 mod shares;
 mod slim;
 pub mod tasks;
+pub mod throttle;
 mod views;
+pub mod wake;
 mod watches;
 
 pub use cache::{Cache, Wakes};

@@ -23,10 +23,10 @@ use crate::api::cluster;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::certificates::{self, CertificateError, Certificates, Place, Purpose};
-use crate::cluster::contract::throttle::{MessageThrottle, again};
-use crate::cluster::contract::{Objects, owners, pause};
+use crate::cluster::contract::{Objects, pause};
 use crate::cluster::workload::Workloads;
-use crate::runtime::{Reconcile, Slim, conditions, key};
+use crate::runtime::throttle::{MessageThrottle, again};
+use crate::runtime::{Reconcile, Slim, conditions, key, owners};
 
 /// How often things are looked at that change unseen.
 #[derive(Clone, Copy, Debug)]

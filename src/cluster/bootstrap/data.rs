@@ -11,7 +11,8 @@ use super::status::{Findings, Found};
 use crate::api::cluster::ClusterNetwork;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::cluster::certificates::{self, Certificates, needed};
-use crate::cluster::contract::{KubeVersion, fields, owners};
+use crate::cluster::contract::{KubeVersion, fields};
+use crate::runtime::owners;
 
 /// User data of the machine that begins the cluster.
 pub(super) async fn init(keeper: &Keeper, scope: &Scope, findings: &mut Findings) -> Result<Vec<u8>, Fault> {

@@ -14,10 +14,10 @@ use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::apiserver::Admission;
-use crate::cluster::contract::throttle::{MESSAGES, MessageThrottle};
 use crate::cluster::contract::{Objects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
+use crate::runtime::throttle::{MESSAGES, MessageThrottle};
 use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
 
 /// What is waited for is looked at so often. Tokens are looked at thrice in the time that they are good for.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
-use crate::cluster::contract::owners;
+use crate::runtime::owners;
 
 /// Key of what the ConfigMap says.
 const INFORMATION: &str = "lock-information";

@@ -14,7 +14,7 @@ use crate::api::bootstrap::GROUP;
 use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::SECRET_TYPE;
-use crate::cluster::contract::owners;
+use crate::runtime::owners;
 
 /// Whether a Secret may be that of this KubeadmConfig: it is already, or it is of one of the same name that is gone, or one that
 /// nobody has any more.

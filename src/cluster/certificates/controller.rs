@@ -20,8 +20,8 @@ use super::pair::Purpose;
 use super::secrets::{self, CertificateError, Place};
 use crate::api::bootstrap::v1beta2::ClusterConfiguration;
 use crate::api::cluster::v1beta2::{Cluster, Reference};
-use crate::cluster::contract::{Found, Objects, ReferenceError, fields, owners, pause};
-use crate::runtime::{Note, Reconcile, Slim, events, key};
+use crate::cluster::contract::{Found, Objects, ReferenceError, fields, pause};
+use crate::runtime::{Note, Reconcile, Slim, events, key, owners};
 
 /// Who tells events.
 const COMPONENT: &str = "slipway-certificates";

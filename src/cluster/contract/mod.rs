@@ -2,21 +2,16 @@
 //!
 //! An object names another one by group, kind and name; whoever keeps the other says in fields that the contract names how far it
 //! is. Nobody here needs the other's type: [`Objects`] finds it, [`fields`] reads it in the shape of either version of the
-//! contract. [`owners`] and [`pause`] are what all of them have alike, [`template`] makes objects from
-//! templates, [`changes`] writes only what is other than before, [`throttle`] not too often, [`size`] says what is too large to be read, and [`wake`] has an object looked at when
-//! one of its own changes.
+//! contract. [`pause`] is what all of them have alike, [`template`] makes objects from templates, and [`size`] says what is too large to
+//! be read.
 
-pub mod changes;
 pub mod fields;
 mod names;
 mod objects;
-pub mod owners;
 pub mod pause;
 pub mod size;
 pub mod template;
-pub mod throttle;
 mod version;
-pub mod wake;
 
 pub use names::{fresh, named_by};
 pub use objects::{Found, Objects, ReferenceError};

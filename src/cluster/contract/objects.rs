@@ -15,10 +15,10 @@ use kube::{Client, ResourceExt};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::owners;
 use super::size::is_too_large;
 use crate::api::cluster::v1beta2::Reference;
 use crate::apiserver::subdomain;
+use crate::runtime::owners;
 
 /// What the groups end with in which references are followed.
 const GROUPS: &str = ".cluster.x-k8s.io";

@@ -19,11 +19,11 @@ use super::{inside, make};
 use crate::api::cluster::v1beta2::Machine;
 use crate::api::control_plane::ANNOTATION_REMEDIATING;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
-use crate::cluster::contract::changes::change;
-use crate::cluster::contract::throttle::MessageThrottle;
 use crate::cluster::contract::{Found, KubeVersion, Objects};
 use crate::cluster::workload::Workload;
+use crate::runtime::changes::change;
 use crate::runtime::conditions::{self, Severity, Verdict, older, set_old};
+use crate::runtime::throttle::MessageThrottle;
 use crate::runtime::{Note, events};
 
 /// Who tells events.

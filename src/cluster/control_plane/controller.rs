@@ -25,12 +25,12 @@ use crate::api::cluster;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlaneStatus};
 use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
-use crate::cluster::contract::changes::{change, write_status};
-use crate::cluster::contract::throttle::{MessageThrottle, again};
-use crate::cluster::contract::{Found, KubeVersion, Objects, fields, owners, pause};
+use crate::cluster::contract::{Found, KubeVersion, Objects, fields, pause};
 use crate::cluster::workload::{Workload, Workloads};
+use crate::runtime::changes::{change, write_status};
 use crate::runtime::conditions::{self, Truth, Verdict};
-use crate::runtime::{Key, Reconcile, Slim, key, objects};
+use crate::runtime::throttle::{MessageThrottle, again};
+use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
 
 /// When something was done.
 pub(super) const SOON: Duration = Duration::from_secs(1);

@@ -20,9 +20,8 @@ use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::FINALIZER;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
-use crate::cluster::contract::changes::write_status;
-use crate::cluster::contract::owners;
-use crate::runtime::objects;
+use crate::runtime::changes::write_status;
+use crate::runtime::{objects, owners};
 
 /// Workers that are looked for: one is enough to wait.
 const WORKERS: u32 = 50;

@@ -12,11 +12,11 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::GROUP;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::apiserver::Admission;
-use crate::cluster::contract::throttle::{MESSAGES, MessageThrottle};
-use crate::cluster::contract::{Objects, wake};
+use crate::cluster::contract::Objects;
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
-use crate::runtime::{Cache, Slim, Watches, run};
+use crate::runtime::throttle::{MESSAGES, MessageThrottle};
+use crate::runtime::{Cache, Slim, Watches, run, wake};
 
 const KIND: &str = "KubeadmControlPlane";
 const TIMES: Times = Times {

@@ -20,7 +20,8 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE_NAME;
 use crate::api::cluster::v1beta2::{Machine, MachineSpec, Reference};
 use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATION_FOR};
-use crate::cluster::contract::{Found, KubeVersion, Objects, ReferenceError, owners, template};
+use crate::cluster::contract::{Found, KubeVersion, Objects, ReferenceError, template};
+use crate::runtime::owners;
 
 /// Who applies machines.
 const MANAGER: &str = "slipway-control-plane";

@@ -20,8 +20,9 @@ use crate::api::cluster::keys::{
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATING, ANNOTATION_REMEDIATION_FOR};
-use crate::cluster::contract::{Found, KubeVersion, Objects, owners};
+use crate::cluster::contract::{Found, KubeVersion, Objects};
 use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::owners;
 
 /// Machines of a cluster that are listed at once.
 const PAGE: u32 = 16;

@@ -6,8 +6,9 @@ use super::controller::{SOON, Times};
 use super::fault::Fault;
 use super::scope::Scope;
 use crate::cluster::certificates::{self, CertificateError, Place};
-use crate::cluster::contract::{Objects, owners};
+use crate::cluster::contract::Objects;
 use crate::runtime::conditions::Verdict;
+use crate::runtime::owners;
 
 /// How the certificates of a cluster are.
 #[derive(Clone, Debug, PartialEq, Eq)]

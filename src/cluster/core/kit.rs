@@ -11,9 +11,9 @@ use crate::api::cluster::GROUP;
 use crate::api::cluster::v1beta2::{
     Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet, MachineTemplateSpec,
 };
-use crate::cluster::contract::{Objects, ReferenceError, owners};
+use crate::cluster::contract::{Objects, ReferenceError};
 use crate::cluster::workload::{WorkloadError, Workloads, said};
-use crate::runtime::{Cache, Key, Mention, Note, Watches, events, objects};
+use crate::runtime::{Cache, Key, Mention, Note, Watches, events, objects, owners};
 
 /// Who tells events.
 const COMPONENT: &str = "slipway-cluster";

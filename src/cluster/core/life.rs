@@ -15,10 +15,10 @@ use crate::api::cluster::keys::LABEL_DEPLOYMENT;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
-use crate::cluster::contract::{Objects, pause, wake};
+use crate::cluster::contract::{Objects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
-use crate::runtime::{Change, Key, Watches, key, run};
+use crate::runtime::{Change, Key, Watches, key, run, wake};
 
 /// How often what changes unseen is looked at.
 const PAUSE: Duration = Duration::from_secs(15);

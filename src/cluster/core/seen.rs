@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::kit::Fault;
 use crate::api::cluster::v1beta2::Reference;
-use crate::cluster::contract::{Found, Objects, ReferenceError, fields, owners};
+use crate::cluster::contract::{Found, Objects, ReferenceError, fields};
 use crate::runtime::conditions::Verdict;
+use crate::runtime::owners;
 
 /// What was found of an object that is named.
 pub(super) enum Named {

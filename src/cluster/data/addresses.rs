@@ -17,8 +17,7 @@ use crate::api::ipam::CONDITION_READY;
 use crate::api::ipam::metal3::{IPAddress, IPClaim, IPClaimSpec};
 use crate::api::ipam::v1beta2::{self, IPAddressClaim};
 use crate::api::metal3::ObjectReference;
-use crate::cluster::contract::owners;
-use crate::runtime::{key, objects};
+use crate::runtime::{key, objects, owners};
 
 /// Name servers of an address that are used.
 const DNS_SERVERS_MAX: usize = 64;

@@ -13,8 +13,8 @@ use crate::api::infrastructure::v1beta2::{Metal3Machine, Metal3Reference};
 use crate::api::infrastructure::{self, data::FINALIZER_CLAIM};
 use crate::api::ipam::metal3::IPClaim;
 use crate::api::ipam::v1beta2::IPAddressClaim;
-use crate::cluster::contract::{owners, pause};
-use crate::runtime::{Change, Grouped, Key, Wakes, Watches, key};
+use crate::cluster::contract::pause;
+use crate::runtime::{Change, Grouped, Key, Wakes, Watches, key, owners};
 
 /// Whose claims of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

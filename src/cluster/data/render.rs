@@ -25,8 +25,8 @@ use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::infrastructure::{self};
 use crate::api::metal3::{BareMetalHost, HardwareData, SecretReference};
 use crate::apiserver::subdomain;
-use crate::cluster::contract::{owners, pause};
-use crate::runtime::{Key, Reconcile, Slim, key, objects};
+use crate::cluster::contract::pause;
+use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
 
 /// Annotation of a Metal3Machine: namespace and name of its BareMetalHost.
 const ANNOTATION_HOST: &str = "metal3.io/BareMetalHost";

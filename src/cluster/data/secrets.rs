@@ -12,8 +12,8 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::infrastructure;
 use crate::api::infrastructure::data::SECRET_TYPE;
 use crate::api::infrastructure::data::v1beta2::Metal3Data;
-use crate::cluster::contract::owners;
 use crate::image::configdrive::MAX_DOCUMENT;
+use crate::runtime::owners;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

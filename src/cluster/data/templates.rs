@@ -19,8 +19,8 @@ use crate::api::infrastructure::data::v1beta2::{
 };
 use crate::api::infrastructure::data::{FINALIZER_CLAIM, FINALIZER_TEMPLATE};
 use crate::api::infrastructure::v1beta2::Metal3Reference;
-use crate::cluster::contract::{owners, pause};
-use crate::runtime::{Key, Reconcile, Slim, key, objects};
+use crate::cluster::contract::pause;
+use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
 
 /// Claims of a template that are written for at once.
 const AT_ONCE: usize = 16;

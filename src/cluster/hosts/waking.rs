@@ -9,7 +9,7 @@ use kube::{Resource, ResourceExt};
 use super::choose::{Capacity, HardwareView, HostView};
 use super::consumer::{Consumer, MachineKind};
 use crate::api::metal3::{BareMetalHost, HardwareData};
-use crate::cluster::contract::wake::on_change;
+use crate::runtime::wake::on_change;
 use crate::runtime::{Cache, Change, Key, Mention, Wakes, Watches, key};
 
 /// The hosts of a namespace, as those that a machine wants one of.

@@ -20,10 +20,10 @@ use super::waking::{claims, endpoint_of, has};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine};
-use crate::cluster::contract::changes::difference;
-use crate::cluster::contract::{owners, pause};
+use crate::cluster::contract::pause;
+use crate::runtime::changes::difference;
 use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
-use crate::runtime::{Cache, Reconcile, Slim, key, objects, run as run_controller};
+use crate::runtime::{Cache, Reconcile, Slim, key, objects, owners, run as run_controller};
 
 /// Whether all is there.
 const INFRASTRUCTURE: &str = "BaremetalInfrastructureReady";

@@ -10,9 +10,8 @@ use crate::api::cluster::v1beta2::{Cluster, Machine, Reference};
 use crate::api::cluster::{GROUP as CLUSTER_GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::GROUP;
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate};
-use crate::cluster::contract::{owners, wake};
 use crate::cluster::hosts::{self, MachineKind};
-use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key};
+use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key, owners, wake};
 
 /// Letters of the host of an endpoint: no name or address has more, and what does is nobody's.
 const HOST: usize = 253;

@@ -24,8 +24,8 @@ use super::plan::{Plan, Step, plan};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::ipam::metal3::{FINALIZER_POOL, IPPool};
-use crate::cluster::contract::{owners, pause};
-use crate::runtime::{Key, Reconcile, Slim, key, objects};
+use crate::cluster::contract::pause;
+use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
 
 /// Label that says whose provider it is.
 const LABEL_PROVIDER: &str = "cluster.x-k8s.io/provider";

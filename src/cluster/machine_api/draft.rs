@@ -13,9 +13,9 @@ use super::names::{
 };
 use crate::api::machine_api::{Machine, MachineStatus};
 use crate::api::metal3::{BareMetalHost, SecretReference};
-use crate::cluster::contract::changes::difference;
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
+use crate::runtime::changes::difference;
 use crate::runtime::conditions::{Truth, put, whole};
 use crate::runtime::objects;
 

@@ -23,8 +23,8 @@ use crate::ansible::Inventory;
 use crate::api::bpa::Provisioning;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::SECRET_TYPE;
-use crate::cluster::contract::owners;
 use crate::cluster::workload;
+use crate::runtime::owners;
 
 /// Type of Secrets with an SSH key, and its keys.
 const SSH_TYPE: &str = "kubernetes.io/ssh-auth";

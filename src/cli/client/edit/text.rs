@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::cli::client::table::harmless;
-use crate::cluster::contract::changes::difference;
+use crate::runtime::changes::difference;
 
 /// Metadata that only the server writes.
 const OF_SERVER: [&str; 8] = [

@@ -14,11 +14,10 @@ use super::status::is_control_plane;
 use super::{Keeper, Parts};
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
-use crate::cluster::contract::{changes, owners};
 use crate::cluster::core::kit::Fault;
 use crate::cluster::core::seen::Named;
 use crate::runtime::conditions::Verdict;
-use crate::runtime::{Key, objects};
+use crate::runtime::{Key, changes, objects, owners};
 
 /// What goes next, and is waited for.
 #[derive(Debug, PartialEq, Eq)]

@@ -17,10 +17,10 @@ use super::seen::Named;
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, Replicas};
-use crate::cluster::contract::changes::{change, write_status};
-use crate::cluster::contract::{fields, owners, pause};
+use crate::cluster::contract::{fields, pause};
+use crate::runtime::changes::{change, write_status};
 use crate::runtime::conditions::{self, Verdict};
-use crate::runtime::{Key, Reconcile, key, objects};
+use crate::runtime::{Key, Reconcile, key, objects, owners};
 
 /// Keeps Clusters.
 pub(super) struct Keeper(pub Kit);

@@ -6,9 +6,10 @@ use kube::ResourceExt;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, ClusterStatus, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{FailureDomain, Polarity, Replicas};
-use crate::cluster::contract::{owners, pause};
+use crate::cluster::contract::pause;
 use crate::cluster::core::seen::{Seen, mirrored};
 use crate::runtime::conditions::{self, Severity, Verdict};
+use crate::runtime::owners;
 
 /// Everything that the status is made of.
 pub(super) struct View<'a> {

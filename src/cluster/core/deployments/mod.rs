@@ -24,9 +24,9 @@ use crate::api::cluster::v1beta2::{
     Cluster, Machine, MachineDeployment, MachineSet, MachineSetSpec, MachineTemplateSpec,
 };
 use crate::api::cluster::{LABEL_CLUSTER, RolloutType};
-use crate::cluster::contract::changes::{change, delete, difference, write_status};
-use crate::cluster::contract::{owners, pause};
-use crate::runtime::{Reconcile, conditions, key, objects};
+use crate::cluster::contract::pause;
+use crate::runtime::changes::{change, delete, difference, write_status};
+use crate::runtime::{Reconcile, conditions, key, objects, owners};
 
 /// Keeps MachineDeployments.
 pub(super) struct Keeper(pub Kit);

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use super::rollout::Wish;
 use crate::api::cluster::DeploymentPhase;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
-use crate::cluster::contract::{owners, pause};
+use crate::cluster::contract::pause;
 use crate::runtime::conditions::{self, Severity, Verdict};
+use crate::runtime::owners;
 
 /// Everything that the status is made of.
 pub(super) struct View<'a> {

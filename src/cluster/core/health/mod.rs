@@ -20,12 +20,12 @@ use crate::api::cluster::v1beta2::{
     Cluster, Machine, MachineHealthCheck, MachineHealthCheckStatus, Reference, RemediationTemplate,
 };
 use crate::api::cluster::{DeprecatedStatus, LABEL_CLUSTER};
-use crate::cluster::contract::changes::{change, write_status};
 use crate::cluster::contract::template::{self, Clone as Made};
-use crate::cluster::contract::{ReferenceError, owners, pause};
+use crate::cluster::contract::{ReferenceError, pause};
 use crate::cluster::workload::Nodes;
+use crate::runtime::changes::{change, write_status};
 use crate::runtime::conditions::{self, Severity, Verdict};
-use crate::runtime::{Reconcile, key};
+use crate::runtime::{Reconcile, key, owners};
 
 /// Checks of a cluster; who comes after so many by name looks at no machine.
 const CHECKS: usize = 16;

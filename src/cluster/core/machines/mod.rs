@@ -26,11 +26,11 @@ use crate::api::cluster::keys::{
 };
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineStatus};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
-use crate::cluster::contract::changes::{change, write_status};
-use crate::cluster::contract::{fields, owners, pause};
+use crate::cluster::contract::{fields, pause};
 use crate::cluster::workload::{Workload, WorkloadError};
+use crate::runtime::changes::{change, write_status};
 use crate::runtime::conditions::{self, Verdict};
-use crate::runtime::{Reconcile, key, objects};
+use crate::runtime::{Reconcile, key, objects, owners};
 
 /// How much less often a machine that runs is looked at.
 const RUNNING: u32 = 4;

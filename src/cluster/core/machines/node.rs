@@ -14,7 +14,7 @@ use crate::api::cluster::keys::{
     TAINT_OUTDATED, TAINT_UNINITIALIZED,
 };
 use crate::api::cluster::v1beta2::Machine;
-use crate::cluster::contract::owners;
+use crate::runtime::owners;
 
 /// Whether a label of a machine is one for its node.
 pub(super) fn is_for_nodes(label: &str) -> bool {

@@ -11,11 +11,11 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{FINALIZER_MACHINE, LABEL_DEPLOYMENT, LABEL_SET, LABEL_TEMPLATE_HASH};
 use crate::api::cluster::v1beta2::{Machine, MachineSet, Reference};
 use crate::cluster::contract::template::{self, Clone as Made};
-use crate::cluster::contract::{ReferenceError, fresh, named_by, owners};
+use crate::cluster::contract::{ReferenceError, fresh, named_by};
 use crate::cluster::core::kit::Fault;
 use crate::cluster::core::seen::Named;
 use crate::cluster::core::template::{essence, in_place};
-use crate::runtime::conditions;
+use crate::runtime::{conditions, owners};
 
 /// Labels of a machine of the set.
 pub(super) fn labels(set: &MachineSet) -> BTreeMap<String, String> {

@@ -33,10 +33,10 @@ use super::template::{has, in_place, is_same, selector, selects};
 use crate::api::cluster::keys::FINALIZER_SET;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
-use crate::cluster::contract::changes::{change, delete, write_status};
-use crate::cluster::contract::{owners, pause};
+use crate::cluster::contract::pause;
+use crate::runtime::changes::{change, delete, write_status};
 use crate::runtime::conditions::{self, Verdict};
-use crate::runtime::{Reconcile, key, objects};
+use crate::runtime::{Reconcile, key, objects, owners};
 
 /// Who keeps labels, annotations and times of machines.
 const MANAGER: &str = "slipway-machineset";

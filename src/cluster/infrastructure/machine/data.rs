@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use crate::api::infrastructure::GROUP;
 use crate::api::infrastructure::v1beta2::{Metal3Machine, Metal3Reference};
 use crate::api::metal3::SecretReference;
-use crate::cluster::contract::owners;
 use crate::cluster::infrastructure::names::{API_VERSION, FINALIZER_MACHINE};
-use crate::runtime::objects;
+use crate::runtime::{objects, owners};
 
 /// Letters of a name that is taken over.
 const NAME: usize = 253;

@@ -7,11 +7,11 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Machine, Metal3MachineStatus};
-use crate::cluster::contract::changes::difference;
 use crate::cluster::contract::pause;
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
 use crate::cluster::infrastructure::names::FINALIZER_MACHINE;
+use crate::runtime::changes::difference;
 use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
 use crate::runtime::objects;
 

@@ -48,11 +48,11 @@ use crate::api::cluster::AddressType;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate, Metal3Reference};
 use crate::api::metal3::{BareMetalHost, ProvisioningState, SecretReference};
-use crate::cluster::contract::{owners, pause};
+use crate::cluster::contract::pause;
 use crate::cluster::hosts::{Hosts, MachineId, MachineKind, TakeError, Taker, addresses, change, patches};
 use crate::cluster::workload::Workloads;
 use crate::runtime::conditions::{Severity, Verdict};
-use crate::runtime::{Cache, Note, Reconcile, events, run as run_controller};
+use crate::runtime::{Cache, Note, Reconcile, events, owners, run as run_controller};
 
 /// After an error.
 const RETRY: Duration = Duration::from_secs(2);

@@ -8,8 +8,9 @@ use kube::{Client, ResourceExt};
 use crate::api::cluster::keys::{ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND, LABEL_CONTROL_PLANE};
 use crate::api::cluster::v1beta2::{Machine, Reference};
 use crate::api::infrastructure::v1beta2::{Metal3Machine, Metal3MachineTemplate};
-use crate::cluster::contract::{Objects, owners};
+use crate::cluster::contract::Objects;
 use crate::cluster::infrastructure::names::{CONTROL_PLANE_GROUP, MACHINE_TEMPLATE_KIND};
+use crate::runtime::owners;
 
 /// The template, if it is still there.
 ///

@@ -6,9 +6,9 @@ use crate::api::cluster::keys::{LABEL_CONTROL_PLANE, LABEL_DEPLOYMENT};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 use crate::api::metal3::SecretReference;
-use crate::cluster::contract::owners;
 use crate::cluster::infrastructure::names::CONTROL_PLANE_GROUP;
 use crate::runtime::conditions::{self, Severity, Verdict};
+use crate::runtime::owners;
 
 /// Letters of a label's value, at most.
 const LABEL_MOST: usize = 63;

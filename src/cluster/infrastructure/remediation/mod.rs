@@ -26,13 +26,13 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::remediation::v1beta2::{Metal3Remediation, Metal3RemediationStatus};
 use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::metal3::BareMetalHost;
-use crate::cluster::contract::{owners, pause};
+use crate::cluster::contract::pause;
 use crate::cluster::hosts::names::{ANNOTATION_HOST, ANNOTATION_UNHEALTHY};
 use crate::cluster::hosts::{MachineId, MachineKind};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::log::named;
 use crate::runtime::conditions::{Severity, Verdict, older, set, set_old, whole};
-use crate::runtime::{Cache, Note, Reconcile, Slim, events, objects, run as run_controller};
+use crate::runtime::{Cache, Note, Reconcile, Slim, events, objects, owners, run as run_controller};
 
 /// After an error.
 const RETRY: Duration = Duration::from_secs(5);

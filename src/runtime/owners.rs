@@ -1,4 +1,4 @@
-//! Owner references, as the contract wants them. Pure.
+//! Owner references. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};

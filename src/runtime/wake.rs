@@ -6,8 +6,9 @@ use std::fmt::Debug;
 use kube::Resource;
 use serde::de::DeserializeOwned;
 
+use super::cache::Wakes;
 use super::owners;
-use crate::runtime::{Change, Key, Wakes, Watches, key};
+use super::watches::{Change, Key, Watches, key};
 
 /// Has those looked at whom an object of kind `K` concerns, whenever it changes, and when it goes those whom it concerned last.
 pub fn on<K>(watches: &mut Watches, wakes: Wakes, concerned: impl Fn(&K) -> Vec<Key> + Send + 'static)
