@@ -18,6 +18,7 @@ use tracing::{debug, error, warn};
 
 use self::meters::ControllerMeters;
 use super::cache::Cache;
+use super::conflict::Conflict;
 use super::ending::to_its_end;
 use super::shares::Shares;
 use super::watches::{Key, key};
@@ -38,8 +39,8 @@ const BEGUN: u16 = 1024;
 pub trait Reconcile: Send + Sync + 'static {
     /// What it is handed of the object. It reads the object anew before it decides.
     type Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
-    /// Why it could not go on; it is tried again.
-    type Error: Error + Send + 'static;
+    /// Why it could not go on; it is tried again. A conflict is no fault, and nobody is warned of it.
+    type Error: Error + Conflict + Send + 'static;
 
     /// Its name in metrics.
     const NAME: &'static str;
@@ -64,12 +65,6 @@ pub trait Reconcile: Send + Sync + 'static {
     /// How long until it is tried again after an error; after further ones of the same object twice as long each time, up to a
     /// minute.
     fn retry_after(&self) -> Duration;
-
-    /// Whether an error is no fault, only another's write in between.
-    fn is_conflict(error: &Self::Error) -> bool {
-        let _ = error;
-        false
-    }
 
     /// What is done when an object that was to be looked at is gone.
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {
@@ -168,7 +163,7 @@ impl<R: Reconcile> Careful<R> {
         let outcome = self.look(key, object).await;
         let result = match &outcome {
             Ok(_) => "success",
-            Err(Fault::Own(error)) if R::is_conflict(error) => "requeue",
+            Err(Fault::Own(error)) if error.is_conflict() => "requeue",
             Err(_) => "error",
         };
         self.meters.ended(result, began.elapsed());
@@ -197,7 +192,7 @@ impl<R: Reconcile> Careful<R> {
         let (kind, first) = (R::Object::kind(&()), self.reconciler.retry_after());
         let (namespace, name) = (failed.namespace().unwrap_or_default(), failed.name_any());
         let (host, object) = labels::<R>(&namespace, &name);
-        if matches!(error, Fault::Own(error) if R::is_conflict(error)) {
+        if matches!(error, Fault::Own(error) if error.is_conflict()) {
             debug!(%kind, host, object, "somebody else wrote the object in between: trying again");
             return Action::requeue(first);
         }

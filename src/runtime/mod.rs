@@ -17,6 +17,7 @@
 mod cache;
 pub mod changes;
 pub mod conditions;
+mod conflict;
 mod controller;
 mod ending;
 pub mod events;
@@ -34,6 +35,7 @@ pub mod wake;
 mod watches;
 
 pub use cache::{Cache, Wakes};
+pub use conflict::Conflict;
 pub use controller::{Reconcile, register, run};
 pub use events::Note;
 pub use grouped::{Grouped, Mention};

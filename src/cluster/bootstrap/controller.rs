@@ -26,7 +26,7 @@ use crate::cluster::certificates::{self, CertificateError, Certificates, Place, 
 use crate::cluster::contract::{Objects, pause};
 use crate::cluster::workload::Workloads;
 use crate::runtime::throttle::{MessageThrottle, again};
-use crate::runtime::{Reconcile, Slim, conditions, key, owners};
+use crate::runtime::{Conflict, Reconcile, Slim, conditions, key, owners};
 
 /// How often things are looked at that change unseen.
 #[derive(Clone, Copy, Debug)]
@@ -106,10 +106,6 @@ impl Reconcile for Keeper {
 
     fn retry_after(&self) -> Duration {
         self.times.pause.min(Duration::from_secs(2))
-    }
-
-    fn is_conflict(error: &Fault) -> bool {
-        error.is_conflict()
     }
 
     async fn reconcile(&self, known: Arc<Slim<KubeadmConfig>>) -> Result<Action, Fault> {

@@ -5,6 +5,7 @@ use super::token::TokenError;
 use crate::cluster::certificates::CertificateError;
 use crate::cluster::contract::ReferenceError;
 use crate::cluster::workload::{WorkloadError, said};
+use crate::runtime::Conflict;
 
 /// Why something could not be done; it is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -45,14 +46,13 @@ impl Fault {
     pub fn spec(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Spec { field: field.into(), why: why.into() }
     }
+}
 
-    /// Whether it is only that somebody else wrote in between.
-    pub fn is_conflict(&self) -> bool {
+impl Conflict for Fault {
+    fn is_conflict(&self) -> bool {
         match self {
-            Self::Api(kube::Error::Api(error)) => error.is_conflict(),
-            Self::Certificate(CertificateError::Api(kube::Error::Api(error))) => {
-                error.is_conflict() || error.is_already_exists()
-            }
+            Self::Api(error) => error.is_conflict(),
+            Self::Certificate(error) => error.is_conflict(),
             Self::Reference(error) => error.is_conflict(),
             _ => false,
         }

@@ -21,7 +21,7 @@ use super::secrets::{self, CertificateError, Place};
 use crate::api::bootstrap::v1beta2::ClusterConfiguration;
 use crate::api::cluster::v1beta2::{Cluster, Reference};
 use crate::cluster::contract::{Found, Objects, ReferenceError, fields, pause};
-use crate::runtime::{Note, Reconcile, Slim, events, key, owners};
+use crate::runtime::{Conflict, Note, Reconcile, Slim, events, key, owners};
 
 /// Who tells events.
 const COMPONENT: &str = "slipway-certificates";
@@ -41,6 +41,15 @@ pub(super) enum Fault {
     /// The control plane cannot be had.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
+}
+
+impl Conflict for Fault {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Certificate(error) => error.is_conflict(),
+            Self::Reference(error) => error.is_conflict(),
+        }
+    }
 }
 
 impl From<kube::Error> for Fault {
@@ -68,16 +77,6 @@ impl Reconcile for Keeper {
 
     fn retry_after(&self) -> Duration {
         self.pause.min(Duration::from_secs(5))
-    }
-
-    fn is_conflict(fault: &Fault) -> bool {
-        match fault {
-            Fault::Certificate(CertificateError::Api(kube::Error::Api(error))) => {
-                error.is_conflict() || error.is_already_exists()
-            }
-            Fault::Certificate(_) => false,
-            Fault::Reference(error) => error.is_conflict(),
-        }
     }
 
     async fn reconcile(&self, known: Arc<Slim<Cluster>>) -> Result<Action, Fault> {

@@ -15,6 +15,7 @@ use super::pair::{self, Pair, Purpose, Wish};
 use crate::api::bootstrap::v1beta2::ClusterConfiguration;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::SECRET_TYPE;
+use crate::runtime::Conflict;
 
 /// Key of a certificate in its Secret.
 const CERTIFICATE: &str = "tls.crt";
@@ -48,6 +49,16 @@ pub enum CertificateError {
         /// Why.
         why: String,
     },
+}
+
+impl Conflict for CertificateError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            // Somebody else made it in between, or wrote it.
+            Self::Api(kube::Error::Api(status)) => status.is_conflict() || status.is_already_exists(),
+            Self::Api(_) | Self::Missing(_) | Self::Bad { .. } | Self::Unmade { .. } => false,
+        }
+    }
 }
 
 impl CertificateError {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::size::is_too_large;
 use crate::api::cluster::v1beta2::Reference;
 use crate::apiserver::subdomain;
-use crate::runtime::owners;
+use crate::runtime::{Conflict, owners};
 
 /// What the groups end with in which references are followed.
 const GROUPS: &str = ".cluster.x-k8s.io";
@@ -71,10 +71,12 @@ pub enum ReferenceError {
     },
 }
 
-impl ReferenceError {
-    /// Whether it is only that somebody else wrote in between.
-    pub fn is_conflict(&self) -> bool {
-        matches!(self, Self::Api(kube::Error::Api(error)) if error.is_conflict())
+impl Conflict for ReferenceError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            Self::Group { .. } | Self::Kind { .. } | Self::Large { .. } | Self::Taken { .. } => false,
+        }
     }
 }
 

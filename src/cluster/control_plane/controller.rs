@@ -30,7 +30,7 @@ use crate::cluster::workload::{Workload, Workloads};
 use crate::runtime::changes::{change, write_status};
 use crate::runtime::conditions::{self, Truth, Verdict};
 use crate::runtime::throttle::{MessageThrottle, again};
-use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
+use crate::runtime::{Conflict, Key, Reconcile, Slim, key, objects, owners};
 
 /// When something was done.
 pub(super) const SOON: Duration = Duration::from_secs(1);
@@ -92,10 +92,6 @@ impl Reconcile for Keeper {
 
     fn retry_after(&self) -> Duration {
         self.times.pause.min(Duration::from_secs(5))
-    }
-
-    fn is_conflict(error: &Fault) -> bool {
-        error.is_conflict()
     }
 
     async fn reconcile(&self, known: Arc<Slim<KubeadmControlPlane>>) -> Result<Action, Fault> {

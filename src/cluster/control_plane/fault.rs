@@ -2,6 +2,7 @@
 
 use crate::cluster::contract::ReferenceError;
 use crate::cluster::workload::said;
+use crate::runtime::Conflict;
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -17,13 +18,12 @@ pub(super) enum Fault {
     Inside(String),
 }
 
-impl Fault {
-    /// Whether it is only that somebody else wrote in between.
-    pub(super) fn is_conflict(&self) -> bool {
+impl Conflict for Fault {
+    fn is_conflict(&self) -> bool {
         match self {
-            Self::Api(kube::Error::Api(error)) => error.is_conflict(),
+            Self::Api(error) => error.is_conflict(),
             Self::Reference(error) => error.is_conflict(),
-            _ => false,
+            Self::Inside(_) => false,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::api::cluster::v1beta2::{
 };
 use crate::cluster::contract::{Objects, ReferenceError};
 use crate::cluster::workload::{WorkloadError, Workloads, said};
-use crate::runtime::{Cache, Key, Mention, Note, Watches, events, objects, owners};
+use crate::runtime::{Cache, Conflict, Key, Mention, Note, Watches, events, objects, owners};
 
 /// Who tells events.
 const COMPONENT: &str = "slipway-cluster";
@@ -42,13 +42,12 @@ pub(super) enum Fault {
     Workload(#[from] WorkloadError),
 }
 
-impl Fault {
-    /// Whether it is only that somebody else wrote in between.
-    pub(super) fn is_conflict(&self) -> bool {
+impl Conflict for Fault {
+    fn is_conflict(&self) -> bool {
         match self {
-            Self::Api(kube::Error::Api(error)) => error.is_conflict(),
+            Self::Api(error) => error.is_conflict(),
             Self::Reference(error) => error.is_conflict(),
-            _ => false,
+            Self::Workload(_) => false,
         }
     }
 }

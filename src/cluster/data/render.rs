@@ -13,7 +13,7 @@ use super::addresses;
 use super::index::{Index, template_of};
 use super::machine::{Facts, Machine, RenderError};
 use super::secrets::{Document, There, look, store, yaml};
-use super::templates::{MESSAGE_MAX, RETRY, is_conflict};
+use super::templates::{MESSAGE_MAX, RETRY};
 use super::{meta_data, network_data, pools};
 use crate::api::cluster::v1beta2::{self, Cluster};
 use crate::api::cluster::{self, LABEL_CLUSTER};
@@ -87,10 +87,6 @@ impl Reconcile for Rendering {
 
     fn retry_after(&self) -> Duration {
         RETRY
-    }
-
-    fn is_conflict(error: &kube::Error) -> bool {
-        is_conflict(error)
     }
 
     async fn reconcile(&self, data: Arc<Slim<Metal3Data>>) -> Result<Action, kube::Error> {

@@ -7,7 +7,7 @@ use kube::runtime::controller::Action;
 use kube::{Api, Client};
 
 use super::index::{self, Index, template_of};
-use super::templates::{RETRY, Writer, is_conflict};
+use super::templates::{RETRY, Writer};
 use crate::api::infrastructure::data::v1beta2::{Metal3DataClaim, Metal3DataTemplate};
 use crate::runtime::{Reconcile, Slim, key};
 
@@ -33,10 +33,6 @@ impl Reconcile for Strays {
 
     fn retry_after(&self) -> Duration {
         RETRY
-    }
-
-    fn is_conflict(error: &kube::Error) -> bool {
-        is_conflict(error)
     }
 
     async fn reconcile(&self, claim: Arc<Slim<Metal3DataClaim>>) -> Result<Action, kube::Error> {

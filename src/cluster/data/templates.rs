@@ -35,11 +35,6 @@ pub(super) const MESSAGE_MAX: usize = 512;
 /// How soon it is tried again after an error.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// Whether an error is no fault, only another's write in between.
-pub(super) fn is_conflict(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(error) if error.is_conflict())
-}
-
 /// Gives indexes.
 pub(super) struct Templates {
     /// The API.
@@ -60,10 +55,6 @@ impl Reconcile for Templates {
 
     fn retry_after(&self) -> Duration {
         RETRY
-    }
-
-    fn is_conflict(error: &kube::Error) -> bool {
-        is_conflict(error)
     }
 
     async fn reconcile(&self, template: Arc<Slim<Metal3DataTemplate>>) -> Result<Action, kube::Error> {

@@ -11,6 +11,7 @@ use super::consumer::MachineId;
 use super::patches;
 use crate::api::metal3::BareMetalHost;
 use crate::log::named;
+use crate::runtime::Conflict;
 
 /// A machine that takes a host.
 pub trait Taker: Send {
@@ -55,6 +56,15 @@ pub enum TakeError {
     /// Something is not any more what it was when it was chosen.
     #[error("the host that was chosen is another's meanwhile")]
     Meanwhile,
+}
+
+impl Conflict for TakeError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            Self::Meanwhile => true,
+        }
+    }
 }
 
 impl Hosts {

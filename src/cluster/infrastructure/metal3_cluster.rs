@@ -305,10 +305,6 @@ impl Reconcile for Clusters {
         RETRY
     }
 
-    fn is_conflict(error: &kube::Error) -> bool {
-        matches!(error, kube::Error::Api(error) if error.is_conflict())
-    }
-
     async fn reconcile(&self, object: Arc<Slim<Metal3Cluster>>) -> Result<Action, kube::Error> {
         let api = Api::<Metal3Cluster>::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
         match api.get_opt(&object.name_any()).await? {

@@ -64,10 +64,6 @@ impl Reconcile for Pools {
         RETRY
     }
 
-    fn is_conflict(error: &kube::Error) -> bool {
-        matches!(error, kube::Error::Api(error) if error.is_conflict())
-    }
-
     async fn reconcile(&self, pool: Arc<Slim<IPPool>>) -> Result<Action, kube::Error> {
         let place = key(pool.as_ref());
         let pools = Api::<IPPool>::namespaced(self.client.clone(), &place.0);

@@ -47,10 +47,6 @@ impl<K: Kinds> Reconcile for Strays<K> {
         Duration::from_secs(1)
     }
 
-    fn is_conflict(error: &kube::Error) -> bool {
-        matches!(error, kube::Error::Api(error) if error.is_conflict())
-    }
-
     async fn reconcile(&self, claim: Arc<Slim<K::Claim>>) -> Result<Action, kube::Error> {
         let (namespace, name) = key(claim.as_ref());
         let claims = Api::<K::Claim>::namespaced(self.client.clone(), &namespace);

@@ -285,14 +285,6 @@ impl Reconcile for HostClaims {
         RETRY
     }
 
-    fn is_conflict(error: &TakeError) -> bool {
-        match error {
-            TakeError::Meanwhile => true,
-            TakeError::Api(kube::Error::Api(error)) => error.is_conflict(),
-            TakeError::Api(_) => false,
-        }
-    }
-
     async fn reconcile(&self, machine: Arc<ClaimView>) -> Result<Action, TakeError> {
         let api = Api::<Machine>::namespaced(self.client.clone(), &machine.namespace().unwrap_or_default());
         match api.get_opt(&machine.name_any()).await? {

@@ -44,7 +44,7 @@ use crate::host::{COMPONENT, label};
 use crate::image::identity;
 use crate::live::Live;
 use crate::log::named;
-use crate::runtime::{Note, Reconcile, events, run as run_controller};
+use crate::runtime::{Conflict, Note, Reconcile, events, run as run_controller};
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
 const MAX_TURNS: usize = 24;
@@ -98,6 +98,15 @@ pub enum ReconcileError {
     /// The state machine did not come to rest.
     #[error("no rest after {MAX_TURNS} turns in state {0:?}")]
     Restless(ProvisioningState),
+}
+
+impl Conflict for ReconcileError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            Self::Restless(_) => false,
+        }
+    }
 }
 
 /// Reconciliations at once: looks ([`reconcile_slots::AT_ONCE`]), most of whose time is a BMC's, and some that only find that their
@@ -207,10 +216,6 @@ impl Reconcile for Reconciler {
         self.context.metrics.reconciled(&namespace, &name);
         let outcome = self.context.metrics.effort().of(self.look_after(&namespace, &name)).await;
         outcome.inspect_err(|_| self.context.metrics.failed())
-    }
-
-    fn is_conflict(error: &ReconcileError) -> bool {
-        matches!(error, ReconcileError::Api(kube::Error::Api(error)) if error.is_conflict())
     }
 
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {

@@ -34,7 +34,7 @@ use crate::api::metal3::{BareMetalHost, Image};
 use crate::cluster::workload::Workloads;
 use crate::kubespray::runs::RunsError;
 use crate::log::named;
-use crate::runtime::{Key, Note, Reconcile, Slim, events, key, objects};
+use crate::runtime::{Conflict, Key, Note, Reconcile, Slim, events, key, objects};
 
 /// Holds a Provisioning until its hosts are let go.
 const FINALIZER: &str = "provisioning.bpa.akraino.org";
@@ -76,6 +76,17 @@ pub enum LookError {
     /// Its run cannot be begun, seen or ended.
     #[error(transparent)]
     Runs(#[from] RunsError),
+}
+
+impl Conflict for LookError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Meanwhile => true,
+            Self::Api(error) => error.is_conflict(),
+            Self::Made(error) => error.is_conflict(),
+            Self::Refused { .. } | Self::Runs(_) => false,
+        }
+    }
 }
 
 /// Looks at Provisionings.
@@ -485,15 +496,6 @@ impl Reconcile for Provisionings {
 
     fn retry_after(&self) -> Duration {
         RETRY
-    }
-
-    fn is_conflict(error: &Self::Error) -> bool {
-        match error {
-            LookError::Meanwhile => true,
-            LookError::Api(kube::Error::Api(error)) => error.is_conflict(),
-            LookError::Made(MadeError::Api(kube::Error::Api(error))) => error.is_conflict(),
-            LookError::Api(_) | LookError::Refused { .. } | LookError::Made(_) | LookError::Runs(_) => false,
-        }
     }
 
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {

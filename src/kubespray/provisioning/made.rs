@@ -24,7 +24,7 @@ use crate::api::bpa::Provisioning;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::SECRET_TYPE;
 use crate::cluster::workload;
-use crate::runtime::owners;
+use crate::runtime::{Conflict, owners};
 
 /// Type of Secrets with an SSH key, and its keys.
 const SSH_TYPE: &str = "kubernetes.io/ssh-auth";
@@ -64,6 +64,15 @@ pub enum MadeError {
     /// No randomness.
     #[error(transparent)]
     Key(#[from] NoKey),
+}
+
+impl Conflict for MadeError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            Self::Foreign { .. } | Self::Spoilt { .. } | Self::Key(_) => false,
+        }
+    }
 }
 
 /// Name of the Secret with the SSH key.

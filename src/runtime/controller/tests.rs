@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::client::Body;
+use kube::core::Status;
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -24,7 +25,7 @@ struct Faulty(watch::Sender<HashMap<String, u32>>);
 
 impl Reconcile for Faulty {
     type Object = ConfigMap;
-    type Error = Infallible;
+    type Error = kube::Error;
 
     const NAME: &'static str = "faulty";
     const AT_ONCE: u16 = 1;
@@ -34,12 +35,13 @@ impl Reconcile for Faulty {
         Duration::from_millis(10)
     }
 
-    async fn reconcile(&self, object: Arc<ConfigMap>) -> Result<Action, Infallible> {
+    async fn reconcile(&self, object: Arc<ConfigMap>) -> Result<Action, kube::Error> {
         let name = object.name_any();
         self.0.send_modify(|seen| *seen.entry(name.clone()).or_default() += 1);
         match name.as_str() {
             "panics" => panic!("{name}"),
             "hangs" => std::future::pending().await,
+            "conflicts" => Err(kube::Error::Api(Status::failure("", "Conflict").with_code(409).boxed())),
             _ => Ok(Action::requeue(Duration::from_millis(10))),
         }
     }
@@ -52,7 +54,7 @@ async fn an_object_that_panics_or_hangs_costs_itself_alone() {
         if request.uri().query().unwrap_or_default().contains("watch=") {
             std::future::pending::<()>().await;
         }
-        let items = ["panics", "hangs", "well"].map(object);
+        let items = ["panics", "hangs", "conflicts", "well"].map(object);
         let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items});
         Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
     });
@@ -62,20 +64,23 @@ async fn an_object_that_panics_or_hangs_costs_itself_alone() {
     let (tell, mut seen) = watch::channel(HashMap::new());
     let stop = shutdown.clone();
     let run = tokio::spawn(async move { run(Arc::new(Faulty(tell)), &cache, stream::pending(), stop).await });
-    let often = |seen: &HashMap<String, u32>| seen.len() == 3 && seen.values().all(|times| *times >= 3);
+    let often = |seen: &HashMap<String, u32>| seen.len() == 4 && seen.values().all(|times| *times >= 3);
     let all = tokio::time::timeout(Duration::from_secs(60), seen.wait_for(often)).await;
     all.expect("all were looked at again and again").expect("it runs");
     let shown = crate::metrics::shown(register);
     for (series, least) in [
         ("controller_runtime_reconcile_total{controller=\"faulty\",result=\"error\"}", 4),
         ("controller_runtime_reconcile_total{controller=\"faulty\",result=\"success\"}", 2),
-        ("controller_runtime_reconcile_time_seconds_count{controller=\"faulty\"}", 6),
+        ("controller_runtime_reconcile_total{controller=\"faulty\",result=\"requeue\"}", 2),
+        ("controller_runtime_reconcile_time_seconds_count{controller=\"faulty\"}", 8),
         ("slipway_controller_failing_objects{controller=\"faulty\"}", 2),
     ] {
         let value =
             shown.lines().find_map(|line| line.strip_prefix(series)).map_or(0, |value| value.trim().parse().unwrap());
         assert!(value >= least, "{series}: {value}");
     }
+    // Who is in conflict with another does not fail.
+    assert!(shown.contains("slipway_controller_failing_objects{controller=\"faulty\"} 2\n"), "{shown}");
     shutdown.cancel();
     run.await.expect("it ended");
 }

@@ -60,10 +60,6 @@ impl Reconcile for Keeper {
         self.0.pause
     }
 
-    fn is_conflict(error: &Fault) -> bool {
-        error.is_conflict()
-    }
-
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {
         self.0.workloads.forget(namespace, name);
     }

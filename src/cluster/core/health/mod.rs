@@ -57,10 +57,6 @@ impl Reconcile for Keeper {
         self.0.pause
     }
 
-    fn is_conflict(error: &Fault) -> bool {
-        error.is_conflict()
-    }
-
     async fn reconcile(&self, known: Arc<MachineHealthCheck>) -> Result<Action, Fault> {
         let Self(kit) = self;
         let (namespace, name) = key(known.as_ref());

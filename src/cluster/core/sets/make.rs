@@ -15,7 +15,7 @@ use crate::cluster::contract::{ReferenceError, fresh, named_by};
 use crate::cluster::core::kit::Fault;
 use crate::cluster::core::seen::Named;
 use crate::cluster::core::template::{essence, in_place};
-use crate::runtime::{conditions, owners};
+use crate::runtime::{Conflict, conditions, owners};
 
 /// Labels of a machine of the set.
 pub(super) fn labels(set: &MachineSet) -> BTreeMap<String, String> {

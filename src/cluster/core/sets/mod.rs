@@ -74,10 +74,6 @@ impl Reconcile for Keeper {
         self.kit.pause
     }
 
-    fn is_conflict(error: &Fault) -> bool {
-        error.is_conflict()
-    }
-
     async fn reconcile(&self, known: Arc<MachineSet>) -> Result<Action, Fault> {
         let Self { kit, .. } = self;
         let (namespace, name) = key(known.as_ref());

@@ -52,7 +52,7 @@ use crate::cluster::contract::pause;
 use crate::cluster::hosts::{Hosts, MachineId, MachineKind, TakeError, Taker, addresses, change, patches};
 use crate::cluster::workload::Workloads;
 use crate::runtime::conditions::{Severity, Verdict};
-use crate::runtime::{Cache, Note, Reconcile, events, owners, run as run_controller};
+use crate::runtime::{Cache, Conflict, Note, Reconcile, events, owners, run as run_controller};
 
 /// After an error.
 const RETRY: Duration = Duration::from_secs(2);
@@ -80,6 +80,15 @@ pub enum Error {
     /// Something is not any more what it was when it was chosen.
     #[error("the host that was chosen is another's meanwhile")]
     Meanwhile,
+}
+
+impl Conflict for Error {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            Self::Meanwhile => true,
+        }
+    }
 }
 
 impl From<TakeError> for Error {
@@ -437,14 +446,6 @@ impl Reconcile for Machines {
 
     fn retry_after(&self) -> Duration {
         RETRY
-    }
-
-    fn is_conflict(error: &Error) -> bool {
-        match error {
-            Error::Meanwhile => true,
-            Error::Api(kube::Error::Api(error)) => error.is_conflict(),
-            Error::Api(_) => false,
-        }
     }
 
     async fn reconcile(&self, machine: Arc<MachineView>) -> Result<Action, Error> {

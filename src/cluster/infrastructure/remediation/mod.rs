@@ -32,7 +32,7 @@ use crate::cluster::hosts::{MachineId, MachineKind};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::log::named;
 use crate::runtime::conditions::{Severity, Verdict, older, set, set_old, whole};
-use crate::runtime::{Cache, Note, Reconcile, Slim, events, objects, owners, run as run_controller};
+use crate::runtime::{Cache, Conflict, Note, Reconcile, Slim, events, objects, owners, run as run_controller};
 
 /// After an error.
 const RETRY: Duration = Duration::from_secs(5);
@@ -57,6 +57,16 @@ pub enum Error {
     /// The machine's cluster.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+}
+
+impl Conflict for Error {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            // Of the machine's own cluster, whose nodes are looked at again.
+            Self::Workload(_) => false,
+        }
+    }
 }
 
 /// What a remediation is about.
@@ -315,10 +325,6 @@ impl Reconcile for Remediations {
 
     fn retry_after(&self) -> Duration {
         RETRY
-    }
-
-    fn is_conflict(error: &Error) -> bool {
-        matches!(error, Error::Api(kube::Error::Api(error)) if error.is_conflict())
     }
 
     async fn reconcile(&self, remediation: Arc<Slim<Metal3Remediation>>) -> Result<Action, Error> {

@@ -376,10 +376,6 @@ impl Reconcile for Softwares {
     fn retry_after(&self) -> Duration {
         RETRY
     }
-
-    fn is_conflict(error: &Self::Error) -> bool {
-        Provisionings::is_conflict(error)
-    }
 }
 
 #[cfg(test)]
