@@ -6,10 +6,57 @@ use axum::response::{IntoResponse, Response};
 use tracing::warn;
 
 use crate::protocol::Refusal;
+use crate::runtime::Conflict;
 
 /// Why a call was refused: status, and words for the node's console.
 #[derive(Debug)]
 pub(super) struct Refused(pub StatusCode, pub String);
+
+impl Refused {
+    /// Others wrote what was to be written, whenever it was tried.
+    pub fn crowded() -> Self {
+        Self(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into())
+    }
+}
+
+/// Why a try to write what an agent brings about came to nothing.
+#[derive(Debug)]
+pub(super) enum Unwritten {
+    /// What the API says.
+    Api(kube::Error),
+    /// It is not to be written.
+    Refused(Refused),
+}
+
+impl Conflict for Unwritten {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            Self::Refused(_) => false,
+        }
+    }
+}
+
+impl From<kube::Error> for Unwritten {
+    fn from(error: kube::Error) -> Self {
+        Self::Api(error)
+    }
+}
+
+impl From<Refused> for Unwritten {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<Unwritten> for Refused {
+    fn from(error: Unwritten) -> Self {
+        match error {
+            Unwritten::Api(error) => error.into(),
+            Unwritten::Refused(refused) => refused,
+        }
+    }
+}
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {

@@ -1,4 +1,5 @@
-//! What is written of an object: only what is other than before.
+//! What is written of an object: only what is other than before, and only of the version at hand, so that another's write in between
+//! is a conflict and not lost. [`retry`] is for writes that are not decided anew then.
 
 use std::fmt::Debug;
 
@@ -7,6 +8,11 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+
+use super::conflict::Conflict;
+
+/// Tries of a write that collides with others.
+const TRIES: usize = 8;
 
 /// What makes `new` of `old`, as a merge patch; `None` when they are alike. Lists are replaced whole.
 pub fn difference(old: &Value, new: &Value) -> Option<Value> {
@@ -25,27 +31,39 @@ pub fn difference(old: &Value, new: &Value) -> Option<Value> {
     Some(patch.into())
 }
 
-/// Writes the status of the object at hand, if it is other than before.
+/// Writes the status of the object at hand, if it is other than before; the object as it is stored then, if it was written.
 ///
 /// # Errors
 ///
 /// What the API says; a conflict when somebody wrote it in between. One that is gone is well.
-pub async fn write_status<K, S>(api: &Api<K>, object: &K, old: Option<&S>, new: &S) -> Result<(), kube::Error>
+pub async fn write_status<K, S>(api: &Api<K>, object: &K, old: Option<&S>, new: &S) -> Result<Option<K>, kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
     S: Serialize + PartialEq,
 {
     // Mostly it is, and a controller says so of thousands of objects in a look.
     if old == Some(new) {
-        return Ok(());
+        return Ok(None);
     }
     let value = |status: &S| serde_json::to_value(status).map_err(kube::Error::SerdeError);
     let old = old.map_or_else(|| Ok(json!({})), value)?;
-    let Some(status) = difference(&old, &value(new)?) else { return Ok(()) };
+    let Some(status) = difference(&old, &value(new)?) else { return Ok(None) };
+    change_status(api, object, status).await
+}
+
+/// Changes the status of the object at hand by a merge patch; `None` when the object is gone.
+///
+/// # Errors
+///
+/// What the API says; a conflict when somebody wrote it in between.
+pub async fn change_status<K>(api: &Api<K>, object: &K, status: Value) -> Result<Option<K>, kube::Error>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
     let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "status": status });
     match api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-        written => written.map(drop),
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(None),
+        written => written.map(Some),
     }
 }
 
@@ -60,6 +78,26 @@ where
 {
     patch["metadata"]["resourceVersion"] = json!(object.resource_version());
     api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// Does what reads an object and writes it, and does so again as long as somebody else wrote it in between; `None` when that was so
+/// eight times in a row.
+///
+/// # Errors
+///
+/// What it fails with otherwise.
+pub async fn retry<T, E, F>(mut attempt: impl FnMut() -> F) -> Result<Option<T>, E>
+where
+    E: Conflict,
+    F: Future<Output = Result<T, E>>,
+{
+    for _ in 0..TRIES {
+        match attempt().await {
+            Err(error) if error.is_conflict() => {}
+            done => return done.map(Some),
+        }
+    }
+    Ok(None)
 }
 
 /// Deletes the object at hand, and no other of its name. One that goes already, or is gone, is well.
@@ -83,7 +121,32 @@ where
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_write_is_tried_again_while_others_write_but_not_for_ever() {
+        let refused = |reason: &str, code| kube::Error::Api(Status::failure("", reason).with_code(code).boxed());
+        for (conflicts, wanted, tries) in
+            [(0, Some(()), 1), (1, Some(()), 2), (TRIES - 1, Some(()), TRIES), (TRIES, None, TRIES)]
+        {
+            let mut tried = 0;
+            let done = retry(|| {
+                tried += 1;
+                std::future::ready(if tried <= conflicts { Err(refused("Conflict", 409)) } else { Ok(()) })
+            });
+            assert_eq!(done.await.unwrap(), wanted, "{conflicts}");
+            assert_eq!(tried, tries, "{conflicts}");
+        }
+        let mut tried = 0;
+        let failed = retry(|| {
+            tried += 1;
+            std::future::ready(Err::<(), _>(refused("Forbidden", 403)))
+        });
+        assert!(failed.await.is_err());
+        assert_eq!(tried, 1, "another error will not pass");
+    }
 
     #[test]
     fn a_difference_is_what_makes_the_new_of_the_old() {

@@ -20,7 +20,7 @@ use crate::api::infrastructure::data::v1beta2::{
 use crate::api::infrastructure::data::{FINALIZER_CLAIM, FINALIZER_TEMPLATE};
 use crate::api::infrastructure::v1beta2::Metal3Reference;
 use crate::cluster::contract::pause;
-use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
+use crate::runtime::{Key, Reconcile, Slim, changes, key, objects, owners};
 
 /// Claims of a template that are written for at once.
 const AT_ONCE: usize = 16;
@@ -286,11 +286,7 @@ impl Writer<'_> {
     }
 
     async fn say(&self, claim: &Metal3DataClaim, status: Value) -> Result<(), kube::Error> {
-        let patch = json!({"metadata": {"resourceVersion": claim.resource_version()}, "status": status});
-        match self.claims().patch_status(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-            said => said.map(drop),
-        }
+        changes::change_status(&self.claims(), claim, status).await.map(drop)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams};
 use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
@@ -21,7 +21,7 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine};
 use crate::cluster::contract::pause;
-use crate::runtime::changes::difference;
+use crate::runtime::changes::{change, write_status};
 use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
 use crate::runtime::{Cache, Reconcile, Slim, key, objects, owners, run as run_controller};
 
@@ -111,14 +111,17 @@ impl Clusters {
             objects::release(&api, &object, FINALIZER_CLUSTER).await?;
             return Ok(Action::await_change());
         }
-        let mut version = object.resource_version();
         let is_held = object.finalizers().iter().any(|one| one == FINALIZER_CLUSTER);
-        if !is_held && !is_paused && matches!(owner, Owner::Is(_)) && object.metadata.deletion_timestamp.is_none() {
+        let held = if !is_held
+            && !is_paused
+            && matches!(owner, Owner::Is(_))
+            && object.metadata.deletion_timestamp.is_none()
+        {
             let finalizers = objects::with(&object, FINALIZER_CLUSTER);
-            let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } });
-            let held = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-            version = held.resource_version();
-        }
+            Some(change(&api, &object, json!({ "metadata": { "finalizers": finalizers } })).await?)
+        } else {
+            None
+        };
         let holder = match owner {
             Owner::Is(_) if !is_paused && left.is_none() && !is_provisioned(&object) => {
                 match self.holder(&object, &api).await? {
@@ -135,9 +138,7 @@ impl Clusters {
         let mut new = status(&object, around, now);
         if new != old {
             new.last_updated = Some(Time(whole(now)));
-            let patch = difference(&json!(old), &json!(new));
-            let patch = json!({ "metadata": { "resourceVersion": version }, "status": patch });
-            api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+            write_status(&api, held.as_ref().unwrap_or(&object), Some(&old), &new).await?;
         }
         let waits = left.is_some() || holder.is_some();
         Ok(if waits { Action::requeue(LOOK_AGAIN) } else { Action::await_change() })

@@ -9,7 +9,7 @@ use super::allocation::{Given, address_name};
 use super::groups::{self, Address, Claim, Contract, Group, Kinds, Metal3, Told, address_object};
 use super::index::Index;
 use crate::api::ipam::metal3::IPPool;
-use crate::runtime::objects;
+use crate::runtime::{changes, objects};
 
 /// What came of a claim's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,11 +144,8 @@ impl<'a, K: Kinds> Writer<'a, K> {
 
     async fn say(&self, claim: &K::Claim, told: &Told) -> Result<Done, kube::Error> {
         let status = K::tell(claim, told, Timestamp::now());
-        let patch = json!({"metadata": {"resourceVersion": claim.resource_version()}, "status": status});
-        match self.claims.patch_status(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(Done::Changed),
-            said => said.map(|_| Done::Yes),
-        }
+        let said = changes::change_status(&self.claims, claim, status).await?;
+        Ok(if said.is_some() { Done::Yes } else { Done::Changed })
     }
 
     /// Objects of the two groups have names apart, and addresses are given to both.

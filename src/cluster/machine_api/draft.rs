@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::api::machine_api::{Machine, MachineStatus};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
-use crate::runtime::changes::difference;
+use crate::runtime::changes::{change, difference, write_status};
 use crate::runtime::conditions::{Truth, put, whole};
 use crate::runtime::objects;
 
@@ -154,12 +154,9 @@ impl Draft {
     /// What the API says; a conflict when it is not the one at hand any more.
     pub async fn store(&mut self, client: &Client) -> Result<(), kube::Error> {
         let api = Api::<Machine>::namespaced(client.clone(), &self.read.namespace().unwrap_or_default());
-        let name = self.read.name_any();
         let described = |machine: &Machine| json!({"labels": machine.labels(), "annotations": machine.annotations()});
-        if let Some(mut metadata) = difference(&described(&self.read), &described(&self.new)) {
-            metadata["resourceVersion"] = json!(self.read.resource_version());
-            let patch = json!({ "metadata": metadata });
-            let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        if let Some(metadata) = difference(&described(&self.read), &described(&self.new)) {
+            let written = change(&api, &self.read, json!({ "metadata": metadata })).await?;
             self.new.metadata = written.metadata.clone();
             self.read.metadata = written.metadata;
         }
@@ -169,11 +166,10 @@ impl Draft {
         let (old, new) = (self.read.status.clone().unwrap_or_default(), self.new.status.clone().unwrap_or_default());
         if old != new {
             let new = MachineStatus { last_updated: Some(Time(whole(self.now))), ..new };
-            let patch = difference(&json!(old), &json!(new));
-            let patch = json!({ "metadata": { "resourceVersion": self.read.resource_version() }, "status": patch });
-            let written = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-            self.new.metadata = written.metadata.clone();
-            self.read.metadata = written.metadata;
+            if let Some(written) = write_status(&api, &self.read, Some(&old), &new).await? {
+                self.new.metadata = written.metadata.clone();
+                self.read.metadata = written.metadata;
+            }
             self.read.status = Some(new.clone());
             self.new.status = Some(new);
         }
@@ -202,12 +198,11 @@ impl Taker for Draft {
             return Ok(());
         }
         let patch = json!({ "metadata": {
-            "resourceVersion": self.read.resource_version(),
             "finalizers": objects::with(&self.read, FINALIZER),
             "annotations": { ANNOTATION_HOST: value },
         }});
         let api = Api::<Machine>::namespaced(client.clone(), &namespace);
-        let written = api.patch(&self.read.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let written = change(&api, &self.read, patch).await?;
         self.new.metadata = written.metadata.clone();
         self.read.metadata = written.metadata;
         Ok(())

@@ -19,13 +19,12 @@ use crate::api::slipway::{BootIntent, BootIntentStatus, BootTarget, SessionStatu
 use crate::boot::home::network_of;
 use crate::boot::neighbour::{Answers, another_card};
 use crate::boot::{BootHost, Claims};
-use crate::host::refused::Refused;
+use crate::host::refused::{Refused, Unwritten};
 use crate::protocol::{OpenSession, Session};
+use crate::runtime::changes;
 
 /// How often `lastSeen` is written while an agent only waits.
 const SEEN_EVERY: Duration = Duration::from_secs(10);
-/// Tries of a write that collides with another.
-const WRITE_TRIES: usize = 8;
 
 /// The session that a call belongs to.
 pub(super) struct Caller {
@@ -43,11 +42,11 @@ impl Sessions {
         caller: &Caller,
         change: impl Fn(&mut BootIntentStatus, &BootIntent) -> T,
     ) -> Result<T, Refused> {
-        let api = self.api(&caller.namespace);
-        for _ in 0..WRITE_TRIES {
+        let (api, change) = (&self.api(&caller.namespace), &change);
+        let recorded = changes::retry(|| async move {
             let intent = api.get(&caller.name).await?;
             if intent.spec.generation != caller.generation {
-                return Err(Refused(StatusCode::GONE, "this session has ended".into()));
+                return Err(Refused(StatusCode::GONE, "this session has ended".into()).into());
             }
             let mut status = intent.status.clone().unwrap_or_default();
             if let Some(session) = &mut status.session {
@@ -56,12 +55,10 @@ impl Sessions {
             }
             let outcome = change(&mut status, &intent);
             let changed = BootIntent { status: Some(status), ..intent };
-            match api.replace_status(&caller.name, &PostParams::default(), &changed).await {
-                Err(kube::Error::Api(error)) if error.is_conflict() => {}
-                written => return Ok(written.map(|_| outcome)?),
-            }
-        }
-        Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
+            api.replace_status(&caller.name, &PostParams::default(), &changed).await?;
+            Ok::<_, Unwritten>(outcome)
+        });
+        recorded.await?.ok_or_else(Refused::crowded)
     }
 
     /// Notes that the agent is there, not more often than needed.
@@ -97,58 +94,64 @@ impl Sessions {
             return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason));
         }
         let api = self.api(&host.namespace);
-        for _ in 0..WRITE_TRIES {
-            let intent = api.get_opt(&host.name).await?.ok_or_else(|| refuse("the host has no boot intent".into()))?;
-            if !intent.is_of(&host.uid) {
-                return Err(refuse("the boot intent is that of a former host of this name".into()));
-            }
-            may_open(&intent, &claims, peer).map_err(&refuse)?;
-            let cards = agent_identity::further_cards(&host, &intent, call);
-            if let Some(address) = claims.address.filter(|_| !claims.first) {
-                let own = [&host.macs[..], &cards].concat();
-                another_card(address, answers, &own).map_or(Ok(()), |reason| Err(refuse(reason)))?;
-            }
-            if let Some(reason) = self.another_machine(&host, &intent, call).await? {
-                match self.end_boot(&api, &intent, &reason).await {
-                    Err(kube::Error::Api(error)) if error.is_conflict() => continue,
-                    ended => ended?,
-                }
-                return Err(refuse(reason));
-            }
-            let now = Time(Timestamp::now());
-            let session = SessionStatus {
-                generation: claims.generation,
-                token_nonce: claims.nonce_hex(),
-                address: peer.to_string(),
-                opened: Some(now.clone()),
-                last_seen: Some(now),
-                used: false,
-                cards: cards.iter().map(ToString::to_string).collect(),
-                network: self.network_of(&claims, peer),
-            };
-            // Results and log of an earlier boot end here.
-            let status = BootIntentStatus { session: Some(session), ..BootIntentStatus::default() };
-            let changed = BootIntent { status: Some(status), ..intent };
-            match api.replace_status(&host.name, &PostParams::default(), &changed).await {
-                Err(kube::Error::Api(error)) if error.is_conflict() => continue,
-                written => drop(written?),
-            }
-            let name = format!("{}/{}", host.namespace, host.name);
-            let (logs, begun) = (self.0.logs.clone(), host.clone());
-            let begin = move || logs.begin(&begun.namespace, &begun.name, claims.generation);
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(begin).await {
-                warn!(host = %name, %error, "cannot remove the log of an earlier boot of this number");
-            }
-            info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
-            self.metrics().agents().called(&host.uid, Instant::now());
-            return Ok(Session {
-                session: self.0.tokens.session(&claims),
-                host: name,
-                generation: claims.generation,
-                now: Timestamp::now().as_second(),
-            });
+        let noted = changes::retry(|| self.note_opened(&api, &host, (&claims, answers), peer, call));
+        noted.await?.ok_or_else(Refused::crowded)?;
+        let name = format!("{}/{}", host.namespace, host.name);
+        let (logs, begun) = (self.0.logs.clone(), host.clone());
+        let begin = move || logs.begin(&begun.namespace, &begun.name, claims.generation);
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(begin).await {
+            warn!(host = %name, %error, "cannot remove the log of an earlier boot of this number");
         }
-        Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
+        info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
+        self.metrics().agents().called(&host.uid, Instant::now());
+        Ok(Session {
+            session: self.0.tokens.session(&claims),
+            host: name,
+            generation: claims.generation,
+            now: Timestamp::now().as_second(),
+        })
+    }
+
+    /// Notes in the intent who opens its session, if it may be opened. `answers` is what answers at the address of the claims.
+    async fn note_opened(
+        &self,
+        api: &Api<BootIntent>,
+        host: &BootHost,
+        (claims, answers): (&Claims, Answers),
+        peer: IpAddr,
+        call: &OpenSession,
+    ) -> Result<(), Unwritten> {
+        let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
+        let intent = api.get_opt(&host.name).await?.ok_or_else(|| refuse("the host has no boot intent".into()))?;
+        if !intent.is_of(&host.uid) {
+            return Err(refuse("the boot intent is that of a former host of this name".into()).into());
+        }
+        may_open(&intent, claims, peer).map_err(&refuse)?;
+        let cards = agent_identity::further_cards(host, &intent, call);
+        if let Some(address) = claims.address.filter(|_| !claims.first) {
+            let own = [&host.macs[..], &cards].concat();
+            another_card(address, answers, &own).map_or(Ok(()), |reason| Err(refuse(reason)))?;
+        }
+        if let Some(reason) = self.another_machine(host, &intent, call).await? {
+            self.end_boot(api, &intent, &reason).await?;
+            return Err(refuse(reason).into());
+        }
+        let now = Time(Timestamp::now());
+        let session = SessionStatus {
+            generation: claims.generation,
+            token_nonce: claims.nonce_hex(),
+            address: peer.to_string(),
+            opened: Some(now.clone()),
+            last_seen: Some(now),
+            used: false,
+            cards: cards.iter().map(ToString::to_string).collect(),
+            network: self.network_of(claims, peer),
+        };
+        // Results and log of an earlier boot end here.
+        let status = BootIntentStatus { session: Some(session), ..BootIntentStatus::default() };
+        let changed = BootIntent { status: Some(status), ..intent };
+        api.replace_status(&host.name, &PostParams::default(), &changed).await?;
+        Ok(())
     }
 
     /// The network that the machine booted from: its script's, for its ramdisk may have its address from another.

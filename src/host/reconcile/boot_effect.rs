@@ -17,12 +17,10 @@ use crate::boot::media::is_ours;
 use crate::host::label;
 use crate::host::media::{self, Fetcher};
 use crate::network_data::NetworkPlan;
+use crate::runtime::changes;
 
 /// Fewer characters than any ticket has.
 const TICKET_LEAST: usize = 90;
-
-/// Tries of a write that collides with another.
-const WRITE_TRIES: usize = 8;
 
 /// How long a machine may take to power itself off after its agent said that it would.
 const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
@@ -116,19 +114,16 @@ pub(in crate::host) async fn note(
     intent: &BootIntent,
     change: impl Fn(&mut BootIntentSpec),
 ) -> Result<(), EffectError> {
-    let api = context.api::<BootIntent>(&intent.namespace().unwrap_or_default());
-    for _ in 0..WRITE_TRIES {
+    let (api, change) = (&context.api::<BootIntent>(&intent.namespace().unwrap_or_default()), &change);
+    // The agent may have written its part.
+    let noted = changes::retry(|| async move {
         let stored = api.get_opt(&intent.name_any()).await?.filter(|stored| stored.uid() == intent.uid());
         let same = stored.filter(|stored| stored.spec.generation == intent.spec.generation);
         let Some(mut stored) = same else { return Err(EffectError::NotYet) };
         change(&mut stored.spec);
-        match api.replace(&intent.name_any(), &PostParams::default(), &stored).await {
-            // The agent may have written its part.
-            Err(kube::Error::Api(error)) if error.is_conflict() => {}
-            noted => return Ok(noted.map(drop)?),
-        }
-    }
-    Err(EffectError::NotYet)
+        Ok(api.replace(&intent.name_any(), &PostParams::default(), &stored).await.map(drop)?)
+    });
+    noted.await?.ok_or(EffectError::NotYet)
 }
 
 /// Where the machine is to boot from.

@@ -25,7 +25,7 @@ use crate::host::label;
 use crate::host::lifecycle::{Effect, Next};
 use crate::host::media::data_image::{self, DriveError};
 use crate::host::status::hardware_data;
-use crate::runtime::objects;
+use crate::runtime::{Conflict, changes, objects};
 
 /// How long a BMC may take to empty its drive while nobody waits for it.
 const TAKE_OUT: Duration = Duration::from_secs(180);
@@ -40,6 +40,15 @@ pub(in crate::host) enum EffectError {
     /// Something that follows by itself must come first.
     #[error("not yet")]
     NotYet,
+}
+
+impl Conflict for EffectError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_conflict(),
+            Self::Bmc(_) | Self::NotYet => false,
+        }
+    }
 }
 
 impl From<DriveError> for EffectError {
@@ -111,15 +120,11 @@ fn act<'a>(
     match effect {
         Effect::AddFinalizer => {
             let finalizers = objects::with(host, FINALIZER_HOST);
-            patch_metadata(context, host, json!({ "finalizers": finalizers })).boxed()
+            patch_host(context, host, json!({ "metadata": { "finalizers": finalizers } })).boxed()
         }
         Effect::DropAnnotations(keys) => drop_annotations(context, host, keys).boxed(),
         Effect::SetArchitecture(architecture) => {
-            let patch = json!({
-                "metadata": { "resourceVersion": host.resource_version() },
-                "spec": { "architecture": architecture },
-            });
-            patch_host(context, host, patch).boxed()
+            patch_host(context, host, json!({ "spec": { "architecture": architecture } })).boxed()
         }
         Effect::ReadPower => read_power(context, host).boxed(),
         Effect::Intent(spec) => store_intent(context, host, intent, spec).map_ok(drop).boxed(),
@@ -234,24 +239,15 @@ pub(in crate::host) async fn note_tried(
     patch_intent(context, intent, patch).await.map(drop)
 }
 
-async fn patch_metadata(
-    context: &Context,
-    host: &BareMetalHost,
-    mut metadata: serde_json::Value,
-) -> Result<(), EffectError> {
-    metadata["resourceVersion"] = json!(host.resource_version());
-    patch_host(context, host, json!({ "metadata": metadata })).await
-}
-
 async fn patch_host(context: &Context, host: &BareMetalHost, patch: serde_json::Value) -> Result<(), EffectError> {
     let api = context.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
-    api.patch(&host.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+    changes::change(&api, host, patch).await?;
     Ok(())
 }
 
 async fn drop_annotations(context: &Context, host: &BareMetalHost, keys: &[String]) -> Result<(), EffectError> {
     let gone: serde_json::Map<_, _> = keys.iter().map(|key| (key.clone(), serde_json::Value::Null)).collect();
-    patch_metadata(context, host, json!({ "annotations": gone })).await
+    patch_host(context, host, json!({ "metadata": { "annotations": gone } })).await
 }
 
 /// Only in the intent that was decided with: another host of this name would have another one. And not while another host is

@@ -410,7 +410,8 @@ impl Keeper {
         let selector = selector(&deployment.spec.selector).map(|selector| selector.to_string()).unwrap_or_default();
         let view = View { deployment, cluster, sets, newest, machines: &machines, selector, wish: wish(deployment) };
         let status = status::status(&view, Timestamp::now());
-        Ok(write_status(api, deployment, deployment.status.as_ref(), &status).await?)
+        write_status(api, deployment, deployment.status.as_ref(), &status).await?;
+        Ok(())
     }
 }
 

@@ -388,7 +388,8 @@ impl Keeper {
         let selector = selector(&set.spec.selector).map(|selector| selector.to_string()).unwrap_or_default();
         let view = View { set, cluster, machines: &machines, selector, objection };
         let status = status::status(&view, Timestamp::now());
-        Ok(write_status(api, set, set.status.as_ref(), &status).await?)
+        write_status(api, set, set.status.as_ref(), &status).await?;
+        Ok(())
     }
 }
 
@@ -418,6 +419,6 @@ async fn say_up_to_date(api: &Api<Machine>, machine: &Machine, verdict: &Verdict
     match write_status(api, machine, machine.status.as_ref(), &status).await {
         // Its next version is on its way here.
         Err(kube::Error::Api(error)) if error.is_conflict() => Ok(()),
-        written => Ok(written?),
+        written => Ok(written.map(drop)?),
     }
 }

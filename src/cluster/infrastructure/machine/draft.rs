@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::cluster::contract::pause;
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
 use crate::cluster::infrastructure::names::FINALIZER_MACHINE;
-use crate::runtime::changes::difference;
+use crate::runtime::changes::{change, difference, write_status};
 use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
 use crate::runtime::objects;
 
@@ -105,21 +105,17 @@ impl Draft {
     pub async fn store(&mut self, client: &Client) -> Result<(), kube::Error> {
         self.sum_up();
         let api = Api::<Metal3Machine>::namespaced(client.clone(), &self.read.namespace().unwrap_or_default());
-        let name = self.read.name_any();
         if let Some(patch) = difference(&json!(self.read.spec), &json!(self.new.spec)) {
-            let patch = json!({ "metadata": { "resourceVersion": self.read.resource_version() }, "spec": patch });
-            let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-            self.read.metadata = written.metadata;
+            self.read.metadata = change(&api, &self.read, json!({ "spec": patch })).await?.metadata;
             self.read.spec = self.new.spec.clone();
         }
         let (old, mut new) =
             (self.read.status.clone().unwrap_or_default(), self.new.status.clone().unwrap_or_default());
         if old != new {
             new.last_updated = Some(Time(whole(self.now)));
-            let patch = difference(&json!(old), &json!(new));
-            let patch = json!({ "metadata": { "resourceVersion": self.read.resource_version() }, "status": patch });
-            let written = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-            self.read.metadata = written.metadata;
+            if let Some(written) = write_status(&api, &self.read, Some(&old), &new).await? {
+                self.read.metadata = written.metadata;
+            }
             self.read.status = Some(new.clone());
             self.new.status = Some(new);
         }
@@ -158,12 +154,11 @@ impl Taker for Draft {
             return Ok(());
         }
         let patch = json!({ "metadata": {
-            "resourceVersion": self.read.resource_version(),
             "finalizers": objects::with(&self.read, FINALIZER_MACHINE),
             "annotations": { ANNOTATION_HOST: value },
         }});
         let api = Api::<Metal3Machine>::namespaced(client.clone(), &namespace);
-        let written = api.patch(&self.read.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let written = change(&api, &self.read, patch).await?;
         self.new.metadata = written.metadata.clone();
         self.read = Metal3Machine { spec: written.spec, status: self.read.status.take(), metadata: written.metadata };
         Ok(())

@@ -12,7 +12,7 @@ use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ use crate::cluster::hosts::{MachineId, MachineKind};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::log::named;
 use crate::runtime::conditions::{Severity, Verdict, older, set, set_old, whole};
-use crate::runtime::{Cache, Conflict, Note, Reconcile, Slim, events, objects, owners, run as run_controller};
+use crate::runtime::{Cache, Conflict, Note, Reconcile, Slim, changes, events, objects, owners, run as run_controller};
 
 /// After an error.
 const RETRY: Duration = Duration::from_secs(5);
@@ -260,9 +260,7 @@ impl Remediations {
     async fn annotate(&self, on: &Subject, key: &str, value: Value) -> Result<(), Error> {
         let Some(host) = &on.host else { return Ok(()) };
         let api = Api::<BareMetalHost>::namespaced(self.client.clone(), &host.namespace().unwrap_or_default());
-        let patch =
-            json!({ "metadata": { "resourceVersion": host.resource_version(), "annotations": { key: value } } });
-        api.patch(&host.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        changes::change(&api, host, json!({ "metadata": { "annotations": { key: value } } })).await?;
         info!(host = %named(&host.namespace().unwrap_or_default(), &host.name_any()), annotation = key, "a remediation changed a host");
         Ok(())
     }
@@ -270,33 +268,25 @@ impl Remediations {
     /// The machine's owner replaces it.
     async fn leave_to_owner(&self, on: &Subject, why: &str, now: Timestamp) -> Result<(), Error> {
         let Some(machine) = &on.machine else { return Ok(()) };
-        let mut status = machine.status.clone().unwrap_or_default();
+        let before = machine.status.clone().unwrap_or_default();
+        let mut status = before.clone();
         let verdict = Verdict::no("WaitingForRemediation", format!("Metal3 could not bring the machine back: {why}"));
         set(&mut status.conditions, OWNER_REMEDIATED, &verdict, machine.metadata.generation, now);
         set_old(older(&mut status.deprecated), OWNER_REMEDIATED, &verdict, Severity::Warning, now);
-        let patch = json!({
-            "metadata": { "resourceVersion": machine.resource_version() },
-            "status": { "conditions": status.conditions, "deprecated": status.deprecated },
-        });
         let api = Api::<Machine>::namespaced(self.client.clone(), &machine.namespace().unwrap_or_default());
-        api.patch_status(&machine.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        changes::write_status(&api, machine, Some(&before), &status).await?;
         Ok(())
     }
 
-    async fn metadata(&self, remediation: &Metal3Remediation, mut metadata: Value) -> Result<(), Error> {
-        metadata["resourceVersion"] = json!(remediation.resource_version());
-        let patch = json!({ "metadata": metadata });
-        match self.api(remediation).patch(&remediation.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
-        {
+    async fn metadata(&self, remediation: &Metal3Remediation, metadata: Value) -> Result<(), Error> {
+        match changes::change(&self.api(remediation), remediation, json!({ "metadata": metadata })).await {
             Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
             patched => Ok(patched.map(drop)?),
         }
     }
 
     async fn status(&self, remediation: &Metal3Remediation, status: Metal3RemediationStatus) -> Result<(), Error> {
-        let patch = json!({ "metadata": { "resourceVersion": remediation.resource_version() }, "status": status });
-        let api = self.api(remediation);
-        api.patch_status(&remediation.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        changes::write_status(&self.api(remediation), remediation, remediation.status.as_ref(), &status).await?;
         Ok(())
     }
 
