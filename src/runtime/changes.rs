@@ -61,7 +61,16 @@ where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
     let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "status": status });
-    match api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+    unless_gone(api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await)
+}
+
+/// What was written; `None` when it is gone, which is well.
+///
+/// # Errors
+///
+/// What else the API says.
+pub fn unless_gone<T>(written: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match written {
         Err(kube::Error::Api(error)) if error.is_not_found() => Ok(None),
         written => written.map(Some),
     }
@@ -113,10 +122,8 @@ where
         return Ok(());
     }
     let preconditions = Some(Preconditions { uid: object.uid(), ..Preconditions::default() });
-    match api.delete(&object.name_any(), &DeleteParams { preconditions, ..DeleteParams::background() }).await {
-        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-        deleted => deleted.map(drop),
-    }
+    let params = DeleteParams { preconditions, ..DeleteParams::background() };
+    unless_gone(api.delete(&object.name_any(), &params).await).map(drop)
 }
 
 #[cfg(test)]

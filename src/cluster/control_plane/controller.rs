@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::runtime::controller::Action;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::act::{self, Hands};
@@ -27,7 +26,7 @@ use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlan
 use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
 use crate::cluster::contract::{Found, KubeVersion, Objects, fields, pause};
 use crate::cluster::workload::{Workload, Workloads};
-use crate::runtime::changes::{change, write_status};
+use crate::runtime::changes::write_status;
 use crate::runtime::conditions::{self, Truth, Verdict};
 use crate::runtime::throttle::{MessageThrottle, again};
 use crate::runtime::{Conflict, Key, Reconcile, Slim, key, objects, owners};
@@ -113,9 +112,8 @@ impl Reconcile for Keeper {
         }
         // The controller of clusters makes it one of its cluster.
         let Some(of) = of else { return Ok(Action::requeue(self.times.settled)) };
-        if !plane.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            let patch = json!({"metadata": {"finalizers": objects::with(&plane, FINALIZER)}});
-            change(&planes, &plane, patch).await?;
+        if !objects::is_held(&plane, FINALIZER) {
+            objects::hold(&planes, plane, FINALIZER).await?;
             return Ok(Action::await_change());
         }
         let scope = Scope::read(&self.objects, plane, of).await?;

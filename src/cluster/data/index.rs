@@ -14,7 +14,7 @@ use crate::api::infrastructure::{self, data::FINALIZER_CLAIM};
 use crate::api::ipam::metal3::IPClaim;
 use crate::api::ipam::v1beta2::IPAddressClaim;
 use crate::cluster::contract::pause;
-use crate::runtime::{Change, Grouped, Key, Wakes, Watches, key, owners};
+use crate::runtime::{Change, Grouped, Key, Wakes, Watches, key, objects, owners};
 
 /// Whose claims of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ pub(super) fn claim(object: &Metal3DataClaim) -> Claim {
         machine: owners::of_kind(&object.metadata, infrastructure::GROUP, "Metal3Machine").cloned(),
         cluster: object.labels().get(LABEL_CLUSTER).cloned(),
         paused: pause::is_annotated(object),
-        held: object.finalizers().iter().any(|name| name == FINALIZER_CLAIM),
+        held: objects::is_held(object, FINALIZER_CLAIM),
         deleted: object.metadata.deletion_timestamp.is_some(),
         rendered: status.rendered_data.map(|data| data.name),
         error: status.error_message,

@@ -26,7 +26,7 @@ use crate::api::infrastructure::{self};
 use crate::api::metal3::{BareMetalHost, HardwareData, SecretReference};
 use crate::apiserver::subdomain;
 use crate::cluster::contract::pause;
-use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
+use crate::runtime::{Key, Reconcile, Slim, changes, key, objects, owners};
 
 /// Annotation of a Metal3Machine: namespace and name of its BareMetalHost.
 const ANNOTATION_HOST: &str = "metal3.io/BareMetalHost";
@@ -125,7 +125,7 @@ impl Rendering {
 
     /// Gives back what was taken for it, once its claim is gone: until then the machine may use it.
     async fn end(&self, place: &Key, data: &Metal3Data) -> Result<Action, kube::Error> {
-        let is_held_by = |finalizer: &str| data.finalizers().iter().any(|name| name == finalizer);
+        let is_held_by = |finalizer: &str| objects::is_held(data, finalizer);
         if !is_held_by(FINALIZER_DATA) && !is_held_by(FINALIZER_CLAIM) {
             return Ok(Action::await_change());
         }
@@ -263,10 +263,9 @@ impl Rendering {
         if change.is_null() {
             return Ok(data);
         }
-        let patched = self.api(&place.0).patch(&place.1, &PatchParams::default(), &Patch::Merge(change)).await;
-        match patched {
-            Err(kube::Error::Api(error)) if error.is_not_found() => wait("it is gone"),
-            patched => Ok(patched?),
+        match changes::unless_gone(changes::change(&self.api(&place.0), &data, change).await)? {
+            Some(data) => Ok(data),
+            None => wait("it is gone"),
         }
     }
 
@@ -339,12 +338,10 @@ fn named(data: &Metal3Data, template: &Metal3DataTemplateSpec, machine: &str) ->
             spec.insert(document.key().into(), json!({"name": name, "namespace": data.metadata.namespace}));
         }
     }
-    let finalizers = objects::with(data, FINALIZER_DATA);
-    if spec.is_empty() && finalizers.len() == data.finalizers().len() {
+    if spec.is_empty() && objects::is_held(data, FINALIZER_DATA) {
         return Value::Null;
     }
-    let metadata = json!({"resourceVersion": data.resource_version(), "finalizers": finalizers});
-    json!({"metadata": metadata, "spec": spec})
+    json!({"metadata": {"finalizers": objects::with(data, FINALIZER_DATA)}, "spec": spec})
 }
 
 #[cfg(test)]
@@ -361,7 +358,7 @@ mod tests {
         assert_eq!(
             change,
             json!({
-                "metadata": {"resourceVersion": "7", "finalizers": [FINALIZER_DATA]},
+                "metadata": {"finalizers": [FINALIZER_DATA]},
                 "spec": {"metaData": {"name": "m-metadata", "namespace": "rack"}, "networkData": {"name": "m-networkdata", "namespace": "rack"}},
             })
         );

@@ -65,13 +65,7 @@ impl Reconcile for Templates {
             return Ok(Action::await_change());
         }
         let deleted = template.metadata.deletion_timestamp.is_some();
-        let finalizers = objects::with(&template, FINALIZER_TEMPLATE);
-        let template = if deleted || finalizers.len() == template.finalizers().len() {
-            template
-        } else {
-            let patch = json!({"metadata": {"resourceVersion": template.resource_version(), "finalizers": finalizers}});
-            templates.patch(&place.1, &PatchParams::default(), &Patch::Merge(patch)).await?
-        };
+        let template = if deleted { template } else { objects::hold(&templates, template, FINALIZER_TEMPLATE).await? };
         let closed = deleted.then(|| format!("the Metal3DataTemplate {} is being deleted", place.1));
         // What is missing wakes it.
         let Some(Answered { indexes, failed, is_all }) = self.answer(&place, closed.as_deref()).await else {
@@ -274,15 +268,7 @@ impl Writer<'_> {
         let Some(object) = self.read(claim).await?.filter(|object| object.meta().deletion_timestamp.is_none()) else {
             return Ok(None);
         };
-        let finalizers = objects::with(&object, FINALIZER_CLAIM);
-        if finalizers.len() == object.finalizers().len() {
-            return Ok(Some(object));
-        }
-        let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
-        match self.claims().patch(&claim.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(None),
-            patched => patched.map(Some),
-        }
+        changes::unless_gone(objects::hold(&self.claims(), object, FINALIZER_CLAIM).await)
     }
 
     async fn say(&self, claim: &Metal3DataClaim, status: Value) -> Result<(), kube::Error> {

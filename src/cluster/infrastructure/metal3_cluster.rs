@@ -12,7 +12,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ListParams};
 use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::names::FINALIZER_CLUSTER;
@@ -21,7 +20,7 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine};
 use crate::cluster::contract::pause;
-use crate::runtime::changes::{change, write_status};
+use crate::runtime::changes::write_status;
 use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
 use crate::runtime::{Cache, Reconcile, Slim, key, objects, owners, run as run_controller};
 
@@ -111,14 +110,13 @@ impl Clusters {
             objects::release(&api, &object, FINALIZER_CLUSTER).await?;
             return Ok(Action::await_change());
         }
-        let is_held = object.finalizers().iter().any(|one| one == FINALIZER_CLUSTER);
+        let is_held = objects::is_held(&object, FINALIZER_CLUSTER);
         let held = if !is_held
             && !is_paused
             && matches!(owner, Owner::Is(_))
             && object.metadata.deletion_timestamp.is_none()
         {
-            let finalizers = objects::with(&object, FINALIZER_CLUSTER);
-            Some(change(&api, &object, json!({ "metadata": { "finalizers": finalizers } })).await?)
+            Some(objects::hold(&api, object.clone(), FINALIZER_CLUSTER).await?)
         } else {
             None
         };
@@ -317,7 +315,7 @@ impl Reconcile for Clusters {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::runtime::conditions::is_true;

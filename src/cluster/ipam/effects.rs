@@ -1,9 +1,8 @@
 //! What is written for claims: their addresses, and what is said to them. Each may be done twice, and be cut off anywhere.
 
 use jiff::Timestamp;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
-use serde_json::json;
 
 use super::allocation::{Given, address_name};
 use super::groups::{self, Address, Claim, Contract, Group, Kinds, Metal3, Told, address_object};
@@ -131,15 +130,7 @@ impl<'a, K: Kinds> Writer<'a, K> {
     /// The claim, held.
     async fn hold(&self, claim: &Claim) -> Result<Option<K::Claim>, kube::Error> {
         let Some(object) = self.read(claim).await? else { return Ok(None) };
-        let finalizers = objects::with(&object, K::CLAIM_FINALIZER);
-        if finalizers.len() == object.finalizers().len() {
-            return Ok(Some(object));
-        }
-        let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
-        match self.claims.patch(&claim.id.1, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(None),
-            patched => patched.map(Some),
-        }
+        changes::unless_gone(objects::hold(&self.claims, object, K::CLAIM_FINALIZER).await)
     }
 
     async fn say(&self, claim: &K::Claim, told: &Told) -> Result<Done, kube::Error> {

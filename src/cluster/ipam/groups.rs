@@ -15,7 +15,7 @@ use crate::api::ipam::metal3::{self, IPAddress, IPAddressSpec, IPClaim, IPPool};
 use crate::api::ipam::{self, ANNOTATION_ADDRESS, CONDITION_READY, v1beta2};
 use crate::api::metal3::ObjectReference;
 use crate::runtime::conditions::{self, Severity, Verdict};
-use crate::runtime::{Key, key};
+use crate::runtime::{Key, key, objects};
 
 /// Most characters of a message that are kept.
 const MESSAGE_MAX: usize = 1000;
@@ -167,7 +167,7 @@ pub(super) fn claim<K: Kinds>(object: &K::Claim) -> Claim {
 /// What counts of an address' object.
 pub(super) fn address<K: Kinds>(object: &K::Address) -> (Refers, Address) {
     let (of, text, claim) = K::of(object);
-    let held = object.finalizers().iter().any(|name| name == K::ADDRESS_FINALIZER);
+    let held = objects::is_held(object, K::ADDRESS_FINALIZER);
     let address = text.chars().take(ADDRESS_MAX).collect();
     (of, Address { id: (K::GROUP, object.name_any()), address, claim, held })
 }

@@ -25,7 +25,8 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::ipam::metal3::{FINALIZER_POOL, IPPool};
 use crate::cluster::contract::pause;
-use crate::runtime::{Key, Reconcile, Slim, key, objects, owners};
+use crate::runtime::objects::Marks;
+use crate::runtime::{Key, Reconcile, Slim, changes, key, objects, owners};
 
 /// Label that says whose provider it is.
 const LABEL_PROVIDER: &str = "cluster.x-k8s.io/provider";
@@ -74,7 +75,7 @@ impl Reconcile for Pools {
         }
         let closed = closed(&pool, cluster.as_ref());
         let pool = match claimed(&pool, cluster.as_ref()) {
-            Some(metadata) => pools.patch(&place.1, &PatchParams::default(), &Patch::Merge(metadata)).await?,
+            Some(patch) => changes::change(&pools, &pool, patch).await?,
             None => pool,
         };
         let Some(Answered { allocations, failed, is_all }) = self.answer(&pool, &place, closed.as_deref()).await else {
@@ -214,30 +215,13 @@ fn closed(pool: &IPPool, cluster: Option<&Cluster>) -> Option<String> {
 
 /// What is to be changed of a pool's metadata before anything of it is given: it is held, and belongs to its cluster.
 fn claimed(pool: &IPPool, cluster: Option<&Cluster>) -> Option<Value> {
-    let mut metadata = Map::new();
-    if pool.metadata.deletion_timestamp.is_none() {
-        let finalizers = objects::with(pool, FINALIZER_POOL);
-        if finalizers.len() > pool.finalizers().len() {
-            metadata.insert("finalizers".into(), json!(finalizers));
-        }
-        let wanted =
-            pool.spec.cluster_name.iter().flat_map(|name| [(LABEL_CLUSTER, name.as_str()), (LABEL_PROVIDER, PROVIDER)]);
-        let missing: Map<String, Value> = wanted
-            .filter(|(label, value)| pool.labels().get(*label).map(String::as_str) != Some(value))
-            .map(|(label, value)| (label.to_owned(), value.into()))
-            .collect();
-        if !missing.is_empty() {
-            metadata.insert("labels".into(), missing.into());
-        }
-        if let Some(all) = cluster.and_then(|cluster| owners::with(&pool.metadata, &owners::owner(cluster, false))) {
-            metadata.insert("ownerReferences".into(), json!(all));
-        }
-    }
-    if metadata.is_empty() {
+    if pool.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    metadata.insert("resourceVersion".into(), json!(pool.resource_version()));
-    Some(json!({"metadata": metadata}))
+    let named = pool.spec.cluster_name.iter();
+    let labels: Vec<_> = named.flat_map(|name| [(LABEL_CLUSTER, name.as_str()), (LABEL_PROVIDER, PROVIDER)]).collect();
+    let owners = cluster.and_then(|cluster| owners::with(&pool.metadata, &owners::owner(cluster, false)));
+    Marks { finalizer: Some(FINALIZER_POOL), labels: &labels, owners }.missing(pool)
 }
 
 /// What is to be changed of a pool's status.
@@ -266,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_pool_is_held_and_belongs_to_its_cluster() {
-        let wanted = json!({"metadata": {"resourceVersion": "7", "finalizers": ["ippool.ipam.metal3.io"]}});
+        let wanted = json!({"metadata": {"finalizers": ["ippool.ipam.metal3.io"]}});
         assert_eq!(claimed(&pool(json!({})), None), Some(wanted));
         let mut of_cluster = json!({"spec": {"clusterName": "c"}});
         let change = claimed(&pool(of_cluster.clone()), Some(&cluster())).unwrap();

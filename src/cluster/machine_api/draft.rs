@@ -193,7 +193,7 @@ impl Taker for Draft {
     async fn hold(&mut self, client: &Client, host: Option<&str>) -> Result<(), kube::Error> {
         let namespace = self.read.namespace().unwrap_or_default();
         let value = host.map(|host| format!("{namespace}/{host}"));
-        let is_held = self.read.finalizers().iter().any(|one| one == FINALIZER);
+        let is_held = objects::is_held(&self.read, FINALIZER);
         if is_held && self.read.annotations().get(ANNOTATION_HOST) == value.as_ref() {
             return Ok(());
         }

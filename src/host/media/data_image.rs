@@ -26,6 +26,7 @@ use crate::bmc::{Bmc, BmcError};
 use crate::host::{COMPONENT, label};
 use crate::image::web_url;
 use crate::outbound::masked;
+use crate::runtime::objects::Marks;
 use crate::runtime::{Cache, Note, Reconcile, Slim, Watches, events, objects, run as run_controller};
 
 /// How often a host is looked for that is not there, or must let go first.
@@ -107,7 +108,7 @@ enum Step {
 
 fn decide(image: &DataImage, host: Option<&BareMetalHost>, now: Timestamp) -> Step {
     let deleted = image.metadata.deletion_timestamp.as_ref();
-    let held = image.finalizers().iter().any(|finalizer| finalizer == FINALIZER_DATA_IMAGE);
+    let held = objects::is_held(image, FINALIZER_DATA_IMAGE);
     let Some(host) = host else {
         return if held { Step::LetGo } else { Step::Wait };
     };
@@ -172,28 +173,24 @@ impl Reconcile for Keeper {
         let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &namespace);
         let host = hosts.get_opt(&image.name_any()).await?;
         let step = decide(&image, host.as_ref(), Timestamp::now());
-        let metadata = match (step, &host) {
+        let written = match (step, &host) {
             (Step::Rest, _) => return Ok(Action::await_change()),
             (Step::Hold, Some(host)) => {
                 let mut owners = image.owner_references().to_vec();
                 owners.retain(|owner| Some(&owner.uid) != host.metadata.uid.as_ref());
                 owners.extend(host.owner_ref(&()));
-                let finalizers = objects::with(&image, FINALIZER_DATA_IMAGE);
-                json!({ "ownerReferences": owners, "finalizers": finalizers })
+                let marks = Marks { finalizer: Some(FINALIZER_DATA_IMAGE), owners: Some(owners), ..Marks::default() };
+                objects::mark(&images, image, &marks).await.map(drop)
             }
-            (Step::LetGo | Step::GiveUp, _) => {
-                json!({ "finalizers": objects::without(&image, FINALIZER_DATA_IMAGE).unwrap_or_else(|| image.finalizers().to_vec()) })
-            }
+            (Step::LetGo | Step::GiveUp, _) => objects::release(&images, &image, FINALIZER_DATA_IMAGE).await,
             (Step::Wait | Step::Hold, _) => return Ok(Action::requeue(*pause)),
         };
-        let mut patch = json!({ "metadata": metadata });
-        patch["metadata"]["resourceVersion"] = json!(image.resource_version());
-        match images.patch(&image.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        match written {
             // Its next version is on its way here.
             Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => {
                 return Ok(Action::await_change());
             }
-            patched => drop(patched?),
+            written => written?,
         }
         if let (Step::GiveUp, Some(host)) = (step, &host) {
             self.tell_abandoned(host).await;

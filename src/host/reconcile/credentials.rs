@@ -13,7 +13,7 @@ use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, FINALIZER_SECRET};
 use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
 use crate::host::lifecycle::{Access, SecretName};
-use crate::runtime::objects;
+use crate::runtime::objects::{self, Marks};
 
 /// Secrets that are looked at in one go.
 /// Label that Metal3 puts on every secret that it reads.
@@ -93,26 +93,15 @@ async fn claim(context: &Context, host: &BareMetalHost, secret: Secret) -> Resul
     let Some(owner) = host.owner_ref(&()) else { return Ok(secret) };
     let labelled = secret.labels().get(SECRET_LABEL.0).is_some_and(|value| value == SECRET_LABEL.1);
     let owned = secret.owner_references().iter().any(|other| other.uid == owner.uid);
-    let held = secret.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SECRET);
+    let held = objects::is_held(&secret, FINALIZER_SECRET);
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
     if (labelled && owned && held) || paused || secret.metadata.deletion_timestamp.is_some() {
         return Ok(secret);
     }
-    let mut owners = secret.owner_references().to_vec();
-    if !owned {
-        owners.push(owner);
-    }
-    let finalizers = objects::with(&secret, FINALIZER_SECRET);
-    let (label, value) = SECRET_LABEL;
-    let patch = json!({ "metadata": {
-        "resourceVersion": secret.resource_version(),
-        "labels": { label: value },
-        "ownerReferences": owners,
-        "finalizers": finalizers,
-    }});
+    let owners = (!owned).then(|| secret.owner_references().iter().cloned().chain([owner]).collect());
     let namespace = host.namespace().unwrap_or_default();
-    let api = context.api::<Secret>(&namespace);
-    api.patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
+    let marks = Marks { finalizer: Some(FINALIZER_SECRET), labels: &[SECRET_LABEL], owners };
+    objects::mark(&context.api::<Secret>(&namespace), secret, &marks).await
 }
 
 /// The other way round: the host goes, and with it its claim on every secret it ever used. The last host that lets go

@@ -119,8 +119,8 @@ fn act<'a>(
 ) -> BoxFuture<'a, Result<(), EffectError>> {
     match effect {
         Effect::AddFinalizer => {
-            let finalizers = objects::with(host, FINALIZER_HOST);
-            patch_host(context, host, json!({ "metadata": { "finalizers": finalizers } })).boxed()
+            let api = context.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
+            async move { Ok(objects::hold(&api, host.clone(), FINALIZER_HOST).await.map(drop)?) }.boxed()
         }
         Effect::DropAnnotations(keys) => drop_annotations(context, host, keys).boxed(),
         Effect::SetArchitecture(architecture) => {

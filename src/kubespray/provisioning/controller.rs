@@ -13,7 +13,6 @@ use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
-use serde_json::json;
 use tracing::{info, warn};
 
 use super::claim;
@@ -155,6 +154,10 @@ impl Provisionings {
         Self { quiet, ..self }
     }
 
+    fn objects(&self, namespace: &str) -> Api<Provisioning> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
     fn hosts(&self, namespace: &str) -> Api<BareMetalHost> {
         Api::namespaced(self.client.clone(), namespace)
     }
@@ -175,7 +178,7 @@ impl Provisionings {
             self.workloads.forget(&namespace, &object.name_any());
             return Ok(Action::await_change());
         }
-        let object = self.hold(object, &namespace).await?;
+        let object = objects::hold(&self.objects(&namespace), object, FINALIZER).await?;
         let mut status = object.status.clone().unwrap_or_default();
         let name = object.name_any();
         let look = Look { object: &object, namespace, name, status: &mut status };
@@ -193,16 +196,6 @@ impl Provisionings {
             }
         };
         Ok(Action::requeue(if is_told { pause } else { pause.min(self.quiet) }))
-    }
-
-    async fn hold(&self, object: Provisioning, namespace: &str) -> Result<Provisioning, kube::Error> {
-        if object.finalizers().iter().any(|one| one == FINALIZER) {
-            return Ok(object);
-        }
-        let finalizers = objects::with(&object, FINALIZER);
-        let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
-        let api = Api::<Provisioning>::namespaced(self.client.clone(), namespace);
-        api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
     }
 
     async fn advance(&self, mut look: Look<'_>) -> Result<After, LookError> {
@@ -411,8 +404,7 @@ impl Provisionings {
         for host in self.rack(namespace).await?.iter().filter(|host| host.is_of(&object.name_any())) {
             self.let_go(object, namespace, host.name()).await?;
         }
-        let api = Api::<Provisioning>::namespaced(self.client.clone(), namespace);
-        Ok(objects::release(&api, object, FINALIZER).await?)
+        Ok(objects::release(&self.objects(namespace), object, FINALIZER).await?)
     }
 
     pub(super) async fn let_go(&self, object: &Provisioning, namespace: &str, host: &str) -> Result<(), LookError> {
@@ -448,8 +440,7 @@ impl Provisionings {
         let reason = Phase::ALL.into_iter().find(|phase| phase.word() == status.phase && status.phase != before.phase);
         let (message, warning) = (status.message.clone(), matches!(reason, Some(Phase::Invalid | Phase::Failed)));
         let changed = Provisioning { status: Some(status), ..object.clone() };
-        let api = Api::<Provisioning>::namespaced(self.client.clone(), namespace);
-        api.replace_status(name, &PostParams::default(), &changed).await?;
+        self.objects(namespace).replace_status(name, &PostParams::default(), &changed).await?;
         self.written().insert(key.clone(), Instant::now());
         if let Some(phase) = reason {
             let note = Note { reason: phase.word(), message, warning };
@@ -484,8 +475,7 @@ impl Reconcile for Provisionings {
     async fn reconcile(&self, object: Arc<Self::Object>) -> Result<Action, Self::Error> {
         let meta = object.meta();
         let namespace = meta.namespace.clone().unwrap_or_default();
-        let api = Api::<Provisioning>::namespaced(self.client.clone(), &namespace);
-        match api.get_opt(meta.name.as_deref().unwrap_or_default()).await? {
+        match self.objects(&namespace).get_opt(meta.name.as_deref().unwrap_or_default()).await? {
             Some(found) => self.look(found).await,
             None => {
                 self.written().remove(&key(object.as_ref()));

@@ -6,7 +6,6 @@ mod status;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::api::Api;
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -80,7 +79,7 @@ impl Reconcile for Keeper {
         if cluster.metadata.deletion_timestamp.is_some() {
             return self.delete(&api, cluster, &key).await;
         }
-        let cluster = self.hold(&api, cluster).await?;
+        let cluster = objects::hold(&api, cluster, FINALIZER_CLUSTER).await?;
         let infrastructure = Named::find(&kit.objects, &key.0, cluster.spec.infrastructure_ref.as_ref()).await?;
         let control_plane = Named::find(&kit.objects, &key.0, cluster.spec.control_plane_ref.as_ref()).await?;
         let (owner, label) = (owners::owner(&cluster, true), [(LABEL_CLUSTER, key.1.as_str())]);
@@ -93,15 +92,6 @@ impl Reconcile for Keeper {
 }
 
 impl Keeper {
-    /// A cluster that is held by its finalizer.
-    async fn hold(&self, api: &Api<Cluster>, cluster: Cluster) -> Result<Cluster, Fault> {
-        if cluster.finalizers().iter().any(|finalizer| finalizer == FINALIZER_CLUSTER) {
-            return Ok(cluster);
-        }
-        let finalizers = objects::with(&cluster, FINALIZER_CLUSTER);
-        Ok(change(api, &cluster, json!({ "metadata": { "finalizers": finalizers } })).await?)
-    }
-
     /// Where the API server is reached is taken from the first that says it, and never changes again.
     async fn take_endpoint(&self, api: &Api<Cluster>, cluster: Cluster, from: [&Named; 2]) -> Result<Cluster, Fault> {
         if status::has_endpoint(&cluster) {

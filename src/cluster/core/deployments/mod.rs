@@ -26,6 +26,7 @@ use crate::api::cluster::v1beta2::{
 use crate::api::cluster::{LABEL_CLUSTER, RolloutType};
 use crate::cluster::contract::pause;
 use crate::runtime::changes::{change, delete, difference, write_status};
+use crate::runtime::objects::Marks;
 use crate::runtime::{Reconcile, conditions, key, objects, owners};
 
 /// Keeps MachineDeployments.
@@ -87,20 +88,11 @@ async fn hold(
     deployment: MachineDeployment,
     cluster: &Cluster,
 ) -> Result<MachineDeployment, Fault> {
-    let mut metadata = Map::new();
-    if !deployment.finalizers().iter().any(|finalizer| finalizer == FINALIZER_DEPLOYMENT) {
-        metadata.insert("finalizers".into(), json!(objects::with(&deployment, FINALIZER_DEPLOYMENT)));
-    }
-    if deployment.labels().get(LABEL_CLUSTER) != Some(&deployment.spec.cluster_name) {
-        metadata.insert("labels".into(), json!({ LABEL_CLUSTER: deployment.spec.cluster_name }));
-    }
-    if let Some(all) = owners::with(&deployment.metadata, &owners::owner(cluster, false)) {
-        metadata.insert("ownerReferences".into(), json!(all));
-    }
-    if metadata.is_empty() {
-        return Ok(deployment);
-    }
-    Ok(change(api, &deployment, json!({ "metadata": metadata })).await?)
+    let owners = owners::with(&deployment.metadata, &owners::owner(cluster, false));
+    let of = deployment.spec.cluster_name.clone();
+    let labels = [(LABEL_CLUSTER, of.as_str())];
+    Ok(objects::mark(api, deployment, &Marks { finalizer: Some(FINALIZER_DEPLOYMENT), labels: &labels, owners })
+        .await?)
 }
 
 /// When all machines were to be replaced last; nothing while that is yet to come.
@@ -376,7 +368,7 @@ impl Keeper {
         deployment: &MachineDeployment,
         cluster: Option<&Cluster>,
     ) -> Result<Action, Fault> {
-        if !deployment.finalizers().iter().any(|finalizer| finalizer == FINALIZER_DEPLOYMENT) {
+        if !objects::is_held(deployment, FINALIZER_DEPLOYMENT) {
             return Ok(Action::await_change());
         }
         let mut sets = self.sets(deployment).await?;

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::runtime::controller::Action;
-use serde_json::json;
 use tokio::task::consume_budget;
 
 use self::judge::{Judgement, allowed, is_target, judge};
@@ -23,9 +22,10 @@ use crate::api::cluster::{DeprecatedStatus, LABEL_CLUSTER};
 use crate::cluster::contract::template::{self, Clone as Made};
 use crate::cluster::contract::{ReferenceError, pause};
 use crate::cluster::workload::Nodes;
-use crate::runtime::changes::{change, write_status};
+use crate::runtime::changes::write_status;
 use crate::runtime::conditions::{self, Severity, Verdict};
-use crate::runtime::{Reconcile, key, owners};
+use crate::runtime::objects::Marks;
+use crate::runtime::{Reconcile, key, objects, owners};
 
 /// Checks of a cluster; who comes after so many by name looks at no machine.
 const CHECKS: usize = 16;
@@ -117,17 +117,10 @@ async fn hold(
     check: MachineHealthCheck,
     cluster: &Cluster,
 ) -> Result<MachineHealthCheck, Fault> {
-    let mut metadata = serde_json::Map::new();
-    if check.labels().get(LABEL_CLUSTER) != Some(&check.spec.cluster_name) {
-        metadata.insert("labels".into(), json!({ LABEL_CLUSTER: check.spec.cluster_name }));
-    }
-    if let Some(all) = owners::with(&check.metadata, &owners::owner(cluster, false)) {
-        metadata.insert("ownerReferences".into(), json!(all));
-    }
-    if metadata.is_empty() {
-        return Ok(check);
-    }
-    Ok(change(api, &check, json!({ "metadata": metadata })).await?)
+    let owners = owners::with(&check.metadata, &owners::owner(cluster, false));
+    let of = check.spec.cluster_name.clone();
+    let labels = [(LABEL_CLUSTER, of.as_str())];
+    Ok(objects::mark(api, check, &Marks { finalizer: None, labels: &labels, owners }).await?)
 }
 
 impl Keeper {

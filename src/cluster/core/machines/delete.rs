@@ -86,7 +86,7 @@ impl Keeper {
         mut machine: Machine,
         cluster: Option<&Cluster>,
     ) -> Result<Action, Fault> {
-        if !machine.finalizers().iter().any(|finalizer| finalizer == FINALIZER_MACHINE) {
+        if !objects::is_held(&machine, FINALIZER_MACHINE) {
             return Ok(Action::await_change());
         }
         let before = machine.status.clone();

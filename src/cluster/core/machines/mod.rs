@@ -30,6 +30,7 @@ use crate::cluster::contract::{fields, pause};
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::runtime::changes::{change, write_status};
 use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::objects::Marks;
 use crate::runtime::{Reconcile, key, objects, owners};
 
 /// How much less often a machine that runs is looked at.
@@ -122,23 +123,12 @@ fn next_look(machine: &Machine, status: &MachineStatus, pause: Duration) -> Dura
 
 /// A machine that is held by its finalizer, has the label of its cluster, and an owner.
 async fn hold(api: &Api<Machine>, machine: Machine, cluster: &Cluster) -> Result<Machine, Fault> {
-    let mut metadata = Map::new();
-    if !machine.finalizers().iter().any(|finalizer| finalizer == FINALIZER_MACHINE) {
-        metadata.insert("finalizers".into(), json!(objects::with(&machine, FINALIZER_MACHINE)));
-    }
-    if machine.labels().get(LABEL_CLUSTER) != Some(&machine.spec.cluster_name) {
-        metadata.insert("labels".into(), json!({ LABEL_CLUSTER: machine.spec.cluster_name }));
-    }
     // One of a set or a control plane goes with that.
-    if owners::controller(&machine.metadata).is_none()
-        && let Some(all) = owners::with(&machine.metadata, &owners::owner(cluster, false))
-    {
-        metadata.insert("ownerReferences".into(), json!(all));
-    }
-    if metadata.is_empty() {
-        return Ok(machine);
-    }
-    Ok(change(api, &machine, json!({ "metadata": metadata })).await?)
+    let owner = owners::owner(cluster, false);
+    let owners = owners::with(&machine.metadata, &owner).filter(|_| owners::controller(&machine.metadata).is_none());
+    let of = machine.spec.cluster_name.clone();
+    let labels = [(LABEL_CLUSTER, of.as_str())];
+    Ok(objects::mark(api, machine, &Marks { finalizer: Some(FINALIZER_MACHINE), labels: &labels, owners }).await?)
 }
 
 /// Takes over what others find out: the Secret with the user data, and the identity at the provider.

@@ -36,6 +36,7 @@ use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::cluster::contract::pause;
 use crate::runtime::changes::{change, delete, write_status};
 use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::objects::Marks;
 use crate::runtime::{Reconcile, key, objects, owners};
 
 /// Who keeps labels, annotations and times of machines.
@@ -112,22 +113,11 @@ impl Reconcile for Keeper {
 
 /// A set that is held by its finalizer, and has an owner: its deployment, or else its cluster.
 async fn hold(api: &Api<MachineSet>, set: MachineSet, cluster: &Cluster) -> Result<MachineSet, Fault> {
-    let mut metadata = serde_json::Map::new();
-    if !set.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SET) {
-        metadata.insert("finalizers".into(), json!(objects::with(&set, FINALIZER_SET)));
-    }
-    if set.labels().get(LABEL_CLUSTER) != Some(&set.spec.cluster_name) {
-        metadata.insert("labels".into(), json!({ LABEL_CLUSTER: set.spec.cluster_name }));
-    }
-    if owners::controller(&set.metadata).is_none()
-        && let Some(all) = owners::with(&set.metadata, &owners::owner(cluster, false))
-    {
-        metadata.insert("ownerReferences".into(), json!(all));
-    }
-    if metadata.is_empty() {
-        return Ok(set);
-    }
-    Ok(change(api, &set, json!({ "metadata": metadata })).await?)
+    let owner = owners::owner(cluster, false);
+    let owners = owners::with(&set.metadata, &owner).filter(|_| owners::controller(&set.metadata).is_none());
+    let of = set.spec.cluster_name.clone();
+    let labels = [(LABEL_CLUSTER, of.as_str())];
+    Ok(objects::mark(api, set, &Marks { finalizer: Some(FINALIZER_SET), labels: &labels, owners }).await?)
 }
 
 fn is_own(set: &MachineSet, machine: &ObjectMeta) -> bool {
@@ -351,7 +341,7 @@ impl Keeper {
         set: &MachineSet,
         cluster: Option<&Cluster>,
     ) -> Result<Action, Fault> {
-        if !set.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SET) {
+        if !objects::is_held(set, FINALIZER_SET) {
             return Ok(Action::await_change());
         }
         let own = self.known(set);

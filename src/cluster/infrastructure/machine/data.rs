@@ -2,9 +2,7 @@
 //!
 //! Who makes them keeps kinds of its own: they are read by the fields that the contract names.
 
-use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
-};
+use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -12,7 +10,7 @@ use crate::api::infrastructure::GROUP;
 use crate::api::infrastructure::v1beta2::{Metal3Machine, Metal3Reference};
 use crate::api::metal3::SecretReference;
 use crate::cluster::infrastructure::names::{API_VERSION, FINALIZER_MACHINE};
-use crate::runtime::{objects, owners};
+use crate::runtime::{changes, objects, owners};
 
 /// Letters of a name that is taken over.
 const NAME: usize = 253;
@@ -177,19 +175,8 @@ pub async fn release(client: &Client, machine: &Metal3Machine) -> Result<(), kub
     if owners::controller(&claim.metadata).map(|owner| &owner.uid) != machine.meta().uid.as_ref() {
         return Ok(());
     }
-    if let Some(kept) = objects::without(&claim, FINALIZER_MACHINE) {
-        let patch = json!({ "metadata": { "resourceVersion": claim.resource_version(), "finalizers": kept } });
-        match claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(error)) if error.is_not_found() => return Ok(()),
-            patched => drop(patched?),
-        }
-    }
-    let preconditions = Some(Preconditions { uid: claim.uid(), ..Preconditions::default() });
-    let params = DeleteParams { preconditions, ..DeleteParams::background() };
-    match claims.delete(&claim.name_any(), &params).await {
-        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-        deleted => deleted.map(drop),
-    }
+    objects::release(&claims, &claim, FINALIZER_MACHINE).await?;
+    changes::delete(&claims, &claim).await
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::api::infrastructure::remediation::{LEAST_TIMEOUT_SECONDS, REBOOT, RET
 use crate::api::metal3::BareMetalHost;
 use crate::cluster::contract::KubeVersion;
 use crate::cluster::infrastructure::names::FINALIZER_REMEDIATION;
+use crate::runtime::objects;
 
 /// Under way.
 pub const RUNNING: &str = "Running";
@@ -131,7 +132,7 @@ pub fn decide(seen: &Seen<'_>) -> Act {
     let remediation = seen.remediation;
     let status = remediation.status.clone().unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or_default();
-    let is_held = remediation.finalizers().iter().any(|one| one == FINALIZER_REMEDIATION);
+    let is_held = objects::is_held(remediation, FINALIZER_REMEDIATION);
     if let Some(deleted) = &remediation.metadata.deletion_timestamp {
         return if is_held { leave(seen, deleted.0) } else { Act::Rest };
     }

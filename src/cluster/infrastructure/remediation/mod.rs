@@ -195,8 +195,8 @@ impl Remediations {
                 self.status(remediation, Metal3RemediationStatus { phase: phase(FAILED), ..status }).await
             }
             Act::Hold => {
-                let finalizers = objects::with(remediation, FINALIZER_REMEDIATION);
-                self.metadata(remediation, json!({ "finalizers": finalizers })).await
+                let held = objects::hold(&self.api(remediation), remediation.clone(), FINALIZER_REMEDIATION).await;
+                Ok(changes::unless_gone(held).map(drop)?)
             }
             Act::PowerOff => self.annotate(on, &off, json!("{\"mode\":\"hard\"}")).await,
             Act::PowerOn => self.annotate(on, &off, Value::Null).await,
@@ -279,10 +279,8 @@ impl Remediations {
     }
 
     async fn metadata(&self, remediation: &Metal3Remediation, metadata: Value) -> Result<(), Error> {
-        match changes::change(&self.api(remediation), remediation, json!({ "metadata": metadata })).await {
-            Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-            patched => Ok(patched.map(drop)?),
-        }
+        let changed = changes::change(&self.api(remediation), remediation, json!({ "metadata": metadata })).await;
+        Ok(changes::unless_gone(changed).map(drop)?)
     }
 
     async fn status(&self, remediation: &Metal3Remediation, status: Metal3RemediationStatus) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, PostParams};
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, json};
@@ -100,12 +100,7 @@ impl Softwares {
         if object.metadata.deletion_timestamp.is_some() {
             return self.end(&api, &object).await;
         }
-        let object = if object.finalizers().iter().any(|one| one == FINALIZER) {
-            object
-        } else {
-            let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": objects::with(&object, FINALIZER)}});
-            api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?
-        };
+        let object = objects::hold(&api, object, FINALIZER).await?;
         let mut status = object.status.clone().unwrap_or_default();
         let looked = self.advance(&object, &mut status).await;
         status.observed_generation = object.metadata.generation;
