@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use sha2::{Digest, Sha256};
+use tracing::field::display;
 use tracing::{info, warn};
 
 use crate::log::named;
@@ -31,6 +32,9 @@ const MESSAGE_MAX: usize = 1000;
 /// Events of one reason that an object has at once: who makes up a new text each time (a BMC, an image server) fills no store.
 const TEXTS: u8 = 64;
 
+/// Kind of hosts, whose name has a field of its own in the log.
+const HOST: &str = "BareMetalHost";
+
 /// Where the events of objects without a namespace are.
 const CLUSTER_SCOPED: &str = "default";
 
@@ -48,9 +52,23 @@ where
     } else {
         info!(%kind, object = %object_name, reason, "{}", note.message);
     }
-    if let Err(error) = publish(client, component, &object.object_ref(&()), note).await {
-        warn!(%kind, object = %object_name, reason, %error, "cannot store an event");
-    }
+    store(client, component, &object.object_ref(&()), note).await.ok();
+}
+
+/// Stores as an event what happened to an object, where the log has it already or has no need of it. One that cannot be stored is a
+/// line of the log.
+///
+/// # Errors
+///
+/// What the API says, for whoever has to say how his work went: it is logged.
+pub async fn store(client: &Client, component: &str, object: &ObjectReference, note: &Note) -> Result<(), kube::Error> {
+    publish(client, component, object, note).await.inspect_err(|error| {
+        let (kind, name) = (object.kind.as_deref().unwrap_or_default(), object.name.as_deref().unwrap_or_default());
+        let name = named(object.namespace.as_deref().unwrap_or_default(), name);
+        let (host, object) = if kind == HOST { (Some(name), None) } else { (None, Some(name)) };
+        let (host, object) = (host.map(display), object.map(display));
+        warn!(kind, host, object, reason = note.reason, %error, "cannot store an event");
+    })
 }
 
 /// Stores an event that `component` tells, or counts it when the object had the same one before. That of an object without a

@@ -324,9 +324,7 @@ impl Discovery {
 
     /// An event, as far as there is room for one: what it tells of is done.
     async fn note(&self, host: &BareMetalHost, note: Note) {
-        if let Err(error) = events::publish(&self.0.client, COMPONENT, &host.object_ref(&()), &note).await {
-            warn!(host = %label(host), reason = note.reason, %error, "cannot store an event");
-        }
+        events::store(&self.0.client, COMPONENT, &host.object_ref(&()), &note).await.ok();
     }
 
     /// A new host, and what could not be done as the rules say.

@@ -15,7 +15,7 @@ use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_PAUSED, AttachedImage, BareMetalHost, DataImage, DataImageError, DataImageStatus,
@@ -208,9 +208,7 @@ impl Keeper {
             if why.is_empty() { "" } else { ": " }
         );
         let note = Note { reason: "DataImageAbandoned", message, warning: true };
-        if let Err(error) = events::publish(&self.client, COMPONENT, &host.object_ref(&()), &note).await {
-            warn!(host = %label(host), reason = note.reason, %error, "cannot store an event");
-        }
+        events::store(&self.client, COMPONENT, &host.object_ref(&()), &note).await.ok();
     }
 }
 

@@ -520,9 +520,7 @@ impl Reconciler {
             if note.warning {
                 warn!(host = %label(host), reason = note.reason, "{}", note.message);
             }
-            if let Err(error) = events::publish(&self.context.client, COMPONENT, &host.object_ref(&()), note).await {
-                warn!(host = %label(host), reason = note.reason, %error, "cannot store an event");
-            }
+            events::store(&self.context.client, COMPONENT, &host.object_ref(&()), note).await.ok();
         }
     }
 

@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Client, Resource};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use crate::api::metal3::BareMetalHost;
 use crate::boot::BootHost;
 use crate::host::COMPONENT;
-use crate::log::named;
 use crate::runtime::{Note, Task, events};
 
 /// How often it is looked for refusals that nobody was told of.
@@ -88,12 +86,7 @@ pub(in crate::host) async fn run(client: Client, refusals: BootRefusals, task: T
         let news = due(&mut refusals.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
         let mut stored = Ok(());
         for (host, note) in news {
-            if let Err(error) = events::publish(&client, COMPONENT, &host, &note).await {
-                let host =
-                    named(host.namespace.as_deref().unwrap_or_default(), host.name.as_deref().unwrap_or_default());
-                warn!(%host, reason = note.reason, %error, "cannot store an event");
-                stored = Err(error);
-            }
+            stored = events::store(&client, COMPONENT, &host, &note).await.and(stored);
         }
         stored
     };

@@ -218,10 +218,7 @@ pub async fn run(
         for (host, note) in stuck.0.look(settings.get().stuck_after.0, Instant::now(), Timestamp::now()) {
             let label = named(host.namespace.as_deref().unwrap_or_default(), host.name.as_deref().unwrap_or_default());
             warn!(host = %label, reason = note.reason, "the host is stuck: {}", note.message);
-            if let Err(error) = events::publish(&client, COMPONENT, &host, &note).await {
-                warn!(host = %label, reason = note.reason, %error, "cannot store an event");
-                stored = Err(error);
-            }
+            stored = events::store(&client, COMPONENT, &host, &note).await.and(stored);
         }
         stored
     };

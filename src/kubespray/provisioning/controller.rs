@@ -444,9 +444,7 @@ impl Provisionings {
         self.written().insert(key.clone(), Instant::now());
         if let Some(phase) = reason {
             let note = Note { reason: phase.word(), message, warning };
-            if let Err(error) = events::publish(&self.client, COMPONENT, &object.object_ref(&()), &note).await {
-                warn!(provisioning = %named(namespace, name), %error, "cannot store an event");
-            }
+            events::store(&self.client, COMPONENT, &object.object_ref(&()), &note).await.ok();
         }
         Ok(true)
     }

@@ -333,10 +333,8 @@ impl Softwares {
         });
         let changed = Software { status: Some(status), ..object.clone() };
         api.replace_status(&object.name_any(), &PostParams::default(), &changed).await?;
-        if let Some(note) = note
-            && let Err(error) = events::publish(&self.keeper.client, COMPONENT, &object.object_ref(&()), &note).await
-        {
-            warn!(software = %object.name_any(), %error, "cannot store an event");
+        if let Some(note) = note {
+            events::store(&self.keeper.client, COMPONENT, &object.object_ref(&()), &note).await.ok();
         }
         Ok(())
     }
