@@ -1,10 +1,19 @@
-//! Pause: nothing is done about an object, because it or its cluster says so. Pure.
+//! Pause: nothing is done about an object, because it or its cluster says so.
 
-use kube::ResourceExt;
+use std::fmt::Debug;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::Api;
+use kube::core::object::HasStatus;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::api::cluster::keys::ANNOTATION_PAUSED;
 use crate::api::cluster::v1beta2::Cluster;
-use crate::runtime::conditions::Verdict;
+use crate::runtime::changes::write_status;
+use crate::runtime::conditions::{Verdict, set};
 
 /// Name of the condition.
 pub const PAUSED: &str = "Paused";
@@ -12,6 +21,30 @@ pub const PAUSED: &str = "Paused";
 /// Whether nothing is to be done about an object.
 pub fn is_paused(cluster: Option<&Cluster>, object: &impl ResourceExt) -> bool {
     cluster.is_some_and(|cluster| cluster.spec.paused == Some(true)) || is_annotated(object)
+}
+
+/// Whether nothing is to be done about an object, which then says so among its `conditions`.
+///
+/// # Errors
+///
+/// What the API says; a conflict when somebody wrote the object in between.
+pub async fn rests<K>(
+    api: &Api<K>,
+    object: &K,
+    cluster: Option<&Cluster>,
+    conditions: impl Fn(&mut K::Status) -> &mut Vec<Condition>,
+) -> Result<bool, kube::Error>
+where
+    K: Resource + HasStatus<Status: Clone + Default + PartialEq + Serialize> + Clone + Debug + DeserializeOwned,
+{
+    if !is_paused(cluster, object) {
+        return Ok(false);
+    }
+    let mut status = object.status().cloned().unwrap_or_default();
+    let (verdict, generation) = (verdict(cluster, object), object.meta().generation);
+    set(conditions(&mut status), PAUSED, &verdict, generation, Timestamp::now());
+    write_status(api, object, object.status(), &status).await?;
+    Ok(true)
 }
 
 /// Whether the object itself says so.

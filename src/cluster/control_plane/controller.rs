@@ -26,7 +26,6 @@ use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlan
 use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
 use crate::cluster::contract::{Found, KubeVersion, Objects, fields, pause};
 use crate::cluster::workload::{Workload, Workloads};
-use crate::runtime::changes::write_status;
 use crate::runtime::conditions::{self, Truth, Verdict};
 use crate::runtime::throttle::{MessageThrottle, again};
 use crate::runtime::{Conflict, Key, Reconcile, Slim, key, objects, owners};
@@ -104,8 +103,8 @@ impl Reconcile for Keeper {
             }
             None => None,
         };
-        if pause::is_paused(of.as_ref(), &plane) {
-            return self.paused(&plane, of.as_ref()).await;
+        if pause::rests(&planes, &plane, of.as_ref(), |status| &mut status.conditions).await? {
+            return Ok(Action::await_change());
         }
         if plane.metadata.deletion_timestamp.is_some() {
             return deletion::delete(self, &plane, of.as_ref()).await;
@@ -141,15 +140,6 @@ impl Keeper {
 
     fn silences(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Instant>> {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn paused(&self, plane: &KubeadmControlPlane, of: Option<&Cluster>) -> Result<Action, Fault> {
-        let mut status = plane.status.clone().unwrap_or_default();
-        let verdict = pause::verdict(of, plane);
-        conditions::set(&mut status.conditions, pause::PAUSED, &verdict, plane.metadata.generation, Timestamp::now());
-        let planes = self.planes(&plane.namespace().unwrap_or_default());
-        write_status(&planes, plane, plane.status.as_ref(), &status).await?;
-        Ok(Action::await_change())
     }
 
     /// Looks at everything, and does the next thing. After which time it is looked at again; nothing where a change brings that about.

@@ -18,7 +18,7 @@ use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineS
 use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, Replicas};
 use crate::cluster::contract::{fields, pause};
 use crate::runtime::changes::{change, write_status};
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::Verdict;
 use crate::runtime::{Key, Reconcile, key, objects, owners};
 
 /// Keeps Clusters.
@@ -68,12 +68,7 @@ impl Reconcile for Keeper {
         let key = key(known.as_ref());
         let api = kit.api::<Cluster>(&key.0);
         let Some(cluster) = api.get_opt(&key.1).await? else { return Ok(Action::await_change()) };
-        if pause::is_paused(Some(&cluster), &cluster) {
-            let mut status = cluster.status.clone().unwrap_or_default();
-            let verdict = pause::verdict(Some(&cluster), &cluster);
-            let generation = cluster.metadata.generation;
-            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, Timestamp::now());
-            write_status(&api, &cluster, cluster.status.as_ref(), &status).await?;
+        if pause::rests(&api, &cluster, Some(&cluster), |status| &mut status.conditions).await? {
             return Ok(Action::await_change());
         }
         if cluster.metadata.deletion_timestamp.is_some() {

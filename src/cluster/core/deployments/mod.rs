@@ -53,12 +53,7 @@ impl Reconcile for Keeper {
         let Some(deployment) = api.get_opt(&name).await? else { return Ok(Action::await_change()) };
         let cluster = kit.caches.clusters.get(&(namespace.clone(), deployment.spec.cluster_name.clone()));
         let cluster = cluster.as_deref();
-        if pause::is_paused(cluster, &deployment) {
-            let mut status = deployment.status.clone().unwrap_or_default();
-            let verdict = pause::verdict(cluster, &deployment);
-            let generation = deployment.metadata.generation;
-            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, Timestamp::now());
-            write_status(&api, &deployment, deployment.status.as_ref(), &status).await?;
+        if pause::rests(&api, &deployment, cluster, |status| &mut status.conditions).await? {
             return Ok(Action::await_change());
         }
         if deployment.metadata.deletion_timestamp.is_some() {

@@ -67,12 +67,7 @@ impl Reconcile for Keeper {
         }
         let cluster = kit.caches.clusters.get(&(namespace.clone(), check.spec.cluster_name.clone()));
         let Some(cluster) = cluster else { return Ok(Action::requeue(kit.pause)) };
-        if pause::is_paused(Some(&cluster), &check) {
-            let mut status = check.status.clone().unwrap_or_default();
-            let verdict = pause::verdict(Some(&cluster), &check);
-            let generation = check.metadata.generation;
-            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, Timestamp::now());
-            write_status(&api, &check, check.status.as_ref(), &status).await?;
+        if pause::rests(&api, &check, Some(&cluster), |status| &mut status.conditions).await? {
             return Ok(Action::await_change());
         }
         let check = hold(&api, check, &cluster).await?;

@@ -29,7 +29,7 @@ use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::cluster::contract::{fields, pause};
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::runtime::changes::{change, write_status};
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::Verdict;
 use crate::runtime::objects::Marks;
 use crate::runtime::{Reconcile, key, objects, owners};
 
@@ -80,12 +80,7 @@ impl Reconcile for Keeper {
             None => clusters.get_opt(&machine.spec.cluster_name).await?.map(Arc::new),
         };
         let cluster = cluster.as_deref();
-        if pause::is_paused(cluster, &machine) {
-            let mut status = machine.status.clone().unwrap_or_default();
-            let verdict = pause::verdict(cluster, &machine);
-            let generation = machine.metadata.generation;
-            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, generation, Timestamp::now());
-            write_status(&api, &machine, machine.status.as_ref(), &status).await?;
+        if pause::rests(&api, &machine, cluster, |status| &mut status.conditions).await? {
             return Ok(Action::await_change());
         }
         if machine.metadata.deletion_timestamp.is_some() {

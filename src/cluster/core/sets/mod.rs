@@ -82,11 +82,7 @@ impl Reconcile for Keeper {
         let Some(set) = api.get_opt(&name).await? else { return Ok(Action::await_change()) };
         let cluster = kit.caches.clusters.get(&(namespace.clone(), set.spec.cluster_name.clone()));
         let cluster = cluster.as_deref();
-        if pause::is_paused(cluster, &set) {
-            let mut status = set.status.clone().unwrap_or_default();
-            let verdict = pause::verdict(cluster, &set);
-            conditions::set(&mut status.conditions, pause::PAUSED, &verdict, set.metadata.generation, Timestamp::now());
-            write_status(&api, &set, set.status.as_ref(), &status).await?;
+        if pause::rests(&api, &set, cluster, |status| &mut status.conditions).await? {
             return Ok(Action::await_change());
         }
         if set.metadata.deletion_timestamp.is_some() {
