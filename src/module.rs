@@ -4,6 +4,7 @@
 //! API server. Its [`Life`] is what runs: rules and views for the API, what it counts, and what acts on machines. The list of all of
 //! them is `modules`, a line each.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use futures::future::BoxFuture;
@@ -18,7 +19,7 @@ use crate::runtime::Tasks;
 use crate::store::Store;
 
 /// What is known of a life without running it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Module {
     /// The kinds that it acts on.
     pub kinds: Vec<Declared>,
@@ -69,11 +70,48 @@ pub trait Life: Send + Sync {
         let _ = registry;
     }
 
+    /// What runs from the start of the process, whether this appliance may act or not: called once, and ended by `running.stop`.
+    ///
+    /// # Errors
+    /// When something that it needs cannot be had.
+    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+        let _ = running;
+        Ok(Vec::new())
+    }
+
+    /// What answers machines, whether this appliance may act or not: called once, when every host is known, and ended by
+    /// `running.stop`.
+    ///
+    /// # Errors
+    /// When something that it needs cannot be had.
+    fn serve(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+        let _ = running;
+        Ok(Vec::new())
+    }
+
     /// What acts on machines: called each time that this appliance may act, and ended by `acting.stop`.
     ///
     /// # Errors
     /// When something that it needs, as a port, cannot be had.
-    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>>;
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        let _ = acting;
+        Ok(Vec::new())
+    }
+}
+
+/// With what a life runs as long as the process does.
+#[derive(Clone)]
+pub struct Running {
+    /// May always write, also what others act on: to read, above all.
+    pub client: Client,
+    /// What is done by itself: whatever runs now and then is one of these.
+    pub tasks: Tasks,
+    /// This appliance's database, whichever API server keeps the objects.
+    pub store: Store,
+    /// Resources that are in its memory only.
+    pub in_memory: HashSet<String>,
+    /// The end.
+    pub stop: CancellationToken,
 }
 
 /// With what a life acts.

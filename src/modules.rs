@@ -1,15 +1,18 @@
 //! The list of modules. A new one is a line here; everything else about it stands in its own room.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
+use self::certificate::CertificateNames;
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::{self, Declared, Kind, StoragePolicy, ipam};
 use crate::apiserver::Admission;
+use crate::backup::ScheduledBackups;
 use crate::bmc::quirks::{Quirks, QuirksError};
-use crate::boot::neighbour::Cards;
+use crate::boot;
 use crate::cluster;
 use crate::cluster::contract::size;
 use crate::cluster::hosts::Hosts;
@@ -30,9 +33,12 @@ use crate::kubespray;
 use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
 use crate::outbound::Allowed;
+use crate::pki::Pki;
 use crate::runtime::Views;
 use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
+
+mod certificate;
 
 /// Every life.
 const LIVES: &[Entry] = &[
@@ -55,6 +61,8 @@ const LIVES: &[Entry] = &[
     }),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
+    entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
+    entry(Module::default, |house| Some(Box::new(certificate_names(house)))),
     entry(tasks, |house| Some(Box::new(Supervised(house.tasks.clone())))),
 ];
 
@@ -79,6 +87,8 @@ pub struct House<'a> {
     pub tasks: &'a Tasks,
     /// The configuration.
     pub config: &'a Config,
+    /// Keys and certificates.
+    pub pki: &'a Pki,
     /// Settings that a reload changes.
     pub live: &'a LiveSettings,
     /// Hosts that are known.
@@ -101,12 +111,14 @@ pub struct House<'a> {
     pub leases: &'a Leases,
     /// Whose an address always is.
     pub reservations: &'a Reservations,
+    /// What other rooms go by of the networks.
+    pub site: &'a dhcp::Site,
+    /// This appliance's address on the first network.
+    pub own: &'a Live<Option<IpAddr>>,
     /// Clusters that were made.
     pub workloads: &'a Workloads,
     /// Hosts that machines choose from, once somebody does.
     pub hosts: Option<Hosts>,
-    /// Which network card answers at an address.
-    pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
 }
 
 /// The settings that a reload of the configuration changes in the running process.
@@ -217,7 +229,7 @@ fn hosts(house: &mut House<'_>) -> Hosts {
 }
 
 fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
-    let config = house.config;
+    let (config, cards) = (house.config, house.site.checked.clone());
     dhcp::DhcpService {
         leases: house.leases.clone(),
         reservations: house.reservations.clone(),
@@ -228,8 +240,13 @@ fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
         },
         server_probe: Some(Duration::from_secs(config.dhcp.server_probe_minutes * 60)).filter(|pause| !pause.is_zero()),
         hosts: house.directory.index.clone(),
-        cards: house.cards.clone(),
+        cards: Arc::new(move || boot::neighbour::cached(cards.clone())),
     }
+}
+
+fn certificate_names(house: &House<'_>) -> CertificateNames {
+    let certificate = house.pki.server_certificate().clone();
+    CertificateNames { certificate, site: house.site.clone(), own: house.own.clone() }
 }
 
 /// Every life, whether it runs or not.

@@ -41,6 +41,9 @@ const EVENTS_EVERY: Duration = Duration::from_secs(10);
 /// One of so many looks at events reads them all for their age; each sees whether they are too many.
 const EVENTS_READ: u32 = 6;
 
+/// How often it is looked whether client certificates were revoked.
+const SERIES_EVERY: Duration = Duration::from_secs(1);
+
 /// How long a round of one kind takes before the next kind of work has its turn: whoever has made much of it keeps nobody waiting.
 const SLICE: Duration = Duration::from_millis(250);
 /// How long a round works before it is others' turn.
@@ -130,6 +133,7 @@ impl ApiServer {
             self.keep_sweeping(),
             self.keep_events_few(),
             self.run_access_controllers(),
+            self.look_for_revocations(),
             self.inner.response_memory.keep_moving(self.shutdown())
         );
     }
@@ -165,6 +169,12 @@ impl ApiServer {
                 }
             }
         }
+    }
+
+    /// Looks whether client certificates were revoked.
+    async fn look_for_revocations(&self) {
+        let Some(series) = self.inner.auth.series() else { return };
+        self.tasks().task("client-certificates").every(SERIES_EVERY, self.shutdown(), || series.look()).await;
     }
 
     async fn keep_events_few(&self) {

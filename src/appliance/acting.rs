@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Ended, SHUTDOWN_DEADLINE};
+use super::{Ended, SHUTDOWN_DEADLINE, spawn};
 use crate::config::EngineConfig;
 use crate::engine::election::ElectionTiming;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
-use crate::module::{Acting, Life};
+use crate::module::{Acting, Life, Running};
 use crate::runtime::Tasks;
 
 /// What acts, and in which API server.
@@ -29,11 +29,17 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Starts all that acts.
-    pub(super) fn start(&self, services: &mut JoinSet<Ended>, acting: &Acting) -> anyhow::Result<()> {
+    pub(super) fn act(&self, services: &mut JoinSet<Ended>, acting: &Acting) -> anyhow::Result<()> {
         for life in self.lives.iter() {
-            for (name, run) in life.act(acting)? {
-                services.spawn(async move { (name, run.await) });
-            }
+            life.act(acting)?.into_iter().for_each(|service| spawn(services, service));
+        }
+        Ok(())
+    }
+
+    /// Starts all that answers machines.
+    pub(super) fn serve(&self, services: &mut JoinSet<Ended>, running: &Running) -> anyhow::Result<()> {
+        for life in self.lives.iter() {
+            life.serve(running)?.into_iter().for_each(|service| spawn(services, service));
         }
         Ok(())
     }
@@ -73,7 +79,7 @@ impl Parts {
             let mut services = JoinSet::new();
             let stop = shutdown.child_token();
             let tasks = self.tasks.clone();
-            self.start(&mut services, &Acting { client, fence, tasks, store: None, stop: stop.clone() })?;
+            self.act(&mut services, &Acting { client, fence, tasks, store: None, stop: stop.clone() })?;
             if !term(&mut services, leads, shutdown).await? {
                 return Ok(());
             }
@@ -120,7 +126,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::appliance::spawn;
+    use crate::module::service;
 
     #[tokio::test]
     async fn a_term_ends_with_the_lead_the_shutdown_or_a_fault() {
@@ -128,7 +134,7 @@ mod tests {
         let shutdown = CancellationToken::new();
         let (tell, mut leads) = watch::channel(Some(Instant::now() + Duration::from_millis(20)));
         let mut services = JoinSet::new();
-        spawn(&mut services, "forever", std::future::pending());
+        spawn(&mut services, service("forever", std::future::pending()));
         assert!(term(&mut services, &mut leads, &shutdown).await.unwrap(), "not renewed");
 
         // Renewed, then lost to another.
@@ -143,13 +149,13 @@ mod tests {
         assert!(lost.unwrap());
 
         tell.send_replace(long());
-        spawn(&mut services, "short", async {});
+        spawn(&mut services, service("short", async {}));
         let error = term(&mut services, &mut leads, &shutdown).await.unwrap_err();
         assert_eq!(error.to_string(), "short ended by itself");
 
         let mut polite = JoinSet::new();
         let stop = shutdown.child_token();
-        spawn(&mut polite, "polite", async move { stop.cancelled().await });
+        spawn(&mut polite, service("polite", async move { stop.cancelled().await }));
         shutdown.cancel();
         assert!(!term(&mut polite, &mut leads, &shutdown).await.unwrap());
         assert!(polite.is_empty());

@@ -20,8 +20,11 @@
 //! asked otherwise: the backup does not know what became of their machines since. See [`restore`].
 
 pub mod format;
+mod life;
 pub mod page;
 pub mod restore;
 pub mod schedule;
 pub mod seal;
 pub mod take;
+
+pub use life::ScheduledBackups;

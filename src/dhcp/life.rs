@@ -13,7 +13,7 @@ use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
-use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
+use crate::module::{Acting, KEEPS, Life, Module, Right, Running, Service, service};
 
 /// What is kept of a Reservation beside its object, in bytes, roughly: a copy, what came of it, and its places in maps.
 const RESERVATION_MEMORY: usize = 2 << 10;
@@ -67,6 +67,10 @@ impl Life for DhcpService {
             ("slipway.dev/reservations", Arc::new(reservations::admit)),
             ("slipway.dev/networks", self.reservations.networks().admission()),
         ]
+    }
+
+    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+        Ok(vec![service("reservations in force", self.reservations.clone().run(running.stop.clone()))])
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

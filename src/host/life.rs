@@ -14,6 +14,7 @@ use crate::config::HostConfig;
 use crate::dhcp::Leases;
 use crate::host::admission;
 use crate::host::directory::Directory;
+use crate::host::logs::retention::Retention;
 use crate::host::logs::{Logs, endpoint};
 use crate::host::media::Media;
 use crate::host::media::data_image::{self, DataImages};
@@ -22,7 +23,7 @@ use crate::host::status::boot_refusals::{self, BootRefusals};
 use crate::host::status::metrics::Metrics;
 use crate::host::status::stall::{self, StallDetector};
 use crate::live::Live;
-use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
+use crate::module::{Acting, KEEPS, Life, Module, Right, Running, Service, service};
 use crate::outbound::Allowed;
 use crate::runtime::Watches;
 
@@ -107,6 +108,8 @@ pub struct Machines {
     /// Hosts that make no progress.
     stalls: StallDetector,
     data_images: DataImages,
+    /// Logs of hosts that go.
+    retention: Retention,
 }
 
 /// What the configuration says of machines, also after it was read again.
@@ -132,6 +135,7 @@ impl Machines {
     ) -> Self {
         let MachineSettings { host: settings, bmc_allow, quirks } = settings;
         let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
+        let retention = Retention::new(watches, directory.index.clone(), logs.clone());
         let bmc_metrics = bmc::Metrics::default();
         Self {
             directory,
@@ -146,6 +150,7 @@ impl Machines {
             bmc_metrics,
             stalls,
             data_images,
+            retention,
         }
     }
 
@@ -175,6 +180,11 @@ impl Life for Machines {
         self.metrics.register(registry);
         self.bmc_metrics.register(registry);
         self.stalls.register(registry);
+    }
+
+    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+        let task = running.tasks.task("log-retention");
+        Ok(vec![service("removal of logs", self.retention.clone().run(task))])
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

@@ -108,6 +108,11 @@ impl Auth {
         })
     }
 
+    /// Of which series client certificates must be.
+    pub(super) fn series(&self) -> Option<&Series> {
+        self.series.as_ref()
+    }
+
     /// Who calls: whom the connection proved, or else the bearer token.
     ///
     /// A token that is none is refused even where nobody is asked who they are.

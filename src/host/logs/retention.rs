@@ -1,38 +1,50 @@
 //! Deletion of logs whose hosts are gone.
 
-use tokio::sync::mpsc;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tracing::warn;
 
 use super::Logs;
 use crate::api::metal3::BareMetalHost;
 use crate::boot::HostIndex;
-use crate::runtime::{Change, Task, Watches};
+use crate::runtime::{Change, Key, Task, Watches};
 
-/// Removes the logs of hosts that go, and after the first listing those of hosts that went unseen: each time a run of the task.
-/// Ends with the watches.
-pub fn keep(
-    watches: &mut Watches,
+/// Removes the logs of hosts that go, and after the first listing those of hosts that went unseen. Cheap to clone.
+#[derive(Clone)]
+pub struct Retention {
+    /// Hosts that went; none: all of them are to be looked at. Held by whoever removes logs.
+    gone: Arc<Mutex<UnboundedReceiver<Option<Key>>>>,
     index: HostIndex,
     logs: Logs,
-    task: Task,
-) -> impl Future<Output = ()> + Send + use<> {
-    let (tell, mut gone) = mpsc::unbounded_channel();
-    let mut swept = false;
-    watches.observe(move |change: &Change<'_, BareMetalHost>| {
-        let job = match change {
-            Change::Gone(key) => Some((*key).clone()),
-            Change::Listed if !swept => {
-                swept = true;
-                None
-            }
-            Change::Put(_) | Change::Listed => return,
-        };
-        // Who reads them is gone only at the end.
-        tell.send(job).ok();
-    });
-    async move {
+}
+
+impl Retention {
+    /// Of no host yet, until the watches run.
+    pub fn new(watches: &mut Watches, index: HostIndex, logs: Logs) -> Self {
+        let (tell, gone) = mpsc::unbounded_channel();
+        let mut swept = false;
+        watches.observe(move |change: &Change<'_, BareMetalHost>| {
+            let job = match change {
+                Change::Gone(key) => Some((*key).clone()),
+                Change::Listed if !swept => {
+                    swept = true;
+                    None
+                }
+                Change::Put(_) | Change::Listed => return,
+            };
+            // Who reads them is gone only at the end.
+            tell.send(job).ok();
+        });
+        Self { gone: Arc::new(Mutex::new(gone)), index, logs }
+    }
+
+    /// Removes them, each time in a run of the task. Ends with the watches.
+    pub async fn run(self, task: Task) {
+        let mut gone = self.gone.lock().await;
         while let Some(job) = gone.recv().await {
-            let (logs, index) = (logs.clone(), index.clone());
+            let (logs, index) = (self.logs.clone(), self.index.clone());
             let done = tokio::task::spawn_blocking(move || match job {
                 Some((namespace, name)) => logs.forget(&namespace, &name),
                 // No host has a log before the index knows it.
