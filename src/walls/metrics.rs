@@ -25,7 +25,8 @@ fn the_page_on_metrics_has_all_that_are_registered_and_no_others() {
     let mut found = Vec::new();
     files(&top, &mut found);
     // What Ansible is told has such names, too.
-    found.retain(|path| !["ansible", "kubespray"].iter().any(|room| path.starts_with(top.join(room))));
+    let counts = |path: &Path| path.ends_with("meters.rs");
+    found.retain(|path| counts(path) || !["ansible", "kubespray"].iter().any(|room| path.starts_with(top.join(room))));
     let shipped = |path: &Path| shipped(&fs::read_to_string(path).unwrap());
     let code: String =
         found.iter().filter(|path| !is_test(path.strip_prefix(&top).unwrap())).map(|path| shipped(path)).collect();

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::answers::{self, Probe};
 use super::login::{self, Opener};
+use super::meters::RunMeters;
 use super::next::{RUNNING, STARTING};
 use super::places::{Place, Places};
 use crate::api::bpa::software::Software;
@@ -36,6 +37,7 @@ pub struct Installer {
     pub bounds: Bounds,
     appliance: String,
     places: Places,
+    meters: RunMeters,
     /// Whether machines answer yet.
     pub probe: Probe,
     /// Opens machines that others installed.
@@ -72,9 +74,14 @@ impl Installer {
         let host: String = host.chars().take(64).collect();
         let appliance = format!("{host}/{}", runs.appliance()?);
         let places = Places::new(at_once.into());
-        let (readers, inspected) = Default::default();
+        let (readers, inspected, meters) = Default::default();
         let (probe, opener) = (answers::ssh(), login::ssh());
-        Ok(Self { runs, installation, bounds, appliance, places, probe, opener, readers, inspected })
+        Ok(Self { runs, installation, bounds, appliance, places, meters, probe, opener, readers, inspected })
+    }
+
+    /// Runs are counted here.
+    pub fn counted_by(self, meters: RunMeters) -> Self {
+        Self { meters, ..self }
     }
 
     /// Machines that are played answer so.
@@ -178,7 +185,9 @@ impl Installer {
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || runs.prune(KEPT)).await {
             warn!(%error, "old runs cannot be removed");
         }
-        self.runs.start(&self.installation, request).await.map(drop)
+        self.runs.start(&self.installation, request).await?;
+        self.meters.begun(&request.id);
+        Ok(())
     }
 
     /// Has a run end; whether it has.
@@ -232,6 +241,20 @@ impl Installer {
         self.runs.kubeconfig(&run_id(&owner.uid, run.number)?)
     }
 
+    /// Counts a run as it is found.
+    async fn count(&self, id: &RunId, is_under_way: bool) {
+        if is_under_way {
+            return self.meters.begun(id);
+        }
+        if self.meters.is_over(id) {
+            let (runs, id) = (self.runs.clone(), id.clone());
+            // What cannot be read, or went meanwhile, came to nothing that anybody knows.
+            if let Ok(Ok(status)) = tokio::task::spawn_blocking(move || runs.status(&id)).await {
+                self.meters.ended(&status);
+            }
+        }
+    }
+
     /// Removes what a run left of secrets that is over and concluded.
     pub async fn forget_secrets(&self, owner: &RunOwner, run: &RunProgress, with_kubeconfig: bool) {
         let (Ok(id), runs) = (run_id(&owner.uid, run.number), self.runs.clone()) else { return };
@@ -247,8 +270,12 @@ impl Installer {
     ///
     /// When the folder of runs or the API cannot be read.
     pub async fn look_after(self: Arc<Self>, client: Client) -> anyhow::Result<()> {
-        for run in self.runs.settle_all().await? {
+        let all = self.runs.settle_all().await?;
+        let under_way = all.iter().filter(|run| run.is_under_way).count();
+        self.meters.are(under_way, self.places.waiting(Instant::now()));
+        for run in all {
             let id = &run.id;
+            self.count(id, run.is_under_way).await;
             if run.is_newly_lost {
                 warn!(run = %id, "a run of kubespray is lost: its supervisor died, or the box did");
             }

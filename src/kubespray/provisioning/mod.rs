@@ -16,6 +16,7 @@ mod leaving;
 mod log_view;
 mod login;
 mod made;
+mod meters;
 mod next;
 mod opening;
 mod places;
@@ -37,11 +38,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt;
+use prometheus_client::registry::Registry;
 use tracing::{error, warn};
 
 use self::controller::Provisionings;
 use self::installer::Installer;
 pub use self::installer::is_open;
+use self::meters::RunMeters;
 use self::software::Softwares;
 use crate::api::bpa::Provisioning;
 use crate::api::bpa::software::Software;
@@ -111,6 +114,7 @@ pub struct ProvisioningAgent {
     default_image: Option<Image>,
     hidden: Vec<PathBuf>,
     runs: log_view::Known,
+    meters: RunMeters,
 }
 
 impl ProvisioningAgent {
@@ -130,6 +134,7 @@ impl ProvisioningAgent {
             default_image: None,
             hidden: Vec::new(),
             runs: log_view::Known::default(),
+            meters: RunMeters::default(),
         }
     }
 
@@ -150,6 +155,7 @@ impl ProvisioningAgent {
         let bounds = Bounds::of(&self.kubespray);
         match runs.and_then(|runs| Installer::new(runs, installation, bounds, self.kubespray.runs)) {
             Ok(installer) => {
+                let installer = installer.counted_by(self.meters.clone());
                 self.runs.set(installer.runs().clone()).ok();
                 Some(Arc::new(installer))
             }
@@ -190,6 +196,10 @@ impl Life for ProvisioningAgent {
             ("bpa.akraino.org/provisionings", "log", log_view::view(self.runs.clone(), Arc::new(cluster))),
             ("bpa.akraino.org/softwares", "log", log_view::view(self.runs.clone(), Arc::new(software))),
         ]
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        self.meters.register(registry);
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {

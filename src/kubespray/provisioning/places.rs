@@ -59,6 +59,12 @@ impl Places {
         Self { at_once: at_once.max(1), asked: Arc::default() }
     }
 
+    /// How many objects wait.
+    pub fn waiting(&self, now: Instant) -> usize {
+        let is_fresh = |waiter: &&Waiter| now.saturating_duration_since(waiter.asked) < FRESH;
+        lock(&self.asked).waiting.values().filter(is_fresh).count()
+    }
+
     /// A place for the run of an object, if it is its turn. `under_way` are the runs that can be seen, each with whose it is.
     pub fn ask(&self, owner: &RunOwner, under_way: &[Option<RunOwner>], now: Instant) -> Option<Place> {
         let mut asked = lock(&self.asked);
