@@ -70,17 +70,20 @@ impl Life for DhcpService {
     }
 
     fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
-        Ok(vec![service("reservations in force", self.reservations.clone().run(running.stop.clone()))])
+        let task = running.tasks.task("networks-in-force");
+        Ok(vec![service("networks in force", self.reservations.clone().run(task, running.stop.clone()))])
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
-        let keep = self.reservations.clone().keep(acting.client.clone(), acting.stop.clone());
-        let judged = self.reservations.judged();
-        let networks = self.reservations.networks().clone().keep(judged, acting.client.clone(), acting.stop.clone());
+        let (client, tasks, stop) = (&acting.client, &acting.tasks, &acting.stop);
+        let task = tasks.task("dhcp-reservations");
+        let keep = self.reservations.clone().keep(client.clone(), task, stop.clone());
+        let (judged, task) = (self.reservations.judged(), tasks.task("dhcp-networks"));
+        let networks = self.reservations.networks().clone().keep(judged, client.clone(), task, stop.clone());
         let views = LeaseViews::new(acting.store.as_ref(), &acting.client, MANAGER);
         let server = Server::bind(self.service_ports, self.leases.clone(), self.hosts.clone(), views)?;
-        let server = server.with_cards((self.cards)());
-        let (reservations, stop) = (self.reservations.clone(), acting.stop.clone());
+        let server = server.with_cards((self.cards)()).with_tasks(tasks);
+        let (reservations, stop) = (self.reservations.clone(), stop.clone());
         let run = async move {
             // Nobody is answered before it is known what is whose, and which networks there are.
             reservations.ready(&stop).await;

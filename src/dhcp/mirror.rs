@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::publish::MANAGER;
+use crate::runtime::Task;
 
 /// How often it is looked whether a status is out of date: how full a pool is, and who has an address, changes all the time.
 const LOOK: Duration = Duration::from_secs(10);
@@ -46,10 +47,11 @@ pub(super) fn changes<T: Clone + Send + Sync + 'static>(of: watch::Receiver<T>) 
     stream::unfold(of, async |mut of| of.changed().await.ok().map(|()| ((), of)))
 }
 
-/// Keeps the objects until told to stop; looks at each of `wakes`.
+/// Keeps the objects until told to stop; looks at each of `wakes`. Each time is a run of the task.
 pub(super) async fn keep<M: Mirror>(
     mirror: &M,
     client: Client,
+    task: Task,
     wakes: impl Stream<Item = ()> + Send,
     shutdown: CancellationToken,
 ) {
@@ -57,7 +59,7 @@ pub(super) async fn keep<M: Mirror>(
     let mut wakes = std::pin::pin!(wakes);
     let mut failing = false;
     loop {
-        let pause = match write(mirror, &api).await {
+        let pause = match task.run(write(mirror, &api)).await {
             Ok(()) => {
                 failing = false;
                 LOOK
@@ -70,6 +72,7 @@ pub(super) async fn keep<M: Mirror>(
                 RETRY
             }
         };
+        task.next_in(pause);
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(pause) => {}

@@ -14,7 +14,7 @@ use crate::api::MacAddress;
 use crate::api::slipway::{DHCPLease, DHCPLeaseSpec, LABEL_HOST, LABEL_HOST_NAMESPACE, LABEL_NETWORK};
 use crate::apiserver::is_label_value;
 use crate::boot::HostIndex;
-use crate::runtime::{ViewError, Views};
+use crate::runtime::{Task, ViewError, Views};
 
 use super::leases::Leases;
 use super::network_leases::NetworkLeases;
@@ -110,18 +110,18 @@ struct Shown {
     host: Option<String>,
 }
 
-/// Publishes what changed, until told to stop.
-pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shutdown: CancellationToken) {
+/// Publishes what changed, until told to stop. Each batch is a run of the task.
+pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, task: Task, shutdown: CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => return,
         tidied = tidy(&views, &leases) => if let Err(error) = tidied {
             tracing::warn!(%error, "cannot remove old DHCPLease objects");
         },
     }
+    let mut publisher = Publisher { leases, hosts, views, shown: HashMap::new(), failing: false };
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut failing, mut round) = (false, 0_u32);
-    let mut shown: HashMap<Ipv4Addr, Shown> = HashMap::new();
+    let mut round = 0_u32;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -129,33 +129,60 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shu
         }
         round = (round + 1) % LOOK_FOR_HOSTS;
         if round == 0 {
-            note_other_hosts(&leases, &hosts, &shown);
+            note_other_hosts(&publisher.leases, &publisher.hosts, &publisher.shown);
         }
+        let run = task.begin();
+        match publisher.round().await {
+            Ok(0) => run.forget(),
+            published => run.end(published.map(drop)),
+        }
+    }
+}
+
+/// Who publishes leases, and what is published.
+struct Publisher {
+    leases: Leases,
+    hosts: HostIndex,
+    views: LeaseViews,
+    shown: HashMap<Ipv4Addr, Shown>,
+    /// Whether it was said that something cannot be published.
+    failing: bool,
+}
+
+impl Publisher {
+    /// Publishes what changed, and says of how many leases; or why one of them could not be published.
+    async fn round(&mut self) -> Result<usize, ViewError> {
+        let Self { leases, hosts, views, shown, failing } = self;
+        let (mut count, mut failed) = (0, None);
         for address in leases.set().take_changed() {
+            count += 1;
             // Of a network that went: what nobody has is shown no longer.
-            if publish(&leases, &hosts, &views, address).await.is_ok() {
-                tell(&leases, &mut shown, address, None);
+            if publish(leases, hosts, views, address).await.is_ok() {
+                tell(leases, shown, address, None);
             }
         }
         let networks = leases.networks();
         for network in networks.iter().chain(&leases.ending()) {
             let changed = network.table().take_changed(BATCH);
+            count += changed.len();
             for group in changed.chunks(AT_ONCE) {
-                let results = join_all(group.iter().map(|address| publish(&leases, &hosts, &views, *address))).await;
+                let results = join_all(group.iter().map(|address| publish(leases, hosts, views, *address))).await;
                 for (address, result) in group.iter().zip(results) {
                     match result {
-                        Ok(now) => tell(&leases, &mut shown, *address, now),
+                        Ok(now) => tell(leases, shown, *address, now),
                         Err(error) => {
                             network.table().mark_changed(*address);
-                            if !failing {
+                            if !*failing {
                                 tracing::warn!(%address, %error, "cannot publish DHCPLease objects: trying again");
                             }
-                            failing = true;
+                            *failing = true;
+                            failed = Some(error);
                         }
                     }
                 }
             }
         }
+        failed.map_or(Ok(count), Err)
     }
 }
 

@@ -8,6 +8,7 @@ mod judge;
 mod objects;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use super::networks::{Judgement, Networks};
 use crate::api::slipway::{RESERVATION_OF_FILE, Reservation};
 use crate::boot::neighbour_table;
 use crate::config::NetworkConfig;
-use crate::runtime::{Change, Watches};
+use crate::runtime::{Change, Task, Watches};
 
 pub use objects::admit;
 
@@ -89,8 +90,8 @@ impl Reservations {
         &self.0.networks
     }
 
-    /// Puts networks and reservations into force as they are, after each change, until the shutdown.
-    pub async fn run(self, shutdown: CancellationToken) {
+    /// Puts networks and reservations into force as they are, after each change, until the shutdown. Each time is a run of the task.
+    pub async fn run(self, task: Task, shutdown: CancellationToken) {
         let mut room = self.0.networks.site().addresses();
         loop {
             tokio::select! {
@@ -99,12 +100,17 @@ impl Reservations {
                 () = tokio::time::sleep(LOOK) => if !self.0.networks.are_elsewhere() { continue },
             }
             if self.0.networks.are_listed() && self.known().listed {
-                self.judge();
-                let addresses = self.0.networks.site().addresses();
-                if addresses > room {
-                    neighbour_table::make_room(addresses).await;
-                    room = addresses;
-                }
+                let judged = task.run(async {
+                    self.judge();
+                    let addresses = self.0.networks.site().addresses();
+                    if addresses > room {
+                        neighbour_table::make_room(addresses).await;
+                        room = addresses;
+                    }
+                    Ok::<_, Infallible>(())
+                });
+                // It can only panic, and that is in the log.
+                judged.await.ok();
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 use crate::config::NetworkMode;
+use crate::runtime::Tasks;
 
 use super::ServicePorts;
 use super::assigned::{Assigned, AssignedNetwork};
@@ -37,6 +38,7 @@ pub struct Server {
     views: LeaseViews,
     /// Those that do not run yet.
     workers: Vec<(InterfaceWorker, CancellationToken)>,
+    tasks: Tasks,
 }
 
 /// Who listens where, and for which networks.
@@ -84,7 +86,7 @@ impl Server {
                 "TFTP does not listen on port 69, the only one that PXE firmware asks: it finds no boot program"
             );
         }
-        Ok(Self { listeners, views, workers })
+        Ok(Self { listeners, views, workers, tasks: Tasks::default() })
     }
 
     /// Looks up with these which machine answers at an address that a known machine declines. Without, nobody is seen there.
@@ -97,25 +99,32 @@ impl Server {
         self
     }
 
+    /// What it does beside its answers are tasks of these.
+    #[must_use]
+    pub fn with_tasks(self, tasks: &Tasks) -> Self {
+        Self { tasks: tasks.clone(), ..self }
+    }
+
     /// Serves until told to stop; then finishes the writes under way. Networks that come are served, those that go no longer.
     ///
     /// # Errors
     ///
     /// When a part of it ends before that. The process should end, too.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
-        let Self { mut listeners, views, workers } = self;
+        let Self { mut listeners, views, workers, tasks } = self;
         let leases = listeners.leases.clone();
-        let mut tasks = JoinSet::new();
-        let views = publish::run(leases.clone(), listeners.hosts.clone(), views, shutdown.clone());
+        let mut parts = JoinSet::new();
+        let publishing = tasks.task("dhcp-leases");
+        let views = publish::run(leases.clone(), listeners.hosts.clone(), views, publishing, shutdown.clone());
         let stop = shutdown.clone();
-        tasks.spawn(async move {
+        parts.spawn(async move {
             views.await;
             Ok(stop.is_cancelled())
         });
-        let start = |tasks: &mut JoinSet<std::io::Result<bool>>,
+        let start = |parts: &mut JoinSet<std::io::Result<bool>>,
                      (worker, stop): (InterfaceWorker, CancellationToken)| {
             let (end, shutdown) = (stop.clone(), shutdown.clone());
-            tasks.spawn(async move {
+            parts.spawn(async move {
                 // One ends with the server, or with the networks that it is for.
                 let forward = async {
                     tokio::select! {
@@ -135,29 +144,31 @@ impl Server {
                 ended
             });
         };
-        workers.into_iter().for_each(|worker| start(&mut tasks, worker));
-        let mut changes = leases.set().changes();
+        workers.into_iter().for_each(|worker| start(&mut parts, worker));
+        let (mut changes, upkeep) = (leases.set().changes(), tasks.task("dhcp-upkeep"));
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !shutdown.is_cancelled() {
-            // Those of the configuration are served already, and then only say what is wrong.
-            if let Ok(new) = listeners.follow(false) {
-                new.into_iter().for_each(|worker| start(&mut tasks, worker));
-            }
-            let gone = leases.set().advance(unix_now());
-            if !gone.is_empty()
-                && let Err(error) = leases.commit(gone).await
-            {
+            let mut new = Vec::new();
+            let kept = upkeep.run(async {
+                // Those of the configuration are served already, and then only say what is wrong.
+                new = listeners.follow(false).unwrap_or_default();
+                let gone = leases.set().advance(unix_now());
+                if gone.is_empty() { Ok(()) } else { leases.commit(gone).await }
+            });
+            if let Err(error) = kept.await {
                 tracing::error!(%error, "the records of DHCP leases that are over could not be removed");
             }
+            upkeep.next_in(LOOK);
+            new.into_iter().for_each(|worker| start(&mut parts, worker));
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 _ = changes.changed() => {}
                 _ = look.tick() => {}
-                Some(ended) = tasks.join_next() => judge(ended)?,
+                Some(ended) = parts.join_next() => judge(ended)?,
             }
         }
-        while let Some(ended) = tasks.join_next().await {
+        while let Some(ended) = parts.join_next().await {
             judge(ended)?;
         }
         Ok(())

@@ -193,15 +193,9 @@ impl Life for Machines {
         let metrics = self.bmc_metrics.clone();
         let quirks = self.quirks.clone();
         let bmcs = bmc::Registry::new(bmc::BmcSettings { guard, metrics, quirks, ..bmc::BmcSettings::default() });
-        let hosts = reconciler::run(
-            client.clone(),
-            self.directory.clone(),
-            self.settings.clone(),
-            Hardware { bmcs, media: Some(self.media.clone()), leases: self.leases.clone() },
-            acting.fence.clone(),
-            self.metrics.clone(),
-            stop.clone(),
-        );
+        let hardware = Hardware { bmcs, media: Some(self.media.clone()), leases: self.leases.clone() };
+        let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
+        let hosts = reconciler::run(acting.clone(), self.directory.clone(), settings, hardware, metrics);
         let data_images = data_image::run(client.clone(), self.data_images.clone(), stop.clone());
         let (settings, looks) = (self.settings.clone(), acting.tasks.task("stuck-hosts"));
         let watch = stall::run(client.clone(), self.stalls.clone(), settings, looks, stop.clone());

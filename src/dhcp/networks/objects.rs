@@ -19,6 +19,7 @@ use crate::config::{NetworkConfig, NetworkMode};
 use crate::dhcp::leases::unix_now;
 use crate::dhcp::mirror::{self, Mirror, Write};
 use crate::dhcp::network_leases::NetworkLeases;
+use crate::runtime::Task;
 use crate::runtime::conditions::{self, Verdict as Told};
 
 /// What a network's status says.
@@ -144,6 +145,7 @@ impl Networks {
         self,
         mut judged: watch::Receiver<u64>,
         client: Client,
+        task: Task,
         shutdown: CancellationToken,
     ) {
         let served = mirror::changes(self.leases().set().served());
@@ -152,7 +154,7 @@ impl Networks {
             listed = judged.wait_for(|judged| *judged > 0) => if listed.is_err() { return },
         }
         let wakes = stream::select(mirror::changes(judged).boxed(), served.boxed());
-        mirror::keep(&self, client, wakes, shutdown).await;
+        mirror::keep(&self, client, task, wakes, shutdown).await;
     }
 }
 

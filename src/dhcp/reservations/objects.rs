@@ -17,6 +17,7 @@ use crate::config::NetworkMode;
 use crate::dhcp::mirror::{self, Mirror, Write};
 use crate::dhcp::publish::expiry;
 use crate::dhcp::table::LeaseState;
+use crate::runtime::Task;
 use crate::runtime::conditions::{self, Truth};
 
 /// Reservations of the configuration are changed there.
@@ -143,14 +144,14 @@ impl Mirror for Reservations {
 
 impl Reservations {
     /// Keeps the objects until told to stop, from the first time that they are judged.
-    pub(in crate::dhcp) async fn keep(self, client: Client, shutdown: CancellationToken) {
+    pub(in crate::dhcp) async fn keep(self, client: Client, task: Task, shutdown: CancellationToken) {
         let mut judged = self.0.judged.subscribe();
         tokio::select! {
             () = shutdown.cancelled() => return,
             // The sender is in `self`.
             _ = judged.wait_for(|judged| *judged > 0) => {}
         }
-        mirror::keep(&self, client, mirror::changes(judged), shutdown).await;
+        mirror::keep(&self, client, task, mirror::changes(judged), shutdown).await;
     }
 }
 

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
 use kube::runtime::controller::Action;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -27,7 +29,6 @@ use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
 use crate::config::HostConfig;
 use crate::dhcp::Leases;
-use crate::engine::Fence;
 use crate::host::bmc_access::status_cache::StatusCache;
 use crate::host::directory::Directory;
 use crate::host::directory::at_rest::AtRest;
@@ -44,7 +45,8 @@ use crate::host::{COMPONENT, label};
 use crate::image::identity;
 use crate::live::Live;
 use crate::log::named;
-use crate::runtime::{Conflict, Note, Reconcile, events, run as run_controller};
+use crate::module::Acting;
+use crate::runtime::{Conflict, Key, Note, Reconcile, Task, events, run as run_controller};
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
 const MAX_TURNS: usize = 24;
@@ -74,7 +76,8 @@ pub struct Reconciler {
     hearing: UpSince,
     turns: Semaphore,
     leases: Option<Leases>,
-    shutdown: CancellationToken,
+    /// Told of hosts that are gone.
+    orphans: UnboundedSender<Key>,
 }
 
 /// What is decided with besides the host itself.
@@ -134,16 +137,15 @@ impl From<Registry> for Hardware {
 
 /// Reconciles every BareMetalHost until the shutdown. What the fence keeps out is not done to any machine.
 pub async fn run(
-    client: Client,
+    acting: Acting,
     directory: Directory,
     settings: impl Into<Live<HostConfig>> + Send,
     hardware: impl Into<Hardware> + Send,
-    fence: Fence,
     metrics: Metrics,
-    shutdown: CancellationToken,
 ) {
     let Hardware { bmcs, media, leases } = hardware.into();
-    registration::complete(&client, &shutdown).await;
+    let Acting { client, fence, tasks, stop: shutdown, .. } = acting;
+    registration::complete(&client, &tasks.task("host-registrations"), &shutdown).await;
     let Directory { index, equal, conflicts, cache, intents, at_rest, interrupts, .. } = directory;
     at_rest.clear();
     let settings = settings.into();
@@ -166,6 +168,7 @@ pub async fn run(
         recording: Recording::default(),
         releasing: tokio::sync::Mutex::default(),
     };
+    let (orphans, gone) = mpsc::unbounded_channel();
     let reconciler = Arc::new(Reconciler {
         context,
         places,
@@ -177,10 +180,14 @@ pub async fn run(
         hearing: UpSince::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
         leases,
-        shutdown: shutdown.clone(),
+        orphans,
     });
     let woken = futures::stream::select(free, turns).inspect(move |key| at_rest.end(key));
-    run_controller(reconciler.clone(), &cache, woken, shutdown).await;
+    let task = tasks.task("host-clearing");
+    tokio::join!(
+        run_controller(reconciler.clone(), &cache, woken, shutdown.clone()),
+        reconciler.clear_all(gone, &task, &shutdown)
+    );
     if tokio::time::timeout(LOG_OUT, reconciler.context.bmcs.close()).await.is_err() {
         warn!("cannot log out of all BMCs in time: some Redfish sessions are left to expire");
     }
@@ -224,7 +231,8 @@ impl Reconcile for Reconciler {
         self.places.leave(&key);
         self.looks.leave(&key);
         self.at_rest.end(&key);
-        tokio::spawn(async move { self.clear_after(&key.0, &key.1).await });
+        // Who reads them is gone only at the end.
+        self.orphans.send(key).ok();
     }
 }
 
@@ -344,16 +352,26 @@ impl Reconciler {
         Err(ReconcileError::Restless(state))
     }
 
-    /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
-    /// lets go: its namespace could not be deleted.
-    async fn clear_after(&self, namespace: &str, name: &str) {
-        let mut pause = CLEAR_PAUSE;
-        while let Err(error) = self.clear(namespace, name).await {
-            warn!(host = %named(namespace, name), %error, "cannot release what a deleted host held: trying again");
+    /// Clears up after hosts that are gone, several at once, until the shutdown. What is not done by then is done after the next
+    /// start: what a host held wakes for it.
+    async fn clear_all(&self, mut gone: UnboundedReceiver<Key>, task: &Task, shutdown: &CancellationToken) {
+        let mut under_way = FuturesUnordered::new();
+        loop {
             tokio::select! {
-                () = self.shutdown.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = shutdown.cancelled() => return,
+                Some(key) = gone.recv() => under_way.push(self.clear_after(key, task)),
+                Some(()) = under_way.next(), if !under_way.is_empty() => {}
             }
+        }
+    }
+
+    /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
+    /// lets go: its namespace could not be deleted. Each try is a run of the task.
+    async fn clear_after(&self, (namespace, name): Key, task: &Task) {
+        let mut pause = CLEAR_PAUSE;
+        while let Err(error) = task.run(self.clear(&namespace, &name)).await {
+            warn!(host = %named(&namespace, &name), %error, "cannot release what a deleted host held: trying again");
+            tokio::time::sleep(pause).await;
             pause = (pause * 2).min(CLEAR_PAUSE_MAX);
         }
     }

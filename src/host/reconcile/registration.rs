@@ -18,7 +18,7 @@ use crate::api::slipway::{
 use crate::apiserver::subdomain;
 use crate::host::{label, lifecycle};
 use crate::log::named;
-use crate::runtime::objects;
+use crate::runtime::{Task, objects};
 
 /// Between two tries, when the API is away.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -35,11 +35,11 @@ pub(super) fn text(registration: &Registration) -> String {
 }
 
 /// Records for every host that was registered before registrations were recorded what it names now: once, before anything
-/// is decided, and never again, because each intent has a record afterwards and is made with one. So a host that names
+/// is decided (each try is a run of the task), and never again, because each intent has a record afterwards and is made with one. So a host that names
 /// something else later was never registered with that.
-pub(super) async fn complete(client: &Client, shutdown: &CancellationToken) {
+pub(super) async fn complete(client: &Client, task: &Task, shutdown: &CancellationToken) {
     loop {
-        match try_complete(client).await {
+        match task.run(try_complete(client)).await {
             Ok(0) => return,
             Ok(count) => {
                 info!(count, "recorded what hosts were registered with before this version");
@@ -47,6 +47,7 @@ pub(super) async fn complete(client: &Client, shutdown: &CancellationToken) {
             }
             Err(error) => warn!(%error, "cannot record yet what hosts were registered with: trying again"),
         }
+        task.next_in(PAUSE);
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             () = shutdown.cancelled() => return,

@@ -25,7 +25,9 @@ use crate::engine::Fence;
 use crate::host::directory::Directory;
 use crate::host::media::{Media, ToMachines};
 use crate::host::status::metrics::Metrics;
+use crate::module::Acting;
 use crate::modules::kinds;
+use crate::runtime::Tasks;
 use crate::store::{Store, StoreOptions};
 
 struct Site {
@@ -79,9 +81,9 @@ impl Site {
         };
         let hardware = Hardware { bmcs: Registry::new(settings), media: Some(media), leases: None };
         let metrics = Metrics::default();
-        let hosts =
-            run(client.clone(), directory, HostConfig::default(), hardware, Fence::open(), metrics, shutdown.clone());
-        tokio::spawn(hosts);
+        let (fence, tasks, stop) = (Fence::open(), Tasks::default(), shutdown.clone());
+        let acting = Acting { client: client.clone(), fence, tasks, store: None, stop };
+        tokio::spawn(run(acting, directory, HostConfig::default(), hardware, metrics));
         Self { client, machine, tokens, folder, bmc, shutdown }
     }
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::Client;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::runtime::watcher::{self, watcher};
 use serde_json::json;
@@ -28,7 +29,9 @@ use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, IpmiSim, Profile, RedfishOptions, RedfishSim, SimulatedMachine};
 use crate::bmc::{BmcSettings, Health};
 use crate::boot::HostIndex;
+use crate::engine::Fence;
 use crate::modules::kinds;
+use crate::runtime::Tasks;
 use crate::store::{Store as Database, StoreOptions};
 
 const URL: &str = "http://images.test/a.qcow2";
@@ -162,7 +165,7 @@ impl Site {
             hearing: UpSince::from(Timestamp::now(), Instant::now()),
             turns: tokio::sync::Semaphore::new(1),
             leases: None,
-            shutdown: CancellationToken::new(),
+            orphans: mpsc::unbounded_channel().0,
         }
     }
 
@@ -181,7 +184,9 @@ impl Site {
             let metrics = metrics.clone();
             Arc::new(move |registry| metrics.register(registry))
         });
-        tokio::spawn(run(client, directory, settings, bmcs, Fence::open(), metrics, self.shutdown.clone()));
+        let (fence, tasks, stop) = (Fence::open(), Tasks::default(), self.shutdown.clone());
+        let acting = Acting { client, fence, tasks, store: None, stop };
+        tokio::spawn(run(acting, directory, settings, bmcs, metrics));
     }
 
     /// With one provisioned host `h`, whose reconciler runs.

@@ -15,6 +15,7 @@ use futures::StreamExt;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
+use kube::Client;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -32,6 +33,7 @@ use crate::bmc::sim::{Profile, SimulatedMachine};
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
 use crate::boot::{DownloadScheduler, HostIndex, Tokens};
 use crate::config::Span;
+use crate::engine::Fence;
 use crate::host::agent_api::Sessions;
 use crate::host::directory::Directory;
 use crate::host::logs::Logs;
@@ -358,7 +360,7 @@ impl Site {
             patience: Deadlines::default(),
             turns: Semaphore::new(1),
             leases: None,
-            shutdown: CancellationToken::new(),
+            orphans: mpsc::unbounded_channel().0,
         }
     }
 
