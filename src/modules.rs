@@ -7,6 +7,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 
 use self::certificate::CertificateNames;
+use self::disks::Disks;
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::{self, Declared, Kind, StoragePolicy, ipam};
 use crate::apiserver::Admission;
@@ -39,6 +40,7 @@ use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
 
 mod certificate;
+mod disks;
 
 /// Every life.
 const LIVES: &[Entry] = &[
@@ -63,6 +65,7 @@ const LIVES: &[Entry] = &[
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
     entry(Module::default, |house| Some(Box::new(certificate_names(house)))),
+    entry(Module::default, |house| Some(Box::new(Disks::of(house.config)))),
     entry(tasks, |house| Some(Box::new(Supervised(house.tasks.clone())))),
 ];
 

@@ -134,6 +134,15 @@ impl Connections {
         })
     }
 
+    /// How many there are, by who has them: newcomers of each rank, and callers.
+    pub fn counts(&self) -> [(&'static str, usize); CLASSES + 1] {
+        let table = self.lock();
+        let [known, untold, strangers] = &table.newcomers;
+        let of = |rank: Rank, newcomers: &Newcomers| (rank.name(), newcomers.open.count);
+        let callers = ("caller", table.callers.count);
+        [of(Rank::Known, known), of(Rank::Untold, untold), of(Rank::Stranger, strangers), callers]
+    }
+
     /// Ends a newcomer's connection, if there is one, because there is no slot left at all.
     pub fn make_room(&self) {
         self.lock().drop_a_newcomer();

@@ -23,6 +23,7 @@ use prometheus_client::registry::Registry;
 use super::inflight::InflightLimits;
 use super::request::{Route, Target};
 use super::status::ApiError;
+use super::webhooks::meters as webhook_meters;
 use super::{Resource, registry};
 use crate::metrics::{self, Meters};
 use crate::store::Store;
@@ -235,6 +236,7 @@ impl Metrics {
             meters.live_bytes.clone(),
         );
         registry.register("slipway_store_disk_bytes", "What they take of the disk", meters.disk_bytes.clone());
+        webhook_meters::register(&mut registry);
         let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner).clone();
         rooms.iter().for_each(|room| room(&mut registry));
         let (reads, writes) = inflight.taken();

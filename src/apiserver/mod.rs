@@ -27,6 +27,7 @@ mod caller_shares;
 mod columns;
 mod connection_activity;
 mod connection_memory;
+mod connection_meters;
 mod connections;
 mod core_kinds;
 mod core_schemas;

@@ -27,6 +27,7 @@ use tower::ServiceExt;
 
 use super::auth::Identity;
 use super::connection_activity::ConnectionActivity;
+pub use super::connection_meters::ConnectionMeters;
 use super::connections::{CALLERS_INPUT, ConnectionSlot, Connections};
 use super::exchange_memory::{ExchangeMemory, Holding, Metered, weighed};
 use super::lingering_close::LingeringClose;
@@ -127,11 +128,13 @@ pub struct Callers {
     pub ranks: Ranks,
     /// Who is told of refused certificates.
     pub refused: Refused,
+    /// Where connections are counted.
+    pub meters: ConnectionMeters,
 }
 
 impl Default for Callers {
     fn default() -> Self {
-        Self { ranks: all_alike(), refused: Arc::new(|_, _| {}) }
+        Self { ranks: all_alike(), refused: Arc::new(|_, _| {}), meters: ConnectionMeters::default() }
     }
 }
 
@@ -201,6 +204,7 @@ pub async fn serve_knowing(
     let slots = Arc::new(Semaphore::new(limits.connections));
     let memory = [limits.newcomers_memory, limits.callers_memory];
     let connections = Connections::new(limits.connections, limits.per_address, memory);
+    callers.meters.of(&connections);
     let tasks = TaskTracker::new();
     loop {
         // A slot before a connection: what is too much waits in the kernel's queue, and a newcomer makes room for it.
@@ -224,6 +228,7 @@ pub async fn serve_knowing(
         };
         // Nobody has all the slots. What is too much is closed: to let it wait would hold up the others behind it.
         let Some(connection_slot) = connections.admit(peer.ip(), (callers.ranks)(peer.ip().to_canonical())) else {
+            callers.meters.refused();
             tracing::debug!(%peer, "closed a connection to the API: this address has too many");
             continue;
         };

@@ -74,6 +74,7 @@ impl Parts {
                 }
             }
             info!("this appliance leads: DHCP and the controllers start");
+            external.lead(true);
             let fence = Fence::new(leads.clone());
             let client = external.fenced(fence.clone())?;
             let mut services = JoinSet::new();
@@ -83,6 +84,7 @@ impl Parts {
             if !term(&mut services, leads, shutdown).await? {
                 return Ok(());
             }
+            external.lead(false);
             warn!("this appliance does not lead any more: DHCP and the controllers stop");
             stop.cancel();
             // At once, in the middle of whatever they do: the time for a polite end belongs to the next leader.

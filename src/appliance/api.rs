@@ -56,7 +56,7 @@ pub(super) fn service(
         Server::External(_) => None,
     };
     let refused = audit.map(Audit::refused_certificates).unwrap_or_else(|| Arc::new(|_, _| {}));
-    let callers = Callers { ranks: shared.ranks.clone(), refused };
+    let callers = Callers { ranks: shared.ranks.clone(), refused, meters: shared.connections.clone() };
     let router = objects.router.clone().merge(agents);
     let serve = tls::serve_knowing(listener, pki.server_config()?, router, stop, limits, callers);
     Ok(("API", serve.map(|ended| ended.map_err(Into::into)).boxed()))

@@ -79,9 +79,10 @@ impl Objects {
 impl Foundation<'_> {
     /// All that is counted, whichever server answers the scrape.
     fn meters(&self) -> Meters {
-        let lives = self.lives.clone();
+        let (lives, connections) = (self.lives.clone(), self.shared.connections.clone());
         Arc::new(move |registry| {
             lives.iter().for_each(|life| life.register(registry));
+            connections.register(registry);
             runtime::register(registry);
         })
     }

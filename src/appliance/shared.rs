@@ -8,6 +8,7 @@ use tracing::warn;
 
 use super::addresses::{first_own_address, specific};
 use super::ranks::ranks;
+use crate::apiserver::tls::ConnectionMeters;
 use crate::boot::{BootFiles, DownloadScheduler, Tokens};
 use crate::cluster::workload::Workloads;
 use crate::config::Config;
@@ -50,6 +51,8 @@ pub(super) struct Shared {
     pub site: dhcp::Site,
     /// This appliance's address on the first network; that of the configuration until the networks of the API are known.
     pub own: Live<Option<IpAddr>>,
+    /// Connections to the API's port, as they are counted.
+    pub connections: ConnectionMeters,
     /// Who goes first where not everybody can be served.
     pub ranks: Ranks,
 }
@@ -95,6 +98,7 @@ impl Shared {
             library,
             published: Published::default(),
             downloads: DownloadScheduler::default(),
+            connections: ConnectionMeters::default(),
             own: first_own_address(config).into(),
             live,
             directory,

@@ -98,7 +98,7 @@ type BoundedBody = StreamBody<BoxStream<'static, Result<Frame<Bytes>, BoxError>>
 /// A body, piece by piece.
 type Pieces = BoxStream<'static, Result<Bytes, BoxError>>;
 
-fn is_watch(query: &str) -> bool {
+pub(super) fn is_watch(query: &str) -> bool {
     query.split('&').any(|part| matches!(part, "watch=true" | "watch=1"))
 }
 

@@ -11,11 +11,13 @@ mod answers;
 pub mod election;
 pub mod fence;
 pub mod leader;
+mod meters;
 mod paths;
 mod scrape;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -29,6 +31,7 @@ use tokio::sync::watch;
 
 use answers::BoundedAnswers;
 pub use fence::Fence;
+use meters::EngineMeters;
 use scrape::MetricsEndpoint;
 
 use crate::api::Kind;
@@ -72,6 +75,7 @@ pub struct External {
     config: Config,
     file: String,
     answers: BoundedAnswers,
+    meters: EngineMeters,
     client: Client,
 }
 
@@ -128,11 +132,11 @@ impl External {
             .map_err(|error| EngineError::Kubeconfig { file: file.clone(), why: why(&error) })?;
         // API servers name the manager of fields, and callers in their audit log, by it.
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
-        let answers = BoundedAnswers::default();
+        let (answers, meters) = (BoundedAnswers::default(), EngineMeters::default());
         let builder = ClientBuilder::try_from(config.clone())
             .map_err(|source| EngineError::Client { file: file.clone(), source: Box::new(source) })?;
-        let client = builder.with_layer(&answers).with_layer(&paths::layer()).build();
-        Ok(Some(Self { config, file, answers, client }))
+        let client = builder.with_layer(&answers).with_layer(&paths::layer()).with_layer(&meters).build();
+        Ok(Some(Self { config, file, answers, meters, client }))
     }
 
     /// As `https://10.0.0.1:6443`.
@@ -153,7 +157,13 @@ impl External {
     pub fn fenced(&self, fence: Fence) -> Result<Client, EngineError> {
         let builder = ClientBuilder::try_from(self.config.clone())
             .map_err(|source| EngineError::Client { file: self.file.clone(), source: Box::new(source) })?;
-        Ok(builder.with_layer(&self.answers).with_layer(&paths::layer()).with_layer(&fence.layer()).build())
+        let builder = builder.with_layer(&self.answers).with_layer(&paths::layer()).with_layer(&self.meters);
+        Ok(builder.with_layer(&fence.layer()).build())
+    }
+
+    /// Notes for a scrape whether this appliance leads.
+    pub fn lead(&self, leads: bool) {
+        self.meters.lead(leads);
     }
 
     /// Returns when every kind is served there.
@@ -199,7 +209,12 @@ impl External {
     /// What the API's port answers besides the agents: health, metrics, and where the API is. `ready` is whether every host
     /// is known.
     pub fn router(&self, ready: watch::Receiver<bool>, meters: Meters) -> Router {
-        let scrapes = MetricsEndpoint::new(self.client(), meters);
+        let own = self.meters.clone();
+        let all: Meters = Arc::new(move |registry| {
+            meters(registry);
+            own.register(registry);
+        });
+        let scrapes = MetricsEndpoint::new(self.client(), all);
         let metrics = async move |headers: HeaderMap| scrapes.answer(&headers).await;
         let endpoint = self.endpoint();
         let readiness = async move || match *ready.borrow() {

@@ -400,6 +400,7 @@ impl Context {
         let waiting = merged(&json!({ "phase": "Pending" }), waiting);
         let lost = kept.as_ref().map(|kept| kept.lost.clone()).unwrap_or_default();
         self.report(image, with(waiting)).await?;
+        let _waits = self.shared.waits();
         let turn = self.turns.enter(image, kept);
         tokio::pin!(turn);
         loop {

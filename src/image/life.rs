@@ -67,6 +67,8 @@ impl Life for Importing {
         };
         let count = |length: usize| length as u64;
         gauge("slipway_image_imports", "Imports under way", count(self.images.imports()));
+        let help = "Imports under way that wait until others give them a place";
+        gauge("slipway_image_imports_waiting", help, count(self.images.waiting()));
         gauge("slipway_image_library_images", "Images that are there", count(self.library.list().len()));
         // Without it nothing is known of the disk, and no series says otherwise.
         let Ok(space) = self.library.space() else { return };
@@ -119,7 +121,7 @@ mod tests {
         let publishing = Publishing::new(&mut Watches::default(), <_>::default());
         let importing = Importing { library, images, publishing, sources, at_once: 1 };
         let text = crate::metrics::shown(|registry| importing.register(registry));
-        for zero in ["imports", "library_images", "library_bytes"] {
+        for zero in ["imports", "imports_waiting", "library_images", "library_bytes"] {
             assert!(text.contains(&format!("\nslipway_image_{zero} 0\n")), "{text}");
         }
         let free = text.lines().find_map(|line| line.strip_prefix("slipway_image_library_free_bytes "));

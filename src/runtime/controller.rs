@@ -27,7 +27,7 @@ use crate::outbound;
 
 mod meters;
 
-pub use meters::register;
+pub(super) use meters::register;
 
 /// Longest pause before an object is tried again, unless its controller makes longer ones.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);

@@ -14,6 +14,8 @@
 //! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown. [`Views`] are
 //! objects that only show what is kept elsewhere.
 
+use prometheus_client::registry::Registry;
+
 mod cache;
 pub mod changes;
 pub mod conditions;
@@ -36,7 +38,7 @@ mod watches;
 
 pub use cache::{Cache, Wakes};
 pub use conflict::Conflict;
-pub use controller::{Reconcile, register, run};
+pub use controller::{Reconcile, run};
 pub use events::Note;
 pub use grouped::{Grouped, Mention};
 pub use readable::Readable;
@@ -44,3 +46,9 @@ pub use slim::{Slim, essence};
 pub use tasks::{Jobs, Task, Tasks};
 pub use views::{ViewError, Views};
 pub use watches::{Change, Key, Watches, key, watch};
+
+/// Names what controllers and watches count, for a scrape.
+pub fn register(registry: &mut Registry) {
+    controller::register(registry);
+    watches::meters::register(registry);
+}

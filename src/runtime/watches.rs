@@ -18,9 +18,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::display;
 use tracing::{error, warn};
 
+use self::meters::WatchMeters;
 use super::follow::{self, Broken, Happened, LONGEST_PAUSE, PAUSE, Page};
 use super::readable::Readable;
 use crate::log::named;
+
+pub(super) mod meters;
 
 /// Namespace and name of an object; the namespace is empty where its kind has none.
 pub type Key = (String, String);
@@ -138,12 +141,13 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     async fn follow(mut self, api: Api<Readable<K>>, shutdown: CancellationToken) {
-        let mut pause = PAUSE;
+        let (mut pause, mut meters) = (PAUSE, WatchMeters::of(&K::plural(&()), &K::group(&())));
         loop {
             let broken = tokio::select! {
-                broken = self.round(&api, &mut pause) => broken,
+                broken = self.round(&api, &mut pause, &mut meters) => broken,
                 () = shutdown.cancelled() => return,
             };
+            meters.broke();
             warn!(kind = %K::kind(&()), error = %broken, ?pause, "a watch broke: it is set up again after a pause");
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -155,7 +159,7 @@ where
 
     /// Lists everything and tells what happens, until that cannot be had any more. A listing under way is ended even then:
     /// what is there must become known however much is written.
-    async fn round(&mut self, api: &Api<Readable<K>>, pause: &mut Duration) -> Broken {
+    async fn round(&mut self, api: &Api<Readable<K>>, pause: &mut Duration, meters: &mut WatchMeters) -> Broken {
         let mut page = match follow::page(api, None).await {
             Ok(page) => page,
             Err(broken) => return broken,
@@ -168,6 +172,7 @@ where
             items.into_iter().for_each(|object| self.listed(object));
             if rest.is_none() {
                 self.end_listing();
+                meters.listed();
             }
             let mut next = rest.map(|rest| Box::pin(follow::page(api, Some(rest))));
             page = loop {

@@ -27,6 +27,7 @@ use super::configurations::{Configuration, Configurations, ConfiguredHook};
 use super::converting;
 use super::hook::{Asked, Conditions, Hook};
 use super::kinds::GROUP;
+use super::meters::{self, Answer, Question};
 use super::remarks::Remarks;
 use super::review::{self, Verdict};
 
@@ -422,9 +423,16 @@ impl Asking<'_> {
         round.take_place()?;
         let uid = uuid::Uuid::new_v4().to_string();
         let question = review::question(&uid, request).to_string();
+        let asked = Instant::now();
         let answer =
             self.call(subject, question.into()).await.map_err(|reason| format!("failed to call webhook: {reason}"));
         let verdict = answer.and_then(|answer| review::verdict(&hook.name, &uid, &answer, mutating));
+        let came = match &verdict {
+            Ok(verdict) if verdict.denied.is_some() => Answer::Refused,
+            Ok(_) => Answer::Given,
+            Err(_) => Answer::None,
+        };
+        meters::called(Question::Admission, came, asked.elapsed());
         match verdict {
             Ok(mut verdict) => {
                 remarks.warnings.append(&mut verdict.warnings);

@@ -17,6 +17,7 @@ use super::super::apply::go::type_name;
 use super::super::json_values::count_values;
 use super::super::status::shorten;
 use super::endpoint::Endpoint;
+use super::meters::{self, Answer, Question};
 use crate::config::WebhooksConfig;
 use crate::store::{Object, json_len};
 
@@ -275,16 +276,24 @@ impl Converter {
     ) -> Result<Vec<Value>, String> {
         let kind = asked.first().map(kind_of).unwrap_or_default();
         let failed = |reason: String| format!("conversion webhook for {kind} failed: {reason}");
-        let deadline = Instant::now() + TIMEOUT;
+        let began = Instant::now();
+        let silent = |reason: String| {
+            meters::called(Question::Conversion, Answer::None, began.elapsed());
+            failed(reason)
+        };
+        let deadline = began + TIMEOUT;
         let Ok(Ok(_place)) = timeout_at(deadline, self.calls.acquire()).await else {
-            return Err(failed("too many calls are under way: context deadline exceeded".into()));
+            return Err(silent("too many calls are under way: context deadline exceeded".into()));
         };
         let uid = uuid::Uuid::new_v4().to_string();
         let request = json!({"uid": uid, "desiredAPIVersion": desired, "objects": asked});
         let question = json!({"kind": KIND, "apiVersion": API_VERSION, "request": request}).to_string();
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let answer = self.endpoint.ask(settings, question.into(), TIMEOUT, left).await.map_err(failed)?;
-        converted(&asked, &uid, desired, &answer, judge)
+        let answer = self.endpoint.ask(settings, question.into(), TIMEOUT, left).await.map_err(silent)?;
+        let converted = converted(&asked, &uid, desired, &answer, judge);
+        let came = if converted.is_ok() { Answer::Given } else { Answer::Refused };
+        meters::called(Question::Conversion, came, began.elapsed());
+        converted
     }
 
     /// The same of objects of the store, of which it keeps some for those who ask next.

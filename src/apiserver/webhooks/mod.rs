@@ -21,6 +21,7 @@ mod endpoint;
 mod hook;
 pub(super) mod kinds;
 pub(super) mod location;
+pub(super) mod meters;
 mod remarks;
 mod review;
 mod weight;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,9 +43,14 @@ impl Images {
         self.cache.wakes().wake(key(image));
     }
 
-    /// Imports under way.
+    /// Imports under way, those included that wait.
     pub fn imports(&self) -> usize {
         self.shared.imports.len()
+    }
+
+    /// Imports that wait for others to give them a place.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Relaxed)
     }
 }
 
@@ -54,6 +59,8 @@ impl Images {
 pub(super) struct Shared {
     /// Those under way, whether they have a place or wait for one.
     pub imports: Jobs<Import>,
+    /// How many of them wait.
+    waiting: AtomicUsize,
     /// By name.
     pub failed: Mutex<HashMap<String, Failed>>,
     /// By name: the digest of which every file was there last, and when.
@@ -68,6 +75,20 @@ pub(super) struct Shared {
     pub uploads: Notify,
     /// Told when an Image's status does not say who wants it.
     pub look: Notify,
+}
+
+impl Shared {
+    /// One more waits, for as long as this is held.
+    pub fn waits(&self) -> impl Drop + use<'_> {
+        struct Waits<'w>(&'w AtomicUsize);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waits(&self.waiting)
+    }
 }
 
 /// An import under way, as others see it.
