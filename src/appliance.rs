@@ -98,7 +98,7 @@ pub async fn run(config: Config, log: LogControl) -> anyhow::Result<()> {
     shutdown.cancel();
     service_manager::stopping();
     store.close().await;
-    info!("stopped");
+    info!("the appliance has stopped");
     outcome
 }
 
@@ -243,7 +243,7 @@ async fn begin(
             }
             None => parts.act(services, &Acting { client, fence: Fence::open(), tasks, store: Some(store), stop })?,
         }
-        info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
+        info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "the appliance is ready");
         service_manager::ready();
         Ok(())
     };

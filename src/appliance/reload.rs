@@ -130,11 +130,11 @@ impl Reload {
         let (config, new, others) = match read.await {
             Ok(read) => read,
             Err(reason) => {
-                error!("the configuration is not reloaded, everything stays as it is: {reason}");
+                error!(%reason, "the configuration is not reloaded: everything stays as it is");
                 return;
             }
         };
-        others.iter().for_each(|fault| error!("{}", fault.text));
+        others.iter().for_each(|fault| error!(fault = %fault.text, "what the configuration names has a fault"));
         let changes = in_force.changes(&Settings::of(&config.text));
         let (live, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_live);
         // First, for the lines about the rest are logged by it.
@@ -143,18 +143,18 @@ impl Reload {
         }
         let profiles = self.apply(&config, &new);
         for change in &live {
-            let unheard = change.key == "log.level" && self.level.is_none();
-            let why = if unheard { " (SLIPWAY_LOG in the environment goes before it)" } else { "" };
-            info!("changed, and holds from now on: {change}{why}");
+            if change.key == "log.level" && self.level.is_none() {
+                info!(%change, "a setting was changed, and SLIPWAY_LOG in the environment goes before it");
+            } else {
+                info!(%change, "a setting was changed, and holds from now on");
+            }
             in_force.apply(change);
         }
         if profiles {
-            info!(
-                "the BMC quirk profiles of {} hold from now on",
-                config.bmc.quirks.as_deref().unwrap_or("the binary".as_ref()).display()
-            );
+            let file = config.bmc.quirks.as_deref().unwrap_or("the binary".as_ref()).display();
+            info!(%file, "BMC quirk profiles hold from now on");
         }
-        others.iter().for_each(|change| warn!("changed, and needs a restart: {change}"));
+        others.iter().for_each(|change| warn!(%change, "a setting was changed, and needs a restart"));
         info!(applied = live.len(), deferred = others.len(), "the configuration was read again");
     }
 

@@ -180,7 +180,7 @@ async fn ipxe(
             let network = match state.config.network_data(host).await {
                 Ok(network) => network,
                 Err(reason) => {
-                    warn!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %conn.peer, reason, "boot script: error, the network data cannot be used");
+                    warn!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %conn.peer, reason, "a machine gets no boot script but an error: its network data cannot be used");
                     // Who asks may be anybody: the host says why.
                     return Ok(text(script::error(client.mac, "its network data cannot be used, as its host says")?));
                 }
@@ -206,12 +206,12 @@ async fn ipxe(
         }
         (Boot::LiveIso { generation, digest }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
-            info!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %conn.peer, generation, digest = %digest, "boot script: live ISO");
+            info!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %conn.peer, generation, digest = %digest, "a machine is told to boot a live ISO");
             script::live_iso(&who, &format!("{}{}", script::base_url(conn.local), live::path(digest)))?
         }
         _ => {
             let host = host.as_deref().map(|host| display(named(&host.namespace, &host.name)));
-            info!(host, mac = %client.mac, peer = %conn.peer, reason, "boot script: local disk");
+            info!(host, mac = %client.mac, peer = %conn.peer, reason, "a machine is told to boot its local disk");
             script::local_disk(reason)?
         }
     };
@@ -303,14 +303,14 @@ impl ServerState {
         let bound = match bound {
             Ok(bound) => bound,
             Err(reason) => {
-                warn!(host = label, mac = %client.mac, peer = %conn.peer, reason, "boot script: error, the machine gets no ramdisk");
+                warn!(host = label, mac = %client.mac, peer = %conn.peer, reason, "a machine gets no ramdisk");
                 if let Some(host) = host {
                     (self.config.refused.0)(host, &reason);
                 }
                 return Ok(script::error(client.mac, &reason)?);
             }
         };
-        info!(host = label, mac = %client.mac, peer = %conn.peer, generation, "boot script: ramdisk");
+        info!(host = label, mac = %client.mac, peer = %conn.peer, generation, "a machine is told to boot the ramdisk");
         Ok(script::ramdisk(&script::Ramdisk {
             archive,
             who,

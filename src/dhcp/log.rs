@@ -91,7 +91,8 @@ impl Log {
         // sends names the addresses.
         if self.said_of_known.may_log(Instant::now(), Subject::Unsent(std::mem::discriminant(why))).0 {
             let dropped = std::mem::take(&mut self.unsent);
-            tracing::warn!(interface = %self.interface, %peer, to = %reply.to, dropped, "{why}");
+            let error = why.refused().map(display);
+            tracing::warn!(interface = %self.interface, %peer, to = %reply.to, dropped, error, "{}", why.summary());
         }
     }
 
@@ -117,12 +118,12 @@ impl Log {
         }
         let host = host.map(|host| display(named(&host.namespace, &host.name)));
         if taken {
-            let disposition = Disposition::Declined { address, reserved: false };
-            tracing::warn!(network = %network.name, %mac, host, "{disposition}");
+            let summary = Disposition::Declined { address, reserved: false }.summary();
+            tracing::warn!(network = %network.name, %mac, host, %address, "{summary}");
         } else {
             tracing::warn!(
-                network = %network.name, %mac, host,
-                "a message in this machine's name says that another one uses {address}, and no other is seen there: the address stays the machine's"
+                network = %network.name, %mac, host, %address,
+                "a message in this machine's name says that another one uses its address, and no other is seen there: the address stays the machine's"
             );
         }
     }
@@ -140,8 +141,8 @@ impl Log {
     /// A card answered by ARP for an address that was about to be offered to a machine.
     pub fn in_use(&mut self, network: &Network, mac: MacAddress, address: Ipv4Addr, card: MacAddress) {
         if self.may_log(Subject::InUse(address)) {
-            let disposition = Disposition::Declined { address, reserved: false };
-            tracing::warn!(network = %network.name, %mac, %card, "{disposition}");
+            let summary = Disposition::Declined { address, reserved: false }.summary();
+            tracing::warn!(network = %network.name, %mac, %card, %address, "{summary}");
         }
     }
 
@@ -172,9 +173,11 @@ impl Log {
             tracing::debug!(network = %network.name, %mac, peer = %source, kind = ?request.kind, "{}", outcome.disposition);
             return;
         }
+        let (summary, address) = (outcome.disposition.summary(), outcome.disposition.address().map(display));
+        let (boot, reason) = (outcome.disposition.boot(), outcome.disposition.reason());
         let host = host.map(|host| display(named(&host.namespace, &host.name)));
         if level == Level::Info {
-            tracing::info!(network = %network.name, %mac, host, kind = ?request.kind, "{}", outcome.disposition);
+            tracing::info!(network = %network.name, %mac, host, kind = ?request.kind, address, boot, reason, "{summary}");
             return;
         }
         let subject = Subject::Machine(mac, std::mem::discriminant(&outcome.disposition));
@@ -183,8 +186,8 @@ impl Log {
         let (may, dropped) = said.may_log(Instant::now(), subject);
         if may {
             tracing::warn!(
-                network = %network.name, %mac, host, peer = %source, kind = ?request.kind, left_out = dropped,
-                "{}", outcome.disposition
+                network = %network.name, %mac, host, peer = %source, kind = ?request.kind, address, boot, reason,
+                left_out = dropped, "{summary}"
             );
         }
     }

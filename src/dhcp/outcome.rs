@@ -236,6 +236,63 @@ impl Disposition {
     }
 }
 
+impl Disposition {
+    /// It as one of few sentences, for the log, which has the rest in fields.
+    pub fn summary(&self) -> &'static str {
+        match self {
+            Self::Offered { .. } => "DHCP offered an address",
+            Self::Bound { renewed: false, .. } => "DHCP leased an address",
+            Self::Bound { renewed: true, .. } => "DHCP renewed a lease",
+            Self::Informed(_) => "DHCP informed a client that has an address",
+            Self::BootOnly(_) => "DHCP told a machine what to boot",
+            Self::Released(_) => "a client gave its address back",
+            Self::Kept(_) => "a machine gave back an address that stays its own",
+            Self::ConflictReported(_) => "a machine declined its address: which machine answers there is looked at",
+            Self::Declined { reserved: false, .. } => {
+                "an address is in use by a machine that did not get it here: it is not given out for a while"
+            }
+            Self::Declined { reserved: true, .. } => {
+                "a reserved address is in use by another machine: find that machine"
+            }
+            Self::Refused { .. } => "DHCP refused an address",
+            Self::Dropped(_) => "DHCP did not answer a message",
+        }
+    }
+
+    /// The address that it is about.
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        match self {
+            Self::Offered { address, .. }
+            | Self::Bound { address, .. }
+            | Self::Informed(address)
+            | Self::Released(address)
+            | Self::Kept(address)
+            | Self::ConflictReported(address)
+            | Self::Declined { address, .. }
+            | Self::Refused { address, .. } => Some(*address),
+            Self::BootOnly(_) | Self::Dropped(_) => None,
+        }
+    }
+
+    /// What the client was told to boot.
+    pub fn boot(&self) -> Option<&str> {
+        match self {
+            Self::Offered { boot, .. } | Self::Bound { boot, .. } => boot.as_deref(),
+            Self::BootOnly(boot) => Some(boot),
+            _ => None,
+        }
+    }
+
+    /// Why the client did not get what it asked for.
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            Self::Refused { reason, .. } => Some(reason.to_string()),
+            Self::Dropped(reason) => Some(reason.to_string()),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Disposition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let boots = |f: &mut fmt::Formatter<'_>, boot: &Option<String>| match boot {

@@ -98,6 +98,27 @@ pub enum Unsent {
     Refused(#[from] io::Error),
 }
 
+impl Unsent {
+    /// It as a sentence for the log, which has the error in a field.
+    pub(super) fn summary(&self) -> &'static str {
+        match self {
+            Self::NobodyThere => {
+                "no answer to DHCP relays that nobody answers for by ARP: they are not there, or somebody makes them up"
+            }
+            Self::Full => "the send buffer for answers to DHCP relays is full, so answers are dropped",
+            Self::Refused(_) => "a DHCP answer could not be sent",
+        }
+    }
+
+    /// What the kernel says, if it refuses.
+    pub(super) fn refused(&self) -> Option<&io::Error> {
+        match self {
+            Self::Refused(error) => Some(error),
+            Self::NobodyThere | Self::Full => None,
+        }
+    }
+}
+
 /// What answers must share to leave together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct SendGroup {

@@ -52,17 +52,19 @@ impl Candidate {
         while !stop.is_cancelled() {
             let look = timeout(patience, self.look()).await;
             let said_now = match &look {
-                Ok(Ok(Some(holder))) => format!("{holder} leads; this appliance waits"),
-                Ok(Ok(None)) => String::new(),
-                Ok(Err(error)) => format!("the lease cannot be read or written: {error}"),
-                Err(_) => "the API server does not answer".into(),
+                Ok(Ok(holder)) => holder.clone().unwrap_or_default(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer".to_owned(),
             };
             self.tell.send_replace(self.election.leads_until());
             if said_now != said {
                 match &look {
-                    Ok(Ok(Some(_))) => tracing::info!(lease = NAME, "leader election: {said_now}"),
+                    Ok(Ok(Some(holder))) => {
+                        tracing::info!(lease = NAME, %holder, "another appliance leads: this one waits");
+                    }
                     Ok(Ok(None)) => {}
-                    Ok(Err(_)) | Err(_) => tracing::warn!(lease = NAME, "leader election: {said_now}"),
+                    Ok(Err(error)) => tracing::warn!(lease = NAME, %error, "the lease cannot be read or written"),
+                    Err(_) => tracing::warn!(lease = NAME, "the API server does not answer when asked for the lease"),
                 }
                 said = said_now;
             }

@@ -183,7 +183,7 @@ impl External {
                 Err(_) => format!("no answer within {} s", ANSWER_DEADLINE.as_secs()),
             };
             if trouble != said {
-                tracing::warn!(api = self.endpoint(), "waiting for the API server: {trouble}");
+                tracing::warn!(api = self.endpoint(), %trouble, "waiting for the API server");
                 said = trouble;
             }
             tokio::time::sleep(LOOK_AGAIN).await;

@@ -65,11 +65,11 @@ async fn a_reload_applies_what_it_can_and_names_the_rest() {
     let end = "the configuration was read again";
     let lines = reload(&mut appliance, end).await;
     for part in [
-        "holds from now on: log.level: \"warn\" -> \"info\"",
-        "holds from now on: host.busy_limit: 5 -> 7",
-        "holds from now on: bmc.allow: left out -> [\"127.0.0.9\"]",
-        &format!("the BMC quirk profiles of {} hold from now on", quirks.display()),
-        "needs a restart: dhcp.port: 6767 -> 6868",
+        "holds from now on change=log.level: \"warn\" -> \"info\"",
+        "holds from now on change=host.busy_limit: 5 -> 7",
+        "holds from now on change=bmc.allow: left out -> [\"127.0.0.9\"]",
+        &format!("BMC quirk profiles hold from now on file={}", quirks.display()),
+        "needs a restart change=dhcp.port: 6767 -> 6868",
     ] {
         assert_eq!(lines.matches(part).count(), 1, "{part}: {lines}");
     }
@@ -92,11 +92,11 @@ async fn a_reload_applies_what_it_can_and_names_the_rest() {
     );
     let lines = reload(&mut appliance, end).await;
     assert!(!lines.contains("holds from now on") && !lines.contains("hold from now on"), "{lines}");
-    assert!(lines.contains("needs a restart: dhcp.port: 6767 -> 6868"), "{lines}");
+    assert!(lines.contains("needs a restart change=dhcp.port: 6767 -> 6868"), "{lines}");
     // The profiles are read again where the file is the same and its content is not.
     fs::write(&quirks, profile.replace("'x'", "'y'")).unwrap();
     let lines = reload(&mut appliance, end).await;
-    assert!(lines.contains("the BMC quirk profiles of"), "{lines}");
+    assert!(lines.contains("BMC quirk profiles hold from now on"), "{lines}");
 
     appliance.restart(false).await;
     appliance.client().await;

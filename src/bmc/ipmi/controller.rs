@@ -62,7 +62,7 @@ impl IpmiBmc {
         let quirks = found.map_or_else(IpmiQuirks::default, |id| {
             let quirks = self.settings.quirks.get().ipmi(id.manufacturer_id, id.product_id);
             tracing::info!(bmc = %self.client.peer(), manufacturer = id.manufacturer_id, product = id.product_id,
-                profiles = ?quirks.profiles, suite = connection.suite().id(), "BMC identified");
+                profiles = ?quirks.profiles, suite = connection.suite().id(), "identified a BMC");
             quirks
         });
         Ok(self.quirks.get_or_init(|| quirks).clone())

@@ -84,7 +84,7 @@ impl RedfishBmc {
         }
         let quirks = all.redfish(&identity);
         tracing::info!(bmc = %self.client.peer(), system = %path, manufacturer = %identity.manufacturer,
-            model = %identity.model, firmware = %identity.firmware, profiles = ?quirks.profiles, "BMC identified");
+            model = %identity.model, firmware = %identity.firmware, profiles = ?quirks.profiles, "identified a BMC");
         Ok(Found { path, quirks })
     }
 

@@ -38,7 +38,9 @@ pub(super) async fn settle(
     }
     expiries(objects, scope, workload, budget).await?;
     for why in &faults {
-        tracing::warn!(control_plane = %scope.plane.name_any(), why, "an addon of a cluster is not as its control plane says");
+        // The condition says it, too, and this is seen at each look.
+        let plane = crate::log::named(&scope.namespace(), &scope.plane.name_any()).to_string();
+        tracing::debug!(plane, reason = why, "an addon of a cluster is not as its control plane says");
     }
     findings.blocked = findings.blocked.take().or_else(|| faults.into_iter().next());
     Ok(())
@@ -63,7 +65,7 @@ async fn expiries(objects: &Objects, scope: &Scope, workload: &Workload, budget:
             }
             // The others most likely neither, and each takes its time.
             Err(why) => {
-                tracing::debug!(node, why, "cannot see when the certificates of a machine end");
+                tracing::debug!(cluster = %crate::log::named(&namespace, &cluster), node, reason = why, "cannot see when the certificates of a machine end");
                 break;
             }
         }

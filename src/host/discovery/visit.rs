@@ -298,7 +298,7 @@ impl Discovery {
     /// The machine is a host already.
     async fn tell(&self, host: &BareMetalHost, report: &Report, same: &Same) -> Result<BareMetalHost, kube::Error> {
         let message = enroll::duplicate(report, same);
-        warn!(host = %label(host), mac = %report.mac, "{message}");
+        warn!(host = %label(host), mac = %report.mac, details = message, "a machine reported itself again, or as somebody else");
         let known = match enroll::reported(host, report.mac) {
             Some(reported) => {
                 let patch = json!({ "metadata": { "annotations": { ANNOTATION_REPORTED: reported } } });
@@ -317,7 +317,7 @@ impl Discovery {
         let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
         self.note(host, Note { reason: "Discovered", message, warning: false }).await;
         for message in faults {
-            warn!(host = %label(host), mac = %report.mac, "{message}");
+            warn!(host = %label(host), mac = %report.mac, details = message, "a rule of discovery could not be followed");
             self.note(host, Note { reason: "DiscoveryRule", message, warning: true }).await;
         }
     }

@@ -536,7 +536,7 @@ impl Reconciler {
     async fn publish(&self, host: &BareMetalHost, notes: &[Note]) {
         for note in notes {
             if note.warning {
-                warn!(host = %label(host), reason = note.reason, "{}", note.message);
+                warn!(host = %label(host), reason = note.reason, details = note.message, "the host needs attention");
             }
             events::store(&self.context.client, COMPONENT, &host.object_ref(&()), note).await.ok();
         }

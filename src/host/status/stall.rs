@@ -217,7 +217,7 @@ pub async fn run(
         let mut stored = Ok(());
         for (host, note) in stuck.0.look(settings.get().stuck_after.0, Instant::now(), Timestamp::now()) {
             let label = named(host.namespace.as_deref().unwrap_or_default(), host.name.as_deref().unwrap_or_default());
-            warn!(host = %label, reason = note.reason, "the host is stuck: {}", note.message);
+            warn!(host = %label, reason = note.reason, details = note.message, "the host is stuck");
             stored = events::store(&client, COMPONENT, &host, &note).await.and(stored);
         }
         stored

@@ -168,8 +168,11 @@ impl Installer {
         let installation = self.installation.clone();
         let faults = tokio::task::spawn_blocking(move || installation.inspect().err().unwrap_or_default()).await;
         let usable = matches!(&faults, Ok(faults) if faults.is_empty());
-        for fault in faults.into_iter().flatten() {
-            warn!(%fault, "kubespray cannot be run");
+        // It is looked again and again, and told once.
+        if known.is_none_or(|(_, usable)| usable) {
+            for fault in faults.into_iter().flatten() {
+                warn!(%fault, "kubespray cannot be run");
+            }
         }
         *known = Some((Instant::now(), usable));
         usable

@@ -150,7 +150,10 @@ impl Provisionings {
             tried.iter().filter_map(|(_, opened)| opened.as_ref().ok()).flat_map(|text| read(text)).collect();
         match self.learn(object, keys).await {
             Err(MadeError::Api(error)) => return Err(error.into()),
-            Err(why) => warn!(provisioning = %object.name_any(), %why, "keys of hosts cannot be kept"),
+            Err(why) => {
+                let namespace = object.namespace().unwrap_or_default();
+                warn!(provisioning = %named(&namespace, &object.name_any()), reason = %why, "keys of hosts cannot be kept");
+            }
             Ok(()) => {}
         }
         Ok(tried.into_iter().map(|(node, opened)| (node, opened.map(drop))).collect())

@@ -10,6 +10,7 @@ use tracing::info;
 
 use super::identity::{Identity, Marks, by_name, identify, left_behind, of_host};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
+use crate::log::named;
 
 /// How a node gets its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +47,10 @@ pub async fn clear(
     let workload = workloads.get(client, marks.namespace, cluster).await?;
     let nodes = workload.nodes().await?;
     let nodes: Vec<&Node> = nodes.all().map(AsRef::as_ref).collect();
-    delete(&workload, &of_host(marks, &nodes)).await
+    delete(&workload, (marks.namespace, cluster), &of_host(marks, &nodes)).await
 }
 
-async fn delete(workload: &Workload, nodes: &[&Node]) -> Result<(), WorkloadError> {
+async fn delete(workload: &Workload, of: (&str, &str), nodes: &[&Node]) -> Result<(), WorkloadError> {
     let api = Api::<Node>::all(workload.client().clone());
     for node in nodes {
         let preconditions = Some(Preconditions { uid: node.uid(), ..Preconditions::default() });
@@ -61,7 +62,7 @@ async fn delete(workload: &Workload, nodes: &[&Node]) -> Result<(), WorkloadErro
             Err(kube::Error::Api(error)) if error.is_not_found() || error.is_conflict() => {}
             deleted => drop(deleted?),
         }
-        info!(node = node.name_any(), "deleted a node of a machine that had its host before");
+        info!(cluster = %named(of.0, of.1), node = node.name_any(), "deleted a node of a machine that had its host before");
     }
     Ok(())
 }
@@ -81,7 +82,7 @@ pub async fn find(
     let workload = workloads.get(client, marks.namespace, cluster).await?;
     let nodes = workload.nodes().await?;
     let nodes: Vec<&Node> = nodes.all().map(AsRef::as_ref).collect();
-    delete(&workload, &left_behind(marks, &nodes)).await?;
+    delete(&workload, (marks.namespace, cluster), &left_behind(marks, &nodes)).await?;
     let mut identity = identify(marks, &nodes);
     if identity == Identity::Missing && source == Source::Name {
         identity = by_name(marks, names, &nodes);
