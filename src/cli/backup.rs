@@ -22,6 +22,7 @@ use crate::backup::format::{self, Header, ReadError};
 use crate::backup::seal::{self, Seal, Sealing};
 use crate::backup::take::{NewFile, Source};
 use crate::backup::{page, restore};
+use crate::cli::form::Form;
 use crate::config::Config;
 use crate::store::Store;
 
@@ -63,11 +64,6 @@ pub(super) struct Options {
     output: Option<Form>,
     #[command(flatten)]
     server: Server,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    Json,
 }
 
 pub(super) fn run(options: Options) -> anyhow::Result<()> {

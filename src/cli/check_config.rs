@@ -6,6 +6,7 @@ use super::common::ConfigFile;
 use super::failure::Failure;
 use super::local;
 use crate::appliance::checks::{self, Place};
+use crate::cli::form::Form;
 use crate::config::{Config, ConfigError};
 use crate::pki::users;
 
@@ -27,11 +28,6 @@ pub(super) struct Options {
     /// Print the faults as JSON
     #[arg(long, short, value_enum, value_name = "FORM")]
     output: Option<Form>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    Json,
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {

@@ -18,6 +18,7 @@ use super::local;
 use super::progress::Progress;
 use crate::api::bpa::Provisioning;
 use crate::api::bpa::software::Software;
+use crate::cli::form::Form;
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::files;
 use crate::kubespray::runs::{
@@ -117,11 +118,6 @@ pub(super) struct Told {
     /// Print it as JSON
     #[arg(long, short, value_enum, value_name = "FORM")]
     output: Option<Form>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    Json,
 }
 
 /// A run: on this box by its name, or from any machine the last one of an object.

@@ -15,6 +15,7 @@ mod debug;
 #[cfg(test)]
 mod documents;
 mod failure;
+mod form;
 mod image;
 mod instead;
 mod kubeconfig;

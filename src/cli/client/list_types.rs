@@ -1,5 +1,6 @@
 //! `types`: the resource types of the server, with the words for them.
 
+use crate::cli::form::Form;
 use std::io::Write;
 
 use serde_json::json;
@@ -24,11 +25,6 @@ pub(in crate::cli) struct Options {
     output: Option<Form>,
     #[command(flatten)]
     server: Server,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    Json,
 }
 
 pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ use super::send::Endpoint;
 use super::{connect, delete, folder};
 use crate::api::slipway::{Image, ImagePhase, ImageSpec, ImageStatus};
 use crate::cli::client::Server;
+use crate::cli::form::Form;
 use crate::cli::progress::Progress;
 use crate::image::checksum::judge;
 use crate::image::is_archive;
@@ -85,11 +86,6 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         None => println!("{said}"),
     }
     Ok(())
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    Json,
 }
 
 /// What is sent.

@@ -28,6 +28,7 @@ use plan::Replicas;
 use status::{Status, status};
 
 use crate::api::bpa::Provisioning;
+use crate::cli::form::Form;
 use crate::cli::kubespray::desk;
 
 #[derive(clap::Subcommand)]
@@ -91,12 +92,6 @@ pub(in crate::cli) struct Log {
     part: desk::Part,
     #[command(flatten)]
     server: Server,
-}
-
-/// How the outcome is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    Json,
 }
 
 #[derive(clap::Args)]
