@@ -38,6 +38,7 @@
 //! |  | [`files`] | files that somebody names: regular ones, of bounded size |
 //! |  | [`descriptors`] | how many files and connections may be open, and whose they are |
 //! |  | [`netlink`] | single questions to the kernel about its networks |
+//! |  | [`hex`] | bytes as digits |
 //! |  | [`json_marks`] | what JSON text has in it, counted before it is parsed |
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
 //! |  | [`glob`] | shell patterns |
@@ -62,6 +63,7 @@ pub mod dhcp;
 pub mod engine;
 pub mod files;
 pub mod glob;
+pub mod hex;
 pub mod host;
 pub mod image;
 pub mod json_marks;

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::tls;
+use crate::hex::hex;
 use crate::protocol::{
     CHUNK_SIZE, Event, MAX_CALL, Manifest, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, Step, StepOutcome,
 };
@@ -244,7 +245,7 @@ impl ApplianceClient {
             let status = answer.status().as_u16();
             let bytes = body(answer, MAX_MANIFEST).await?;
             // The digest names the bytes themselves: whatever served them, this is the image that was asked for.
-            let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            let found: String = hex(&Sha256::digest(&bytes));
             if !found.eq_ignore_ascii_case(digest) {
                 let reason = format!("the manifest has digest {found}, asked for was {digest}");
                 return Err(CallError::Refused { status, reason });

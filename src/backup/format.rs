@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
 use crate::store::{KEY_LIMIT, OBJECT_LIMIT, Object};
 
 /// The format that is written.
@@ -162,11 +163,6 @@ impl Counts {
         let Self { objects, entries, files } = self;
         End { objects, entries, files, sha256: hex(&sha256.finalize()) }
     }
-}
-
-/// Bytes in hex.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Writes a backup, line by line.

@@ -240,7 +240,7 @@ impl Gathered {
     fn keys(&self, header: &Header) -> anyhow::Result<Kept> {
         let keys = Kept::new(|name| self.files.get(&format!("pki/{name}")).cloned())
             .map_err(|reason| anyhow::anyhow!("its keys cannot be used: {reason}"))?;
-        if format::hex(&keys.fingerprint()) != header.ca {
+        if crate::hex::hex(&keys.fingerprint()) != header.ca {
             bail!("its CA is not the one that its first line names");
         }
         Ok(keys)

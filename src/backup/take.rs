@@ -40,7 +40,7 @@ impl Source {
     ///
     /// When the keys cannot be read.
     pub fn ca(&self) -> anyhow::Result<String> {
-        Ok(super::format::hex(&pki::read_kept(&self.pki)?.fingerprint()))
+        Ok(crate::hex::hex(&pki::read_kept(&self.pki)?.fingerprint()))
     }
 
     /// Everything at one revision.
@@ -67,7 +67,7 @@ impl Source {
             slipway_backup: FORMAT,
             made_by: env!("CARGO_PKG_VERSION").into(),
             time: now,
-            ca: super::format::hex(&ca),
+            ca: crate::hex::hex(&ca),
             revision: snapshot.revision,
             objects: count(snapshot.objects.len()),
             entries: count(snapshot.tables.iter().map(|(_, entries)| entries.len()).sum()),

@@ -20,6 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tracing::{error, info, warn};
 
 use crate::api::slipway::BootTarget;
+use crate::hex::hex;
 use crate::log::named;
 use crate::network_data::NetworkPlan;
 use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
@@ -144,7 +145,7 @@ pub(super) async fn iso(
     let mut hash = Sha256::new();
     hash.update(layout.size.to_be_bytes());
     patches.iter().for_each(|patch| hash.update(&patch.bytes));
-    let tag: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let tag: String = hex(&hash.finalize()[..16]);
     let tag = format!("\"{tag}\"");
     let range = match headers.get(header::IF_RANGE) {
         Some(wanted) if wanted.as_bytes() != tag.as_bytes() => None,

@@ -20,6 +20,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::api::MacAddress;
+use crate::hex::hex;
 
 /// How long a boot token can be used: firmware, iPXE and ramdisk of a slow machine, several times over.
 pub const BOOT_TOKEN_LIFE: Duration = Duration::from_secs(30 * 60);
@@ -139,7 +140,7 @@ impl TokenBinding {
 impl Claims {
     /// The nonce in hex.
     pub fn nonce_hex(&self) -> String {
-        self.nonce.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&self.nonce)
     }
 
     /// The same, bound to this.

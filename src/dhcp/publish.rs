@@ -14,6 +14,7 @@ use crate::api::MacAddress;
 use crate::api::slipway::{DHCPLease, DHCPLeaseSpec, LABEL_HOST, LABEL_HOST_NAMESPACE, LABEL_NETWORK};
 use crate::apiserver::is_label_value;
 use crate::boot::HostIndex;
+use crate::hex::hex;
 use crate::runtime::{Task, ViewError, Views};
 
 use super::leases::Leases;
@@ -80,7 +81,6 @@ fn spec(network: &NetworkLeases, lease: &Lease) -> Option<DHCPLeaseSpec> {
     }
     // Somebody who has a former lease offered again has not come back yet.
     let state = if lease.state == LeaseState::Offered { "expired" } else { state_name(lease) };
-    let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect();
     Some(DHCPLeaseSpec {
         address: lease.address.to_string(),
         mac_address: lease.client.mac.to_string(),

@@ -28,6 +28,7 @@
 use std::fmt;
 
 use crate::api::slipway::ImageContent;
+use crate::hex::hex;
 use crate::log::clean;
 
 mod admission;
@@ -155,12 +156,6 @@ impl ImportError {
     fn passing(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), retry: true, lack: None }
     }
-}
-
-/// Lower-case hex.
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)] as char, DIGITS[usize::from(b & 15)] as char]).collect()
 }
 
 /// The 32 bytes of 64 lower-case hex digits.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::build::{RamdiskError, SummaryFile};
+use crate::hex::hex;
 
 /// Where the files go.
 pub struct Folder<'a>(pub &'a Path);
@@ -44,7 +45,7 @@ impl Folder<'_> {
             write(&mut hashing)?;
             let file = hashing.out.into_inner().map_err(io::IntoInnerError::into_error)?;
             file.sync_all()?;
-            let sha256 = hashing.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            let sha256 = hex(&hashing.hash.finalize());
             Ok(SummaryFile { size: hashing.size, sha256 })
         })();
         match made {

@@ -19,6 +19,7 @@ use super::rack::Network;
 use super::rng::{Purpose, SeededRng};
 use crate::api::metal3::{ChecksumType, Image};
 use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST};
+use crate::hex::hex;
 
 /// The appliance's address in the simulated network, and the relay's. All of 127.0.0.0/8 is this machine.
 const SERVER: Ipv4Addr = Ipv4Addr::new(127, 64, 0, 2);
@@ -290,7 +291,7 @@ fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
 /// When no port can be had.
 pub async fn serve_image(seed: u64, token: CancellationToken) -> anyhow::Result<Image> {
     let content = bytes::Bytes::from(SeededRng::of(seed, 1, Purpose::Content).bytes(IMAGE));
-    let sum: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum: String = hex(&Sha256::digest(&content));
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let url = format!("http://{}/simulated.raw", listener.local_addr()?);
     let router = Router::new().route("/simulated.raw", get(move || async move { content }));

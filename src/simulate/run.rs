@@ -17,6 +17,7 @@ use super::rack::{Machines, Network};
 use super::report::{self, Missing, Reached, Summary};
 use super::rng::{Purpose, SeededRng};
 use crate::api::metal3::Image;
+use crate::hex::hex;
 
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(500);
@@ -272,8 +273,7 @@ async fn wanted(plan: &SimulationPlan, token: &CancellationToken) -> anyhow::Res
         (Some(url), _) => Some(Image { url: url.clone(), ..Image::default() }),
         (None, _) => Some(serve_image(plan.seed, token.clone()).await?),
     };
-    let password: String =
-        SeededRng::of(plan.seed, 2, Purpose::Content).bytes(8).iter().map(|byte| format!("{byte:02x}")).collect();
+    let password: String = hex(&SeededRng::of(plan.seed, 2, Purpose::Content).bytes(8));
     Ok((1..=plan.machines).map(|number| objects::host(number, &plan.namespace, &password, image.clone())).collect())
 }
 

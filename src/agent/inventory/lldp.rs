@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::api::MacAddress;
 use crate::api::metal3::{Lldp, Vlan};
+use crate::hex::hex;
 
 /// Where LLDP frames go: the nearest bridge (IEEE 802.1AB-2009 table 7-1).
 pub const MULTICAST: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
@@ -134,7 +135,7 @@ fn identifier(value: &[u8], mac: &[u8], network: &[u8]) -> Option<String> {
 fn text(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) => text.trim_matches('\0').chars().filter(|character| !character.is_control()).collect(),
-        Err(_) => value.iter().map(|byte| format!("{byte:02x}")).collect(),
+        Err(_) => hex(value),
     }
 }
 

@@ -14,6 +14,7 @@ use super::certificates::Certificate;
 use super::impersonation::ImpersonationRequest;
 use super::index::Caller;
 use super::tokens::Claims;
+use crate::hex::hex;
 
 /// Members may do everything, whatever the roles say.
 pub const ADMIN_GROUP: &str = "system:masters";
@@ -120,7 +121,7 @@ impl Identity {
         let mut identity = Self::new(user, groups, Proof::Certificate);
         let series = subject.iter_organizational_unit().find_map(|unit| unit.as_str().ok()).map(str::to_owned);
         identity.certificate = Some(Certificate { series, ends: certificate.validity().not_after.timestamp() });
-        let print: String = Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect();
+        let print: String = hex(&Sha256::digest(der));
         identity.extra.insert(CREDENTIAL_ID.into(), vec![format!("X509SHA256={print}")]);
         Ok(identity)
     }

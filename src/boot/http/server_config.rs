@@ -9,6 +9,7 @@ use rustls_pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::hex::hex;
 use crate::live::Live;
 
 /// What every script needs of this site.
@@ -92,7 +93,7 @@ impl BootServerConfig {
         check_kernel_args(kernel_args)?;
         let der = CertificateDer::from_pem_slice(ca_pem.as_bytes())
             .map_err(|error| BootServerConfigError::Certificate(error.to_string()))?;
-        let ca_sha256 = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
+        let ca_sha256 = hex(&Sha256::digest(&der));
         let networks = BootNetworks::default();
         let (kernel_args, ca_pem) = (kernel_args.into(), ca_pem.into());
         let refused = Refused(Arc::new(|_, _| {}));

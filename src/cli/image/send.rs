@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::list::size;
 use crate::api::slipway::Image;
 use crate::cli::progress::Progress;
+use crate::hex::hex;
 use crate::image::upload::{PIECE_MAX, Piece, Received};
 
 /// Bytes of a piece: the first one, the least and the most. Each is in memory, and is sent again when it is cut off.
@@ -163,10 +164,6 @@ fn next_length(length: usize, took: Duration) -> usize {
     } else {
         length
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use x509_parser::prelude::FromDer;
 
 use super::key;
 use crate::api::bootstrap::kubeadm::EncryptionAlgorithm;
+use crate::hex::hex;
 
 /// Days for which an authority is good when nobody says otherwise.
 const CA_DAYS: u32 = 3650;
@@ -190,8 +191,7 @@ pub fn judge(purpose: Purpose, pair: &Pair, external: bool, now: SystemTime) -> 
 pub fn hashes(pem: &str) -> Result<Vec<String>, String> {
     let hash = |der: &CertificateDer<'static>| {
         let certificate = parsed(der).ok_or("it holds a broken certificate")?;
-        let digits =
-            Sha256::digest(certificate.public_key().raw).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let digits = hex(&Sha256::digest(certificate.public_key().raw));
         Ok(format!("sha256:{digits}"))
     };
     certificates(pem)?.iter().map(hash).collect()
@@ -308,8 +308,7 @@ mod tests {
     fn hashes_are_of_public_keys() {
         let ca = make(Purpose::Ca, Wish::default(), now()).unwrap();
         let key = key::read(ca.key.as_bytes()).unwrap();
-        let digits: String =
-            Sha256::digest(key.subject_public_key_info()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits: String = hex(&Sha256::digest(key.subject_public_key_info()));
         assert_eq!(hashes(&ca.certificate).unwrap(), [format!("sha256:{digits}")]);
         assert_eq!(hashes(&ca.certificate.repeat(2)).unwrap().len(), 2);
         assert_eq!(hashes("x").unwrap(), [""; 0]);

@@ -40,6 +40,7 @@ use crate::api::metal3::{
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentStep, Registration, StepAction};
 use crate::bmc::{BootDevice, PowerState};
 use crate::config::HostConfig;
+use crate::hex::hex;
 use crate::image::identity::named;
 use crate::runtime::Note;
 
@@ -299,7 +300,7 @@ pub fn image_name(image: &HostImage) -> String {
     }
     let source = serde_json::json!([image.url, image.checksum, image.checksum_type, image.format]);
     let digest = Sha256::digest(source.to_string());
-    let digits: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let digits: String = hex(&digest[..8]);
     // Without user and password, which stand where a URL has no path.
     let shown = crate::outbound::masked(&image.url);
     let file = shown.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);

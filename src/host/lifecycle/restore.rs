@@ -6,6 +6,7 @@ use super::{Decider, Effect, Next, RARE_POLL};
 use crate::api::metal3::{
     ANNOTATION_HARDWARE_DETAILS, ANNOTATION_STATUS, BareMetalHostStatus, ProvisioningState as State,
 };
+use crate::hex::hex;
 use crate::host::admission::annotations;
 use crate::host::admission::unsupported::supports;
 
@@ -110,5 +111,5 @@ impl Decider<'_> {
 }
 
 fn short_digest(text: &str) -> String {
-    Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(text)[..8])
 }

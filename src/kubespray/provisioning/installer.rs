@@ -19,6 +19,7 @@ use super::next::{RUNNING, STARTING};
 use super::places::{Place, Places};
 use crate::api::bpa::software::Software;
 use crate::api::bpa::{Provisioning, RunProgress};
+use crate::hex::hex;
 use crate::kubespray::runs::{Bounds, Installation, Request, RunId, RunOwner, RunReader, RunStatus, Runs, RunsError};
 use crate::log::named;
 
@@ -319,6 +320,6 @@ pub fn is_open(run: &RunProgress) -> bool {
 /// Never, for what is made is a name.
 pub fn run_id(uid: &str, number: i64) -> Result<RunId, RunsError> {
     let digest = Sha256::digest(format!("{uid}\0{number}"));
-    let digits: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    let digits: String = hex(&digest[..12]);
     Ok(format!("p-{digits}").parse()?)
 }

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::rack::RackHost;
 use super::ssh_key::is_key;
+use crate::hex::hex;
 
 /// Most lines that are looked at.
 const LINES_MAX: usize = 4096;
@@ -42,7 +43,7 @@ pub fn mark(host: &RackHost, user_data: &str) -> String {
     let installed = host.installed_at.filter(|_| is_own).unwrap_or_default();
     let uid = host.view.metadata.uid.as_deref().unwrap_or_default();
     let digest = Sha256::digest(format!("{uid}\0{installed}"));
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(&digest[..8])
 }
 
 /// The installations of hosts that a Provisioning has. One that it installed is another one after each time; of one that others

@@ -26,6 +26,7 @@ use super::state::{Found, Phase, RunVerdict, Step, judge, verdict};
 use super::supervise::Effect;
 use super::vars::TooLong;
 use crate::files;
+use crate::hex::hex;
 
 /// Most bytes of events that are read; the plugin writes fewer.
 const EVENTS_MAX: u64 = 64 << 20;
@@ -478,7 +479,7 @@ impl Runs {
         let mut bytes = [0; 8];
         let random = SystemRandom::new().fill(&mut bytes);
         random.map_err(|_| fail(io::Error::other("there is no randomness")))?;
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text: String = hex(&bytes);
         folder::write(&self.root, APPLIANCE, text.as_bytes()).map_err(fail)?;
         Ok(text)
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::tree::{name, text};
+use crate::hex::hex;
 
 /// One write of a plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,7 +180,7 @@ fn with_image(template: &str, all: &[Value], version: &str, image: &Value) -> Re
     let mut spec = old["spec"].clone();
     spec["template"]["spec"]["image"] = image.clone();
     // One name for each image: an image may be mended, and the version stay.
-    let sum = Sha256::digest(image.to_string()).iter().take(4).map(|byte| format!("{byte:02x}")).collect::<String>();
+    let sum = hex(&Sha256::digest(image.to_string())[..4]);
     let name = format!("{}-{}-{sum}", base(template), version.replace('.', "-"));
     Ok(json!({
         "apiVersion": old["apiVersion"],

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::bpa::NodeProgress;
 use crate::api::bpa::software::{Package, Software};
+use crate::hex::hex;
 
 /// Letters of a package's name and of its version.
 const LETTERS: usize = 128;
@@ -132,7 +133,7 @@ impl Lists {
 /// Tells one wish from another.
 pub fn hash(packages: &ByNode) -> String {
     let text = serde_json::to_vec(packages).unwrap_or_default();
-    Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(text)[..8])
 }
 
 #[cfg(test)]
