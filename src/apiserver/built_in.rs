@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::apply::markers;
 use super::core_schemas::{self, OBJECT_META};
-use super::from_definition::{RegistryError, resources};
+use super::from_definition::{RegistryError, own_resources};
 use super::registry::Registry;
 use super::resource::{APIEXTENSIONS, Conversion, CoreKind, Document, Resource, core_schema_name};
 use super::schema::Schema;
@@ -18,7 +18,7 @@ use crate::api::{Kind, StoragePolicy};
 pub fn registry(kinds: &[Kind]) -> Result<Registry, RegistryError> {
     let (mut built_in, shared_schemas) = core_resources()?;
     for kind in kinds {
-        built_in.extend(resources(kind)?);
+        built_in.extend(own_resources(kind)?);
     }
     Ok(Registry::new(built_in, shared_schemas))
 }

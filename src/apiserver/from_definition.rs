@@ -23,6 +23,15 @@ pub struct RegistryError {
     pub(super) reason: String,
 }
 
+/// The resources of a kind of this program, one for each served version: its controllers can read what these take.
+pub(super) fn own_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
+    let mut made = resources(kind)?;
+    for resource in &mut made {
+        resource.schema = std::mem::take(&mut resource.schema).with_readable_dates();
+    }
+    Ok(made)
+}
+
 /// The resources of a kind, one for each served version.
 pub(super) fn resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
     let CustomResourceDefinition { spec, .. } = &kind.crd;

@@ -257,6 +257,28 @@ impl Schema {
         Ok(schema)
     }
 
+    /// Takes of dates only those that this program's controllers can read: with any other they would not see the object. That of
+    /// `metadata`, which is read by the server itself, stays as it is.
+    #[must_use]
+    pub fn with_readable_dates(mut self) -> Self {
+        for (name, property) in &mut self.properties {
+            if name != "metadata" {
+                Arc::make_mut(property).narrow_dates();
+            }
+        }
+        self
+    }
+
+    fn narrow_dates(&mut self) {
+        if self.format == Some(Format::DateTime) {
+            self.format = Some(Format::Instant);
+        }
+        let properties = self.properties.values_mut().map(Arc::make_mut);
+        let inner = self.items.iter_mut().chain(&mut self.additional).chain(&mut self.not).map(|schema| &mut **schema);
+        let logical = self.all_of.iter_mut().chain(&mut self.any_of).chain(&mut self.one_of);
+        properties.chain(inner).chain(logical).for_each(Self::narrow_dates);
+    }
+
     /// The schema of `metadata`, which almost all kinds have the same, and which is large: the last one serves again.
     fn compile_metadata(source: &Value) -> Result<Arc<Self>, SchemaError> {
         static LAST: Mutex<Option<(Value, Arc<Schema>)>> = Mutex::new(None);

@@ -261,7 +261,7 @@ impl BuiltIn {
             "metadata": {}, "spec": extension::extended(&spec, &definition["spec"])});
         let crd: CustomResourceDefinition = serde_json::from_value(source).map_err(|error| error.to_string())?;
         let kind = Kind { crd, policy: self.policy, also_served: self.also_served.clone(), complete: self.complete };
-        let resources = from_definition::resources(&kind).map_err(|error| error.to_string())?;
+        let resources = from_definition::own_resources(&kind).map_err(|error| error.to_string())?;
         Ok(resources.into_iter().map(Arc::new).collect())
     }
 }

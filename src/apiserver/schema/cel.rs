@@ -412,7 +412,9 @@ impl Schema {
 
     fn text_to_cel(&self, text: &str) -> CelValue {
         let special = match self.format {
-            Some(Format::DateTime) => chrono::DateTime::parse_from_rfc3339(text).ok().map(CelValue::Timestamp),
+            Some(Format::DateTime | Format::Instant) => {
+                chrono::DateTime::parse_from_rfc3339(text).ok().map(CelValue::Timestamp)
+            }
             Some(Format::Date) => format!("{text}T00:00:00Z").parse().ok().map(CelValue::Timestamp),
             Some(Format::Duration) => go_duration(text).map(CelValue::Duration),
             Some(Format::Byte) => {

@@ -11,6 +11,8 @@ pub(super) enum Format {
     Cidr,
     Date,
     DateTime,
+    /// A [`Format::DateTime`] that [`jiff::Timestamp`] holds, too.
+    Instant,
     Duration,
     Email,
     Hostname,
@@ -42,6 +44,9 @@ impl Format {
     }
 
     pub(super) fn name(self) -> &'static str {
+        if self == Self::Instant {
+            return "date-time, before 9999-12-30T22:00:01Z";
+        }
         NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
     }
 
@@ -52,6 +57,7 @@ impl Format {
             Self::Cidr => text.contains('/') && text.parse::<ipnetwork::IpNetwork>().is_ok(),
             Self::Date => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
             Self::DateTime => is_date_time(text),
+            Self::Instant => is_date_time(text) && text.parse::<jiff::Timestamp>().is_ok(),
             Self::Duration => is_duration(text),
             Self::Email => text.rsplit_once('@').is_some_and(|(user, host)| {
                 !user.is_empty() && !host.is_empty() && !text.contains(char::is_whitespace) && !user.contains('@')
@@ -195,5 +201,25 @@ mod tests {
             }
         }
         assert_eq!(Format::named("password"), None);
+    }
+
+    #[test]
+    fn an_instant_is_a_date_that_controllers_can_read() {
+        for (text, is_date, is_instant) in [
+            ("2026-02-28t01:02:03.5+02:00", true, true),
+            ("0000-01-01T00:00:00-14:00", true, true),
+            ("9999-12-30T22:00:00Z", true, true),
+            ("9999-12-30T23:00:00Z", true, false),
+            ("9999-12-31T00:00:00+02:00", true, true),
+            ("9999-12-31T23:59:59Z", true, false),
+            // What `jiff` reads beside RFC 3339.
+            ("2026-02-28T01:02:03+02:00[Europe/Paris]", false, false),
+            ("2026-02-28 01:02:03Z", false, false),
+        ] {
+            assert_eq!(Format::DateTime.holds(text), is_date, "{text}");
+            assert_eq!(Format::Instant.holds(text), is_instant, "{text}");
+            let read = serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>(text.into());
+            assert!(read.is_ok() || !is_instant, "{text}: {read:?}");
+        }
     }
 }

@@ -381,3 +381,34 @@ async fn definitions_of_the_house_keep_the_rules_for_definitions() {
         rig.call("POST", crds, &crd).await.expect(201);
     }
 }
+
+/// What a controller could not read it would not follow: a deleted object would stay.
+#[tokio::test]
+async fn dates_that_controllers_cannot_read_are_refused_of_kinds_of_this_program() {
+    let rig = Rig::new().await;
+    let bootstrap = "/apis/bootstrap.cluster.x-k8s.io";
+    let tokens = |date: &str| json!([{"token": "abcdef.0123456789abcdef", "expires": date}]);
+    let configs = |version: &str| format!("{bootstrap}/{version}/namespaces/rack/kubeadmconfigs");
+    let config = |version: &str, date: &str| {
+        json!({"apiVersion": format!("bootstrap.cluster.x-k8s.io/{version}"), "kind": "KubeadmConfig",
+            "metadata": {"name": "c"}, "spec": {"initConfiguration": {"bootstrapTokens": tokens(date)}}})
+    };
+    for version in ["v1beta1", "v1beta2"] {
+        let all = configs(version);
+        let refused = rig.call("POST", &all, &config(version, "9999-12-31T23:59:59Z")).await.expect(422);
+        let message = refused["message"].as_str().unwrap();
+        let place = "spec.initConfiguration.bootstrapTokens[0].expires in body must be of type date-time, before 9999";
+        assert!(message.contains(place), "{message}");
+        rig.call("POST", &all, &config(version, "9999-12-30T22:00:00Z")).await.expect(201);
+        let patch = json!({"spec": {"initConfiguration": {"bootstrapTokens": tokens("9999-12-31T00:00:00Z")}}});
+        rig.patch(&path(&all, "c"), MERGE, &patch).await.expect(422);
+        rig.call("DELETE", &path(&all, "c"), &json!({})).await.expect(200);
+    }
+    let machines = "/apis/cluster.k8s.io/v1alpha1/namespaces/rack/machines";
+    let machine = |date: &str| {
+        json!({"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine", "metadata": {"name": "m"}, "spec": {
+            "taints": [{"key": "a", "effect": "NoExecute", "timeAdded": date}]}})
+    };
+    rig.call("POST", machines, &machine("9999-12-31T23:59:59Z")).await.expect(422);
+    rig.call("POST", machines, &machine("2026-01-01T00:00:00Z")).await.expect(201);
+}
