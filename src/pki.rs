@@ -334,7 +334,8 @@ fn authority_key_matches(
 
 /// Certificate and key, when both files are there.
 fn read_credential(folder: &Folder, name: &str) -> Result<Option<Credential>, PkiError> {
-    match (folder.read(&format!("{name}.crt"))?, folder.read(&format!("{name}.key"))?) {
+    let read = |file: String| if name == "ca" { folder.read(&file) } else { folder.read_replaceable(&file) };
+    match (read(format!("{name}.crt"))?, read(format!("{name}.key"))?) {
         (Some(certificate), Some(key)) => Ok(Some(Credential { certificate, key })),
         // Half a CA is a loss to be told; half of anything else is made anew.
         (Some(_), None) if name == "ca" => {
@@ -442,6 +443,33 @@ mod tests {
         assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
         fs::write(folder.path().join("ca.key"), "junk").unwrap();
         assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
+    }
+
+    #[test]
+    fn what_can_be_made_anew_is_made_anew_however_it_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let first = open(folder.path(), &[], now).unwrap();
+        for name in ["server.crt", "server.key", series::FILE] {
+            for damage in [&b""[..], b"junk", &[0; 300], &[0xff, 0xfe, 0x80]] {
+                let path = folder.path().join(name);
+                let before = fs::read(&path).unwrap();
+                fs::write(&path, damage).unwrap();
+                let again = open(folder.path(), &[], now).unwrap_or_else(|error| panic!("{name} {damage:?}: {error}"));
+                assert_eq!(again.ca_fingerprint(), first.ca_fingerprint(), "{name}");
+                assert!(is_current(&again.server, again.ca_der(), now), "{name}");
+                assert_ne!(fs::read(&path).unwrap(), before, "{name}");
+            }
+        }
+        // Without these every certificate and token would be another: who runs the appliance decides.
+        for name in ["ca.crt", "ca.key", "tokens.key"] {
+            let path = folder.path().join(name);
+            let before = fs::read(&path).unwrap();
+            fs::write(&path, [0xff, 0xfe, 0x80]).unwrap();
+            open(folder.path(), &[], now).unwrap_err();
+            fs::write(&path, before).unwrap();
+        }
+        open(folder.path(), &[], now).unwrap();
     }
 
     #[test]

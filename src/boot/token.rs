@@ -65,6 +65,12 @@ pub enum KeyError {
         /// Its length.
         length: usize,
     },
+    /// It is one byte again and again, as a file whose content a power failure took: anybody could make tokens with it.
+    #[error("{path}: holds no key, but one byte {KEY} times: remove it, and machines that are booting boot again")]
+    Blank {
+        /// The key file.
+        path: PathBuf,
+    },
     /// The system has no random numbers.
     #[error("no random numbers: {0}")]
     Random(String),
@@ -225,6 +231,9 @@ impl Tokens {
     fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, KeyError> {
         let key: [u8; KEY] =
             bytes.try_into().map_err(|_| KeyError::Length { path: path.into(), length: bytes.len() })?;
+        if key.iter().all(|byte| *byte == key[0]) {
+            return Err(KeyError::Blank { path: path.into() });
+        }
         Ok(Self { key: Zeroizing::new(key) })
     }
 

@@ -120,6 +120,17 @@ impl Folder {
         }
     }
 
+    /// [`Self::read`], of a file that is made anew when it is damaged: one that is no text at all is as if it were not there.
+    pub fn read_replaceable(&self, name: &str) -> Result<Option<String>, PkiError> {
+        match self.read(name) {
+            Err(PkiError::File { path, source }) if source.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(file = %path.display(), "is damaged: it is made anew");
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
     /// Writes a file, whole or not at all.
     pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), PkiError> {
         let path = self.file(name);

@@ -78,7 +78,7 @@ impl Series {
 
     /// That of a folder; `None` when it has none yet.
     pub(super) fn read(folder: &Folder) -> Result<Option<Self>, PkiError> {
-        let read = folder.read(FILE)?.and_then(|text| unit(&text));
+        let read = folder.read_replaceable(FILE)?.and_then(|text| unit(&text));
         Ok(read.map(|unit| Self::new(&folder.file(FILE), unit)))
     }
 

@@ -123,6 +123,11 @@ fn the_key_is_made_once_private_and_checked() {
     assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
     fs::write(&path, [0; 33]).expect("written");
     assert!(matches!(Tokens::open(&pki), Err(KeyError::Length { length: 33, .. })));
+    // What a file system leaves of a file whose content was not written when the power went.
+    for byte in [0, 0xff] {
+        fs::write(&path, [byte; KEY]).expect("written");
+        assert!(matches!(Tokens::open(&pki), Err(KeyError::Blank { .. })), "{byte}");
+    }
 }
 
 proptest! {
