@@ -1,7 +1,7 @@
 //! Objects of which only group, kind and name are known.
 //!
 //! Which version and plural a kind has is asked once. An object is looked for in the namespace of the one that names it, and only
-//! in groups of Cluster API: who may write a machine must not have another room's objects adopted or deleted.
+//! in the groups of Cluster API that are there for it: who may write a machine must not have other objects adopted or deleted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,11 +17,12 @@ use tokio::time::Instant;
 
 use super::size::is_too_large;
 use crate::api::cluster::v1beta2::Reference;
+use crate::api::{bootstrap, control_plane, infrastructure};
 use crate::apiserver::subdomain;
 use crate::runtime::{Conflict, owners};
 
-/// What the groups end with in which references are followed.
-const GROUPS: &str = ".cluster.x-k8s.io";
+/// The groups in which references are followed: what makes machines into nodes, what runs control planes, and what both run on.
+const GROUPS: [&str; 3] = [bootstrap::GROUP, control_plane::GROUP, infrastructure::GROUP];
 /// Kinds that are remembered; a site has some dozens.
 const REMEMBERED: usize = 256;
 /// How long it is believed which version a kind is served in,
@@ -36,12 +37,14 @@ pub enum ReferenceError {
     #[error(transparent)]
     Api(#[from] kube::Error),
     /// References do not lead there.
-    #[error("{kind} of the group {group:?} is not followed: only kinds of groups below cluster.x-k8s.io are")]
+    #[error("{kind} of the group {group:?} is not followed: here only kinds of {} are", .followed.join(", "))]
     Group {
         /// The kind.
         kind: String,
         /// The group.
         group: String,
+        /// The groups that it may be of.
+        followed: &'static [&'static str],
     },
     /// Nobody serves the kind.
     #[error("there is no kind {kind} of the group {group:?} here")]
@@ -136,8 +139,8 @@ impl Objects {
     ///
     /// When references do not lead to the group, or the kind is not served.
     pub async fn resource(&self, group: &str, kind: &str) -> Result<ApiResource, ReferenceError> {
-        if !group.ends_with(GROUPS) {
-            return Err(ReferenceError::Group { kind: kind.to_owned(), group: group.to_owned() });
+        if !GROUPS.contains(&group) {
+            return Err(ReferenceError::Group { kind: kind.to_owned(), group: group.to_owned(), followed: &GROUPS });
         }
         let id = (group.to_owned(), kind.to_owned());
         let found = match self.remembered(&id) {
@@ -370,10 +373,12 @@ mod tests {
         let answer = move |request: http::Request<kube::client::Body>| {
             let path = request.uri().path().to_owned();
             let answer = match path.as_str() {
-                "/apis" => json!({"kind": "APIGroupList", "groups": [{"name": "x.cluster.x-k8s.io",
-                    "versions": [{"groupVersion": "x.cluster.x-k8s.io/v1beta2", "version": "v1beta2"}]}]}),
-                _ => json!({"kind": "APIResourceList", "groupVersion": "x.cluster.x-k8s.io/v1beta2", "resources": [
-                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []}]}),
+                "/apis" => json!({"kind": "APIGroupList", "groups": [{"name": "bootstrap.cluster.x-k8s.io",
+                    "versions": [{"groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "version": "v1beta2"}]}]}),
+                _ => {
+                    json!({"kind": "APIResourceList", "groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "resources": [
+                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []}]})
+                }
             };
             told.lock().unwrap().push(path);
             let body = kube::client::Body::from(answer.to_string().into_bytes());
@@ -382,21 +387,21 @@ mod tests {
         let objects = Objects::new(Client::new(tower::service_fn(answer), "default"));
         let count = || std::mem::take(&mut *asked.lock().unwrap()).len();
         for _ in 0..5 {
-            let error = objects.resource("x.cluster.x-k8s.io", "Lacking").await.unwrap_err();
+            let error = objects.resource("bootstrap.cluster.x-k8s.io", "Lacking").await.unwrap_err();
             assert!(matches!(error, ReferenceError::Kind { .. }), "{error}");
         }
         assert_eq!(count(), 2);
-        assert_eq!(objects.resource("x.cluster.x-k8s.io", "There").await.unwrap().plural, "theres");
+        assert_eq!(objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap().plural, "theres");
         assert_eq!(count(), 2);
         objects.known.lock().unwrap().values_mut().for_each(|(at, _)| *at = at.checked_sub(UNSERVED_FOR).unwrap());
-        objects.resource("x.cluster.x-k8s.io", "Lacking").await.unwrap_err();
-        objects.resource("x.cluster.x-k8s.io", "There").await.unwrap();
+        objects.resource("bootstrap.cluster.x-k8s.io", "Lacking").await.unwrap_err();
+        objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap();
         assert_eq!(count(), 2, "it may be served by now");
         for number in 0..REMEMBERED {
-            objects.resource("x.cluster.x-k8s.io", &format!("Lacking{number}")).await.unwrap_err();
+            objects.resource("bootstrap.cluster.x-k8s.io", &format!("Lacking{number}")).await.unwrap_err();
         }
         count();
-        objects.resource("x.cluster.x-k8s.io", "There").await.unwrap();
+        objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap();
         assert_eq!(count(), 0, "what there is is not forgotten for what there is not");
         assert!(objects.known.lock().unwrap().len() <= REMEMBERED);
     }

@@ -6,9 +6,32 @@ use serde_json::Value;
 
 use super::kit::Fault;
 use crate::api::cluster::v1beta2::Reference;
+use crate::api::{bootstrap, control_plane, infrastructure};
 use crate::cluster::contract::{Found, Objects, ReferenceError, fields};
 use crate::runtime::conditions::Verdict;
 use crate::runtime::owners;
+
+/// As what an object is named.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// What makes a machine into a node, or the template of it.
+    Bootstrap,
+    /// What runs the control plane.
+    ControlPlane,
+    /// What a cluster or a machine runs on, or the template of it.
+    Infrastructure,
+}
+
+impl Role {
+    /// The group that has its kinds; in a slice, as [`ReferenceError::Group`] says it.
+    const fn group(self) -> &'static [&'static str] {
+        match self {
+            Self::Bootstrap => &[bootstrap::GROUP],
+            Self::ControlPlane => &[control_plane::GROUP],
+            Self::Infrastructure => &[infrastructure::GROUP],
+        }
+    }
+}
 
 /// What was found of an object that is named.
 pub(super) enum Named {
@@ -43,10 +66,20 @@ pub(super) enum Seen {
 }
 
 impl Named {
-    /// Looks for an object, in a namespace.
-    pub(super) async fn find(objects: &Objects, namespace: &str, reference: Option<&Reference>) -> Result<Self, Fault> {
+    /// Looks for an object, in a namespace. One of another group than has the kinds for this role is left alone.
+    pub(super) async fn find(
+        objects: &Objects,
+        namespace: &str,
+        role: Role,
+        reference: Option<&Reference>,
+    ) -> Result<Self, Fault> {
         let Some(reference) = reference else { return Ok(Self::None) };
-        let Reference { kind, name, .. } = reference;
+        let Reference { kind, name, api_group } = reference;
+        let followed = role.group();
+        if !followed.contains(&api_group.as_str()) {
+            let error = ReferenceError::Group { kind: kind.clone(), group: api_group.clone(), followed };
+            return Ok(Self::Missing(error.to_string()));
+        }
         match objects.get(namespace, reference).await {
             Ok(Some(found)) => Ok(Self::There(Box::new(found))),
             Ok(None) => Ok(Self::Missing(format!("there is no {kind} {name:?}"))),

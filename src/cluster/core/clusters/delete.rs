@@ -15,7 +15,7 @@ use super::{Keeper, Parts};
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::cluster::core::kit::Fault;
-use crate::cluster::core::seen::Named;
+use crate::cluster::core::seen::{Named, Role};
 use crate::runtime::conditions::Verdict;
 use crate::runtime::{Key, changes, objects, owners};
 
@@ -63,8 +63,10 @@ fn next(parts: &Parts, control_plane: bool, infrastructure: bool) -> Step {
 impl Keeper {
     pub(super) async fn delete(&self, api: &Api<Cluster>, cluster: Cluster, key: &Key) -> Result<Action, Fault> {
         let Self(kit) = self;
-        let infrastructure = Named::find(&kit.objects, &key.0, cluster.spec.infrastructure_ref.as_ref()).await?;
-        let control_plane = Named::find(&kit.objects, &key.0, cluster.spec.control_plane_ref.as_ref()).await?;
+        let infrastructure =
+            Named::find(&kit.objects, &key.0, Role::Infrastructure, cluster.spec.infrastructure_ref.as_ref()).await?;
+        let control_plane =
+            Named::find(&kit.objects, &key.0, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref()).await?;
         let parts = Parts::of(kit, key);
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let step = next(&parts, control_plane.own(uid).is_some(), infrastructure.own(uid).is_some());

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use self::status::View;
 use super::kit::{Fault, Kit, of_cluster};
-use super::seen::Named;
+use super::seen::{Named, Role};
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, Replicas};
@@ -75,8 +75,10 @@ impl Reconcile for Keeper {
             return self.delete(&api, cluster, &key).await;
         }
         let cluster = objects::hold(&api, cluster, FINALIZER_CLUSTER).await?;
-        let infrastructure = Named::find(&kit.objects, &key.0, cluster.spec.infrastructure_ref.as_ref()).await?;
-        let control_plane = Named::find(&kit.objects, &key.0, cluster.spec.control_plane_ref.as_ref()).await?;
+        let infrastructure =
+            Named::find(&kit.objects, &key.0, Role::Infrastructure, cluster.spec.infrastructure_ref.as_ref()).await?;
+        let control_plane =
+            Named::find(&kit.objects, &key.0, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref()).await?;
         let (owner, label) = (owners::owner(&cluster, true), [(LABEL_CLUSTER, key.1.as_str())]);
         let infrastructure = infrastructure.adopt(&kit.objects, &owner, &label).await?;
         let control_plane = control_plane.adopt(&kit.objects, &owner, &label).await?;

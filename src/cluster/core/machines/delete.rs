@@ -23,7 +23,7 @@ use crate::api::cluster::keys::{
 };
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::core::kit::{Fault, of_cluster};
-use crate::cluster::core::seen::Named;
+use crate::cluster::core::seen::{Named, Role};
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::log::named;
 use crate::runtime::conditions::{Verdict, whole};
@@ -202,7 +202,7 @@ impl Keeper {
     ) -> Result<Option<&'static str>, Fault> {
         let namespace = machine.namespace().unwrap_or_default();
         let reference = cluster.and_then(|cluster| cluster.spec.control_plane_ref.as_ref());
-        let plane = Named::find(&self.kit.objects, &namespace, reference).await?;
+        let plane = Named::find(&self.kit.objects, &namespace, Role::ControlPlane, reference).await?;
         let goes = matches!(&plane, Named::There(found) if found.is_deleted());
         let external = plane.data().and_then(|object| object.pointer("/status/externalManagedControlPlane")?.as_bool());
         let of = (namespace, machine.spec.cluster_name.clone());

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use self::status::{NodeSeen, View};
 use super::kit::{Fault, Kit};
-use super::seen::Named;
+use super::seen::{Named, Role};
 use crate::api::cluster::keys::{
     ANNOTATION_EXPIRY, ANNOTATION_REVISION, FINALIZER_MACHINE, LABEL_CONTROL_PLANE, LABEL_DEPLOYMENT,
 };
@@ -161,8 +161,15 @@ impl Keeper {
         let namespace = machine.namespace().unwrap_or_default();
         let objects = &self.kit.objects;
         Ok(Parts {
-            bootstrap: Named::find(objects, &namespace, machine.spec.bootstrap.config_ref.as_ref()).await?,
-            infrastructure: Named::find(objects, &namespace, Some(&machine.spec.infrastructure_ref)).await?,
+            bootstrap: Named::find(objects, &namespace, Role::Bootstrap, machine.spec.bootstrap.config_ref.as_ref())
+                .await?,
+            infrastructure: Named::find(
+                objects,
+                &namespace,
+                Role::Infrastructure,
+                Some(&machine.spec.infrastructure_ref),
+            )
+            .await?,
         })
     }
 

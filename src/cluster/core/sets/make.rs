@@ -13,7 +13,7 @@ use crate::api::cluster::v1beta2::{Machine, MachineSet, Reference};
 use crate::cluster::contract::template::{self, Clone as Made};
 use crate::cluster::contract::{ReferenceError, fresh, named_by};
 use crate::cluster::core::kit::Fault;
-use crate::cluster::core::seen::Named;
+use crate::cluster::core::seen::{Named, Role};
 use crate::cluster::core::template::{essence, in_place};
 use crate::runtime::{Conflict, conditions, owners};
 
@@ -111,8 +111,9 @@ impl Keeper {
     pub(super) async fn templates(&self, set: &MachineSet) -> Result<Option<String>, Fault> {
         let namespace = set.namespace().unwrap_or_default();
         let own = &set.spec.template.spec;
-        for reference in own.bootstrap.config_ref.iter().chain([&own.infrastructure_ref]) {
-            match Named::find(&self.kit.objects, &namespace, Some(reference)).await? {
+        let bootstrap = own.bootstrap.config_ref.iter().map(|reference| (Role::Bootstrap, reference));
+        for (role, reference) in bootstrap.chain([(Role::Infrastructure, &own.infrastructure_ref)]) {
+            match Named::find(&self.kit.objects, &namespace, role, Some(reference)).await? {
                 Named::There(found) => {
                     let tried = template::instance(&found, Made { name: "x", ..Made::default() });
                     if let Err(why) = tried {

@@ -28,7 +28,7 @@ use self::status::View;
 use self::unseen::{Question, Unseen};
 use super::kit::{Fault, Kit, kept_by, nobodys};
 use super::numbers::scaled;
-use super::seen::Named;
+use super::seen::{Named, Role};
 use super::template::{has, in_place, is_same, selector, selects};
 use crate::api::cluster::keys::FINALIZER_SET;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
@@ -277,7 +277,9 @@ impl Keeper {
         if !selects(selector, &meta) {
             return Ok(Some("the selector is not for the template's labels".to_owned()));
         }
-        let plane = Named::find(&self.kit.objects, &namespace, cluster.spec.control_plane_ref.as_ref()).await?;
+        let plane =
+            Named::find(&self.kit.objects, &namespace, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref())
+                .await?;
         if let Some(objection) = preflight::objection(set, plane.data()) {
             return Ok(Some(objection));
         }

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::site::{Site, cluster, is_of, machine, says};
+use super::site::{Site, cluster, is_of, machine, reference, says};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{FINALIZER_CLUSTER, LABEL_CONTROL_PLANE};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
@@ -94,6 +94,35 @@ async fn another_clusters_infrastructure_is_left_alone() {
     site.delete::<Cluster>("thief").await;
     site.gone::<Cluster>("thief").await;
     assert!(site.of("TestCluster").get("c").await.unwrap().metadata.deletion_timestamp.is_none());
+}
+
+/// Who may write a Cluster need have no right on what other rooms of Cluster API keep.
+#[tokio::test]
+async fn what_is_of_another_group_than_its_role_has_is_left_alone() {
+    let site = Site::new().await;
+    let (addon, config, plane) = ("TestAddon", "TestConfig", "TestControlPlane");
+    for kind in [addon, config, plane] {
+        site.play(kind, "x", json!({})).await;
+    }
+    for (name, group, kind) in [("a", "addons", addon), ("b", "bootstrap", config), ("p", "controlplane", plane)] {
+        let mut thief = cluster();
+        thief["metadata"]["name"] = name.into();
+        thief["spec"] = json!({"infrastructureRef": reference(group, kind, "x")});
+        site.apply(thief).await;
+        site.until::<Cluster>("it hears why", name, |cluster| {
+            let all = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let found = crate::cluster::contract::conditions::find(all, "InfrastructureReady");
+            found.is_some_and(|condition| {
+                condition.message.contains("only kinds of infrastructure.cluster.x-k8s.io are")
+            })
+        })
+        .await;
+        site.delete::<Cluster>(name).await;
+        site.gone::<Cluster>(name).await;
+        let left = site.of(kind).get("x").await.unwrap();
+        assert!(left.owner_references().is_empty() && left.labels().is_empty(), "{:?}", left.metadata);
+        assert!(left.metadata.deletion_timestamp.is_none(), "{kind}");
+    }
 }
 
 #[tokio::test]

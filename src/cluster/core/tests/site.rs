@@ -97,7 +97,7 @@ fn played(group: &str, kind: &str) -> ApiResource {
     ApiResource { group, version: "v1beta2".into(), api_version, kind: kind.into(), plural }
 }
 
-const PLAYED: [(&str, &str); 9] = [
+const PLAYED: [(&str, &str); 10] = [
     ("infrastructure", "TestCluster"),
     ("infrastructure", "TestMachine"),
     ("infrastructure", "TestMachineTemplate"),
@@ -107,6 +107,7 @@ const PLAYED: [(&str, &str); 9] = [
     ("bootstrap", "TestConfigTemplate"),
     ("controlplane", "TestControlPlane"),
     ("controlplane", "TestControlPlaneTemplate"),
+    ("addons", "TestAddon"),
 ];
 
 fn definition(resource: &ApiResource) -> Kind {
