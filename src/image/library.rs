@@ -391,6 +391,8 @@ impl Inner {
         };
         let written = write();
         if written.is_ok() && !known {
+            // Whoever finds the former file damaged does not remove this one for it.
+            let _files = self.lock_files();
             self.lock().stored += stored.len() as u64;
         }
         written.map_err(|error| {

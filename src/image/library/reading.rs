@@ -1,8 +1,10 @@
 //! What is kept: manifests, and, unpacked, single chunks and parts of an image. Blocks on the disk.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use sha2::{Digest, Sha256};
@@ -113,10 +115,12 @@ impl Inner {
         let name = unhex(&chunk.sha256).ok_or_else(|| io::Error::other("a chunk has no name"))?;
         let path = self.chunk_path(&name);
         let length = usize::try_from(chunk.length.min(CHUNK_SIZE as u32)).map_err(io::Error::other)?;
-        let stored = fs::read(&path).map_err(|error| at(&path, error))?;
+        let mut stored = Vec::new();
+        let file = File::open(&path).and_then(|mut file| file.read_to_end(&mut stored).map(|_| file));
+        let file = file.map_err(|error| at(&path, error))?;
         if Sha256::digest(&stored)[..] != name {
             // Its length may be right. Without the file its image counts as one whose content is lost, and an import writes it again.
-            fs::remove_file(&path).ok();
+            self.discard(&path, &file);
             return Err(damaged(&path, "it is not what was written; it is removed"));
         }
         let plain = zstd::bulk::decompress(&stored, length).map_err(|error| damaged(&path, &error.to_string()))?;
@@ -124,6 +128,17 @@ impl Inner {
             return Err(damaged(&path, &format!("it has {} bytes", plain.len())));
         }
         Ok(plain)
+    }
+
+    /// Removes a chunk that was found damaged in this open file. One that an import put in its place since is another file, as long as
+    /// this one is open.
+    fn discard(&self, path: &Path, file: &File) {
+        let _files = self.lock_files();
+        let id = |about: Metadata| (about.dev(), about.ino());
+        let is_it = file.metadata().is_ok_and(|read| fs::metadata(path).is_ok_and(|there| id(there) == id(read)));
+        if is_it && let Err(error) = fs::remove_file(path) {
+            tracing::warn!(path = %path.display(), %error, "cannot remove a damaged chunk");
+        }
     }
 
     /// A part of what these chunks hold, by rising offset. What no chunk covers reads as zeros.

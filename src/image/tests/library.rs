@@ -77,6 +77,34 @@ async fn a_chunk_that_is_not_what_was_written_is_given_to_nobody_and_written_aga
     assert!(library.unpacked(&chunk).is_ok() && library.holds(&a.digest).expect("looked at"));
 }
 
+/// Whoever reads a damaged chunk removes it while an import writes it again.
+#[tokio::test]
+async fn a_chunk_that_was_written_again_is_not_removed_for_the_one_before() {
+    let (folder, library) = library();
+    let [a, _] = two_images(folder.path(), &library).await;
+    let mut chunk = library.manifest(&a.digest).expect("manifest").chunks[0].clone();
+    // A large one: hashing what is read takes as long as writing it.
+    let whole: Vec<u8> = (0..1u32 << 18).flat_map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let name: [u8; 32] = Sha256::digest(&whole).into();
+    library.inner.store(&name, &whole).expect("stored");
+    chunk.sha256 = hex(&name);
+    let file = folder.path().join("images/chunks").join(&chunk.sha256[..2]).join(&chunk.sha256);
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    for round in 0..200 {
+        fs::write(&file, &flipped).expect("written");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // At another moment of the reading each time.
+                std::thread::sleep(Duration::from_micros(round * 50));
+                library.inner.store(&name, &whole).expect("stored");
+            });
+            scope.spawn(|| library.inner.unpacked(&chunk).ok());
+        });
+        assert!(fs::read(&file).is_ok_and(|there| there == whole), "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn a_restart_finds_whole_images_and_removes_what_is_not() {
     let (folder, library) = library();
