@@ -74,6 +74,7 @@ mod start;
 mod status;
 mod strategic;
 mod table;
+mod unread_body;
 mod upload;
 mod versions;
 mod watch;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -33,6 +34,7 @@ use super::exchange_memory::{ExchangeMemory, Holding, Metered, weighed};
 use super::lingering_close::LingeringClose;
 use super::plain_http;
 use super::response_memory::ConnectionHandle;
+use super::unread_body;
 use crate::ration::{Ranks, all_alike};
 
 /// Connections at once, where there are descriptors for them.
@@ -326,7 +328,16 @@ async fn connection(
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (request, weight) = weighed(request);
         let holding = ExchangeMemory::new(&here, weight);
-        let mut request = request.map(|body| Body::new(holding.request(body)));
+        let mut unread = None;
+        let may_be_unread = request.version() == Version::HTTP_2 && !request.body().is_end_stream();
+        let mut request = request.map(|body| {
+            if may_be_unread {
+                let (body, back) = unread_body::lend(body);
+                unread = Some(back);
+                return Body::new(holding.request(body));
+            }
+            Body::new(holding.request(body))
+        });
         request.extensions_mut().insert(Peer(peer));
         request.extensions_mut().insert(Holding(Arc::clone(&holding)));
         if let Some(identity) = &identity {
@@ -347,6 +358,10 @@ async fn connection(
             };
             if let Some(handle) = response.extensions().get::<ConnectionHandle>() {
                 handle.is_cut_by(cuts);
+            }
+            let is_refusal = response.status().is_client_error() || response.status().is_server_error();
+            if let Some(unread) = unread.filter(|_| is_refusal) {
+                unread.throw_away().await;
             }
             Ok::<_, std::convert::Infallible>(holding.answer(response).map(|body| exchange.answer(body)))
         }

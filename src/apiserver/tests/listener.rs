@@ -1,6 +1,7 @@
 //! The HTTPS listener with real clients.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -147,12 +148,16 @@ async fn slow_peers_are_dropped_while_others_are_served() {
 }
 
 /// TLS with the appliance and HTTP/2 on it; `credential` says who calls, none: nobody.
-async fn h2(
+async fn h2<B>(
     address: SocketAddr,
     pki: &Pki,
     credential: Option<&pki::Credential>,
     window: u32,
-) -> (SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<hyper::Result<()>>) {
+) -> (SendRequest<B>, tokio::task::JoinHandle<hyper::Result<()>>)
+where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     use rustls_pki_types::pem::PemObject;
     let mut roots = rustls::RootCertStore::empty();
     roots.add(PemObject::from_pem_slice(pki.ca_pem().as_bytes()).unwrap()).unwrap();
@@ -228,6 +233,63 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
     // The watch that is read has gone on.
     let told = tokio::time::timeout(DEADLINE, watch.body_mut().frame()).await.expect("told").unwrap().unwrap();
     assert!(String::from_utf8_lossy(told.data_ref().unwrap()).contains("\"told\""));
+    shutdown.cancel();
+    tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
+}
+
+/// A stream is reset behind an answer that comes before its request is over, and who still sends loses the answer with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_told_once_the_body_is_over() {
+    let rig = Rig::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let pki = Pki::open(&folder.path().join("a"), &[]).unwrap();
+    let administrator = pki.authority().administrator(pki::CLIENT_LIFETIME).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = rig.api.shutdown().clone();
+    let serving = tokio::spawn(tls::serve(listener, pki.server_config().unwrap(), rig.api.router(), shutdown.clone()));
+    const PIECES: usize = 4;
+    let sent = Arc::new(AtomicUsize::new(0));
+    // Pieces that come slowly; after the last one nothing, or for ever nothing.
+    let body = |ends: bool| {
+        let sent = sent.clone();
+        let pieces = futures::stream::unfold(0, move |number| {
+            let sent = sent.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                sent.store(number, Ordering::Relaxed);
+                match number {
+                    PIECES if ends => None,
+                    PIECES => std::future::pending().await,
+                    _ => {
+                        let piece = http_body::Frame::data(Bytes::from_static(b"{}\n"));
+                        Some((Ok::<_, std::convert::Infallible>(piece), number + 1))
+                    }
+                }
+            }
+        });
+        http_body_util::StreamBody::new(Box::pin(pieces))
+    };
+    let reviews = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    for (credential, path, wanted) in [(Some(&administrator), reviews, 400), (None, SECRETS, 401)] {
+        let (mut sender, _open) = h2(address, &pki, credential, 65_535).await;
+        let request = || {
+            let request = http::Request::post(format!("https://localhost{path}"));
+            request.header("impersonate-group", "g").header("content-type", "application/json")
+        };
+        for round in 0..20 {
+            let asked = sender.send_request(request().body(body(true)).unwrap());
+            let answer = tokio::time::timeout(DEADLINE, asked).await.expect("an answer").unwrap();
+            assert_eq!(sent.load(Ordering::Relaxed), PIECES, "{path}, round {round}: cut off");
+            assert_eq!(answer.status(), wanted, "{path}");
+            let told = answer.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(serde_json::from_slice::<Value>(&told).unwrap()["kind"], "Status");
+        }
+        // Who never ends it hears it all the same.
+        let asked = sender.send_request(request().body(body(false)).unwrap());
+        let answer = tokio::time::timeout(DEADLINE, asked).await.expect("an answer").unwrap();
+        assert_eq!(answer.status(), wanted);
+    }
     shutdown.cancel();
     tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
 }
