@@ -17,6 +17,10 @@ const P384: &[u8] = &[2, 1, 0, 0x30, 16, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 
 /// Longest key, in bytes.
 const LONGEST: usize = 64 << 10;
 
+/// `ring` takes RSA keys of two primes of equal length, of which that is a multiple of 512 bits.
+const UNUSABLE: &str = "it is neither an RSA key of 2048, 3072 or 4096 bits (with two primes, and an exponent of 65537 or more) \
+                        nor an ECDSA key on P-256 or P-384";
+
 /// The key that a PEM text holds.
 ///
 /// # Errors
@@ -26,7 +30,7 @@ pub fn read(pem: &[u8]) -> Result<KeyPair, String> {
     if pem.len() > LONGEST {
         return Err(format!("it has more than {} KiB", LONGEST >> 10));
     }
-    let unusable = |_| "it is neither an RSA key of 2048 to 8192 bits nor an ECDSA key on P-256 or P-384".to_owned();
+    let unusable = |_| UNUSABLE.to_owned();
     match PrivateKeyDer::from_pem_slice(pem).map_err(|_| "it holds no private key in PEM".to_owned())? {
         PrivateKeyDer::Pkcs8(key) => KeyPair::try_from(&PrivateKeyDer::Pkcs8(key)).map_err(unusable),
         PrivateKeyDer::Pkcs1(key) => wrapped(RSA, key.secret_pkcs1_der(), &PKCS_RSA_SHA256).map_err(unusable),
@@ -118,6 +122,16 @@ pub(super) mod tests {
             };
             assert_eq!(key.subject_public_key_info(), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn rsa_keys_of_the_sizes_that_are_told_are_read_and_no_others() {
+        let of = |text: &str| pem("PRIVATE KEY", &STANDARD.decode(text.replace('\n', "")).unwrap());
+        for (bits, text) in [("3072", include_str!("key/rsa3072.txt")), ("4096", include_str!("key/rsa4096.txt"))] {
+            assert!(read(of(text).as_bytes()).is_ok() && UNUSABLE.contains(bits), "{bits}");
+        }
+        let refused = read(of(include_str!("key/rsa3000.txt")).as_bytes()).unwrap_err();
+        assert!(refused.contains("2048, 3072 or 4096 bits") && !refused.contains(" to "), "{refused}");
     }
 
     #[test]
