@@ -104,7 +104,7 @@ fn tell(report: &RestoreReport, folder: Option<&Path>) {
         None => println!("the backup is whole: {objects}, at revision {} of {:.0}", header.revision, header.time),
         Some(folder) => println!("restored into {}: {objects}, as of {:.0}", folder.display(), header.time),
     }
-    println!("made by slipway {}, of the appliance with the CA {}", header.made_by, header.ca);
+    println!("made by slipway {}, of the appliance with the CA {}", escaped(&header.made_by), escaped(&header.ca));
     if folder.is_none() {
         for (resource, count) in resources {
             println!("{count:>8}  {}", escaped(resource.trim_start_matches('/')));
@@ -116,7 +116,7 @@ fn tell(report: &RestoreReport, folder: Option<&Path>) {
     let UnderWay { names, more } = under_way;
     if !names.is_empty() {
         println!("with {} host(s) something was being done, or was to be done next:", names.len() as u64 + more);
-        names.iter().for_each(|host| println!("  {host}"));
+        names.iter().for_each(|host| println!("  {}", escaped(host)));
         if *more > 0 {
             println!("  and {more} more");
         }

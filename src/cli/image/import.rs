@@ -15,6 +15,7 @@ use super::send::Endpoint;
 use super::{connect, delete, folder};
 use crate::api::slipway::{Image, ImagePhase, ImageSpec, ImageStatus};
 use crate::cli::client::Server;
+use crate::cli::failure::plain;
 use crate::cli::form::Form;
 use crate::cli::progress::Progress;
 use crate::image::checksum::judge;
@@ -83,7 +84,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     };
     match output {
         Some(Form::Json) => println!("{}", serde_json::to_string_pretty(&image)?),
-        None => println!("{said}"),
+        None => println!("{}", plain(&said)),
     }
     Ok(())
 }

@@ -1,14 +1,17 @@
 //! The kubeconfig of a cluster that was made, as its Secret has it.
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
+use serde_json::Value;
 
 use crate::api::bpa::Provisioning;
 use crate::cli::client::Server;
+use crate::cli::failure::plain;
 use crate::cli::local;
 use crate::cluster::workload::{plain_kubeconfig, secret_name};
+use crate::log::is_safe;
 
 /// Key of the kubeconfig in its Secret.
 const VALUE: &str = "value";
@@ -57,10 +60,12 @@ fn text(mut secret: Secret) -> anyhow::Result<String> {
     let value =
         secret.data.as_mut().and_then(|data| data.remove(VALUE)).with_context(|| format!("it has no {VALUE:?}"))?;
     let text = plain_kubeconfig(&value.0).map_err(anyhow::Error::msg)?;
-    if text.chars().any(|c| c.is_control() && c != '\n') {
-        bail!("its kubeconfig has control characters");
+    if text.chars().all(|c| is_safe(c) || c == '\n') {
+        return Ok(text);
     }
-    Ok(text)
+    // YAML leaves marks that turn the direction of text as they are. JSON is YAML, too, and escapes them to what is the same.
+    let config: Value = serde_saphyr::from_str(&text)?;
+    Ok(plain(&serde_json::to_string_pretty(&config)?) + "\n")
 }
 
 #[cfg(test)]
@@ -70,6 +75,7 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
+    use crate::log::escaped;
 
     #[test]
     fn what_cannot_be_handed_on_is_refused() {
@@ -80,8 +86,9 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let authority = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap();
         let kubeconfig = |context: &str, user: &str| {
+            let context = escaped(&Value::from(context).to_string());
             format!(
-                "current-context: {context:?}\ncontexts: [{{name: {context:?}, context: {{cluster: c, user: u}}}}]\n\
+                "current-context: {context}\ncontexts: [{{name: {context}, context: {{cluster: c, user: u}}}}]\n\
                  clusters: [{{name: c, cluster: {{server: 'https://192.0.2.1', certificate-authority-data: {}}}}}]\n\
                  users: [{{name: u, user: {{{user}}}}}]\n",
                 STANDARD.encode(authority.pem())
@@ -99,8 +106,12 @@ mod tests {
             let why = text(secret).unwrap_err().to_string();
             assert!(why.contains(wanted), "{why}");
         }
-        // Escaped, or refused.
-        let text = text(secret(VALUE, kubeconfig("x\u{1b}[2J", "token: t").as_bytes()));
-        assert!(text.is_err() || !text.unwrap().contains('\x1b'));
+        // Escaped, and the same to who reads it as a file.
+        for name in ["x\u{1b}[2J", "\u{9b}x", "x\u{202e}y", "\u{2066}\u{200f}\u{feff}x\u{2028}", "x\r\ny"] {
+            let text = text(secret(VALUE, kubeconfig(name, "token: t").as_bytes())).unwrap();
+            assert!(text.ends_with('\n') && text.chars().all(|c| is_safe(c) || c == '\n'), "{name:?}: {text}");
+            let read = kube::config::Kubeconfig::from_yaml(&text).unwrap();
+            assert_eq!(read.current_context.as_deref(), Some(name), "{text}");
+        }
     }
 }
