@@ -39,6 +39,8 @@ const ANSWER_MAX: usize = 256 << 10;
 /// Bytes that come through one tunnel: some answers of etcd, of 1 MiB each at most, and what they are wrapped in. kube's client
 /// takes no bound for its WebSocket, which gathers 64 MiB of a message without end.
 const STREAM_MAX: usize = 4 << 20;
+/// Bytes that a frame counts beside its own: an empty one is work, too.
+const FRAME: usize = 128;
 
 /// Streams to a pod, which end with this: a server that says nothing more keeps none of them.
 pub struct Forward(pub Portforwarder);
@@ -75,7 +77,7 @@ impl Tunnel {
 impl Inner {
     async fn exchange(&self, request: Request<Body>) -> Result<Response<Limited<Incoming>>, BoxError> {
         let stream = timeout(CONNECT, self.connect()).await.map_err(|_| late("connection"))??;
-        let stream = Rationed { stream, left: STREAM_MAX };
+        let stream = Rationed { stream, left: STREAM_MAX, frames: Frames::default() };
         let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // It ends with the stream.
         tokio::spawn(async move {
@@ -126,6 +128,94 @@ struct Rationed<S> {
     stream: S,
     /// Bytes that may still come.
     left: usize,
+    frames: Frames,
+}
+
+/// Where what comes is: in the head of an answer, and of one that is upgraded, in which part of which frame (RFC 6455, section 5.2).
+#[derive(Debug)]
+enum Frames {
+    /// In a head: its first bytes, how many these are, and the length of its line.
+    Head { beginning: [u8; 12], came: usize, line: usize },
+    /// In the body of an answer that is not upgraded.
+    Body,
+    /// In the header of a frame: its bytes, and how many these are.
+    Header { bytes: [u8; 14], came: usize },
+    /// In a frame, which still has so many bytes.
+    Payload(u64),
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self::Head { beginning: [0; 12], came: 0, line: 0 }
+    }
+}
+
+impl Frames {
+    const BEGIN: Self = Self::Header { bytes: [0; 14], came: 0 };
+
+    /// Goes on by what has come; the frames whose headers ended in it.
+    fn count(&mut self, mut data: &[u8]) -> usize {
+        let mut frames = 0;
+        while let Some((byte, rest)) = data.split_first() {
+            match self {
+                Self::Body => break,
+                Self::Payload(left) => {
+                    let taken = usize::try_from(*left).map_or(data.len(), |left| left.min(data.len()));
+                    *left -= taken as u64;
+                    data = &data[taken..];
+                    if *left == 0 {
+                        *self = Self::BEGIN;
+                    }
+                    continue;
+                }
+                Self::Header { bytes, came } => {
+                    bytes[*came] = *byte;
+                    *came += 1;
+                    if let Some(length) = payload(&bytes[..*came]) {
+                        frames += 1;
+                        *self = if length == 0 { Self::BEGIN } else { Self::Payload(length) };
+                    }
+                }
+                Self::Head { beginning, came, line } => match byte {
+                    b'\n' if *line == 0 && *came > 0 => {
+                        *self = match &beginning[9..] {
+                            b"101" => Self::BEGIN,
+                            // The answer is still to come.
+                            [b'1', ..] => Self::default(),
+                            _ => Self::Body,
+                        }
+                    }
+                    b'\n' => *line = 0,
+                    b'\r' => {}
+                    _ => {
+                        if let Some(place) = beginning.get_mut(*came) {
+                            *place = *byte;
+                            *came += 1;
+                        }
+                        *line += 1;
+                    }
+                },
+            }
+            data = rest;
+        }
+        frames
+    }
+}
+
+/// How long the payload is that follows a header; nothing while that is not whole.
+fn payload(header: &[u8]) -> Option<u64> {
+    let second = *header.get(1)?;
+    let extended = match second & 0x7f {
+        126 => 2,
+        127 => 8,
+        _ => 0,
+    };
+    let mask = if second & 0x80 == 0 { 0 } else { 4 };
+    if header.len() < 2 + extended + mask {
+        return None;
+    }
+    let long = || header[2..2 + extended].iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
+    Some(if extended == 0 { u64::from(second & 0x7f) } else { long() })
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rationed<S> {
@@ -136,9 +226,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rationed<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let read = buffer.filled().len().saturating_sub(before);
-        match self.left.checked_sub(read) {
-            Some(left) => self.left = left,
+        let Self { left, frames, .. } = &mut *self;
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        match left.checked_sub(read.len() + frames.count(read).saturating_mul(FRAME)) {
+            Some(rest) => *left = rest,
             None => return Poll::Ready(Err(io::Error::other("more came through a tunnel than is read of one"))),
         }
         Poll::Ready(Ok(()))

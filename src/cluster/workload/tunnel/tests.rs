@@ -28,10 +28,14 @@ enum Played {
     Echoes,
     /// It upgrades it, and sends a message that does not end. It counts the bytes that it got rid of.
     Floods(Arc<AtomicUsize>),
+    /// It upgrades it, and sends frames with nothing in them. It counts those that it got rid of.
+    Chatters(Arc<AtomicUsize>),
 }
 
 /// Bytes of the message that does not end: less than what the library gathers.
 const FLOOD: usize = 32 << 20;
+/// Frames with nothing in them: fewer bytes than may come.
+const CHATTER: usize = 1_500_000;
 
 /// An API server. Where it is, and its authority.
 async fn server(played: Played) -> (SocketAddr, String) {
@@ -104,6 +108,14 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, played: Played) 
         }
         return Ok(());
     }
+    if let Played::Chatters(sent) = played {
+        let frames = [0x82, 0].repeat(1000);
+        while sent.load(Ordering::Relaxed) < CHATTER {
+            stream.write_all(&frames).await?;
+            sent.fetch_add(frames.len() / 2, Ordering::Relaxed);
+        }
+        return Ok(());
+    }
     loop {
         // Short frames, which are masked.
         let (_, length) = (stream.read_u8().await?, usize::from(stream.read_u8().await? & 0x7f));
@@ -154,6 +166,38 @@ async fn a_message_that_does_not_end_is_cut_off() {
     drop(tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut all)).await.expect("it ends"));
     assert!(all.is_empty());
     assert!(sent.load(Ordering::Relaxed) < FLOOD, "all of it was read");
+}
+
+#[tokio::test]
+async fn frames_with_nothing_in_them_are_cut_off() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let (address, authority) = server(Played::Chatters(sent.clone())).await;
+    let pods = tunnel(address, &authority, &["127.0.0.1/32"]);
+    let mut ports = pods.portforward("etcd-a", &[PORT]).await.unwrap();
+    let mut stream = ports.take_stream(PORT).unwrap();
+    let mut all = Vec::new();
+    drop(tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut all)).await.expect("it ends"));
+    assert!(all.is_empty());
+    assert!(sent.load(Ordering::Relaxed) < CHATTER, "all of them were read");
+}
+
+#[test]
+fn frames_are_counted_wherever_they_are_cut() {
+    let upgraded = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n";
+    let long = |length: u16| [&[0x82, 126][..], &length.to_be_bytes(), &vec![0; usize::from(length)]].concat();
+    let longer = [&[0x82, 127][..], &70_000u64.to_be_bytes(), &vec![b'\n'; 70_000]].concat();
+    let masked = [0x82, 0x81, 1, 2, 3, 4, 5];
+    let frames =
+        [&[0x82, 0][..], &[0x89, 1, 7], &long(300), &longer, &masked, &[0x82, 0xfe, 0, 0, 1, 2, 3, 4]].concat();
+    let whole = [&upgraded[..], &frames].concat();
+    for piece in [1, 2, 3, 7, 1000, whole.len()] {
+        let mut counted = Frames::default();
+        assert_eq!(whole.chunks(piece).map(|piece| counted.count(piece)).sum::<usize>(), 6, "{piece}");
+    }
+    // Line ends without a carriage return are taken, too; what is no stream has no frames.
+    for (head, wanted) in [("\nHTTP/1.1 101 x\na: b\n\n", 1), ("HTTP/1.1 200 OK\r\n\r\n", 0)] {
+        assert_eq!(Frames::default().count(&[head.as_bytes(), &[0x82, 0]].concat()), wanted, "{head:?}");
+    }
 }
 
 #[tokio::test]
