@@ -24,6 +24,7 @@
 //! **Locks.** What is in memory has a lock that is held for moments, for those who serve take it. Whoever changes files
 //! holds another one over that, and takes it first.
 
+mod chunk_names;
 mod reading;
 mod state;
 
@@ -37,6 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use chunk_names::ChunkNames;
 use sha2::{Digest, Sha256};
 use state::State;
 
@@ -70,6 +72,7 @@ pub(super) struct Inner {
     /// Held while a manifest is read: of a large one there is one copy, however many ask for it.
     reading: Mutex<()>,
     state: Mutex<State>,
+    chunk_names: ChunkNames,
     pub(super) uploads: Uploads,
     opened: Instant,
     temporary: AtomicU64,
@@ -165,6 +168,7 @@ impl Library {
             files: Mutex::default(),
             reading: Mutex::default(),
             state: Mutex::default(),
+            chunk_names: ChunkNames::default(),
             uploads,
             opened: Instant::now(),
             temporary: AtomicU64::new(0),
@@ -387,12 +391,12 @@ impl Inner {
         let write = || {
             fs::write(&temporary, stored)?;
             fs::create_dir_all(path.parent().unwrap_or(&self.folder))?;
+            // Whoever finds the former file damaged does not remove this one for it.
+            let _files = self.lock_files();
             fs::rename(&temporary, &path)
         };
         let written = write();
         if written.is_ok() && !known {
-            // Whoever finds the former file damaged does not remove this one for it.
-            let _files = self.lock_files();
             self.lock().stored += stored.len() as u64;
         }
         written.map_err(|error| {

@@ -1,5 +1,6 @@
 //! The calls of agents: each is read within its limits, belongs to a session, and is answered.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
@@ -20,6 +21,7 @@ use super::request_limits::Origin;
 use super::session::{self, Caller};
 use super::steps::StepState;
 use super::{Sessions, agent_identity};
+use crate::api::slipway::BootIntent;
 use crate::apiserver::tls::{Peer, PeerConnection};
 use crate::boot::{Claims, download_scheduler};
 use crate::host::discovery::Discovery;
@@ -119,20 +121,60 @@ impl Sessions {
         let claims = self.0.tokens.verify_session(token).map_err(|error| refuse(&error.to_string()))?;
         let host = self.0.index.by_uid(&claims.uid).ok_or_else(|| refuse("the host is gone"))?;
         let remembered = self.0.intents.follow(&host.namespace, &host.name).borrow().clone();
-        let cards = match remembered.and_then(|intent| session::cards_of(&intent, &claims)) {
-            Some(cards) => cards,
+        let known = |intent: &BootIntent| Some((session::cards_of(intent, &claims)?, session::images_of(intent)));
+        let (cards, images) = match remembered.and_then(|intent| known(&intent)) {
+            Some(known) => known,
             None => {
                 // The memory may be a moment behind a session that was just opened: the API has the last word.
                 let stored = self.api(&host.namespace).get_opt(&host.name).await?;
                 stored
-                    .and_then(|intent| session::cards_of(&intent, &claims))
+                    .and_then(|intent| known(&intent))
                     .ok_or_else(|| refuse("this session has ended: the host was given another boot intent"))?
             }
         };
         self.still_here(&claims, &host, &cards, peer).await?;
         self.metrics().agents().called(&host.uid, Instant::now());
         let (namespace, name, uid) = (host.namespace.clone(), host.name.clone(), host.uid.clone());
-        Ok(Caller { namespace, name, uid, generation: claims.generation })
+        Ok(Caller { namespace, name, uid, generation: claims.generation, images })
+    }
+
+    /// Whether the caller is to be given this: whether it is of an image that the boot's steps name.
+    async fn may_read(&self, caller: &Caller, part: Part<'_>) -> Result<bool, Refused> {
+        for image in &caller.images {
+            if self.is_of(image, part).await? {
+                return Ok(true);
+            }
+        }
+        // What is remembered may be a moment behind the step that the agent has: the API has the last word.
+        let stored = self.api(&caller.namespace).get_opt(&caller.name).await?;
+        let stored = stored.filter(|intent| intent.spec.generation == caller.generation);
+        for image in stored.as_ref().map(session::images_of).unwrap_or_default() {
+            if !caller.images.contains(&image) && self.is_of(&image, part).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn is_of(&self, image: &str, part: Part<'_>) -> Result<bool, Refused> {
+        match part {
+            Part::Manifest(digest) => Ok(image == digest),
+            Part::Chunk(sha256) => self.has_chunk(image, sha256).await,
+        }
+    }
+
+    /// Whether an image has a chunk.
+    async fn has_chunk(&self, digest: &str, sha256: &str) -> Result<bool, Refused> {
+        let library = &self.0.library;
+        if let Some(known) = library.is_known_to_have(digest, sha256) {
+            return Ok(known);
+        }
+        let (library, image, name) = (library.clone(), digest.to_owned(), sha256.to_owned());
+        let looked = tokio::task::spawn_blocking(move || library.has_chunk(&image, &name)).await;
+        looked.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
+            warn!(digest, %error, "cannot tell which chunks an image has");
+            Refused(StatusCode::SERVICE_UNAVAILABLE, "the image cannot be read at the moment".into())
+        })
     }
 }
 
@@ -243,10 +285,13 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
 
 async fn manifest(
     State(sessions): State<Sessions>,
-    _caller: Caller,
+    caller: Caller,
     headers: HeaderMap,
     Path(digest): Path<String>,
 ) -> Result<Response, Refused> {
+    if !sessions.may_read(&caller, Part::Manifest(&digest)).await? {
+        return Err(not_given());
+    }
     Ok(serve::serve_manifest(&sessions.0.library, &digest, &headers).await)
 }
 
@@ -256,9 +301,24 @@ async fn chunk(
     headers: HeaderMap,
     Path(sha256): Path<String>,
 ) -> Result<Response, Refused> {
+    if !sessions.may_read(&caller, Part::Chunk(&sha256)).await? {
+        return Err(not_given());
+    }
     let host = format!("{}/{}", caller.namespace, caller.name);
     let place = sessions.0.downloads.acquire(download_scheduler::DownloadClient::Host(host), Rank::Known).await;
     let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
     Ok(answer.map(|body| place.hold(body, CancellationToken::new())))
+}
+
+/// What an agent reads of an image, by its name.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Manifest(&'a str),
+    Chunk(&'a str),
+}
+
+/// The answer is the same whether there is such an image or not.
+fn not_given() -> Refused {
+    Refused(StatusCode::NOT_FOUND, "no step of this boot names an image that has this".into())
 }

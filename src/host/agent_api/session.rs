@@ -32,6 +32,8 @@ pub(super) struct Caller {
     pub name: String,
     pub uid: String,
     pub generation: i64,
+    /// Digests of the images that the boot's steps name.
+    pub images: Vec<String>,
 }
 
 impl Sessions {
@@ -279,6 +281,11 @@ pub(super) fn bound_elsewhere(
 pub(super) fn cards_of(intent: &BootIntent, claims: &Claims) -> Option<Vec<MacAddress>> {
     let session = intent.status.as_ref()?.session.as_ref().filter(|_| is_current(intent, claims))?;
     Some(session.cards.iter().filter_map(|card| card.parse().ok()).collect())
+}
+
+/// Digests of the images that a boot's steps name: what its machine may read.
+pub(super) fn images_of(intent: &BootIntent) -> Vec<String> {
+    intent.spec.steps.iter().filter_map(|step| step.image.clone()).collect()
 }
 
 fn is_current(intent: &BootIntent, claims: &Claims) -> bool {

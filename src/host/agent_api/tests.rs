@@ -27,6 +27,7 @@ struct Site {
     client: Client,
     tokens: Arc<Tokens>,
     index: HostIndex,
+    library: Library,
     uid: String,
     metrics: Metrics,
     shutdown: CancellationToken,
@@ -60,7 +61,7 @@ impl Site {
             index.clone(),
             intents,
             tokens.clone(),
-            library,
+            library.clone(),
             Logs::new(path.join("logs")),
             DownloadScheduler::default(),
         );
@@ -73,6 +74,7 @@ impl Site {
             client,
             tokens,
             index,
+            library,
             uid,
             metrics,
             shutdown,
@@ -164,6 +166,60 @@ async fn a_boot_token_opens_one_session_and_no_second() {
     let (status, step) = site.call(NODE, bearer, "GET", "step", Value::Null).await;
     assert_eq!((status, &step["id"], &step["action"]), (200, &json!("7.1"), &json!("inspect")));
     assert_eq!(site.open(NODE, &token).await.0, 403);
+}
+
+/// s6: whoever runs an agent, and has read a digest somewhere.
+#[tokio::test]
+async fn a_session_gets_the_images_that_its_boots_steps_name_and_no_others() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::WriteImage]).await;
+    // Two images, which have a chunk in common.
+    let mut images = Vec::new();
+    for seed in [1u8, 2] {
+        let file = site._folder.path().join(format!("{seed}.raw"));
+        let disk: Vec<u8> =
+            (0..3u8).flat_map(|part| vec![if part == 0 { 9 } else { seed * 10 + part }; 1 << 20]).collect();
+        std::fs::write(&file, disk).unwrap();
+        let spec = crate::api::slipway::ImageSpec { url: format!("file://{}", file.display()), ..Default::default() };
+        let imported = site.library.import(&spec, |_| {}).await.unwrap();
+        images.push((imported.digest.clone(), site.library.manifest(&imported.digest).unwrap()));
+    }
+    let [(own, own_parts), (other, other_parts)] = &images[..] else { panic!() };
+    assert_eq!(own_parts.chunks[0].sha256, other_parts.chunks[0].sha256);
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let (_, session) = site.open(NODE, &token).await;
+    let bearer = session["session"].as_str().unwrap().to_owned();
+    let get = async |path: String| site.call(NODE, &bearer, "GET", &path, Value::Null).await.0;
+    let get_all = async |digest: &str, manifest: &crate::protocol::Manifest| {
+        let mut answers = vec![get(format!("manifest/{digest}")).await];
+        for chunk in &manifest.chunks {
+            answers.push(get(format!("chunk/{}", chunk.sha256)).await);
+        }
+        answers
+    };
+    // As long as no step names one, none.
+    assert_eq!(get_all(own, own_parts).await, [404; 4]);
+    assert_eq!(get(format!("manifest/{}", "0".repeat(64))).await, 404, "as of one that is not there");
+    // The step names one now: at once, whatever the memory of intents has heard.
+    let mut intent = site.intents().get("h").await.unwrap();
+    intent.spec.steps[1].image = Some(own.clone());
+    site.intents().replace("h", &PostParams::default(), &intent).await.unwrap();
+    assert_eq!(get_all(own, own_parts).await, [200; 4]);
+    // Of the other what both have, and no more.
+    assert_eq!(get_all(other, other_parts).await, [404, 200, 404, 404]);
+    // Not by a name that is none, nor by the digest of the other kind.
+    for path in ["chunk/0", "chunk/..", "manifest/x", &format!("chunk/{own}")] {
+        assert_eq!(get(path.to_owned()).await, 404, "{path}");
+    }
+    // The image that the boot reads is imported again under another name, and the other one goes: nothing changes for it.
+    site.library.remove(other).unwrap();
+    assert_eq!(get_all(own, own_parts).await, [200; 4]);
+    assert_eq!(get_all(other, other_parts).await, [404, 200, 404, 404]);
+    // The host's next boot writes the other one.
+    let mut intent = site.intents().get("h").await.unwrap();
+    intent.spec.generation = 8;
+    intent.spec.steps[1].image = Some(other.clone());
+    site.intents().replace("h", &PostParams::default(), &intent).await.unwrap();
+    assert!(matches!(get(format!("manifest/{other}")).await, 401 | 404));
 }
 
 #[tokio::test]
