@@ -15,10 +15,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use workers::NOT_OF_CHECKS;
+pub(in crate::api) use workers::version_counts;
 pub use workers::{
-    DeletionOrder, DeploymentPhase, MachineNaming, NewReplicaStatus, OldReplicaStatus, RolloutType, TemplateMeta,
+    CLUSTER_VERSIONS_MAX, DeletionOrder, DeploymentPhase, MachineNaming, NewReplicaStatus, OldReplicaStatus,
+    RolloutType, TemplateMeta, VERSIONS_MAX, VersionCount,
 };
+use workers::{NOT_OF_CHECKS, cluster_version_counts};
 
 /// The API group.
 pub const GROUP: &str = "cluster.x-k8s.io";
@@ -229,6 +231,10 @@ pub struct Replicas {
     /// Machines that have been ready for long enough.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
+    /// Versions that machines have, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "cluster_version_counts")]
+    pub versions: Vec<VersionCount>,
 }
 
 /// How far the deletion of a Machine is.

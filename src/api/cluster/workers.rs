@@ -54,6 +54,45 @@ pub enum RolloutType {
     OnDelete,
 }
 
+/// How many machines have a version of Kubernetes.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionCount {
+    /// The version.
+    #[schemars(length(min = 1, max = 256))]
+    pub version: String,
+    /// So many have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub replicas: Option<i32>,
+}
+
+/// Versions that a status counts, at most,
+pub const VERSIONS_MAX: usize = 100;
+/// and those that the status of a Cluster does.
+pub const CLUSTER_VERSIONS_MAX: usize = 32;
+
+/// Versions as a list by version.
+pub(in crate::api) fn version_counts(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "array",
+        "items": generator.subschema_for::<VersionCount>(),
+        "minItems": 1,
+        "maxItems": VERSIONS_MAX,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["version"],
+    })
+}
+
+/// Versions in the status of a Cluster, as a list.
+pub(super) fn cluster_version_counts(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "array",
+        "items": generator.subschema_for::<VersionCount>(),
+        "minItems": 1,
+        "maxItems": CLUSTER_VERSIONS_MAX,
+    })
+}
+
 /// What is done about a MachineDeployment.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeploymentPhase {

@@ -50,27 +50,3 @@ pub struct MachineNaming {
     #[schemars(length(min = 1, max = 256))]
     pub template: Option<String>,
 }
-
-/// How many machines have a version of Kubernetes.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
-pub struct VersionCount {
-    /// The version.
-    #[schemars(length(min = 1, max = 256))]
-    pub version: String,
-    /// So many have it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub replicas: Option<i32>,
-}
-
-/// Versions as a list by version.
-fn versions(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "type": "array",
-        "items": generator.subschema_for::<VersionCount>(),
-        "minItems": 1,
-        "maxItems": 100,
-        "x-kubernetes-list-type": "map",
-        "x-kubernetes-list-map-keys": ["version"],
-    })
-}

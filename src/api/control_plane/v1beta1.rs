@@ -5,10 +5,10 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MachineNaming, RollingUpdate, RolloutStrategyType, VersionCount, versions};
+use super::{MachineNaming, RollingUpdate, RolloutStrategyType};
 use crate::api::bootstrap::v1beta1::KubeadmConfigSpec;
 use crate::api::cluster::v1beta2::MachineTaint;
-use crate::api::cluster::{ConditionGate, OldCondition, TemplateMeta, conditions, gates};
+use crate::api::cluster::{ConditionGate, OldCondition, TemplateMeta, VersionCount, conditions, gates, version_counts};
 use crate::api::metal3::ObjectReference;
 
 /// A control plane that kubeadm makes: what it should be.
@@ -156,7 +156,7 @@ pub struct KubeadmControlPlaneStatus {
     pub version: Option<String>,
     /// Versions that its machines have, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "versions")]
+    #[schemars(schema_with = "version_counts")]
     pub versions: Vec<VersionCount>,
     /// Machines that are as they should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,10 +5,10 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MachineNaming, RollingUpdate, RolloutStrategyType, VersionCount, versions};
+use super::{MachineNaming, RollingUpdate, RolloutStrategyType};
 use crate::api::bootstrap::v1beta2::KubeadmConfigSpec;
 use crate::api::cluster::v1beta2::{MachineTaint, Reference};
-use crate::api::cluster::{ConditionGate, OldCondition, TemplateMeta, conditions, gates};
+use crate::api::cluster::{ConditionGate, OldCondition, TemplateMeta, VersionCount, conditions, gates, version_counts};
 
 /// A control plane that kubeadm makes: what it should be.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -206,7 +206,7 @@ pub struct KubeadmControlPlaneStatus {
     pub up_to_date_replicas: Option<i32>,
     /// Versions that its machines have, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "versions")]
+    #[schemars(schema_with = "version_counts")]
     pub versions: Vec<VersionCount>,
     /// Oldest version that a machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]

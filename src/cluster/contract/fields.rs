@@ -5,7 +5,9 @@
 
 use serde_json::Value;
 
-use crate::api::cluster::{AddressType, ApiEndpoint, FailureDomain, MachineAddress, Replicas};
+use crate::api::cluster::{
+    AddressType, ApiEndpoint, CLUSTER_VERSIONS_MAX, FailureDomain, MachineAddress, Replicas, VersionCount,
+};
 use crate::runtime::conditions::{Truth, Verdict};
 
 /// Longest text that is taken over.
@@ -105,7 +107,25 @@ pub fn replicas(object: &Value) -> Replicas {
         up_to_date_replicas: number("/status/upToDateReplicas").or_else(|| number("/status/updatedReplicas")),
         ready_replicas: number("/status/readyReplicas"),
         available_replicas: number("/status/availableReplicas"),
+        versions: versions(object),
     }
+}
+
+/// How many machines of a control plane have which version, each version once.
+fn versions(object: &Value) -> Vec<VersionCount> {
+    let list = object.pointer("/status/versions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let one = |one: &Value| {
+        let version = one["version"].as_str().filter(|version| (1..=256).contains(&version.len()))?;
+        let replicas = one["replicas"].as_i64().and_then(|number| i32::try_from(number).ok());
+        Some(VersionCount { version: version.to_owned(), replicas: replicas.filter(|number| *number > 0) })
+    };
+    let mut versions: Vec<VersionCount> = Vec::new();
+    for one in list.iter().take(CLUSTER_VERSIONS_MAX).filter_map(one) {
+        if !versions.iter().any(|other| other.version == one.version) {
+            versions.push(one);
+        }
+    }
+    versions
 }
 
 /// What a condition of an object says, of whichever shape it is.
@@ -217,5 +237,11 @@ mod tests {
             (counted.desired_replicas, counted.replicas, counted.up_to_date_replicas),
             (Some(3), Some(2), Some(1))
         );
+        let long = "x".repeat(257);
+        let counted = json!({"status": {"versions": [{"version": "v1.35.0", "replicas": 2}, {"version": "v1.36.0", "replicas": 0},
+            {"version": "v1.35.0", "replicas": 1}, {"version": long}, {"version": ""}, {"version": 7}, "v1.37.0"]}});
+        let one = |version: &str, replicas| VersionCount { version: version.into(), replicas };
+        assert_eq!(replicas(&counted).versions, [one("v1.35.0", Some(2)), one("v1.36.0", None)]);
+        assert_eq!(replicas(&json!({"status": {"versions": {"version": "v1.35.0"}}})).versions, []);
     }
 }

@@ -15,7 +15,7 @@ mod version;
 
 pub use names::{fresh, named_by};
 pub use objects::{Found, Objects, ReferenceError};
-pub use version::KubeVersion;
+pub use version::{KubeVersion, count_versions, version_of};
 
 /// Objects of one kind and one namespace that are looked at at once: clusters of others are not to wait for those of one.
 pub const OF_A_NAMESPACE: u16 = 16;

@@ -14,9 +14,8 @@ use super::health::{self, ETCD_MEMBER, Verdicts};
 use super::plan::{Action, Decision, Etcd, RECOVERY, Remediation};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
-use crate::api::control_plane::VersionCount;
 use crate::api::control_plane::v1beta2::{Initialization, KubeadmControlPlaneStatus, LastRemediation};
-use crate::cluster::contract::KubeVersion;
+use crate::cluster::contract::count_versions;
 use crate::runtime::conditions::{self, Truth, Verdict};
 
 /// A machine that takes longer to go is named.
@@ -95,7 +94,7 @@ pub(super) fn status(mut status: KubeadmControlPlaneStatus, report: &Report<'_>)
     status.ready_replicas = Some(count(&|machine| machine.holds("Ready")));
     status.available_replicas = Some(count(&|machine| machine.holds("Available")));
     status.up_to_date_replicas = Some(count(&|machine| machine.holds("UpToDate")));
-    status.versions = versions(report.machines);
+    status.versions = count_versions(report.machines.iter().filter_map(|machine| machine.version.as_deref()));
     if let Some(oldest) = status.versions.first() {
         status.version = Some(oldest.version.clone());
     }
@@ -127,19 +126,6 @@ pub(super) fn status(mut status: KubeadmControlPlaneStatus, report: &Report<'_>)
 
 fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
-}
-
-fn versions(machines: &[Shown]) -> Vec<VersionCount> {
-    let mut counts: BTreeMap<(Option<KubeVersion>, &str), i32> = BTreeMap::new();
-    for version in
-        machines.iter().filter_map(|machine| machine.version.as_deref()).filter(|version| !version.is_empty())
-    {
-        *counts.entry((version.parse().ok(), version)).or_default() += 1;
-    }
-    let shown = counts
-        .into_iter()
-        .map(|((_, version), count)| VersionCount { version: version.to_owned(), replicas: Some(count) });
-    shown.collect()
 }
 
 /// What is being replaced, or was last.

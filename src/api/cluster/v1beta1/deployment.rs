@@ -7,7 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::MachineTemplateSpec;
-use crate::api::cluster::{DeletionOrder, DeploymentPhase, MachineNaming, NewReplicaStatus, OldCondition, RolloutType};
+use crate::api::cluster::{
+    DeletionOrder, DeploymentPhase, MachineNaming, NewReplicaStatus, OldCondition, RolloutType, VersionCount,
+    version_counts,
+};
 
 /// Machines that are alike, and are replaced when what they should be changes.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -149,6 +152,10 @@ pub struct MachineDeploymentStatus {
     /// Conditions of the old form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<OldCondition>,
+    /// Versions that machines have, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "version_counts")]
+    pub versions: Vec<VersionCount>,
     /// What v1beta2 has besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v1beta2: Option<NewReplicaStatus>,

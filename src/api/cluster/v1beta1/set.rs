@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::MachineSpec;
-use crate::api::cluster::{DeletionOrder, MachineNaming, NewReplicaStatus, OldCondition, TemplateMeta};
+use crate::api::cluster::{
+    DeletionOrder, MachineNaming, NewReplicaStatus, OldCondition, TemplateMeta, VersionCount, version_counts,
+};
 
 /// Machines that are alike: what they should be.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -107,6 +109,10 @@ pub struct MachineSetStatus {
     /// Conditions of the old form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<OldCondition>,
+    /// Versions that machines have, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "version_counts")]
+    pub versions: Vec<VersionCount>,
     /// What v1beta2 has besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v1beta2: Option<NewReplicaStatus>,

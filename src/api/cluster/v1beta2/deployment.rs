@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DeprecatedReplicaStatus, MachineTemplateSpec, SetDeletion};
-use crate::api::cluster::{DeploymentPhase, MachineNaming, RolloutType, conditions};
+use crate::api::cluster::{DeploymentPhase, MachineNaming, RolloutType, VersionCount, conditions, version_counts};
 
 /// Machines that are alike, and are replaced when what they should be changes.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -150,6 +150,10 @@ pub struct MachineDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub observed_generation: Option<i64>,
+    /// Versions that machines have, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "version_counts")]
+    pub versions: Vec<VersionCount>,
     /// What v1beta1 has besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deprecated: Option<DeprecatedReplicaStatus>,

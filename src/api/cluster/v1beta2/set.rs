@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::MachineSpec;
-use crate::api::cluster::{DeletionOrder, MachineNaming, OldReplicaStatus, TemplateMeta, conditions};
+use crate::api::cluster::{
+    DeletionOrder, MachineNaming, OldReplicaStatus, TemplateMeta, VersionCount, conditions, version_counts,
+};
 
 /// Machines that are alike: what they should be.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -107,6 +109,10 @@ pub struct MachineSetStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub observed_generation: Option<i64>,
+    /// Versions that machines have, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "version_counts")]
+    pub versions: Vec<VersionCount>,
     /// What v1beta1 has besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deprecated: Option<DeprecatedReplicaStatus>,

@@ -5,8 +5,8 @@ use kube::ResourceExt;
 
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, ClusterStatus, Machine, MachineDeployment, MachineSet};
-use crate::api::cluster::{FailureDomain, Polarity, Replicas};
-use crate::cluster::contract::pause;
+use crate::api::cluster::{CLUSTER_VERSIONS_MAX, FailureDomain, Polarity, Replicas};
+use crate::cluster::contract::{count_versions, pause, version_of};
 use crate::cluster::core::seen::{Seen, mirrored};
 use crate::runtime::conditions::{self, Severity, Verdict};
 use crate::runtime::owners;
@@ -99,12 +99,15 @@ fn count(number: usize) -> Option<i32> {
 
 fn counted(machines: &[&std::sync::Arc<Machine>], wished: usize) -> Replicas {
     let of = |type_: &str| count(machines.iter().filter(|machine| says(machine, type_)).count());
+    let mut versions = count_versions(machines.iter().filter_map(|machine| version_of(machine)));
+    versions.truncate(CLUSTER_VERSIONS_MAX);
     Replicas {
         desired_replicas: count(wished),
         replicas: count(machines.len()),
         up_to_date_replicas: of("UpToDate"),
         ready_replicas: of("Ready"),
         available_replicas: of("Available"),
+        versions,
     }
 }
 

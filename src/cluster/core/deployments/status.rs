@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::rollout::Wish;
 use crate::api::cluster::DeploymentPhase;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
-use crate::cluster::contract::pause;
+use crate::cluster::contract::{count_versions, pause, version_of};
 use crate::runtime::conditions::{self, Severity, Verdict};
 use crate::runtime::owners;
 
@@ -51,6 +51,7 @@ pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineDeploymentStatus
     status.ready_replicas = count(of("Ready"));
     status.available_replicas = count(available);
     status.up_to_date_replicas = count(current);
+    status.versions = count_versions(machines.iter().filter_map(|machine| version_of(machine)));
     status.observed_generation = deployment.metadata.generation;
     status.phase = Some(match is.cmp(&wished) {
         std::cmp::Ordering::Less => DeploymentPhase::ScalingUp,

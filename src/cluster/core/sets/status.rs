@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineSet, MachineSetStatus};
-use crate::cluster::contract::pause;
+use crate::cluster::contract::{count_versions, pause, version_of};
 use crate::runtime::conditions::{self, Severity, Verdict};
 
 /// Everything that the status is made of.
@@ -37,6 +37,7 @@ pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineSetStatus {
     status.ready_replicas = of("Ready");
     status.available_replicas = of("Available");
     status.up_to_date_replicas = of("UpToDate");
+    status.versions = count_versions(machines.iter().filter_map(|machine| version_of(machine)));
     status.observed_generation = set.metadata.generation;
     let wished = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
     let deleted = set.metadata.deletion_timestamp.is_some();
