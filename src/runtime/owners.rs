@@ -45,6 +45,13 @@ pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.as_deref().unwrap_or_default().iter().find(|owner| owner.controller == Some(true))
 }
 
+/// Another owner of the same kind, where this one is not among them: it was an owner's of another name.
+pub fn rival<'m>(meta: &'m ObjectMeta, owner: &OwnerReference) -> Option<&'m OwnerReference> {
+    let all = meta.owner_references.as_deref().unwrap_or_default();
+    let kind = |one: &OwnerReference| (group_of(&one.api_version).to_owned(), one.kind.clone());
+    all.iter().find(|other| kind(other) == kind(owner) && other.uid != owner.uid && other.name != owner.name)
+}
+
 /// The first owner of this group and kind, whichever version the reference has.
 pub fn of_kind<'m>(meta: &'m ObjectMeta, group: &str, kind: &str) -> Option<&'m OwnerReference> {
     let all = meta.owner_references.as_deref().unwrap_or_default();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, GetParams, Patch, PatchParams, PostParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, GetParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
 };
 use kube::{Client, ResourceExt};
 use serde_json::{Map, Value, json};
@@ -63,7 +63,7 @@ pub enum ReferenceError {
         name: String,
     },
     /// It belongs to another object.
-    #[error("{kind} {name:?} is controlled by {by}")]
+    #[error("{kind} {name:?} belongs to {by}")]
     Taken {
         /// Its kind.
         kind: String,
@@ -231,18 +231,21 @@ impl Objects {
         Ok(Some(Found { resource, object }))
     }
 
-    /// Makes the object one of `owner`, with these labels, if it is not yet.
+    /// Makes the object one of `owner`, with these labels, if it is not yet. Those that only made it for the owner, by group and
+    /// kind, are its owners no longer.
     ///
     /// # Errors
     ///
-    /// When another object controls it; when somebody wrote it in between.
+    /// When it is another's: one that controls it, where the owner is to; where the owner shares it, one of the same kind. When
+    /// somebody wrote it in between.
     pub async fn adopt(
         &self,
         found: Found,
         owner: &OwnerReference,
         labels: &[(&str, &str)],
+        makers: &[(&str, &str)],
     ) -> Result<Found, ReferenceError> {
-        let Some(metadata) = adoption(&found, owner, labels)? else { return Ok(found) };
+        let Some(metadata) = adoption(&found, owner, labels, makers)? else { return Ok(found) };
         self.patch(&found, &json!({ "metadata": metadata })).await
     }
 
@@ -279,7 +282,7 @@ impl Objects {
         {
             return Ok(there);
         }
-        Err(taken(&there))
+        Err(taken(&there, owners::controller(&there.object.metadata)))
     }
 
     /// Deletes an object, if it is still the one at hand.
@@ -306,16 +309,24 @@ fn adoption(
     found: &Found,
     owner: &OwnerReference,
     labels: &[(&str, &str)],
+    makers: &[(&str, &str)],
 ) -> Result<Option<Map<String, Value>>, ReferenceError> {
-    let meta = &found.object.metadata;
-    if owner.controller == Some(true)
-        && owners::controller(meta)
-            .is_some_and(|other| other.uid != owner.uid && (&other.kind, &other.name) != (&owner.kind, &owner.name))
-    {
-        return Err(taken(found));
+    let before = found.object.metadata.owner_references.clone().unwrap_or_default();
+    let made = |one: &OwnerReference| makers.contains(&(owners::group_of(&one.api_version), one.kind.as_str()));
+    let kept: Vec<OwnerReference> = before.iter().filter(|one| !made(one)).cloned().collect();
+    let is_fewer = kept.len() < before.len();
+    let meta = ObjectMeta { owner_references: Some(kept), ..ObjectMeta::default() };
+    let is_other =
+        |other: &&OwnerReference| other.uid != owner.uid && (&other.kind, &other.name) != (&owner.kind, &owner.name);
+    let other = match owner.controller {
+        Some(true) => owners::controller(&meta).filter(is_other),
+        _ => owners::rival(&meta, owner),
+    };
+    if let Some(other) = other {
+        return Err(taken(found, Some(other)));
     }
     let mut metadata = Map::new();
-    if let Some(all) = owners::with(meta, owner) {
+    if let Some(all) = owners::with(&meta, owner).or(meta.owner_references.filter(|_| is_fewer)) {
         metadata.insert("ownerReferences".into(), json!(all));
     }
     let missing: Map<String, Value> = labels
@@ -329,16 +340,14 @@ fn adoption(
     Ok((!metadata.is_empty()).then_some(metadata))
 }
 
-fn taken(found: &Found) -> ReferenceError {
-    let by = owners::controller(&found.object.metadata)
+fn taken(found: &Found, by: Option<&OwnerReference>) -> ReferenceError {
+    let by = by
         .map_or_else(|| "nobody, and not made for this".to_owned(), |owner| format!("{} {:?}", owner.kind, owner.name));
     ReferenceError::Taken { kind: found.resource.kind.clone(), name: found.object.name_any(), by }
 }
 
 #[cfg(test)]
 mod tests {
-    use kube::core::ObjectMeta;
-
     use super::*;
 
     fn found(owners: Vec<OwnerReference>) -> Found {
@@ -409,6 +418,8 @@ mod tests {
     #[test]
     fn what_is_anothers_is_not_adopted() {
         let mine = owner("m", "1", true);
+        let adoption =
+            |found: &Found, owner: &OwnerReference, labels: &[(&str, &str)]| adoption(found, owner, labels, &[]);
         let metadata = adoption(&found(Vec::new()), &mine, &[("a", "b")]).unwrap().unwrap();
         assert_eq!(metadata["labels"], json!({"a": "b"}));
         assert_eq!(metadata["ownerReferences"], json!([mine]));
@@ -418,6 +429,37 @@ mod tests {
         assert!(refused.contains("Machine \"n\""), "{refused}");
         // A machine of this name that is gone left it behind.
         assert!(adoption(&found(vec![owner("m", "0", true)]), &mine, &[]).unwrap().is_some());
-        assert!(adoption(&other, &owner("c", "3", false), &[]).unwrap().is_some());
+        // Who does not control it shares it, but not with one of its own kind.
+        let sharing = OwnerReference { kind: "Cluster".into(), ..owner("c", "3", false) };
+        assert!(adoption(&other, &sharing, &[]).unwrap().is_some());
+        let refused =
+            adoption(&found(vec![sharing]), &OwnerReference { kind: "Cluster".into(), ..owner("d", "4", false) }, &[]);
+        assert!(refused.unwrap_err().to_string().contains("Cluster \"c\""));
+    }
+
+    #[test]
+    fn who_controlled_it_before_shares_it_now() {
+        let sharing = owner("c", "1", false);
+        let metadata = adoption(&found(vec![owner("c", "1", true)]), &sharing, &[], &[]).unwrap().unwrap();
+        assert_eq!(metadata["ownerReferences"], json!([sharing]));
+        assert_eq!(adoption(&found(vec![sharing.clone()]), &sharing, &[], &[]).unwrap(), None);
+    }
+
+    #[test]
+    fn who_only_made_it_owns_it_no_longer() {
+        let mine = owner("m", "1", true);
+        let maker = OwnerReference { kind: "MachineSet".into(), ..owner("s", "2", false) };
+        let stays = OwnerReference { kind: "Shelf".into(), ..owner("h", "3", false) };
+        let makers = [("cluster.x-k8s.io", "MachineSet")];
+        for before in [vec![maker.clone(), stays.clone()], vec![stays.clone(), mine.clone(), maker.clone()]] {
+            let metadata = adoption(&found(before), &mine, &[], &makers).unwrap().unwrap();
+            assert_eq!(metadata["ownerReferences"], json!([stays, mine]));
+        }
+        // One that is as it should be is not written.
+        assert_eq!(adoption(&found(vec![stays, mine.clone()]), &mine, &[], &makers).unwrap(), None);
+        // One that controls it, too, as long as the owner does not.
+        let controls = OwnerReference { controller: Some(true), ..maker };
+        let metadata = adoption(&found(vec![controls]), &mine, &[], &makers).unwrap().unwrap();
+        assert_eq!(metadata["ownerReferences"], json!([mine]));
     }
 }

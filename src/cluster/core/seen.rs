@@ -88,15 +88,16 @@ impl Named {
         }
     }
 
-    /// The object as one of `owner`; one of another is as if it were not there.
+    /// The object as one of `owner`, and no longer of its makers; one of another is as if it were not there.
     pub(super) async fn adopt(
         self,
         objects: &Objects,
         owner: &OwnerReference,
         labels: &[(&str, &str)],
+        makers: &[(&str, &str)],
     ) -> Result<Self, Fault> {
         let Self::There(found) = self else { return Ok(self) };
-        match objects.adopt(*found, owner, labels).await {
+        match objects.adopt(*found, owner, labels, makers).await {
             Ok(found) => Ok(Self::There(Box::new(found))),
             Err(error @ ReferenceError::Taken { .. }) => Ok(Self::Missing(error.to_string())),
             Err(error) => Err(error.into()),
@@ -111,11 +112,17 @@ impl Named {
         }
     }
 
-    /// The object, unless it is another's than of the one with this UID: that stays.
-    pub(super) fn own(&self, uid: &str) -> Option<&Found> {
+    /// The object, unless it is another's than this owner's: that stays.
+    pub(super) fn own(&self, owner: &OwnerReference) -> Option<&Found> {
         let Self::There(found) = self else { return None };
-        let owner = owners::controller(&found.object.metadata);
-        owner.is_none_or(|owner| owner.uid == uid).then_some(found)
+        let meta = &found.object.metadata;
+        let is_free = owners::controller(meta).is_none_or(|other| other.uid == owner.uid);
+        let is_own = match owner.controller {
+            Some(true) => is_free,
+            // Whoever controls what is shared has it go with the owner.
+            _ => owners::is_owned(meta, &owner.uid) || is_free && owners::rival(meta, owner).is_none(),
+        };
+        is_own.then_some(found)
     }
 
     /// What is seen of it: the first of these conditions that it has, and whether the contract says that it is done.

@@ -11,7 +11,7 @@ use kube::api::Api;
 use kube::runtime::controller::Action;
 
 use super::status::is_control_plane;
-use super::{Keeper, Parts};
+use super::{Keeper, Parts, owner};
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::cluster::core::kit::Fault;
@@ -68,8 +68,8 @@ impl Keeper {
         let control_plane =
             Named::find(&kit.objects, &key.0, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref()).await?;
         let parts = Parts::of(kit, key);
-        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-        let step = next(&parts, control_plane.own(uid).is_some(), infrastructure.own(uid).is_some());
+        let owner = owner(&cluster);
+        let step = next(&parts, control_plane.own(&owner).is_some(), infrastructure.own(&owner).is_some());
         let (namespace, name) = key;
         let verdict = match &step {
             Step::Workers { deployments, sets, machines } => {
@@ -88,7 +88,7 @@ impl Keeper {
             }
             Step::ControlPlane | Step::Infrastructure => {
                 let named = if step == Step::ControlPlane { &control_plane } else { &infrastructure };
-                if let Some(found) = named.own(uid) {
+                if let Some(found) = named.own(&owner) {
                     kit.objects.delete(found).await?;
                 }
                 let (reason, what) = match step {

@@ -6,6 +6,7 @@ mod status;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::Api;
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -79,13 +80,19 @@ impl Reconcile for Keeper {
             Named::find(&kit.objects, &key.0, Role::Infrastructure, cluster.spec.infrastructure_ref.as_ref()).await?;
         let control_plane =
             Named::find(&kit.objects, &key.0, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref()).await?;
-        let (owner, label) = (owners::owner(&cluster, true), [(LABEL_CLUSTER, key.1.as_str())]);
-        let infrastructure = infrastructure.adopt(&kit.objects, &owner, &label).await?;
-        let control_plane = control_plane.adopt(&kit.objects, &owner, &label).await?;
+        let (owner, label) = (owner(&cluster), [(LABEL_CLUSTER, key.1.as_str())]);
+        let infrastructure = infrastructure.adopt(&kit.objects, &owner, &label, &[]).await?;
+        let control_plane = control_plane.adopt(&kit.objects, &owner, &label, &[]).await?;
         let cluster = self.take_endpoint(&api, cluster, [&infrastructure, &control_plane]).await?;
         self.say(&api, &cluster, &key, &infrastructure, &control_plane, None).await?;
         Ok(Action::requeue(kit.pause))
     }
+}
+
+/// A cluster as an owner of what it names. It controls that only where a class of clusters has it made: else others may, who make
+/// it of something of their own.
+fn owner(cluster: &Cluster) -> OwnerReference {
+    owners::owner(cluster, cluster.spec.topology.is_some())
 }
 
 impl Keeper {

@@ -27,7 +27,7 @@ use crate::cluster::core::seen::{Named, Role};
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::log::named;
 use crate::runtime::conditions::{Verdict, whole};
-use crate::runtime::objects;
+use crate::runtime::{objects, owners};
 
 /// Pods and volumes of which a message speaks.
 const TOLD: usize = 5;
@@ -162,6 +162,7 @@ impl Keeper {
                 }
             }
         }
+        let owner = owners::owner(&*machine, true);
         let holders = hooks(machine, PRE_TERMINATE_HOOK);
         if !holders.is_empty() {
             start(&mut deletion.wait_for_pre_terminate_hook_start_time);
@@ -172,7 +173,7 @@ impl Keeper {
             (&parts.infrastructure, "WaitingForInfrastructureDeletion"),
             (&parts.bootstrap, "WaitingForBootstrapDeletion"),
         ] {
-            if let Some(found) = named.own(&uid) {
+            if let Some(found) = named.own(&owner) {
                 self.kit.objects.delete(found).await?;
                 let what = format!("{} {:?}", found.resource.kind, found.object.name_any());
                 return Ok((waits(reason, what)?, seen));

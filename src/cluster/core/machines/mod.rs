@@ -95,15 +95,24 @@ impl Reconcile for Keeper {
         let parts = self.parts(&machine).await?;
         let owner = owners::owner(&machine, true);
         let label = [(LABEL_CLUSTER, machine.spec.cluster_name.as_str())];
+        let makers = makers(&machine, cluster);
         let parts = Parts {
-            bootstrap: parts.bootstrap.adopt(&kit.objects, &owner, &label).await?,
-            infrastructure: parts.infrastructure.adopt(&kit.objects, &owner, &label).await?,
+            bootstrap: parts.bootstrap.adopt(&kit.objects, &owner, &label, &makers).await?,
+            infrastructure: parts.infrastructure.adopt(&kit.objects, &owner, &label, &makers).await?,
         };
         let machine = take_over(&api, machine, &parts).await?;
         let node = self.node(&machine, cluster).await;
         let status = self.say(&api, &machine, machine.status.as_ref(), Some(cluster), &parts, (node, None)).await?;
         Ok(Action::requeue(next_look(&machine, &status, kit.pause)))
     }
+}
+
+/// Who makes what a machine names before there is a machine, by group and kind. It owns that until the machine does, so that it goes
+/// where no machine comes of it; from then on it goes with the machine.
+fn makers<'c>(machine: &Machine, cluster: &'c Cluster) -> Vec<(&'c str, &'c str)> {
+    let plane = cluster.spec.control_plane_ref.as_ref().filter(|_| machine.labels().contains_key(LABEL_CONTROL_PLANE));
+    let plane = plane.map(|plane| (plane.api_group.as_str(), plane.kind.as_str()));
+    [(GROUP, "MachineSet")].into_iter().chain(plane).collect()
 }
 
 /// When a machine is looked at again without a change.

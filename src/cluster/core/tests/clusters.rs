@@ -76,6 +76,40 @@ async fn a_pause_stops_everything_and_ends() {
 }
 
 #[tokio::test]
+async fn somebody_else_may_control_what_a_cluster_names() {
+    let site = Site::new().await;
+    for (kind, name) in [("TestRemediation", "tool"), ("TestCluster", "c"), ("TestControlPlane", "c")] {
+        site.play(kind, name, json!({})).await;
+    }
+    let tool = site.of("TestRemediation").get("tool").await.unwrap();
+    let tool = json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "TestRemediation", "name": "tool",
+        "uid": tool.uid(), "controller": true, "blockOwnerDeletion": true});
+    site.own("TestCluster", "c", json!([tool])).await;
+    site.apply(cluster()).await;
+    let owners = async |kind: &str| -> Vec<(String, Option<bool>)> {
+        let object = site.of(kind).get("c").await.unwrap();
+        object.owner_references().iter().map(|owner| (owner.kind.clone(), owner.controller)).collect()
+    };
+    let shared = ("Cluster".to_owned(), None);
+    site.when("it shares its control plane", async || owners("TestControlPlane").await == [shared.clone()]).await;
+    site.when("and what somebody controls", async || {
+        owners("TestCluster").await == [("TestRemediation".to_owned(), Some(true)), shared.clone()]
+    })
+    .await;
+    // As it was before.
+    let uid = site.api::<Cluster>().get("c").await.unwrap().uid();
+    let before = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "uid": uid,
+        "controller": true, "blockOwnerDeletion": true});
+    site.own("TestControlPlane", "c", json!([before])).await;
+    site.when("it lets go of the control", async || owners("TestControlPlane").await == [shared.clone()]).await;
+    site.delete::<Cluster>("c").await;
+    site.gone::<Cluster>("c").await;
+    for kind in ["TestCluster", "TestControlPlane"] {
+        assert!(site.of(kind).get_opt("c").await.unwrap().is_none(), "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn another_clusters_infrastructure_is_left_alone() {
     let site = Site::new().await;
     site.made_cluster().await;
@@ -88,7 +122,7 @@ async fn another_clusters_infrastructure_is_left_alone() {
             .status
             .as_ref()
             .and_then(|status| crate::runtime::conditions::find(&status.conditions, "InfrastructureReady"));
-        found.is_some_and(|condition| condition.message.contains("controlled by Cluster \"c\""))
+        found.is_some_and(|condition| condition.message.contains("belongs to Cluster \"c\""))
     })
     .await;
     site.delete::<Cluster>("thief").await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::site::{Site, is_of, says};
+use super::site::{Site, is_of, machine, says};
 use crate::api::cluster::keys::{
     FINALIZER_MACHINE, LABEL_CONTROL_PLANE, NODE_MACHINE, PRE_DRAIN_HOOK, PRE_TERMINATE_HOOK,
 };
@@ -73,6 +73,41 @@ async fn a_machine_becomes_a_node() {
         labels == json!({"node.cluster.x-k8s.io/a": "b"})
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_was_made_for_a_machine_is_the_machines() {
+    let site = Site::new().await;
+    site.made_cluster().await;
+    let plane = site.of("TestControlPlane").get("c").await.unwrap();
+    let maker = json!([{"apiVersion": "controlplane.cluster.x-k8s.io/v1beta2", "kind": "TestControlPlane", "name": "c",
+        "uid": plane.uid()}]);
+    for name in ["plane", "worker"] {
+        for kind in ["TestConfig", "TestMachine"] {
+            site.play(kind, name, json!({})).await;
+            site.own(kind, name, maker.clone()).await;
+        }
+        let mut machine = machine(name);
+        if name == "plane" {
+            machine["metadata"]["labels"] = json!({LABEL_CONTROL_PLANE: ""});
+        }
+        site.apply(machine).await;
+    }
+    let owners = async |kind: &str, name: &str| -> Vec<String> {
+        let object = site.of(kind).get(name).await.unwrap();
+        object.owner_references().iter().map(|owner| format!("{} {}", owner.kind, owner.name)).collect()
+    };
+    for kind in ["TestConfig", "TestMachine"] {
+        site.when("its maker has it no longer", async || owners(kind, "plane").await == ["Machine plane"]).await;
+        // It made nothing for a worker: whatever that is about, it stays.
+        site.when("it has both", async || owners(kind, "worker").await == ["TestControlPlane c", "Machine worker"])
+            .await;
+    }
+    site.delete::<Machine>("plane").await;
+    site.gone::<Machine>("plane").await;
+    for kind in ["TestConfig", "TestMachine"] {
+        assert!(site.of(kind).get_opt("plane").await.unwrap().is_none(), "{kind}");
+    }
 }
 
 #[tokio::test]

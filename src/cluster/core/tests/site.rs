@@ -199,6 +199,12 @@ impl Site {
         self.of(kind).patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
+    /// Says whose an object of a kind is that the tests play.
+    pub(super) async fn own(&self, kind: &str, name: &str, owners: Value) {
+        let patch = Patch::Merge(json!({ "metadata": { "ownerReferences": owners } }));
+        self.of(kind).patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
     /// Makes an object as a client of either version writes it.
     pub(super) async fn apply(&self, object: Value) {
         let version = object["apiVersion"].as_str().unwrap().to_owned();
