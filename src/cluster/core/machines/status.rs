@@ -158,6 +158,8 @@ fn set_conditions(status: &mut MachineStatus, view: &View<'_>, now: Timestamp) {
     let infrastructure = mirrored(&view.infrastructure, ["Ready", "NotReady", "DoesNotExist"]);
     let (node_ready, node_healthy) = of_node(view, status);
     let deleting = view.deleting.clone().unwrap_or_else(|| Verdict::no("NotDeleting", ""));
+    // A machine is replaced, and never updated as it stands; others' tools look for it.
+    let updating = Verdict::no("NotUpdating", "");
     let generation = machine.metadata.generation;
     let all = [
         ("BootstrapConfigReady", &bootstrap),
@@ -165,6 +167,7 @@ fn set_conditions(status: &mut MachineStatus, view: &View<'_>, now: Timestamp) {
         ("NodeReady", &node_ready),
         ("NodeHealthy", &node_healthy),
         ("Deleting", &deleting),
+        ("Updating", &updating),
     ];
     for (type_, verdict) in all {
         conditions::set(&mut status.conditions, type_, verdict, generation, now);
@@ -201,7 +204,7 @@ fn readiness(machine: &Machine, all: &[Condition]) -> Verdict {
     for type_ in ["HealthCheckSucceeded", "OwnerRemediated", "ExternallyRemediated"] {
         parts.extend(find(type_).map(|verdict| (type_, Some(verdict), true)));
     }
-    parts.push(("Deleting", find("Deleting"), false));
+    parts.extend(["Deleting", "Updating"].map(|type_| (type_, find(type_), false)));
     for gate in machine.spec.readiness_gates.iter().take(32) {
         let good = gate.polarity.unwrap_or_default() == Polarity::Positive;
         parts.push((&gate.condition_type, find(&gate.condition_type), good));
@@ -304,6 +307,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let first = status(&view(&machine, there(true), node("True")), at(100));
         assert_eq!(says(&first, "Ready"), ("True", "Ready"));
+        assert_eq!(says(&first, "Updating"), ("False", "NotUpdating"));
         assert_eq!(says(&first, "Available"), ("False", "WaitingForMinReadySeconds"));
         assert_eq!(first.node_ref, Some(NodeReference { name: "web-1".into() }));
         machine.status = Some(first);
