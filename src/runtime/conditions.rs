@@ -262,6 +262,33 @@ pub fn clear_old(conditions: &mut Vec<OldCondition>, type_: &str) {
     conditions.retain(|condition| condition.type_ != type_);
 }
 
+/// One verdict on these conditions of the older shape: the gravest that does not hold speaks for all. What is not there counts for
+/// nothing.
+pub fn summary_old(all: &[OldCondition], parts: &[&str]) -> (Verdict, Severity) {
+    let grave = |condition: &OldCondition| match (condition.status.as_str(), condition.severity.as_deref()) {
+        ("False", Some("Error")) => (0, Severity::Error),
+        ("False", Some("Warning")) => (1, Severity::Warning),
+        ("False", _) => (2, Severity::Info),
+        // What nobody knows has no severity.
+        _ => (3, Severity::Info),
+    };
+    let bad = parts.iter().filter_map(|type_| find_old(all, type_)).filter(|condition| condition.status != "True");
+    let Some(one) = bad.min_by_key(|condition| grave(condition).0) else {
+        return (Verdict::yes("Ready"), Severity::Info);
+    };
+    let verdict = Verdict {
+        truth: Truth::read(&one.status),
+        reason: one.reason.clone().unwrap_or_default(),
+        message: one.message.clone().unwrap_or_default(),
+    };
+    (verdict, grave(one).1)
+}
+
+/// The condition of the older shape of this type.
+pub fn find_old<'c>(conditions: &'c [OldCondition], type_: &str) -> Option<&'c OldCondition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
 /// One verdict on what several conditions of an object say, each with whether it is good that it holds. What is not there is
 /// unknown. `reasons` are for True, False and Unknown.
 pub fn summary(parts: &[(&str, Option<Verdict>, bool)], reasons: [&str; 3]) -> Verdict {

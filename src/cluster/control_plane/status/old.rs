@@ -1,10 +1,9 @@
 //! The same for clients of v1beta1.
 
 use super::{Report, number};
-use crate::api::cluster::OldCondition;
 use crate::api::control_plane::v1beta2::{DeprecatedStatus, KubeadmControlPlaneStatus};
 use crate::cluster::control_plane::plan::Action;
-use crate::runtime::conditions::{self, Severity, Truth, Verdict, set_old};
+use crate::runtime::conditions::{self, Severity, Truth, Verdict, find_old, set_old, summary_old};
 
 /// Conditions that `Ready` sums up.
 const PARTS: [&str; 6] =
@@ -49,7 +48,7 @@ pub(super) fn show(status: &mut KubeadmControlPlaneStatus, report: &Report<'_>, 
             format!("Rolling {outdated} replicas with outdated spec ({} replicas up to date)", old.updated_replicas);
         let verdict = Verdict::no("RollingUpdateInProgress", message);
         set_old(&mut old.conditions, "MachinesSpecUpToDate", &verdict, Severity::Warning, report.now);
-    } else if find(&old.conditions, "MachinesSpecUpToDate").is_some() {
+    } else if find_old(&old.conditions, "MachinesSpecUpToDate").is_some() {
         let verdict = Verdict::yes("MachinesSpecUpToDate");
         set_old(&mut old.conditions, "MachinesSpecUpToDate", &verdict, Severity::Info, report.now);
     }
@@ -68,9 +67,8 @@ pub(super) fn show(status: &mut KubeadmControlPlaneStatus, report: &Report<'_>, 
         };
         set_old(&mut old.conditions, type_, &verdict, Severity::Error, report.now);
     }
-    let ready = summary(&old.conditions);
-    let severity = ready.1;
-    set_old(&mut old.conditions, "Ready", &ready.0, severity, report.now);
+    let (ready, severity) = summary_old(&old.conditions, &PARTS);
+    set_old(&mut old.conditions, "Ready", &ready, severity, report.now);
 }
 
 fn resized(report: &Report<'_>) -> Verdict {
@@ -86,28 +84,5 @@ fn resized(report: &Report<'_>) -> Verdict {
         std::cmp::Ordering::Less => Verdict::no("ScalingUp", change("up")),
         std::cmp::Ordering::Greater => Verdict::no("ScalingDown", change("down")),
         std::cmp::Ordering::Equal => Verdict::yes("Resized"),
-    }
-}
-
-fn find<'c>(conditions: &'c [OldCondition], type_: &str) -> Option<&'c OldCondition> {
-    conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-/// The gravest of the parts that do not hold.
-fn summary(all: &[OldCondition]) -> (Verdict, Severity) {
-    let grave = |condition: &OldCondition| match condition.severity.as_deref() {
-        Some("Error") => 0,
-        Some("Warning") => 1,
-        _ => 2,
-    };
-    let false_ones = PARTS.iter().filter_map(|type_| find(all, type_)).filter(|condition| condition.status != "True");
-    match false_ones.min_by_key(|condition| grave(condition)) {
-        None => (Verdict::yes("Ready"), Severity::Info),
-        Some(one) => {
-            let severity = [Severity::Error, Severity::Warning, Severity::Info];
-            let severity = severity.get(grave(one)).copied().unwrap_or(Severity::Info);
-            let reason = one.reason.clone().unwrap_or_default();
-            (Verdict::no(&reason, one.message.clone().unwrap_or_default()), severity)
-        }
     }
 }

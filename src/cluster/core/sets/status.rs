@@ -94,6 +94,8 @@ pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineSetStatus {
     for (type_, verdict) in [("MachinesCreated", created), ("MachinesReady", ready), ("Resized", resized)] {
         conditions::set_old(&mut old.conditions, type_, &verdict, Severity::Warning, now);
     }
+    let (ready, severity) = conditions::summary_old(&old.conditions, &["MachinesCreated", "Resized", "MachinesReady"]);
+    conditions::set_old(&mut old.conditions, "Ready", &ready, severity, now);
     status
 }
 
@@ -142,6 +144,27 @@ mod tests {
             assert_eq!((status.replicas, status.ready_replicas), (Some(1), Some(0)));
             assert_eq!(is("MachinesReady"), "Unknown");
         }
+        let summed = |replicas: i32, ready: bool| {
+            let mut set = MachineSet::new("s", Default::default());
+            set.spec.replicas = Some(replicas);
+            let mut machine = Machine::new("m", Default::default());
+            machine.spec.version = Some("v1.35.0".into());
+            if ready {
+                let own = machine.status.get_or_insert_default();
+                conditions::set(&mut own.conditions, "Ready", &Verdict::yes("Ready"), None, Timestamp::UNIX_EPOCH);
+            }
+            let machines = [Arc::new(machine)];
+            let view = View { set: &set, cluster: None, machines: &machines, selector: "a=b".into(), objection: None };
+            let status = status(&view, Timestamp::UNIX_EPOCH);
+            assert_eq!(status.versions, count_versions(["v1.35.0"]));
+            let old = status.deprecated.unwrap().v1beta1.unwrap().conditions;
+            let ready = old.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
+            (ready.status, ready.reason.unwrap_or_default(), ready.severity.unwrap_or_default())
+        };
+        let texts = |status: &str, reason: &str, severity: &str| (status.into(), reason.into(), severity.into());
+        assert_eq!(summed(1, true), texts("True", "", ""));
+        assert_eq!(summed(2, true), texts("False", "ScalingUp", "Warning"));
+        assert_eq!(summed(1, false), texts("Unknown", "ReadyUnknown", ""));
         set.spec.replicas = Some(3);
         let objection = Some("the control plane is being made".to_owned());
         let view = View { set: &set, cluster: None, machines: &[], selector: String::new(), objection };
