@@ -242,6 +242,13 @@ pub(super) struct Both {
     pub(super) old: Vec<crate::api::cluster::OldCondition>,
 }
 
+/// Sets a condition that has only the newer shape.
+pub(super) fn set_new(all: &mut Both, type_: &'static str, verdict: &Verdict, generation: Option<i64>) {
+    conditions::set(&mut all.new, type_, verdict, generation, Timestamp::now());
+    // It was written in both before.
+    conditions::clear_old(&mut all.old, type_);
+}
+
 /// Sets a condition in both of its shapes.
 pub(super) fn set(all: &mut Both, type_: &'static str, verdict: &Verdict, generation: Option<i64>) {
     let now = Timestamp::now();
@@ -253,4 +260,20 @@ pub(super) fn set(all: &mut Both, type_: &'static str, verdict: &Verdict, genera
 pub(super) fn clear(all: &mut Both, type_: &str) {
     conditions::clear(&mut all.new, type_);
     conditions::clear_old(&mut all.old, type_);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_in_the_older_shape_too_goes_from_there() {
+        let mut all = Both { new: Vec::new(), old: Vec::new() };
+        let set_yes = |all: &mut Both, type_| set(all, type_, &Verdict::yes("Set"), None);
+        set_yes(&mut all, "Other");
+        set_yes(&mut all, "NodeKubeadmLabelsAndTaintsSet");
+        set_new(&mut all, "NodeKubeadmLabelsAndTaintsSet", &Verdict::yes("Set"), None);
+        let old: Vec<&str> = all.old.iter().map(|condition| condition.type_.as_str()).collect();
+        assert_eq!((all.new.len(), old.as_slice()), (2, &["Other"][..]));
+    }
 }

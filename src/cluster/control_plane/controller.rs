@@ -14,7 +14,7 @@ use super::act::{self, Hands};
 use super::budget::Budget;
 use super::etcd::{Door, Members};
 use super::fault::Fault;
-use super::health::{self, Contact, Verdicts};
+use super::health::{self, Contact, NODE_MARKED, Verdicts};
 use super::plan::{self, Decision};
 use super::scope::{Owned, Scope};
 use super::secrets::Provided;
@@ -317,9 +317,11 @@ impl Keeper {
             let parts = parts.and_then(|parts| parts.get(index));
             let held = act::change_conditions(&self.objects, &self.throttle, &owned.machine, |all| {
                 for (type_, verdict) in parts.into_iter().flatten() {
-                    act::set(all, type_, verdict, generation);
+                    // Clients of the older version do not know this one.
+                    let set = if *type_ == NODE_MARKED { act::set_new } else { act::set };
+                    set(all, type_, verdict, generation);
                 }
-                conditions::set(&mut all.new, "UpToDate", &current, generation, Timestamp::now());
+                act::set_new(all, "UpToDate", &current, generation);
                 if well && conditions::is_false(&all.new, OWNER_REMEDIATED) {
                     act::clear(all, OWNER_REMEDIATED);
                 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use played::{CLUSTER, Site};
 
 use super::controller::Times;
+use super::health::NODE_MARKED;
 use super::status::OWNER_REMEDIATED;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
@@ -49,6 +50,13 @@ async fn machines_come_one_by_one() {
     assert_eq!(plane.status.clone().unwrap().version.as_deref(), Some("v1.34.0"));
     assert!(plane.finalizers().contains(&FINALIZER.to_owned()));
     let machines = site.machines().await;
+    for machine in &machines {
+        let status = machine.status.clone().unwrap_or_default();
+        let old = status.deprecated.and_then(|old| old.v1beta1).unwrap_or_default().conditions;
+        assert!(conditions::find_old(&old, "APIServerPodHealthy").is_some());
+        assert!(conditions::find_old(&old, NODE_MARKED).is_none());
+        assert!(conditions::is_true(&status.conditions, NODE_MARKED));
+    }
     // Only one has begun the cluster, and none came before the one before it was well.
     let begun: Vec<String> = site
         .configs()
