@@ -128,7 +128,6 @@ fn template(deployment: &MachineDeployment, hash: &str) -> MachineTemplateSpec {
     if !hash.is_empty() {
         labels.insert(LABEL_TEMPLATE_HASH.to_owned(), hash.to_owned());
     }
-    labels.insert(LABEL_DEPLOYMENT.to_owned(), deployment.name_any());
     labels.insert(LABEL_CLUSTER.to_owned(), deployment.spec.cluster_name.clone());
     template
 }
@@ -318,9 +317,17 @@ impl Keeper {
         if let Some(spec) = difference(&value(&set.spec)?, &value(&spec)?) {
             patch.insert("spec".into(), spec);
         }
+        let mut metadata = Map::new();
         if revision(set.annotations()) != wanted {
-            let annotations = json!({ "annotations": { ANNOTATION_REVISION: wanted.to_string() } });
-            patch.insert("metadata".into(), annotations);
+            metadata.insert("annotations".into(), json!({ ANNOTATION_REVISION: wanted.to_string() }));
+        }
+        // Its machines have it from the set. One that was adopted has it not yet.
+        let name = deployment.name_any();
+        if set.labels().get(LABEL_DEPLOYMENT) != Some(&name) {
+            metadata.insert("labels".into(), json!({ LABEL_DEPLOYMENT: name }));
+        }
+        if !metadata.is_empty() {
+            patch.insert("metadata".into(), metadata.into());
         }
         if patch.is_empty() {
             return Ok(set.clone());

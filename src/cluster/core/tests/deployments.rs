@@ -1,6 +1,6 @@
 //! Deployments of machines: their sets, and how machines are replaced.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -9,6 +9,7 @@ use super::site::{Site, is_of, reference, says, workers};
 use crate::api::cluster::DeploymentPhase;
 use crate::api::cluster::keys::{ANNOTATION_REVISION, LABEL_DEPLOYMENT, LABEL_TEMPLATE_HASH, TAINT_OUTDATED};
 use crate::api::cluster::v1beta2::{Machine, MachineDeployment, MachineSet};
+use crate::cluster::contract::count_versions;
 
 async fn site(replicas: i32) -> Site {
     let site = Site::new().await;
@@ -139,6 +140,36 @@ async fn a_pause_replaces_nothing() {
     site.patch::<MachineDeployment>("d", json!({"spec": {"paused": false}})).await;
     rolled_out(&site, "then all are replaced").await;
     assert!(before.is_disjoint(&names(&site).await));
+}
+
+#[tokio::test]
+async fn machines_have_the_name_of_their_deployment_from_their_set() {
+    let site = Site::new().await;
+    site.made_cluster().await;
+    site.templates("one").await;
+    let mut deployment = workers("MachineDeployment", "d", 1, "one");
+    deployment["spec"]["selector"] = json!({"matchLabels": {"tier": "web"}});
+    site.apply(deployment).await;
+    rolled_out(&site, "it is made").await;
+    let status = site.api::<MachineDeployment>().get("d").await.unwrap().status.unwrap();
+    assert_eq!(status.versions, count_versions(["v1.35.0"]));
+    let set = sets(&site).await.remove(0);
+    let names = |labels: &BTreeMap<String, String>| labels.get(LABEL_DEPLOYMENT).cloned();
+    let of_template = |set: &MachineSet| names(&set.spec.template.metadata.clone().unwrap_or_default().labels);
+    assert_eq!((names(set.labels()).as_deref(), of_template(&set)), (Some("d"), None));
+    assert_eq!(names(site.machines().await[0].labels()).as_deref(), Some("d"));
+    // As it was before, and as of one that was adopted.
+    let before = json!({"metadata": {"labels": {LABEL_DEPLOYMENT: null}},
+        "spec": {"template": {"metadata": {"labels": {LABEL_DEPLOYMENT: "d"}}}}});
+    site.patch::<MachineSet>(&set.name_any(), before).await;
+    site.until::<MachineSet>("its template has it no longer", &set.name_any(), |set| {
+        names(set.labels()).as_deref() == Some("d") && of_template(set).is_none()
+    })
+    .await;
+    site.until::<Machine>("the machine has it", &site.machines().await[0].name_any(), |machine| {
+        names(machine.labels()).as_deref() == Some("d")
+    })
+    .await;
 }
 
 #[tokio::test]
