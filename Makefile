@@ -19,6 +19,8 @@ PREFIX  ?= /usr
 FUZZ_SECONDS ?= 600
 # `--git MODULE=FOLDER` for each module that the Go module proxy does not have: tests/api/definitions.py.
 UPSTREAM ?=
+# `--program NAME=FILE` for each of Metal3's released managers that is at hand: tests/api/managers.py.
+MANAGERS ?=
 SHARE   = $(DESTDIR)$(PREFIX)/share
 DOC     = $(SHARE)/doc/slipway
 
@@ -123,6 +125,7 @@ clients: lab ## two kubectl, helm, the Python client, raw requests and webhooks,
 conformance: lab rust ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
 	@tests/lab/packages lab
 	python3 tests/api/definitions.py $(UPSTREAM) check
+	python3 tests/api/managers.py $(UPSTREAM) $(MANAGERS) check
 	python3 tests/api/moving.py $(UPSTREAM)
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
