@@ -145,7 +145,7 @@ async fn what_is_of_another_group_than_its_role_has_is_left_alone() {
         site.apply(thief).await;
         site.until::<Cluster>("it hears why", name, |cluster| {
             let all = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-            let found = crate::cluster::contract::conditions::find(all, "InfrastructureReady");
+            let found = crate::runtime::conditions::find(all, "InfrastructureReady");
             found.is_some_and(|condition| {
                 condition.message.contains("only kinds of infrastructure.cluster.x-k8s.io are")
             })
