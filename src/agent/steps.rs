@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine;
 use bytes::Bytes;
-use tokio_util::sync::CancellationToken;
 
 use super::client::ApplianceClient;
 use super::disk::write::{ChunkSource, SourceError};
@@ -96,7 +95,14 @@ impl Node {
         self.disks(&job.progress).await;
         let disks = erase::candidates(&self.root.join("sys/block"))?;
         let (progress, cancel) = (job.progress.clone(), job.cancel.clone());
-        let erased = blocking(move || erase_all(&disks, &progress, &cancel)).await??;
+        let goes_on = move |disk: &Path| {
+            let goes_on = !cancel.is_cancelled();
+            if goes_on {
+                progress.report(&format!("erasing {}", disk.display()), None, None);
+            }
+            goes_on
+        };
+        let erased = blocking(move || erase::erase_all(&disks, goes_on)).await??;
         Ok(Done::new(match erased.as_str() {
             "" => "no disk to erase".to_owned(),
             erased => format!("metadata erased: {erased}"),
@@ -222,23 +228,6 @@ impl From<DiskError> for StepError {
     fn from(error: DiskError) -> Self {
         Self(error.to_string())
     }
-}
-
-/// Erases every disk, also after one has failed; gives their names. Looks at `cancel` before each.
-fn erase_all(disks: &[PathBuf], progress: &Progress, cancel: &CancellationToken) -> Result<String, DiskError> {
-    let (mut erased, mut failed) = (Vec::new(), Vec::new());
-    for disk in disks {
-        if cancel.is_cancelled() {
-            failed.push(format!("{}: cancelled before it was erased", disk.display()));
-            continue;
-        }
-        progress.report(&format!("erasing {}", disk.display()), None, None);
-        match erase::erase_disk(disk) {
-            Ok(()) => erased.push(disk.display().to_string()),
-            Err(error) => failed.push(error.to_string()),
-        }
-    }
-    if failed.is_empty() { Ok(erased.join(", ")) } else { Err(DiskError::Erase(failed)) }
 }
 
 /// Runs what blocks on a thread for it.

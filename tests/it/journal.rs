@@ -112,15 +112,15 @@ fn lines_are_in_the_journal_with_priority_and_fields_when_standard_error_is_conn
     let warned = by("journal").find(|line| about(line, "no [[network]] is configured")).expect(&text);
     assert_eq!(warned["PRIORITY"], "4");
     assert_eq!(warned["SYSLOG_IDENTIFIER"], "slipway");
-    assert_eq!(warned["SLIPWAY_TARGET"], "slipway::appliance");
-    assert!(warned["CODE_FILE"].as_str().is_some_and(|file| file.ends_with("appliance.rs")), "{warned}");
+    assert_eq!(warned["SLIPWAY_TARGET"], "slipway::appliance::shared");
+    assert!(warned["CODE_FILE"].as_str().is_some_and(|file| file.ends_with("appliance/shared.rs")), "{warned}");
     let ready = by("journal").find(|line| about(line, "ready api=127.0.0.1:")).expect(&text);
     assert_eq!((&ready["PRIORITY"], &ready["SLIPWAY_NETWORKS"]), (&"6".into(), &"0".into()), "{ready}");
     assert!(ready["MESSAGE"].as_str().is_some_and(|message| !message.contains('\u{1b}')), "{ready}");
 
     // An inherited JOURNAL_STREAM of something else: lines of text on standard error, which is a stream here.
     let text_lines: Vec<_> = by("stdout").collect();
-    assert!(text_lines.iter().any(|line| about(line, " WARN slipway::appliance: no [[network]]")), "{text}");
+    assert!(text_lines.iter().any(|line| about(line, " WARN slipway::appliance::shared: no [[network]]")), "{text}");
     assert!(text_lines.iter().all(|line| line["SLIPWAY_TARGET"].is_null()), "{text}");
     assert_eq!(by("journal").filter(|line| about(line, "no [[network]]")).count(), 1, "{text}");
 }

@@ -53,18 +53,22 @@ pub fn candidates(sys_block: &Path) -> Result<Vec<PathBuf>, DiskError> {
     Ok(disks)
 }
 
-/// Erases the metadata of every disk, trying all of them before failing. Blocks.
+/// Erases the metadata of every disk, also after one has failed; gives their names. Blocks.
 ///
-/// `progress` gets each disk before it is erased.
-pub fn erase_metadata(disks: &[PathBuf], mut progress: impl FnMut(&Path)) -> Result<(), DiskError> {
-    let mut failed = Vec::new();
+/// `goes_on` gets each disk before it is erased, and says whether it may be.
+pub fn erase_all(disks: &[PathBuf], mut goes_on: impl FnMut(&Path) -> bool) -> Result<String, DiskError> {
+    let (mut erased, mut failed) = (Vec::new(), Vec::new());
     for disk in disks {
-        progress(disk);
-        if let Err(error) = erase_disk(disk) {
-            failed.push(error.to_string());
+        if !goes_on(disk) {
+            failed.push(format!("{}: cancelled before it was erased", disk.display()));
+            continue;
+        }
+        match erase_disk(disk) {
+            Ok(()) => erased.push(disk.display().to_string()),
+            Err(error) => failed.push(error.to_string()),
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(DiskError::Erase(failed)) }
+    if failed.is_empty() { Ok(erased.join(", ")) } else { Err(DiskError::Erase(failed)) }
 }
 
 /// Erases the metadata of one disk and reads it back.

@@ -123,7 +123,27 @@ impl Site {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(240), wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+        if tokio::time::timeout(Duration::from_secs(240), wait).await.is_err() {
+            panic!("not in time: {what}; there is:\n{}", self.all().await);
+        }
+    }
+
+    /// Every object there is, of whichever kind.
+    async fn all(&self) -> String {
+        let of =
+            |value: Value| value["items"].as_array().into_iter().flatten().map(Value::to_string).collect::<Vec<_>>();
+        let list = async |path: &str| {
+            let request = http::Request::get(path).body(Vec::new()).unwrap();
+            of(self.client.request::<Value>(request).await.unwrap())
+        };
+        let mut all = list("/apis/ipam.metal3.io/v1alpha1/ippools").await;
+        for path in ["ipam.metal3.io/v1alpha1/ipclaims", "ipam.metal3.io/v1alpha1/ipaddresses"] {
+            all.extend(list(&format!("/apis/{path}")).await);
+        }
+        for path in ["ipaddressclaims", "ipaddresses"] {
+            all.extend(list(&format!("/apis/ipam.cluster.x-k8s.io/v1beta2/{path}")).await);
+        }
+        all.join("\n")
     }
 
     /// Every address object's address, of both groups.

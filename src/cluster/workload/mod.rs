@@ -88,13 +88,6 @@ pub enum WorkloadError {
     },
 }
 
-impl WorkloadError {
-    /// Whether it is only that the cluster is not there yet.
-    pub fn is_early(&self) -> bool {
-        matches!(self, Self::NoSecret { .. })
-    }
-}
-
 /// Most characters of a peer's text that are shown.
 const TEXT_MAX: usize = 400;
 

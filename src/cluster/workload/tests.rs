@@ -126,7 +126,7 @@ const NODES: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{},"items
 #[tokio::test]
 async fn nodes_of_a_cluster_are_found_by_its_secret() {
     let (site, server) = (Site::new("127.0.0.1").await, Server::new(Some(NODES)).await);
-    assert!(site.get("c").await.err().is_some_and(|error| error.is_early()));
+    assert!(site.get("c").await.err().is_some_and(|error| matches!(error, WorkloadError::NoSecret { .. })));
     site.secret("c", &server.kubeconfig()).await;
     let workload = site.get("c").await.unwrap();
     let nodes = workload.nodes().await.unwrap();

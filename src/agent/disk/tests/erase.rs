@@ -1,6 +1,6 @@
 //! Metadata erase.
 
-use super::super::erase::{candidates, erase_disk, erase_metadata};
+use super::super::erase::{candidates, erase_all, erase_disk};
 use super::*;
 
 #[test]
@@ -87,9 +87,17 @@ fn disks_are_chosen_and_errors_name_them() {
     let good = TestDisk::file(16);
     let disks = ["/dev/not-there".into(), good.path.clone(), folder.path().to_owned()];
     let mut seen = 0;
-    let error = erase_metadata(&disks, |_| seen += 1).expect_err("two fail").to_string();
+    let mut count = |_: &Path| {
+        seen += 1;
+        true
+    };
+    let error = erase_all(&disks, &mut count).expect_err("two fail").to_string();
     assert!(error.starts_with("not erased: /dev/not-there: open: No such file"), "{error}");
     assert!(error.contains(text(folder.path())), "{error}");
     assert_eq!(seen, 3);
     assert!(good.content()[..4 * MIB].iter().all(|b| *b == 0), "the others are erased all the same");
+    let only = std::slice::from_ref(&good.path);
+    assert_eq!(erase_all(only, |_| true).expect("erased"), text(&good.path));
+    let error = erase_all(only, |_| false).expect_err("cancelled").to_string();
+    assert!(error.contains("cancelled before it was erased"), "{error}");
 }
