@@ -98,6 +98,17 @@ impl<'a, K: Kinds> Writer<'a, K> {
         Ok(Done::Yes)
     }
 
+    /// Gives an address back of which its claim was never told: it has another one. A process that was killed may have stored it after
+    /// the next one had listed what there is. The claim only has another one when the API says so.
+    pub async fn give_back_surplus(&self, address: &Address) -> Result<Done, kube::Error> {
+        let Some(claim) = self.claims.get_opt(&address.claim).await? else { return Ok(Done::Changed) };
+        match K::told(&claim) {
+            Told::Address(name) if name != address.id.1 => self.give_back(&address.id.1, Some(&address.claim)).await?,
+            _ => return Ok(Done::Changed),
+        }
+        Ok(Done::Yes)
+    }
+
     /// Of this claim, or of whichever had it. That it was given here is said by its finalizer: the reference to an owner that is
     /// gone is taken away by the garbage collector, sooner or later.
     async fn give_back(&self, name: &str, claim: Option<&str>) -> Result<(), kube::Error> {

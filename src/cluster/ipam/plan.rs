@@ -21,6 +21,8 @@ pub(super) enum Step {
     Release(Claim, Vec<Address>),
     /// Its claim seems to be gone, whoever made it go.
     Orphan(Address),
+    /// Its claim has heard of another address: two processes gave it one each.
+    Surplus(Address),
 }
 
 /// What is to be done, and whose the addresses are.
@@ -80,6 +82,9 @@ pub(super) fn plan(
             let name = address.id.1.clone();
             if claim.told != Told::Address(name.clone()) || !claim.held {
                 plan.steps.push(Step::Tell(claim, name));
+            } else {
+                let others = its.iter().filter(|other| other.held && other.id.1 != name);
+                plan.steps.extend(others.cloned().map(Step::Surplus));
             }
             continue;
         }
@@ -170,6 +175,7 @@ mod tests {
             Step::Refuse(claim, refusal) => format!("{} gets none: {refusal}", claim.id.1),
             Step::Release(claim, its) => format!("{} leaves {}", claim.id.1, its.len()),
             Step::Orphan(address) => format!("{} is nobody's", address.address),
+            Step::Surplus(address) => format!("{} is one too many", address.address),
         });
         words.collect()
     }
@@ -191,6 +197,20 @@ mod tests {
                 vec![Claim { held: false, ..told("a", named.clone()) }],
                 vec![address(1, "a")],
                 vec!["a has p-10-0-0-1"],
+            ),
+            // Two processes gave it one each; which of the two it has is what it was told.
+            (
+                None,
+                vec![told("a", named.clone())],
+                vec![address(1, "a"), address(3, "a")],
+                vec!["10.0.0.3 is one too many"],
+            ),
+            (None, vec![claim("a")], vec![address(1, "a"), address(3, "a")], vec!["a has p-10-0-0-1"]),
+            (
+                None,
+                vec![told("a", named.clone())],
+                vec![address(1, "a"), Address { held: false, ..address(3, "a") }],
+                vec![],
             ),
             // What it was told is gone.
             (None, vec![told("a", named.clone())], vec![], vec!["a gets 10.0.0.1"]),

@@ -148,7 +148,7 @@ impl Pools {
             Step::Give(claim, _) | Step::Tell(claim, _) | Step::Refuse(claim, _) | Step::Release(claim, _) => {
                 claim.id.0
             }
-            Step::Orphan(address) => address.id.0,
+            Step::Orphan(address) | Step::Surplus(address) => address.id.0,
         };
         match group {
             Group::Metal3 => write(&Writer::<Metal3>::new(&self.client, &place.0, &self.index), pool, step, last).await,
@@ -200,6 +200,7 @@ async fn write<K: Kinds>(
         Step::Refuse(claim, refusal) => writer.tell(&claim, &Told::refused(&refusal)).await?,
         Step::Release(claim, addresses) => writer.release(&claim, &addresses).await?,
         Step::Orphan(address) => writer.give_back_orphan(&address).await?,
+        Step::Surplus(address) => writer.give_back_surplus(&address).await?,
     };
     Ok(None)
 }
