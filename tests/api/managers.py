@@ -122,6 +122,16 @@ MANAGERS = [
 ]
 
 
+def released(found):
+    """The managers whose programs were found, with the manifests of their releases."""
+    managers = []
+    for name, program, module, path, _ in MANAGERS:
+        if program in found["programs"]:
+            managers.append(Manager(name, program, module, path))
+            managers[-1].read(found["folders"][module])
+    return managers
+
+
 def kubectl():
     return tools.clients(36) / "kubectl"
 
@@ -184,11 +194,7 @@ class Rack(Server):
 
     def start(self):
         given = self.folder / "given.toml"
-        services = "".join(f'"{service}" = "127.0.0.1:{manager.webhook}"\n' for manager in self.managers for service in manager.services())
-        off = "".join(f'"{group}" = "off"\n' for manager in self.managers for name, _, _, _, group in MANAGERS if name == manager.name)
-        # Where clusters are: this machine.
-        given.write_text(f'[cluster]\nallow = ["127.0.0.1"]\n[cluster.controllers]\n{off}[log]\nlevel = "info"\n'
-                         f"[host]\npower_poll = \"5s\"\n[api.webhooks.services]\n{services}")
+        given.write_text(f'{self.tables()}[log]\nlevel = "info"\n')
         self.serve_images()
         self.spawn("machines", [binary(), "simulate", "--config", given, "--machines", MACHINES, "--namespace", NAMESPACE, "--bmc", "redfish",
                                "--boot", "ipxe", "--download", "head", "--until", "available", "--stay", "--keep", "--deadline", "2h"],
@@ -273,6 +279,24 @@ class Rack(Server):
             client.json("PATCH", f"{path}?fieldManager=conformance&force=true", item, {"Content-Type": "application/apply-patch+yaml"})
 
     # ── its managers ──
+
+    def tables(self):
+        """What the configuration says for its managers and for clusters, which are on this machine."""
+        services = "".join(f'"{service}" = "127.0.0.1:{manager.webhook}"\n' for manager in self.managers for service in manager.services())
+        off = "".join(f'"{group}" = "off"\n' for manager in self.managers for name, _, _, _, group in MANAGERS if name == manager.name)
+        return (f'[cluster]\nallow = ["127.0.0.1"]\n[cluster.controllers]\n{off}[api.webhooks.services]\n{services}'
+                '[host]\npower_poll = "5s"\n')
+
+    def have_act(self, found):
+        """Installs its managers, starts them, and puts their webhooks into force once all of them answer."""
+        for manager in self.managers:
+            self.install(manager)
+        for manager in self.managers:
+            self.run(manager, found)
+        for manager in self.managers:
+            self.wait(manager)
+        for manager in self.managers:
+            self.hook(manager)
 
     def install(self, manager):
         """Applies what a release has beside its Deployment, and gives its webhooks an authority as cert-manager does."""
@@ -615,23 +639,11 @@ def live(who, options, found):
     """A cluster's whole life under managers or built-in controllers: facts and seconds by stage, and what processes took."""
     folder = Path(options.folder, who)
     shutil.rmtree(folder, ignore_errors=True)
-    managers = []
-    if who == "upstream":
-        for name, program, module, path, _ in MANAGERS:
-            if program in found["programs"]:
-                managers.append(Manager(name, program, module, path))
-                managers[-1].read(found["folders"][module])
+    managers = released(found) if who == "upstream" else []
     say(f"{who}: " + (", ".join(manager.program for manager in managers) or "Slipway's own controllers"))
     version_of = lambda host: re.search(r"node-(v[\d.]+)\.raw", host["status"]["provisioning"]["image"]["url"])[1]
     with Rack(folder, managers) as rack, Cluster(folder / "cluster", rack, version_of) as cluster:
-        for manager in managers:
-            rack.install(manager)
-        for manager in managers:
-            rack.run(manager, found)
-        for manager in managers:
-            rack.wait(manager)
-        for manager in managers:
-            rack.hook(manager)
+        rack.have_act(found)
         if managers:
             say(f"who leads, by Leases: {[rack.elected(manager) for manager in managers]}")
         life, names = Life(rack, cluster), [manager.name for manager in managers]

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import managers
-from managers import BEFORE, MANAGERS, NAME, NAMESPACE, Life, Manager, Rack, enter
+from managers import BEFORE, NAME, NAMESPACE, Life, Rack, enter, released
 from played import Cluster
 from servers import LabError, binary, check_output, fail, free_port, load_config, programs, say, wait_for
 
@@ -24,12 +24,9 @@ class Desk(Rack):
 
     def start(self):
         self.config, port = self.folder / "slipway.toml", free_port()
-        services = "".join(f'"{service}" = "127.0.0.1:{manager.webhook}"\n' for manager in self.managers for service in manager.services())
-        off = "".join(f'"{group}" = "off"\n' for manager in self.managers for name, _, _, _, group in MANAGERS if name == manager.name)
         self.config.write_text(
-            f'data_dir = "{self.folder / "data"}"\n[api]\nlisten = "127.0.0.1:{port}"\n[api.webhooks.services]\n{services}[bmc]\nallow = ["127.0.0.0/8"]\n'
-            f'[boot]\nlisten = "127.0.0.1:{free_port()}"\ntftp = "127.0.0.1:{free_port()}"\n[cluster]\nallow = ["127.0.0.1"]\n'
-            f'[cluster.controllers]\n{off}[host]\npower_poll = "5s"\n[image]\nallow = ["127.0.0.0/8"]\n')
+            f'data_dir = "{self.folder / "data"}"\n[api]\nlisten = "127.0.0.1:{port}"\n[bmc]\nallow = ["127.0.0.0/8"]\n'
+            f'[boot]\nlisten = "127.0.0.1:{free_port()}"\ntftp = "127.0.0.1:{free_port()}"\n{self.tables()}[image]\nallow = ["127.0.0.0/8"]\n')
         self.spawn("slipway", [binary(), "serve", "--config", self.config])
 
         def answers():
@@ -103,22 +100,10 @@ def handed(life, source, target, clusterctl):
 
 def live(options, found):
     clusterctl = programs.program("clusterctl")
-    upstream = []
-    for name, program, module, path, _ in MANAGERS:
-        if program in found["programs"]:
-            upstream.append(Manager(name, program, module, path))
-            upstream[-1].read(found["folders"][module])
     version_of = lambda host: re.search(r"node-(v[\d.]+)\.raw", host["status"]["provisioning"]["image"]["url"])[1]
-    with Rack(options.folder / "first", []) as first, Desk(options.folder / "second", upstream) as second, \
+    with Rack(options.folder / "first", []) as first, Desk(options.folder / "second", released(found)) as second, \
             Cluster(options.folder / "cluster", first, version_of) as cluster:
-        for manager in upstream:
-            second.install(manager)
-        for manager in upstream:
-            second.run(manager, found)
-        for manager in upstream:
-            second.wait(manager)
-        for manager in upstream:
-            second.hook(manager)
+        second.have_act(found)
         life = Life(first, cluster)
         life.create()
         handed(life, first, second, clusterctl)
