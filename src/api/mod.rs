@@ -9,6 +9,8 @@ pub mod cluster;
 pub mod control_plane;
 pub mod infrastructure;
 pub mod ipam;
+pub mod kaas;
+pub mod lcm;
 pub mod machine_api;
 pub mod metal3;
 pub mod slipway;

@@ -1,4 +1,4 @@
-//! `cluster.k8s.io/v1alpha1`: the Machine of the Machine API, as Cluster API published it until 2019.
+//! `cluster.k8s.io/v1alpha1`: Cluster and Machine of the Machine API, as Cluster API published it until 2019.
 //!
 //! `providerSpec.value` is of an API group of its own, by which whoever provides machines knows those that are its
 //! (<https://github.com/kubernetes-sigs/cluster-api/tree/v0.1.10/pkg/apis/cluster/v1alpha1>).
@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::metal3::{ObjectReference, any_object};
+
+mod cluster;
+
+pub use cluster::{ApiEndpoint, CidrBlocks, Cluster, ClusterNetwork, ClusterSpec, ClusterStatus};
 
 /// The API group.
 pub const GROUP: &str = "cluster.k8s.io";

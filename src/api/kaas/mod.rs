@@ -1,0 +1,22 @@
+//! `kaas.mirantis.com/v1alpha1`: releases, hosts as users describe them, keys and upgrades, as Mirantis Container Cloud publishes it.
+//!
+//! The names and fields are theirs (<https://docs.mirantis.com/container-cloud/latest/api.html>).
+
+mod cluster_release;
+mod kaas_release;
+
+pub use cluster_release::{
+    AllowedDistribution, AllowedNodeLabel, ClusterRelease, ClusterReleaseSpec, DistributionImage, ReleaseChart, ReleaseHelm,
+    ReleaseNote, ReleaseNotes,
+};
+pub use kaas_release::{
+    AvailableUpgrade, KaaSRelease, KaaSReleaseSpec, ManagementCharts, RegionalCharts, SupportedClusterRelease,
+    SupportedProviders,
+};
+
+/// API group.
+pub const GROUP: &str = "kaas.mirantis.com";
+/// The KaaSRelease that is in force has it: `true`.
+pub const LABEL_ACTIVE: &str = "kaas.mirantis.com/active";
+/// Who provides the machines of a cluster: `baremetal`.
+pub const LABEL_PROVIDER: &str = "kaas.mirantis.com/provider";

@@ -1,0 +1,137 @@
+//! A cluster, for whoever looks after its nodes.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::state_item::{AgentConfig, StateItem};
+
+/// What the nodes of a cluster are to run, and in which order they come to it.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "lcm.mirantis.com",
+    version = "v1alpha1",
+    kind = "LCMCluster",
+    plural = "lcmclusters",
+    singular = "lcmcluster",
+    namespaced,
+    status = "LCMClusterStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    printcolumn = r#"{"name":"Release","type":"string","jsonPath":".spec.release","description":"Release that its nodes are to run"}"#,
+    printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.requestedNodes","description":"Nodes that are wanted"}"#,
+    printcolumn = r#"{"name":"Ready","type":"integer","jsonPath":".status.readyNodes","description":"Nodes that are ready"}"#,
+    printcolumn = r#"{"name":"Helm","type":"boolean","jsonPath":".status.helmControllerDeployed","description":"Whether the Helm controller runs in it"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct LCMClusterSpec {
+    /// Steps of each kind of machine: `control`, `worker`, `bastion`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub machine_types: BTreeMap<String, Vec<StateItem>>,
+    /// Versions of components that are not steps.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub components: BTreeMap<String, String>,
+    /// Where the cluster's API server is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_endpoint: Option<LcmEndpoint>,
+    /// Where nodes reach the appliance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub management_cluster_endpoint: Option<LcmEndpoint>,
+    /// Account as which the Helm controller reads its HelmBundle.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub helm_controller_service_account_name: String,
+    /// Secret with what a node needs to become one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub deployment_secret_name: String,
+    /// Secret with the kubeconfig of the cluster's administrator.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kubeconfig_secret_name: String,
+    /// Secret with what agents find out that other nodes need.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub agent_data_secret_name: String,
+    /// How long a token to join is good, as `24h`.
+    #[serde(default, rename = "tokenTTL", skip_serializing_if = "String::is_empty")]
+    pub token_ttl: String,
+    /// A token that is good for less is made anew before it is handed out, as `1h`.
+    #[serde(default, rename = "minTokenRemainingTTL", skip_serializing_if = "String::is_empty")]
+    pub min_token_remaining_ttl: String,
+    /// Whether control plane nodes run nothing else.
+    #[serde(default = "yes")]
+    pub dedicated_control_plane: bool,
+    /// Workers that prepare and are deployed at once; 50 where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 500))]
+    pub max_worker_prepare_count: Option<i32>,
+    /// Workers that are drained at once; 1 where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 500))]
+    pub max_worker_upgrade_count: Option<i32>,
+    /// Whether nodes reboot when the release says so.
+    #[serde(default)]
+    pub nodes_reboot_required: bool,
+    /// Release that the nodes are to run, by its name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release: String,
+    /// Whether nothing is changed on nodes but SSH keys.
+    #[serde(default)]
+    pub maintenance: bool,
+    /// How the cluster is made: `kubeadm`, or `byo` where its steps make whatever they make.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub lcm_type: String,
+    /// The agent of its nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_config: Option<AgentConfig>,
+    /// Keys that open every node by SSH, as lines of `authorized_keys`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_authorized_keys: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Host and port.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+pub struct LcmEndpoint {
+    /// Name or address.
+    #[serde(default)]
+    pub host: String,
+    /// TCP port.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+}
+
+/// How far the nodes of a cluster are.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LCMClusterStatus {
+    /// Nodes that are wanted.
+    #[serde(default)]
+    pub requested_nodes: i32,
+    /// Nodes that are ready.
+    #[serde(default)]
+    pub ready_nodes: i32,
+    /// Whether the Helm controller runs in it.
+    #[serde(default)]
+    pub helm_controller_deployed: bool,
+    /// Release that every node has.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release: String,
+    /// Whether it is in maintenance.
+    #[serde(default)]
+    pub maintenance: bool,
+    /// Whether what is under way does not get on.
+    #[serde(default)]
+    pub lcm_operation_stuck: bool,
+    /// `Prepared`, `ControlPlaneInitialized`, `NodesReady`, `HelmControllerDeployed`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// The generation that it was found out for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
