@@ -35,9 +35,11 @@ use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
 use crate::outbound::Allowed;
 use crate::pki::Pki;
+use crate::release;
 use crate::runtime::Views;
 use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
+use crate::store::Store;
 
 mod certificate;
 mod disks;
@@ -61,6 +63,7 @@ const LIVES: &[Entry] = &[
         let image = default_image(house.config).map(|image| image_of(&image));
         Some(Box::new(agent.with_default_image(image).hiding(house.config.private_paths())))
     }),
+    entry(release::catalogue::module, |house| Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
@@ -92,6 +95,8 @@ pub struct House<'a> {
     pub config: &'a Config,
     /// Keys and certificates.
     pub pki: &'a Pki,
+    /// This appliance's database. The embedded API server keeps its objects in it.
+    pub store: &'a Store,
     /// Settings that a reload changes.
     pub live: &'a LiveSettings,
     /// Hosts that are known.
@@ -278,10 +283,16 @@ fn is_of_clusters(group: &str) -> bool {
     group.ends_with("cluster.x-k8s.io") || [ipam::metal3::GROUP, api::machine_api::GROUP].contains(&group)
 }
 
+/// Clusters from releases are not offered where another API server keeps the objects.
+fn is_of_releases(group: &str) -> bool {
+    [api::kaas::GROUP, api::lcm::GROUP].contains(&group)
+}
+
 /// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;
 /// those of Cluster API and of Metal3's managers for it are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    kinds().into_iter().filter(|kind| !is_of_clusters(&kind.crd.spec.group)).collect()
+    let others = |group: &str| is_of_clusters(group) || is_of_releases(group);
+    kinds().into_iter().filter(|kind| !others(&kind.crd.spec.group)).collect()
 }
 
 /// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.

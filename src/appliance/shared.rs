@@ -111,6 +111,7 @@ impl Shared {
             tasks: &shared.tasks,
             config,
             pki,
+            store,
             live: &shared.live,
             directory: &shared.directory,
             logs: &shared.logs,
