@@ -8,10 +8,14 @@ mod admission;
 pub mod channel;
 pub mod charts;
 mod cluster_release;
+#[cfg(test)]
+mod example_tests;
 mod faults;
 mod helm;
 pub mod join;
 mod kaas_release;
+#[cfg(test)]
+mod step_tests;
 mod steps;
 #[cfg(test)]
 mod table_tests;
