@@ -25,6 +25,7 @@ mod local;
 mod man;
 mod progress;
 mod ramdisk;
+mod release;
 mod restore;
 mod secret;
 mod serve;
@@ -83,6 +84,9 @@ enum Command {
     /// Import, list and remove operating system images
     #[command(subcommand)]
     Image(image::Command),
+    /// Import, list, show and activate releases: what clusters are made of
+    #[command(subcommand)]
+    Release(release::Command),
     /// Make, list and revoke tokens for people and programs that use the API
     #[command(subcommand)]
     Token(token::Command),
@@ -142,6 +146,7 @@ pub fn run() -> ExitCode {
         Command::Debug(command) => debug::run(command),
         Command::Agent => crate::agent::run_as_init(),
         Command::Image(command) => image::run(command),
+        Command::Release(command) => release::run(command),
         Command::Token(command) => token::run(command),
         Command::Backup(options) => backup::run(*options),
         Command::Restore(options) => restore::run(&options),

@@ -65,6 +65,7 @@ mod networks;
 mod pages;
 mod process;
 mod published;
+mod release_cli;
 mod reload;
 mod rights;
 mod scraped;
