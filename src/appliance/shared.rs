@@ -111,6 +111,7 @@ impl Shared {
             tasks: &shared.tasks,
             config,
             pki,
+            store,
             live: &shared.live,
             directory: &shared.directory,
             logs: &shared.logs,
@@ -126,6 +127,7 @@ impl Shared {
             own: &shared.own,
             workloads: &Workloads::new(shared.live.cluster_allow.clone()),
             hosts: None,
+            releases: None,
         });
         Ok(Opened { shared, watches, lives })
     }

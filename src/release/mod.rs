@@ -1,0 +1,9 @@
+//! Clusters that are made of releases: what they are, room by room. `docs/design/release.md` is the contract between the rooms.
+//!
+//! A room imports rooms of its own floor or below, and never in circles; the tests in `walls` read this table too.
+//!
+//! | floor | room | what it is |
+//! |---|---|---|
+//! | work | [`provider`] | Cluster and Machine: makes LCMCluster, LCMMachines, accounts, user data, HelmBundle |
+
+pub mod provider;
