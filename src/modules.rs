@@ -36,6 +36,7 @@ use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service}
 use crate::outbound::Allowed;
 use crate::pki::Pki;
 use crate::release;
+use crate::release::provider::{NodePreparer, Reach, Releases};
 use crate::runtime::Views;
 use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
@@ -56,6 +57,7 @@ const LIVES: &[Entry] = &[
     entry(cluster::ipam::module, |house| Some(Box::new(cluster::ipam::Addresses::new(house.watches, house.config)?))),
     // After Cluster API's group: of two kinds of one name a client takes the one that it hears of first.
     entry(cluster::machine_api::module, |house| Some(Box::new(machine_api(house)))),
+    entry(release::provider::module, |house| Some(Box::new(provider(house)))),
     entry(kubespray::provisioning::module, |house| {
         let (config, folder) = (&house.config.kubespray, house.config.data_dir.kubespray());
         let workloads = house.workloads.clone();
@@ -127,6 +129,8 @@ pub struct House<'a> {
     pub workloads: &'a Workloads,
     /// Hosts that machines choose from, once somebody does.
     pub hosts: Option<Hosts>,
+    /// Releases of clusters, once somebody goes by them.
+    pub releases: Option<Releases>,
 }
 
 /// The settings that a reload of the configuration changes in the running process.
@@ -222,7 +226,27 @@ fn infrastructure(house: &mut House<'_>) -> cluster::infrastructure::Infrastruct
 
 fn machine_api(house: &mut House<'_>) -> cluster::machine_api::MachineApi {
     let hosts = acts_on(house, api::machine_api::GROUP).then(|| hosts(house));
-    cluster::machine_api::MachineApi::new(house.watches, hosts, default_image(house.config))
+    let machines = cluster::machine_api::MachineApi::new(house.watches, hosts, default_image(house.config));
+    match releases(house) {
+        Some(releases) => machines.prepared_by(Arc::new(NodePreparer::new(releases))),
+        None => machines,
+    }
+}
+
+fn provider(house: &mut House<'_>) -> release::provider::Provider {
+    let provider = release::provider::Provider::new(house.store.clone());
+    let reach = Reach::new(house.config, house.own.clone(), house.pki.ca_pem());
+    match releases(house) {
+        Some(releases) => provider.acting(house.watches, releases, reach),
+        None => provider,
+    }
+}
+
+/// Releases of clusters, where those are offered: on the appliance's own API server, for agents reach no other one.
+fn releases(house: &mut House<'_>) -> Option<Releases> {
+    let offered = house.config.engine.kubeconfig.is_none() && acts_on(house, api::machine_api::GROUP);
+    let House { releases, watches, .. } = house;
+    offered.then(|| releases.get_or_insert_with(|| Releases::new(watches)).clone())
 }
 
 /// What machines run of which nobody says it.

@@ -196,7 +196,7 @@ mod tests {
         let mut meant: HashMap<&str, &str> = HashMap::new();
         // Metal3 and Cluster API publish both; kubectl takes the first by name, and `ipaddresses.ipam.metal3.io` says which. So do
         // Cluster API and the Machine API before it.
-        let twice = ["ipaddress", "ipaddresses", "ma", "machine", "machines"];
+        let twice = ["cl", "cluster", "clusters", "ipaddress", "ipaddresses", "ma", "machine", "machines"];
         for resource in registry.stored() {
             let names = resource.short_names.iter().chain([&resource.plural, &resource.singular]);
             let names = names.filter(|name| !twice.contains(&name.as_str()));

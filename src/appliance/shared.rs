@@ -127,6 +127,7 @@ impl Shared {
             own: &shared.own,
             workloads: &Workloads::new(shared.live.cluster_allow.clone()),
             hosts: None,
+            releases: None,
         });
         Ok(Opened { shared, watches, lives })
     }

@@ -26,7 +26,8 @@ pub const IPXE_UEFI: &str = "snponly.efi";
 /// iPXE for UEFI with drivers of its own; what HTTP boot loads.
 pub const IPXE_UEFI_DRIVERS: &str = "ipxe.efi";
 
-const BINARY: &str = "application/octet-stream";
+/// Media type of what is no text.
+pub(super) const BINARY: &str = "application/octet-stream";
 const EFI: &str = "application/efi";
 
 /// Which folder has the boot files: `own` when a ramdisk was built there, else the one that a package installed, where it did.

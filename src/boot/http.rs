@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `GET /boot/ipxe?mac=&uuid=&arch=` | the script; `arch` is DHCP option 93's number or iPXE's `${platform}` |
 //! | `GET /boot/files/NAME` | a file of [`HTTP_FILES`], with Range and HEAD |
+//! | `GET /boot/files/slipway-SHA256` | this very program, for nodes ([`super::Program`]), with Range and HEAD |
 //! | `GET /boot/live/DIGEST.iso` | a live ISO that some host boots, with Range and HEAD ([`super::live`]) |
 //! | `GET /boot/iso/TICKET.iso` | the ISO of one machine's one boot ([`super::iso`]), with Range and HEAD |
 //! | `GET /boot/host/TICKET.cpio` | the archive with a machine's network data, for boot scripts |
@@ -39,7 +40,7 @@ pub use server_config::{BootNetworks, BootServerConfig, BootServerConfigError, L
 
 use super::cached::Cached;
 use super::download_scheduler::{DownloadClient, DownloadScheduler};
-use super::files::{HTTP_FILES, INITRD, KERNEL};
+use super::files::{BINARY, HTTP_FILES, INITRD, KERNEL};
 use super::first_use::FirstUses;
 use super::home::{Home, SiteNetwork, home};
 use super::if_range::if_range_holds;
@@ -55,6 +56,8 @@ use super::{
 
 /// Bytes of a file read at once. Less costs more calls, more no longer fits the processor's cache.
 const FILE_CHUNK: usize = 256 << 10;
+/// What the log calls this program.
+const PROGRAM: &str = "slipway";
 
 /// The two ends of the connection that a request came on.
 #[derive(Clone, Copy, Debug)]
@@ -374,7 +377,12 @@ async fn file(
     Path(name): Path<String>,
     mut request: Request,
 ) -> Result<Response, ErrorResponse> {
-    let Some((name, media_type)) = HTTP_FILES.iter().find(|(known, _)| *known == name) else {
+    let listed = HTTP_FILES.iter().find(|(known, _)| *known == name);
+    let (name, media_type, path) = if let Some((name, media_type)) = listed {
+        (*name, *media_type, state.files.path(name))
+    } else if let Some(path) = state.config.program.named(&name).await {
+        (PROGRAM, BINARY, path.to_owned())
+    } else {
         warn!(peer = %conn.peer, file = ?name.chars().take(64).collect::<String>(), "boot file refused: there is none of this name");
         return Err(ErrorResponse::new(StatusCode::NOT_FOUND, "no such boot file"));
     };
@@ -383,7 +391,7 @@ async fn file(
     }
     let rank = rank.map_or(Rank::Untold, |Extension(rank)| rank);
     // What is large waits for a permit; a machine that asks only whether it is there does not.
-    let bulky = [KERNEL, INITRD].contains(name) && request.method() == Method::GET;
+    let bulky = [KERNEL, INITRD, PROGRAM].contains(&name) && request.method() == Method::GET;
     let permit = match bulky {
         true => {
             Some(state.downloads.acquire(DownloadClient::Machine(conn.peer.ip()), rank).await.map_err(|error| {
@@ -393,7 +401,6 @@ async fn file(
         }
         false => None,
     };
-    let path = state.files.path(name);
     // The file is all there is of the folder that is served: what it is called there adds nothing to its path.
     *request.uri_mut() = Uri::default();
     let mut answer = match serve_file(&path, request).await {

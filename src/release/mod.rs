@@ -4,6 +4,8 @@
 //!
 //! | floor | room | what it is |
 //! |---|---|---|
+//! | work | [`provider`] | Cluster and Machine: makes LCMCluster, LCMMachines, accounts, user data, HelmBundle |
 //! | base | [`catalogue`] | KaaSRelease and ClusterRelease: what they may be, and what follows from them |
 
 pub mod catalogue;
+pub mod provider;

@@ -4,15 +4,17 @@
 
 mod cluster_release;
 mod kaas_release;
+mod public_key;
 
 pub use cluster_release::{
-    AllowedDistribution, AllowedNodeLabel, ClusterRelease, ClusterReleaseSpec, DistributionImage, ReleaseChart, ReleaseHelm,
-    ReleaseNote, ReleaseNotes,
+    AllowedDistribution, AllowedNodeLabel, ClusterRelease, ClusterReleaseSpec, DistributionImage, ReleaseChart,
+    ReleaseHelm, ReleaseNote, ReleaseNotes,
 };
 pub use kaas_release::{
     AvailableUpgrade, KaaSRelease, KaaSReleaseSpec, ManagementCharts, RegionalCharts, SupportedClusterRelease,
     SupportedProviders,
 };
+pub use public_key::{PublicKey, PublicKeySpec};
 
 /// API group.
 pub const GROUP: &str = "kaas.mirantis.com";

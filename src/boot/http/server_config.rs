@@ -9,6 +9,7 @@ use rustls_pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::boot::Program;
 use crate::hex::hex;
 use crate::live::Live;
 
@@ -24,6 +25,8 @@ pub struct BootServerConfig {
     own: Live<Option<IpAddr>>,
     network_data: Option<Arc<dyn NetworkData>>,
     pub(super) refused: Refused,
+    /// What nodes fetch as their agent.
+    pub(super) program: Program,
 }
 
 /// Is told which host's machine was refused its boot, and why.
@@ -97,14 +100,21 @@ impl BootServerConfig {
         let networks = BootNetworks::default();
         let (kernel_args, ca_pem) = (kernel_args.into(), ca_pem.into());
         let refused = Refused(Arc::new(|_, _| {}));
-        let (advertise, own, network_data) = (None, None.into(), None);
-        Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, networks, advertise, own, network_data, refused })
+        let (advertise, own, network_data, program) = (None, None.into(), None, Program::own());
+        Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, networks, advertise, own, network_data, refused, program })
     }
 
     /// The same site with what is known of its networks.
     #[must_use]
     pub fn with_networks(self, networks: BootNetworks) -> Self {
         Self { networks, ..self }
+    }
+
+    /// The same site with another program for nodes.
+    #[cfg(test)]
+    #[must_use]
+    pub(super) fn with_program(self, program: Program) -> Self {
+        Self { program, ..self }
     }
 
     /// Where hosts' network data comes from.

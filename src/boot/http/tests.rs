@@ -4,7 +4,7 @@ use super::*;
 use std::time::Duration;
 
 use crate::api::slipway::BootTarget;
-use crate::boot::{BootHost, IndexedIntent, KERNEL, serve};
+use crate::boot::{BootHost, IndexedIntent, KERNEL, Program, serve};
 use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -28,6 +28,7 @@ fn setup_on(networks: BootNetworks) -> Setup {
     let key = rcgen::KeyPair::generate().expect("key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("certificate");
     let site = BootServerConfig::new(8443, &ca.pem(), "console=ttyS0").expect("site").with_networks(networks);
+    let site = site.with_program(Program::at(&folder.path().join("program")));
     assert_eq!(site.ca_sha256().len(), 64);
     let hosts = HostIndex::default();
     let tokens = Arc::new(Tokens::open(folder.path()).expect("key"));
@@ -74,6 +75,21 @@ impl Setup {
     async fn get(&self, uri: &str) -> (StatusCode, String) {
         let (status, _, body) = self.send("GET", uri, None).await;
         (status, body)
+    }
+}
+
+#[tokio::test]
+async fn nodes_fetch_this_program_by_its_checksum() {
+    let setup = setup();
+    std::fs::write(setup.folder.path().join("program"), "abc").expect("written");
+    let path = Program::url_path("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    let (status, headers, body) = setup.send("GET", &path, None).await;
+    assert_eq!((status, body.as_str()), (StatusCode::OK, "abc"));
+    assert_eq!(headers["content-type"], "application/octet-stream");
+    let (status, _, body) = setup.send("GET", &path, Some("bytes=1-")).await;
+    assert_eq!((status, body.as_str()), (StatusCode::PARTIAL_CONTENT, "bc"));
+    for other in [Program::url_path(&"0".repeat(64)), "/boot/files/slipway-".into(), "/boot/files/program".into()] {
+        assert_eq!(setup.get(&other).await.0, StatusCode::NOT_FOUND, "{other}");
     }
 }
 

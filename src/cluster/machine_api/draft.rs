@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::names::{
     ANNOTATION_INSTANCE_STATE, FAILED, FINALIZER, LABEL_INSTANCE_TYPE, PENDING, PROVISIONING, RUNNING, TERMINATING,
@@ -161,7 +161,8 @@ impl Draft {
             self.read.metadata = written.metadata;
         }
         if self.notes != Notes::default() {
-            self.status().provider_status = Some(json!(self.notes));
+            let noted = beside(self.status().provider_status.take(), &self.notes);
+            self.status().provider_status = Some(noted);
         }
         let (old, new) = (self.read.status.clone().unwrap_or_default(), self.new.status.clone().unwrap_or_default());
         if old != new {
@@ -209,6 +210,21 @@ impl Taker for Draft {
     }
 }
 
+/// What is noted, beside what whoever makes Machines nodes has noted.
+fn beside(noted: Option<Value>, notes: &Notes) -> Value {
+    let mut all = match noted {
+        Some(Value::Object(all)) => all,
+        _ => Map::new(),
+    };
+    for field in ["userData", "provisioned"] {
+        all.remove(field);
+    }
+    if let Value::Object(own) = json!(notes) {
+        all.extend(own);
+    }
+    all.into()
+}
+
 /// Says something in a condition. The time is that of its last turn.
 fn set(conditions: &mut Vec<NodeCondition>, type_: &str, (is_true, reason, why): (bool, &str, String), now: Timestamp) {
     let truth = if is_true { Truth::True } else { Truth::False };
@@ -241,8 +257,6 @@ impl Notes {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     fn draft(status: Value) -> Draft {
@@ -281,6 +295,21 @@ mod tests {
             let [one] = conditions.as_slice() else { panic!("one condition") };
             assert_eq!(one.last_transition_time, Some(Time(at(turned))));
             assert_eq!(one.message, Some(now.to_string()));
+        }
+    }
+
+    #[test]
+    fn what_is_noted_stands_beside_what_others_note() {
+        let notes = Notes { user_data: Some("u".into()), provisioned: false };
+        for (noted, wanted) in [
+            (None, json!({"userData": "u"})),
+            (Some(json!("odd")), json!({"userData": "u"})),
+            (
+                Some(json!({"ready": true, "userData": "old", "provisioned": true})),
+                json!({"ready": true, "userData": "u"}),
+            ),
+        ] {
+            assert_eq!(beside(noted, &notes), wanted);
         }
     }
 

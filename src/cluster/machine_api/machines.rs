@@ -16,6 +16,7 @@ use tracing::info;
 
 use super::draft::{Draft, Progress};
 use super::names::{ANNOTATION_PAUSED, COMPONENT, INVALID_CONFIGURATION, UPDATE_ERROR};
+use super::preparer::{Leaving, Preparation, Prepared, Preparer};
 use super::shape::{self, Asked};
 use super::view::ClaimView;
 use crate::api::cluster::keys;
@@ -49,12 +50,20 @@ pub struct HostClaims {
     default_image: Option<Image>,
     /// How often a Secret that is not there yet is looked for.
     pause: Duration,
+    /// Makes Machines nodes, where somebody does.
+    preparer: Option<Arc<dyn Preparer>>,
 }
 
 impl HostClaims {
     /// Nothing is looked at yet.
     pub fn new(client: Client, hosts: Hosts, default_image: Option<Image>, pause: Duration) -> Self {
-        Self { client, hosts, default_image, pause }
+        Self { client, hosts, default_image, pause, preparer: None }
+    }
+
+    /// Asks this one what Machines of clusters are to run.
+    #[must_use]
+    pub fn prepared_by(self, preparer: Option<Arc<dyn Preparer>>) -> Self {
+        Self { preparer, ..self }
     }
 
     /// Looks at Machines until the shutdown.
@@ -63,14 +72,30 @@ impl HostClaims {
     }
 
     async fn look(&self, machine: Machine) -> Result<Action, TakeError> {
+        if !shape::is_ours(&machine.spec.provider_spec) {
+            return Ok(Action::await_change());
+        }
         let namespace = machine.namespace().unwrap_or_default();
-        let asked = match shape::read(&machine.spec.provider_spec, &namespace, self.default_image.as_ref()) {
+        let preparation = match &self.preparer {
+            Some(preparer) if machine.metadata.deletion_timestamp.is_none() => {
+                preparer.prepare(&self.client, &machine).await?
+            }
+            _ => Preparation::Own,
+        };
+        let image = match &preparation {
+            Preparation::Ready(prepared) => prepared.image.as_ref(),
+            Preparation::Own | Preparation::Wait(..) => None,
+        };
+        // What it is to run may not be known yet, and is told to nobody until it is.
+        let unknown = matches!(preparation, Preparation::Wait(..)).then(Image::default);
+        let image = image.or(self.default_image.as_ref()).or(unknown.as_ref());
+        let asked = match shape::read(&machine.spec.provider_spec, &namespace, image) {
             Ok(None) => return Ok(Action::await_change()),
-            Ok(Some(asked)) => Ok(asked),
+            Ok(Some(asked)) => Ok(told_by(asked, &preparation)),
             Err(fault) => Err(fault.to_string()),
         };
         let mut draft = Draft::new(machine, Timestamp::now());
-        let looked = match self.advance(&mut draft, asked).await {
+        let looked = match self.advance(&mut draft, asked, &preparation).await {
             // It is gone.
             Ok(None) => return Ok(Action::await_change()),
             Ok(Some(action)) => Ok(action),
@@ -82,7 +107,12 @@ impl HostClaims {
     }
 
     /// One step further. None when the Machine is gone.
-    async fn advance(&self, draft: &mut Draft, asked: Result<Asked, String>) -> Result<Option<Action>, TakeError> {
+    async fn advance(
+        &self,
+        draft: &mut Draft,
+        asked: Result<Asked, String>,
+        preparation: &Preparation,
+    ) -> Result<Option<Action>, TakeError> {
         let paused = pausing(&draft.new);
         draft.say_paused(paused);
         if paused.is_some() {
@@ -98,10 +128,18 @@ impl HostClaims {
                 return Ok(Some(Action::await_change()));
             }
         };
-        self.normal(draft, &asked).await.map(Some)
+        self.normal(draft, &asked, preparation).await.map(Some)
     }
 
-    async fn normal(&self, draft: &mut Draft, asked: &Asked) -> Result<Action, TakeError> {
+    async fn normal(&self, draft: &mut Draft, asked: &Asked, preparation: &Preparation) -> Result<Action, TakeError> {
+        // One that was told something goes on with that.
+        let is_told = draft.is_provisioned() || draft.notes.user_data.is_some();
+        if let Preparation::Wait(reason, why) = preparation
+            && !is_told
+        {
+            draft.say(Progress::Pending(reason, why.clone()));
+            return Ok(Action::requeue(self.pause));
+        }
         if let Some(name) = asked.user_data.as_ref().and_then(|reference| reference.name.as_deref())
             && !draft.is_provisioned()
             && !self.is_there(&draft.id().namespace, name).await?
@@ -133,12 +171,25 @@ impl HostClaims {
                 return Ok(Action::requeue(if is_passing { LOOK_SOON } else { LOOK_AGAIN }));
             }
         };
-        self.deploy(draft, asked, found).await
+        self.deploy(draft, asked, preparation, found).await
     }
 
     /// Tells the host what to run, and says what became of it.
-    async fn deploy(&self, draft: &mut Draft, asked: &Asked, found: BareMetalHost) -> Result<Action, TakeError> {
+    async fn deploy(
+        &self,
+        draft: &mut Draft,
+        asked: &Asked,
+        preparation: &Preparation,
+        found: BareMetalHost,
+    ) -> Result<Action, TakeError> {
         let is_told = found.spec.image.is_some() || found.spec.custom_deploy.is_some();
+        if let Preparation::Wait(reason, why) = preparation
+            && !is_told
+            && !draft.is_provisioned()
+        {
+            draft.say(Progress::Pending(reason, why.clone()));
+            return Ok(Action::requeue(self.pause));
+        }
         let patch = if draft.is_provisioned() || is_told {
             patches::maintain(&found, None)
         } else {
@@ -186,6 +237,13 @@ impl HostClaims {
         self.hosts.forget(&id);
         // Another appliance may have taken a host that the Machine has not noted.
         let name = draft.host().or_else(|| self.hosts.of(&id));
+        if let Some(preparer) = &self.preparer
+            && name.is_some()
+            && let Leaving::Wait(why) = preparer.leave(&self.client, &draft.new).await?
+        {
+            draft.say(Progress::Terminating(format!("Waiting: {why}")));
+            return Ok(Some(Action::requeue(self.pause)));
+        }
         let hosts = Api::<BareMetalHost>::namespaced(self.client.clone(), &id.namespace);
         let found = match &name {
             Some(name) => hosts.get_opt(name).await?,
@@ -238,6 +296,15 @@ impl HostClaims {
     async fn tell(&self, draft: &Draft, reason: &'static str, message: String, warning: bool) {
         events::tell(&self.client, COMPONENT, &draft.new, &Note { reason, message, warning }).await;
     }
+}
+
+/// What a Machine asks of its host, with what is ready for it.
+fn told_by(mut asked: Asked, preparation: &Preparation) -> Asked {
+    if let Preparation::Ready(Prepared { user_data, fields, .. }) = preparation {
+        asked.user_data = Some(user_data.clone());
+        asked.idle.retain(|field| !fields.contains(field));
+    }
+    asked
 }
 
 /// The annotation by which nothing is to be done about the Machine.

@@ -2,19 +2,23 @@
 //!
 //! A Machine says in `spec.providerSpec.value` which hosts it may have and what they are to run (`shape`). It gets a host of its
 //! namespace by the same rules as a Metal3Machine ([`hosts`](super::hosts)), has it run the image, and lets it go when it goes
-//! (`machines`). It needs no Cluster. Machines of other providers are left alone: their `providerSpec.value` is of another API
+//! (`machines`). It needs no Cluster; whoever makes Machines nodes of one has a say in what a host runs and when it goes
+//! ([`Preparer`]). Machines of other providers are left alone: their `providerSpec.value` is of another API
 //! group, and whoever knows that group acts on them.
 
 mod admission;
 mod draft;
 mod machines;
 mod names;
+mod preparer;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod view;
 
 use std::sync::Arc;
+
+pub use self::preparer::{Leaving, Preparation, Prepared, Preparer};
 
 use self::machines::{HostClaims, PAUSE};
 use self::view::ClaimView;
@@ -62,12 +66,20 @@ pub struct MachineApi {
     caches: Option<(Cache<ClaimView>, Hosts)>,
     /// What Machines run that need not say it.
     default_image: Option<Image>,
+    /// Makes them nodes, where somebody does.
+    preparer: Option<Arc<dyn Preparer>>,
 }
 
 impl MachineApi {
     /// Acts where there are hosts to choose from; the rules of the API are the same.
     pub fn new(watches: &mut Watches, hosts: Option<Hosts>, default_image: Option<Image>) -> Self {
-        Self { caches: hosts.map(|hosts| (watched(watches, &hosts), hosts)), default_image }
+        Self { caches: hosts.map(|hosts| (watched(watches, &hosts), hosts)), default_image, preparer: None }
+    }
+
+    /// Asks this one what Machines of clusters are to run.
+    #[must_use]
+    pub fn prepared_by(self, preparer: Arc<dyn Preparer>) -> Self {
+        Self { preparer: Some(preparer), ..self }
     }
 }
 
@@ -87,6 +99,7 @@ impl Life for MachineApi {
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let Some((machines, hosts)) = self.caches.clone() else { return Ok(Vec::new()) };
         let claims = HostClaims::new(acting.client.clone(), hosts, self.default_image.clone(), PAUSE);
+        let claims = claims.prepared_by(self.preparer.clone());
         Ok(vec![service("Machines of cluster.k8s.io", claims.run(machines, acting.stop.clone()))])
     }
 }

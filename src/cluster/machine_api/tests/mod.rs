@@ -77,7 +77,7 @@ impl Site {
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 10_000 };
         let shutdown = CancellationToken::new();
         let api = ApiServer::new(Store::open(options).unwrap(), &kinds(), shutdown.clone()).await.unwrap();
-        let rules = MachineApi { caches: None, default_image: default_image.clone() };
+        let rules = MachineApi { caches: None, default_image: default_image.clone(), preparer: None };
         rules.admission().into_iter().for_each(|(resource, admission)| api.add_admission(resource, admission));
         let client = api.client();
         tokio::spawn(async move { api.run().await });

@@ -1,0 +1,192 @@
+//! What a Machine's `status.providerStatus` says of its node, as it is published. Pure.
+//!
+//! What `cluster::machine_api` notes of the host stands in the same place, and stays.
+
+use serde_json::{Map, Value, json};
+
+use super::machine_spec::MachineWish;
+use crate::api::lcm::{LCMMachine, LCMMachineStatus, NodeState};
+use crate::api::metal3::{BareMetalHost, ProvisioningState};
+use crate::runtime::conditions;
+
+/// State of a machine whose host does not run what it is to run yet.
+const PROVISION: &str = "Provision";
+
+/// What was found out about a Machine's node.
+#[derive(Debug, Default)]
+pub struct Found<'a> {
+    /// What its agent is told, and what it tells.
+    pub lcm: Option<&'a LCMMachine>,
+    /// Its host.
+    pub host: Option<&'a BareMetalHost>,
+    /// What the Machine says; none while that makes no sense.
+    pub wish: Option<&'a MachineWish>,
+    /// Why nothing is made of it.
+    pub fault: Option<&'a str>,
+}
+
+/// The status, of what was noted before.
+pub fn report(before: Option<&Value>, found: &Found<'_>) -> Value {
+    let mut all = before.and_then(Value::as_object).cloned().unwrap_or_default();
+    let status = found.lcm.and_then(|lcm| lcm.status.as_ref());
+    let instance = instance(found.host);
+    let conditions = [kubelet(found, status), lcm(found, status), instance.1];
+    let ready = conditions.iter().all(|condition| condition["ready"] == true);
+    let is_provisioned = instance.0["ready"] == true;
+    let state = status.and_then(|status| status.state).filter(|_| is_provisioned);
+    let ours = json!({
+        "status": state.map_or(json!(PROVISION), |state| json!(state)),
+        "ready": ready,
+        "conditions": conditions,
+        "providerInstanceState": instance.0,
+        "maintenance": status.is_some_and(|status| status.maintenance),
+        "delete": found.wish.is_some_and(|wish| wish.delete),
+    });
+    all.extend(ours.as_object().cloned().unwrap_or_default());
+    let mut set = |field: &str, value: Option<Value>| match value {
+        Some(value) => _ = all.insert(field.to_owned(), value),
+        None => _ = all.remove(field),
+    };
+    set("hardware", found.host.and_then(hardware));
+    set("upgradeIndex", found.wish.and_then(|wish| wish.upgrade_index).map(Value::from));
+    let info = status.and_then(|status| status.host_info.as_ref());
+    set("reboot", info.map(|info| json!({"required": info.reboot_required, "reason": info.reboot_reason})));
+    let phase = status.map(|status| status.prepare_deletion_phase.as_str()).filter(|phase| !phase.is_empty());
+    set("prepareDeletionPhase", phase.map(Value::from));
+    let address = status.and_then(|status| status.addresses.iter().find(|address| address.type_ == "InternalIP"));
+    set("privateIp", address.map(|address| json!(address.address)));
+    all.into()
+}
+
+fn condition(type_: &str, ready: bool, message: impl Into<String>) -> Value {
+    json!({"type": type_, "ready": ready, "message": message.into()})
+}
+
+/// Whether the node is one of the cluster, and takes pods.
+fn kubelet(found: &Found<'_>, status: Option<&LCMMachineStatus>) -> Value {
+    let type_ = "Kubelet";
+    let Some(status) = status.filter(|_| found.lcm.is_some()) else {
+        return condition(type_, false, "Not deployed yet");
+    };
+    if !status.kubernetes_cordon_drain_error.is_empty() {
+        return condition(type_, false, status.kubernetes_cordon_drain_error.clone());
+    }
+    if !status.kubernetes_cordon_drain.is_empty() {
+        return condition(type_, false, format!("The node is {}", status.kubernetes_cordon_drain));
+    }
+    match conditions::find(&status.conditions, "Deployed") {
+        Some(deployed) if deployed.status == "True" => condition(type_, true, ""),
+        Some(deployed) => condition(type_, false, deployed.message.clone()),
+        None => condition(type_, false, "Not deployed yet"),
+    }
+}
+
+fn lcm(found: &Found<'_>, status: Option<&LCMMachineStatus>) -> Value {
+    let type_ = "LCM";
+    if let Some(fault) = found.fault {
+        return condition(type_, false, fault);
+    }
+    match status.and_then(|status| status.state) {
+        None => condition(type_, false, "The agent was not heard yet"),
+        Some(NodeState::Ready) => condition(type_, true, ""),
+        Some(state) => {
+            let ready = status.and_then(|status| conditions::find(&status.conditions, "Ready"));
+            let message = ready.map(|ready| ready.message.clone()).filter(|message| !message.is_empty());
+            condition(type_, false, message.unwrap_or_else(|| format!("{state:?}")))
+        }
+    }
+}
+
+/// The host as it is, and the condition of that.
+fn instance(host: Option<&BareMetalHost>) -> (Value, Value) {
+    let type_ = "ProviderInstance";
+    let Some(host) = host else {
+        let state = json!({"id": "", "state": "", "ready": false});
+        return (state, condition(type_, false, "No host yet"));
+    };
+    let status = host.status.clone().unwrap_or_default();
+    let state = status.provisioning.state;
+    let ready = matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned);
+    let name = host.metadata.name.clone().unwrap_or_default();
+    let id = format!("{}/{name}", host.metadata.namespace.clone().unwrap_or_default());
+    let message = if ready { String::new() } else { format!("BareMetalHost {name} is {}", state.as_str()) };
+    (json!({"id": id, "state": state.as_str(), "ready": ready}), condition(type_, ready, message))
+}
+
+/// What the host has in it, in the published words.
+fn hardware(host: &BareMetalHost) -> Option<Value> {
+    /// Disks that are told.
+    const DISKS: usize = 50;
+    let hardware = host.status.as_ref()?.hardware.as_ref()?;
+    let all = json!(hardware);
+    let gib = |bytes: &Value| bytes.as_f64().map(|bytes| (bytes / f64::from(1u32 << 30)).round());
+    let storage: Vec<Value> = all["storage"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .take(DISKS)
+        .map(|disk| {
+            let mut told = Map::new();
+            told.insert("name".into(), disk["name"].clone());
+            told.extend(gib(&disk["sizeBytes"]).map(|size| ("size".to_owned(), json!(size))));
+            told.extend(disk.get("type").map(|type_| ("type".to_owned(), type_.clone())));
+            told.into()
+        })
+        .collect();
+    let ram = all["ramMebibytes"].as_f64().map(|mebibytes| (mebibytes / 1024.0).round());
+    Some(json!({"cpu": all["cpu"]["count"], "ram": ram, "storage": storage}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(status: Value) -> LCMMachine {
+        serde_json::from_value(json!({"apiVersion": "lcm.mirantis.com/v1alpha1", "kind": "LCMMachine",
+            "metadata": {"name": "m"}, "spec": {}, "status": status}))
+        .unwrap()
+    }
+
+    fn host(state: &str) -> BareMetalHost {
+        serde_json::from_value(json!({"apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
+            "metadata": {"name": "h", "namespace": "rack"}, "spec": {"online": true},
+            "status": {"provisioning": {"state": state}, "hardware": {"cpu": {"count": 8}, "ramMebibytes": 16384,
+                "storage": [{"name": "/dev/sda", "sizeBytes": 107374182400_i64, "type": "SSD"}]}}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_machine_says_what_its_host_and_its_agent_say() {
+        let deployed = json!({"type": "Deployed", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let whole = machine(
+            json!({"state": "Ready", "conditions": [deployed], "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}],
+            "hostInfo": {"rebootRequired": true, "rebootReason": "kernel"}}),
+        );
+        let early = machine(json!({"state": "Prepare"}));
+        let drained =
+            machine(json!({"state": "Ready", "conditions": [deployed], "kubernetesCordonDrain": "cordondraining"}));
+        for (lcm, state, wanted) in [
+            (None, None, ("Provision", false)),
+            (Some(&whole), Some("provisioning"), ("Provision", false)),
+            (Some(&early), Some("provisioned"), ("Prepare", false)),
+            (Some(&whole), Some("provisioned"), ("Ready", true)),
+            (Some(&drained), Some("provisioned"), ("Ready", false)),
+        ] {
+            let host = state.map(host);
+            let status = report(None, &Found { lcm, host: host.as_ref(), wish: None, fault: None });
+            assert_eq!((status["status"].as_str().unwrap(), status["ready"] == true), wanted, "{status}");
+        }
+        let host = host("provisioned");
+        let before =
+            json!({"userData": "u", "provisioned": true, "privateIp": "10.0.0.9", "prepareDeletionPhase": "started"});
+        let status = report(Some(&before), &Found { lcm: Some(&whole), host: Some(&host), wish: None, fault: None });
+        assert_eq!((&status["userData"], &status["provisioned"]), (&json!("u"), &json!(true)), "the host's part stays");
+        assert_eq!((&status["privateIp"], status.get("prepareDeletionPhase")), (&json!("10.0.0.7"), None));
+        assert_eq!(status["reboot"], json!({"required": true, "reason": "kernel"}));
+        assert_eq!(status["providerInstanceState"], json!({"id": "rack/h", "state": "provisioned", "ready": true}));
+        let hardware = json!({"cpu": 8, "ram": 16.0, "storage": [{"name": "/dev/sda", "size": 100.0, "type": "SSD"}]});
+        assert_eq!(status["hardware"], hardware);
+        let fault = report(None, &Found { fault: Some("the name is taken"), ..Found::default() });
+        assert_eq!(fault["conditions"][1]["message"], "the name is taken");
+    }
+}

@@ -1,0 +1,6 @@
+//! The provider through the API that its users have. Hosts are played, and so is who looks after nodes.
+
+mod attacks;
+mod data_flow;
+mod life;
+mod site;
