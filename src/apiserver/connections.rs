@@ -259,6 +259,12 @@ impl ConnectionSlot {
         self.changed();
     }
 
+    /// What its exchanges hold.
+    #[cfg(test)]
+    pub fn held_bytes(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
     /// What it holds, in whole steps.
     fn bytes(&self) -> usize {
         let most = if self.is_newcomer() { NEWCOMERS_INPUT } else { CALLERS_INPUT };

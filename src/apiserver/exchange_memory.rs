@@ -2,7 +2,8 @@
 //!
 //! A head of a few bytes on the wire may be large in memory, and all that HTTP/2 lets a peer do (open streams, leave bodies
 //! unfinished and answers waiting) keeps it there. So each head, what was read of each body, and each answer count as
-//! something that the connection [holds](ConnectionSlot::hold).
+//! something that the connection [holds](ConnectionSlot::hold). A piece of an answer counts until it is sent, and not only until it is
+//! handed on: HTTP/2 keeps it for as long as the peer opens no window for it, also when the answer has ended with it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl ExchangeMemory {
             base += COMPRESSOR;
         }
         self.set(STREAM + base);
-        answer.map(|body| CountedResponseBody { body: Box::pin(body), memory: self, base })
+        answer.map(|body| CountedResponseBody { body: Box::pin(body), memory: self })
     }
 }
 
@@ -172,11 +173,43 @@ impl<B: Body<Data = Bytes>> Body for CountedRequestBody<B> {
     }
 }
 
-/// An answer's body, of which the piece counts that is on its way.
+/// A piece of an answer that is on its way, and counts until nobody keeps it any more.
+struct Sent {
+    piece: Bytes,
+    memory: Arc<ExchangeMemory>,
+}
+
+impl Sent {
+    /// The same piece, counted.
+    fn counted(piece: Bytes, memory: &Arc<ExchangeMemory>) -> Bytes {
+        memory.slot.hold(0, piece.len());
+        Bytes::from_owner(Self { piece, memory: Arc::clone(memory) })
+    }
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.memory.slot.hold(self.piece.len(), 0);
+    }
+}
+
+/// An answer's body: what it has in memory counts while it is there, and its pieces until they are sent.
 pub(super) struct CountedResponseBody<B> {
     body: Pin<Box<B>>,
     memory: Arc<ExchangeMemory>,
-    base: usize,
+}
+
+impl<B> Drop for CountedResponseBody<B> {
+    fn drop(&mut self) {
+        // What is left of it is on its way.
+        self.memory.set(STREAM);
+    }
 }
 
 impl<B: Body<Data = Bytes>> Body for CountedResponseBody<B> {
@@ -185,12 +218,7 @@ impl<B: Body<Data = Bytes>> Body for CountedResponseBody<B> {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let polled = self.body.as_mut().poll_frame(cx);
-        let piece = match &polled {
-            Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
-            _ => 0,
-        };
-        self.memory.set(STREAM + self.base.max(piece));
-        polled
+        polled.map_ok(|frame| frame.map_data(|piece| Sent::counted(piece, &self.memory)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -256,6 +284,24 @@ mod tests {
     use super::super::connections::Connections;
     use super::*;
     use crate::ration::Rank;
+
+    #[tokio::test]
+    async fn a_piece_counts_until_it_is_sent_also_when_the_answer_has_ended_with_it() {
+        let connections = Connections::new(10, 10, [1 << 20, 1 << 20]);
+        let slot = Arc::new(connections.admit("10.0.0.1".parse().unwrap(), Rank::Untold).unwrap());
+        let before = slot.held_bytes();
+        let memory = ExchangeMemory::new(&slot, 10);
+        let mut body =
+            memory.answer(Response::new(http_body_util::Full::new(Bytes::from(vec![0; 100_000])))).into_body();
+        let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        drop(body);
+        assert!(slot.held_bytes() >= before + 100_000, "{}", slot.held_bytes());
+        let (half, rest) = (piece.slice(..50_000), piece);
+        drop(rest);
+        assert!(slot.held_bytes() >= before + 100_000, "a part keeps the whole");
+        drop(half);
+        assert_eq!(slot.held_bytes(), before);
+    }
 
     #[tokio::test]
     async fn of_a_body_that_is_handed_on_only_the_part_counts_that_is_on_its_way() {

@@ -4,7 +4,8 @@
 //! belongs together, too. So each group is noted here before it is acknowledged, and a database that is behind its witness is
 //! refused.
 //!
-//! The file has two places of 64 bytes, 4,096 bytes apart, written in turn, so that a write cut short leaves the other. It is
+//! The file has two places of 64 bytes, 4,096 bytes apart, written in turn, so that a write cut short leaves the other. Once one is on
+//! disk the other says the same, so that damage of one place makes the file say no less. It is
 //! written after the group is on disk and so never says more than is there. It is handed to the kernel with each group
 //! and synced once a second: what a power cut can take from it makes it say less, which costs nothing but sight of a
 //! damage in that last second.
@@ -101,7 +102,13 @@ pub(super) fn read(folder: &Path) -> io::Result<Said> {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
             Err(error) => return Err(error),
         }
-        let Some(statement) = Statement::decode(&bytes) else { continue };
+        let Some(statement) = Statement::decode(&bytes) else {
+            // One that was never written is empty.
+            if bytes != [0; LENGTH] {
+                tracing::warn!(place, "a place of the witness of the database is damaged: the other one counts");
+            }
+            continue;
+        };
         let age = |statement: &Statement| (statement.generation, statement.mark.sequence);
         if newest.is_none_or(|newest| age(&newest) < age(&statement)) {
             newest = Some(statement);
@@ -116,6 +123,8 @@ pub(super) struct Witness {
     /// Which place is next.
     next: usize,
     synced: Instant,
+    /// What the other place does not say yet.
+    noted: Option<Statement>,
 }
 
 impl Witness {
@@ -123,13 +132,14 @@ impl Witness {
     pub fn open(folder: &Path) -> io::Result<Self> {
         let name = folder.join(NAME);
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(name)?;
-        Ok(Self { file, next: 0, synced: Instant::now() })
+        Ok(Self { file, next: 0, synced: Instant::now(), noted: None })
     }
 
     /// Notes what is on disk, before it is acknowledged.
     pub fn note(&mut self, statement: Statement) -> io::Result<()> {
         self.file.write_all_at(&statement.encode(), PLACES[self.next])?;
         self.next = 1 - self.next;
+        self.noted = Some(statement);
         if self.synced.elapsed() >= SYNC { self.sync() } else { Ok(()) }
     }
 
@@ -138,13 +148,18 @@ impl Witness {
         for place in PLACES {
             self.file.write_all_at(&statement.encode(), place)?;
         }
+        self.noted = None;
         self.sync()
     }
 
     /// Makes durable what was noted.
     pub fn sync(&mut self) -> io::Result<()> {
         self.synced = Instant::now();
-        self.file.sync_data()
+        self.file.sync_data()?;
+        match self.noted.take() {
+            Some(statement) => self.file.write_all_at(&statement.encode(), PLACES[self.next]),
+            None => Ok(()),
+        }
     }
 }
 
@@ -182,6 +197,23 @@ mod tests {
         for length in [0, 10, LENGTH - 1] {
             fs::write(&path, &whole[..length]).unwrap();
             assert_eq!(read(folder.path()).unwrap(), Said::Unreadable, "{length}");
+        }
+    }
+
+    #[test]
+    fn what_is_on_disk_is_said_in_both_places() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut witness = Witness::open(folder.path()).unwrap();
+        witness.settle(statement(1, 1)).unwrap();
+        witness.note(statement(1, 2)).unwrap();
+        witness.sync().unwrap();
+        let path = folder.path().join(NAME);
+        let whole = fs::read(&path).unwrap();
+        for place in PLACES {
+            let mut damaged = whole.clone();
+            damaged[usize::try_from(place).unwrap() + 20] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            assert_eq!(read(folder.path()).unwrap(), Said::This(statement(1, 2)), "{place}");
         }
     }
 

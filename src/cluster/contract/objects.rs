@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GetParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
@@ -17,12 +18,15 @@ use tokio::time::Instant;
 
 use super::size::is_too_large;
 use crate::api::cluster::v1beta2::Reference;
+use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::api::{bootstrap, control_plane, infrastructure};
 use crate::apiserver::subdomain;
 use crate::runtime::{Conflict, owners};
 
 /// The groups in which references are followed: what makes machines into nodes, what runs control planes, and what both run on.
 const GROUPS: [&str; 3] = [bootstrap::GROUP, control_plane::GROUP, infrastructure::GROUP];
+/// What labels of definitions begin with that keep a version of the contract.
+const CONTRACT: &str = "cluster.x-k8s.io/";
 /// Kinds that are remembered; a site has some dozens.
 const REMEMBERED: usize = 256;
 /// How long it is believed which version a kind is served in,
@@ -47,7 +51,9 @@ pub enum ReferenceError {
         followed: &'static [&'static str],
     },
     /// Nobody serves the kind.
-    #[error("there is no kind {kind} of the group {group:?} here")]
+    #[error(
+        "there is no kind {kind} of the group {group:?} here whose definition has a label cluster.x-k8s.io/VERSION of the contract"
+    )]
     Kind {
         /// The kind.
         kind: String,
@@ -190,6 +196,9 @@ impl Objects {
             let list = self.client.list_api_group_resources(&api_version).await?;
             let of_kind = |one: &str, name: &str| one == kind && !name.contains('/');
             if let Some(one) = list.resources.into_iter().find(|one| of_kind(&one.kind, &one.name) && one.namespaced) {
+                if !self.keeps_the_contract(group, &one.name).await? {
+                    return Ok(None);
+                }
                 return Ok(Some(ApiResource {
                     group: group.to_owned(),
                     version,
@@ -200,6 +209,21 @@ impl Objects {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a kind says by a label of its definition that it is made for this: others of the same groups, as identities and
+    /// zones of providers, are nobody's to adopt.
+    ///
+    /// <https://cluster-api.sigs.k8s.io/developer/providers/contracts/overview>
+    async fn keeps_the_contract(&self, group: &str, plural: &str) -> Result<bool, kube::Error> {
+        let definitions = Api::<CustomResourceDefinition>::all(self.client.clone());
+        let Some(definition) = definitions.get_metadata_opt(&format!("{plural}.{group}")).await? else {
+            return Ok(false);
+        };
+        Ok(definition
+            .labels()
+            .keys()
+            .any(|key| key.strip_prefix(CONTRACT).is_some_and(|version| version.starts_with('v'))))
     }
 
     /// The objects of a kind in a namespace.
@@ -231,8 +255,8 @@ impl Objects {
         Ok(Some(Found { resource, object }))
     }
 
-    /// Makes the object one of `owner`, with these labels, if it is not yet. Those that only made it for the owner, by group and
-    /// kind, are its owners no longer.
+    /// Makes the object one of `owner`, with these labels, if it is not yet. Those that only made it for the owner, by UID, are
+    /// its owners no longer.
     ///
     /// # Errors
     ///
@@ -243,7 +267,7 @@ impl Objects {
         found: Found,
         owner: &OwnerReference,
         labels: &[(&str, &str)],
-        makers: &[(&str, &str)],
+        makers: &[&str],
     ) -> Result<Found, ReferenceError> {
         let Some(metadata) = adoption(&found, owner, labels, makers)? else { return Ok(found) };
         self.patch(&found, &json!({ "metadata": metadata })).await
@@ -309,10 +333,10 @@ fn adoption(
     found: &Found,
     owner: &OwnerReference,
     labels: &[(&str, &str)],
-    makers: &[(&str, &str)],
+    makers: &[&str],
 ) -> Result<Option<Map<String, Value>>, ReferenceError> {
     let before = found.object.metadata.owner_references.clone().unwrap_or_default();
-    let made = |one: &OwnerReference| makers.contains(&(owners::group_of(&one.api_version), one.kind.as_str()));
+    let made = |one: &OwnerReference| makers.contains(&one.uid.as_str());
     let kept: Vec<OwnerReference> = before.iter().filter(|one| !made(one)).cloned().collect();
     let is_fewer = kept.len() < before.len();
     let meta = ObjectMeta { owner_references: Some(kept), ..ObjectMeta::default() };
@@ -320,10 +344,23 @@ fn adoption(
         |other: &&OwnerReference| other.uid != owner.uid && (&other.kind, &other.name) != (&owner.kind, &owner.name);
     let other = match owner.controller {
         Some(true) => owners::controller(&meta).filter(is_other),
-        _ => owners::rival(&meta, owner),
+        // Another tool may control what is shared, but nothing of a cluster: that is another cluster's, or a machine's of this one.
+        _ => owners::rival(&meta, owner)
+            .or_else(|| owners::controller(&meta).filter(|other| is_other(other) && is_of_clusters(other))),
     };
     if let Some(other) = other {
         return Err(taken(found, Some(other)));
+    }
+    // An owner that is gone is replaced; a cluster that is there does not lose what has its name on it.
+    let is_shared = owner.controller != Some(true) && !owners::is_owned(&meta, &owner.uid);
+    if let Some((key, name)) = labels.iter().find(|(key, _)| *key == LABEL_CLUSTER).filter(|_| is_shared)
+        && let Some(of) = found.object.labels().get(*key).filter(|of| of != name)
+    {
+        return Err(ReferenceError::Taken {
+            kind: found.resource.kind.clone(),
+            name: found.object.name_any(),
+            by: format!("the cluster {of:?}, as its label {key} says"),
+        });
     }
     let mut metadata = Map::new();
     if let Some(all) = owners::with(&meta, owner).or(meta.owner_references.filter(|_| is_fewer)) {
@@ -338,6 +375,12 @@ fn adoption(
         metadata.insert("labels".into(), missing.into());
     }
     Ok((!metadata.is_empty()).then_some(metadata))
+}
+
+/// Whether it is of Cluster API's groups.
+fn is_of_clusters(owner: &OwnerReference) -> bool {
+    let group = owners::group_of(&owner.api_version);
+    group == GROUP || group.strip_suffix(GROUP).is_some_and(|rest| rest.ends_with('.'))
 }
 
 fn taken(found: &Found, by: Option<&OwnerReference>) -> ReferenceError {
@@ -384,9 +427,18 @@ mod tests {
             let answer = match path.as_str() {
                 "/apis" => json!({"kind": "APIGroupList", "groups": [{"name": "bootstrap.cluster.x-k8s.io",
                     "versions": [{"groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "version": "v1beta2"}]}]}),
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/theres.bootstrap.cluster.x-k8s.io" => {
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {
+                        "name": "theres.bootstrap.cluster.x-k8s.io", "labels": {"cluster.x-k8s.io/v1beta2": "v1beta2"}}})
+                }
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/others.bootstrap.cluster.x-k8s.io" => {
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {
+                        "name": "others.bootstrap.cluster.x-k8s.io", "labels": {"cluster.x-k8s.io/provider": "x"}}})
+                }
                 _ => {
                     json!({"kind": "APIResourceList", "groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "resources": [
-                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []}]})
+                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []},
+                    {"name": "others", "singularName": "", "namespaced": true, "kind": "Other", "verbs": []}]})
                 }
             };
             told.lock().unwrap().push(path);
@@ -401,7 +453,13 @@ mod tests {
         }
         assert_eq!(count(), 2);
         assert_eq!(objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap().plural, "theres");
-        assert_eq!(count(), 2);
+        assert_eq!(count(), 3);
+        let error = objects.resource("bootstrap.cluster.x-k8s.io", "Other").await.unwrap_err();
+        assert!(
+            error.to_string().contains("of the contract"),
+            "it says of itself that it is for something else: {error}"
+        );
+        assert_eq!(count(), 3);
         objects.known.lock().unwrap().values_mut().for_each(|(at, _)| *at = at.checked_sub(UNSERVED_FOR).unwrap());
         objects.resource("bootstrap.cluster.x-k8s.io", "Lacking").await.unwrap_err();
         objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap();
@@ -429,9 +487,18 @@ mod tests {
         assert!(refused.contains("Machine \"n\""), "{refused}");
         // A machine of this name that is gone left it behind.
         assert!(adoption(&found(vec![owner("m", "0", true)]), &mine, &[]).unwrap().is_some());
-        // Who does not control it shares it, but not with one of its own kind.
+        // Who does not control it shares it, but not with one of its own kind, nor what a machine or a set controls.
         let sharing = OwnerReference { kind: "Cluster".into(), ..owner("c", "3", false) };
-        assert!(adoption(&other, &sharing, &[]).unwrap().is_some());
+        let refused = adoption(&other, &sharing, &[]).unwrap_err().to_string();
+        assert!(refused.contains("Machine \"n\""), "{refused}");
+        let tool =
+            OwnerReference { api_version: "example.org/v1".into(), kind: "Tool".into(), ..owner("t", "5", true) };
+        assert!(adoption(&found(vec![tool.clone()]), &sharing, &[]).unwrap().is_some());
+        let mut labelled = found(vec![tool]);
+        labelled.object.metadata.labels = Some([(LABEL_CLUSTER.to_owned(), "d".to_owned())].into());
+        let refused = adoption(&labelled, &sharing, &[(LABEL_CLUSTER, "c")]).unwrap_err().to_string();
+        assert!(refused.contains("the cluster \"d\""), "{refused}");
+        assert!(adoption(&labelled, &sharing, &[(LABEL_CLUSTER, "d")]).unwrap().is_some());
         let refused =
             adoption(&found(vec![sharing]), &OwnerReference { kind: "Cluster".into(), ..owner("d", "4", false) }, &[]);
         assert!(refused.unwrap_err().to_string().contains("Cluster \"c\""));
@@ -450,7 +517,7 @@ mod tests {
         let mine = owner("m", "1", true);
         let maker = OwnerReference { kind: "MachineSet".into(), ..owner("s", "2", false) };
         let stays = OwnerReference { kind: "Shelf".into(), ..owner("h", "3", false) };
-        let makers = [("cluster.x-k8s.io", "MachineSet")];
+        let makers = ["2"];
         for before in [vec![maker.clone(), stays.clone()], vec![stays.clone(), mine.clone(), maker.clone()]] {
             let metadata = adoption(&found(before), &mine, &[], &makers).unwrap().unwrap();
             assert_eq!(metadata["ownerReferences"], json!([stays, mine]));
@@ -459,7 +526,10 @@ mod tests {
         assert_eq!(adoption(&found(vec![stays, mine.clone()]), &mine, &[], &makers).unwrap(), None);
         // One that controls it, too, as long as the owner does not.
         let controls = OwnerReference { controller: Some(true), ..maker };
-        let metadata = adoption(&found(vec![controls]), &mine, &[], &makers).unwrap().unwrap();
+        let metadata = adoption(&found(vec![controls.clone()]), &mine, &[], &makers).unwrap().unwrap();
         assert_eq!(metadata["ownerReferences"], json!([mine]));
+        // Another set did not make it.
+        let other = OwnerReference { uid: "9".into(), ..controls };
+        assert!(adoption(&found(vec![other]), &mine, &[], &makers).is_err());
     }
 }

@@ -94,7 +94,7 @@ impl Named {
         objects: &Objects,
         owner: &OwnerReference,
         labels: &[(&str, &str)],
-        makers: &[(&str, &str)],
+        makers: &[&str],
     ) -> Result<Self, Fault> {
         let Self::There(found) = self else { return Ok(self) };
         match objects.adopt(*found, owner, labels, makers).await {

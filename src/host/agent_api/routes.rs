@@ -163,6 +163,13 @@ impl Sessions {
         }
     }
 
+    /// A place among those who read images: a host has a few of them.
+    async fn place(&self, caller: &Caller) -> Result<download_scheduler::DownloadPermit, Refused> {
+        let host = format!("{}/{}", caller.namespace, caller.name);
+        let place = self.0.downloads.acquire(download_scheduler::DownloadClient::Host(host), Rank::Known).await;
+        place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))
+    }
+
     /// Whether an image has a chunk.
     async fn has_chunk(&self, digest: &str, sha256: &str) -> Result<bool, Refused> {
         let library = &self.0.library;
@@ -292,7 +299,9 @@ async fn manifest(
     if !sessions.may_read(&caller, Part::Manifest(&digest)).await? {
         return Err(not_given());
     }
-    Ok(serve::serve_manifest(&sessions.0.library, &digest, &headers).await)
+    let place = sessions.place(&caller).await?;
+    let answer = serve::serve_manifest(&sessions.0.library, &digest, &headers).await;
+    Ok(answer.map(|body| place.hold(body, CancellationToken::new())))
 }
 
 async fn chunk(
@@ -304,9 +313,7 @@ async fn chunk(
     if !sessions.may_read(&caller, Part::Chunk(&sha256)).await? {
         return Err(not_given());
     }
-    let host = format!("{}/{}", caller.namespace, caller.name);
-    let place = sessions.0.downloads.acquire(download_scheduler::DownloadClient::Host(host), Rank::Known).await;
-    let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
+    let place = sessions.place(&caller).await?;
     let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
     Ok(answer.map(|body| place.hold(body, CancellationToken::new())))
 }

@@ -87,6 +87,35 @@ impl Library {
     }
 }
 
+impl Library {
+    /// Whether there is a chunk or an image of this name.
+    pub(in crate::image) fn has(&self, name: &str) -> bool {
+        let state = self.inner.lock();
+        state.images.contains_key(name) || unhex(name).is_some_and(|chunk| state.chunks.contains_key(&chunk))
+    }
+
+    /// The bytes of a chunk as they are stored; `None` where no image has it.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone or damaged.
+    pub(in crate::image) fn stored_chunk(&self, sha256: &str) -> io::Result<Option<Vec<u8>>> {
+        // Notes that it is read, so that its image does not give way to others.
+        let Some(path) = self.chunk_file(sha256) else { return Ok(None) };
+        unhex(sha256).map(|name| self.inner.read_checked(&path, &name)).transpose()
+    }
+
+    /// The bytes of a manifest; `None` where there is no such image.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone or damaged.
+    pub(in crate::image) fn stored_manifest(&self, digest: &str) -> io::Result<Option<Vec<u8>>> {
+        let Some(path) = self.manifest_file(digest) else { return Ok(None) };
+        unhex(digest).map(|name| self.inner.read_checked(&path, &name)).transpose()
+    }
+}
+
 impl Inner {
     /// What is known of a manifest without reading it: that there is none, or itself.
     fn known(&self, digest: &str) -> Option<Option<Arc<Manifest>>> {
@@ -115,14 +144,7 @@ impl Inner {
         let name = unhex(&chunk.sha256).ok_or_else(|| io::Error::other("a chunk has no name"))?;
         let path = self.chunk_path(&name);
         let length = usize::try_from(chunk.length.min(CHUNK_SIZE as u32)).map_err(io::Error::other)?;
-        let mut stored = Vec::new();
-        let file = File::open(&path).and_then(|mut file| file.read_to_end(&mut stored).map(|_| file));
-        let file = file.map_err(|error| at(&path, error))?;
-        if Sha256::digest(&stored)[..] != name {
-            // Its length may be right. Without the file its image counts as one whose content is lost, and an import writes it again.
-            self.discard(&path, &file);
-            return Err(damaged(&path, "it is not what was written; it is removed"));
-        }
+        let stored = self.read_checked(&path, &name)?;
         let plain = zstd::bulk::decompress(&stored, length).map_err(|error| damaged(&path, &error.to_string()))?;
         if plain.len() as u64 != u64::from(chunk.length) {
             return Err(damaged(&path, &format!("it has {} bytes", plain.len())));
@@ -130,7 +152,20 @@ impl Inner {
         Ok(plain)
     }
 
-    /// Removes a chunk that was found damaged in this open file. One that an import put in its place since is another file, as long as
+    /// What is in a file with this name, as it was written.
+    fn read_checked(&self, path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+        let mut stored = Vec::new();
+        let file = File::open(path).and_then(|mut file| file.read_to_end(&mut stored).map(|_| file));
+        let file = file.map_err(|error| at(path, error))?;
+        if Sha256::digest(&stored)[..] != *name {
+            // Its length may be right. Without the file its image counts as one whose content is lost, and an import writes it again.
+            self.discard(path, &file);
+            return Err(damaged(path, "it is not what was written; it is removed"));
+        }
+        Ok(stored)
+    }
+
+    /// Removes a file that was found damaged in this open one. One that an import put in its place since is another file, as long as
     /// this one is open.
     fn discard(&self, path: &Path, file: &File) {
         let _files = self.lock_files();

@@ -240,6 +240,21 @@ async fn chunks_and_manifests_are_served_under_their_names() {
     }
 }
 
+#[tokio::test]
+async fn a_damaged_chunk_is_served_to_nobody_and_its_image_is_lost() {
+    let (folder, library) = library();
+    let [a, _] = two_images(folder.path(), &library).await;
+    let name = library.manifest(&a.digest).expect("manifest").chunks[0].sha256.clone();
+    let path = library.chunk_file(&name).expect("chunk");
+    let mut content = std::fs::read(&path).expect("a file");
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    std::fs::write(&path, &content).expect("written");
+    assert!(library.holds(&a.digest).expect("looked at"), "its length is right");
+    assert_eq!(serve_chunk(&library, &name, &HeaderMap::new()).await.status(), StatusCode::NOT_FOUND);
+    assert!(!library.holds(&a.digest).expect("looked at"));
+}
+
 /// A link that leads to itself in the place of a file: it is there, and nobody can read it. What was there.
 fn unreadable(path: &Path) -> Vec<u8> {
     let content = std::fs::read(path).expect("a file");

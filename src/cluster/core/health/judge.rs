@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::api::cluster::keys::{ANNOTATION_REMEDIATE, ANNOTATION_SKIP_REMEDIATION};
@@ -9,6 +10,7 @@ use crate::api::cluster::v1beta2::{Cluster, HealthChecks, Machine, MachineHealth
 use crate::cluster::contract::pause;
 use crate::cluster::core::numbers::{range, scaled};
 use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::owners;
 
 /// Seconds that a machine may take to become a node, where nothing is said.
 const STARTUP: i32 = 600;
@@ -25,6 +27,19 @@ pub(super) enum Judgement {
 /// Whether a machine is looked at.
 pub(super) fn is_target(machine: &Machine, cluster: &Cluster) -> bool {
     !pause::is_paused(Some(cluster), machine) && !machine.annotations().contains_key(ANNOTATION_SKIP_REMEDIATION)
+}
+
+/// Why a kind is no template of what remediates machines, if it is none.
+pub(super) fn no_remediation(kind: &str) -> Option<String> {
+    (!kind.ends_with("RemediationTemplate")).then(|| {
+        format!("{kind} is no template of what remediates machines: the kind of one ends in RemediationTemplate")
+    })
+}
+
+/// Whether an object was made to remediate a machine: the machine owns it, as it owns no part of itself, which it controls.
+pub(super) fn is_request(object: &ObjectMeta, machine: &Machine) -> bool {
+    let uid = machine.uid().unwrap_or_default();
+    owners::is_owned(object, &uid) && owners::controller(object).is_none_or(|controller| controller.uid != uid)
 }
 
 /// Judges a machine; `node` is the one that it says to be, if that is there.
@@ -280,6 +295,23 @@ mod tests {
                 (Err(why), Err(wanted)) => assert!(why.contains(wanted), "{why}"),
                 (was, wanted) => panic!("{was:?}, not {wanted:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_machine_is_no_request_to_remediate_it() {
+        let mut machine = Machine::new("m", Default::default());
+        machine.metadata.uid = Some("1".into());
+        let owned = |controller: bool| ObjectMeta {
+            owner_references: Some(vec![owners::owner(&machine, controller)]),
+            ..ObjectMeta::default()
+        };
+        assert!(is_request(&owned(false), &machine));
+        assert!(!is_request(&owned(true), &machine), "what it runs on");
+        assert!(!is_request(&ObjectMeta::default(), &machine), "anybody's");
+        assert_eq!(no_remediation("Metal3RemediationTemplate"), None);
+        for kind in ["Metal3MachineTemplate", "KubeadmConfigTemplate", "Metal3Remediation", ""] {
+            assert!(no_remediation(kind).is_some(), "{kind}");
         }
     }
 }

@@ -171,15 +171,14 @@ impl Keeper {
         match &target.judgement {
             Judgement::Well(_) => {
                 said.push(("HealthCheckSucceeded", Verdict::yes("HealthCheckSucceeded")));
+                let was_asked = waits(&status, "ExternallyRemediated");
                 for type_ in ["OwnerRemediated", "ExternallyRemediated"] {
                     if waits(&status, type_) {
                         conditions::clear(&mut status.conditions, type_);
                         conditions::clear_old(conditions::older(&mut status.deprecated), type_);
                     }
                 }
-                let was_ill = conditions::find(&status.conditions, "HealthCheckSucceeded")
-                    .is_none_or(|found| found.status != "True");
-                if let Some(template) = template.filter(|_| was_ill) {
+                if let Some(template) = template.filter(|_| was_asked) {
                     self.withdraw(machine, template).await?;
                 }
             }
@@ -209,6 +208,9 @@ impl Keeper {
     async fn request(&self, machine: &Machine, from: &RemediationTemplate) -> Result<Verdict, Fault> {
         let namespace = machine.namespace().unwrap_or_default();
         let objects = &self.0.objects;
+        if let Some(why) = judge::no_remediation(&from.kind) {
+            return Ok(Verdict::no("RemediationTemplateNotFound", why));
+        }
         let found = match objects.get(&namespace, &reference(from, &from.kind, &from.name)).await {
             Ok(Some(found)) => found,
             Ok(None) => {
@@ -221,8 +223,15 @@ impl Keeper {
         let name = machine.name_any();
         let kind = template::kind(&from.kind);
         let there = objects.get(&namespace, &reference(from, kind, &name)).await;
-        if matches!(there, Ok(Some(_))) {
-            return Ok(Verdict::no(WAITING, format!("{kind} {name:?} is to remediate it")));
+        match there {
+            Ok(Some(there)) if judge::is_request(&there.object.metadata, machine) => {
+                return Ok(Verdict::no(WAITING, format!("{kind} {name:?} is to remediate it")));
+            }
+            Ok(Some(_)) => {
+                let why = format!("there is a {kind} {name:?} already that was not made to remediate it");
+                return Ok(Verdict::no("RemediationRequestCreationFailed", why));
+            }
+            Ok(None) | Err(_) => {}
         }
         let made = Made {
             name: &name,
@@ -251,8 +260,11 @@ impl Keeper {
         }
     }
 
-    /// Takes away the object that was to remediate a machine that is well again.
+    /// Takes away the object that was to remediate a machine that is well again: what was made for that, and nothing else of the machine.
     async fn withdraw(&self, machine: &Machine, from: &RemediationTemplate) -> Result<(), Fault> {
+        if judge::no_remediation(&from.kind).is_some() {
+            return Ok(());
+        }
         let namespace = machine.namespace().unwrap_or_default();
         let kind = template::kind(&from.kind);
         let found = match self.0.objects.get(&namespace, &reference(from, kind, &machine.name_any())).await {
@@ -260,8 +272,7 @@ impl Keeper {
             Err(ReferenceError::Api(error)) => return Err(error.into()),
             Err(_) => None,
         };
-        let uid = machine.uid().unwrap_or_default();
-        if let Some(found) = found.filter(|found| owners::is_owned(&found.object.metadata, &uid)) {
+        if let Some(found) = found.filter(|found| judge::is_request(&found.object.metadata, machine)) {
             self.0.objects.delete(&found).await?;
         }
         Ok(())

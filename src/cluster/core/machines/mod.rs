@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
@@ -26,6 +27,7 @@ use crate::api::cluster::keys::{
 };
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineStatus};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
+use crate::api::control_plane;
 use crate::cluster::contract::{fields, pause};
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::runtime::changes::{change, write_status};
@@ -95,7 +97,7 @@ impl Reconcile for Keeper {
         let parts = self.parts(&machine).await?;
         let owner = owners::owner(&machine, true);
         let label = [(LABEL_CLUSTER, machine.spec.cluster_name.as_str())];
-        let makers = makers(&machine, cluster);
+        let makers = makers(&machine);
         let parts = Parts {
             bootstrap: parts.bootstrap.adopt(&kit.objects, &owner, &label, &makers).await?,
             infrastructure: parts.infrastructure.adopt(&kit.objects, &owner, &label, &makers).await?,
@@ -107,12 +109,14 @@ impl Reconcile for Keeper {
     }
 }
 
-/// Who makes what a machine names before there is a machine, by group and kind. It owns that until the machine does, so that it goes
-/// where no machine comes of it; from then on it goes with the machine.
-fn makers<'c>(machine: &Machine, cluster: &'c Cluster) -> Vec<(&'c str, &'c str)> {
-    let plane = cluster.spec.control_plane_ref.as_ref().filter(|_| machine.labels().contains_key(LABEL_CONTROL_PLANE));
-    let plane = plane.map(|plane| (plane.api_group.as_str(), plane.kind.as_str()));
-    [(GROUP, "MachineSet")].into_iter().chain(plane).collect()
+/// Who made what a machine names before there was a machine, by UID: the set or the control plane that controls this very machine. It
+/// owns that until the machine does, so that it goes where no machine comes of it; from then on it goes with the machine.
+fn makers(machine: &Machine) -> Vec<&str> {
+    let makes = |owner: &&OwnerReference| match owners::group_of(&owner.api_version) {
+        GROUP => owner.kind == "MachineSet",
+        group => group == control_plane::GROUP,
+    };
+    owners::controller(&machine.metadata).filter(makes).map(|owner| owner.uid.as_str()).into_iter().collect()
 }
 
 /// When a machine is looked at again without a change.
