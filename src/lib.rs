@@ -9,6 +9,7 @@
 //! |  | [`simulate`] | a simulated rack to rehearse and to measure with |
 //! |  | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
 //! |  | [`agent`] | what runs in the ramdisk, as process 1 |
+//! |  | [`helm`] | the Helm controller, which runs in clusters |
 //! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
@@ -64,6 +65,7 @@ pub mod dhcp;
 pub mod engine;
 pub mod files;
 pub mod glob;
+pub mod helm;
 pub mod hex;
 pub mod host;
 pub mod image;

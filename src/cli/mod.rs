@@ -16,6 +16,7 @@ mod debug;
 mod documents;
 mod failure;
 mod form;
+mod helm_controller;
 mod image;
 mod instead;
 mod kubeconfig;
@@ -105,6 +106,9 @@ enum Command {
     /// Run kubespray's playbooks on machines of this appliance, follow and end them
     #[command(subcommand)]
     Kubespray(kubespray::Command),
+    /// Keep the Helm releases of a cluster that was made of a release, from inside it
+    #[command(subcommand)]
+    HelmController(helm_controller::Command),
     #[command(flatten)]
     Client(client::Command),
     /// Print the CustomResourceDefinitions of Slipway's kinds, for a Kubernetes API server ([engine] kubeconfig)
@@ -151,6 +155,7 @@ pub fn run() -> ExitCode {
         Command::Backup(options) => backup::run(*options),
         Command::Restore(options) => restore::run(&options),
         Command::Kubespray(command) => kubespray::run(command),
+        Command::HelmController(command) => helm_controller::run(command),
         Command::Client(command) => client::run(command),
         Command::Crds(options) => crds::run(&options),
         Command::Simulate(options) => simulate::run(*options),

@@ -38,6 +38,7 @@ mod engine_answers;
 mod engine_hostile;
 mod full_file_system;
 mod heads;
+mod helm;
 mod home_network;
 mod host_crash;
 mod host_move;

@@ -31,6 +31,7 @@ COREDNS = "1.12.1"
 PAUSE = "3.10.1"
 # The Cluster API whose definitions tests/api/definitions.py compares.
 CLUSTER_API = "1.14.2"
+HELM = "3.19.5"
 KEPT = tools.CACHE / "kubernetes"
 DEADLINE = 3600
 # What is the same in every build, so that one made on another day is the same program.
@@ -89,6 +90,8 @@ def recipes(version=KUBERNETES):
              # Its source is in Kubernetes' module of any version that names it.
              Recipe("pause", PAUSE, f"k8s.io/kubernetes@v{KUBERNETES}", c_file="build/pause/linux/pause.c"),
              Recipe("played-kubelet", f"0.{KUBERNETES.removeprefix('1.')}", "k8s.io/kubelet", main=PLAYED_KUBELET.read_text()),
+             Recipe("helm", HELM, "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm",
+                    flags=f"-s -w -X helm.sh/helm/v3/internal/version.version=v{HELM}"),
              cluster_api("clusterctl", "cmd/clusterctl"),
              cluster_api("cluster-api-controller", "core"),
              cluster_api("kubeadm-bootstrap-controller", "bootstrap/kubeadm"),

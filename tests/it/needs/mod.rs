@@ -70,6 +70,16 @@ pub fn kubeadm() -> Option<PathBuf> {
     found
 }
 
+/// The real helm: `$HELM`, which `make unit` sets, or the one on the path; says so when there is none.
+pub fn helm() -> Option<PathBuf> {
+    let named = std::env::var_os("HELM").filter(|name| !name.is_empty()).map(PathBuf::from);
+    let found = named.or_else(|| on_path("helm"));
+    if found.is_none() {
+        lacks("no helm in $HELM or on the path; `python3 tests/lab/programs.py helm` builds it and says where it is");
+    }
+    found
+}
+
 /// A virtual environment with the real Ansible: `$ANSIBLE_VENV`, which `make unit` sets; says so when there is none.
 pub fn ansible() -> Option<PathBuf> {
     let named = std::env::var_os("ANSIBLE_VENV").filter(|name| !name.is_empty()).map(PathBuf::from);

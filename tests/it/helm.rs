@@ -1,0 +1,224 @@
+//! The Helm controller with the real helm: one appliance has the bundle and the charts, another one is the cluster.
+//!
+//! To helm an appliance is a cluster as any other, of one that has no pods. What needs pods is for a real cluster.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use slipway::api::lcm::{HelmBundle, HelmBundleStatus};
+use tokio::process::Command;
+
+use crate::needs;
+use crate::process::{Appliance, program};
+
+const NAMESPACE: &str = "edge";
+
+/// The appliance, the cluster, and what the controller is told.
+struct Rig {
+    appliance: Appliance,
+    client: Client,
+    cluster: Appliance,
+    in_cluster: Client,
+    helm: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+/// A chart of one ConfigMap, with the text of `values.text` in it.
+fn chart(folder: &Path, name: &str, version: &str, template: &str) {
+    let folder = folder.join(name);
+    std::fs::create_dir_all(folder.join("templates")).unwrap();
+    std::fs::write(folder.join("Chart.yaml"), format!("apiVersion: v2\nname: {name}\nversion: {version}\n")).unwrap();
+    std::fs::write(folder.join("values.yaml"), "text: none\n").unwrap();
+    std::fs::write(folder.join("templates/all.yaml"), template).unwrap();
+}
+
+const CONFIG_MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  text: {{ .Values.text | quote }}\n";
+
+async fn ran(command: &mut Command) -> Output {
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+impl Rig {
+    async fn new(helm: PathBuf) -> Self {
+        slipway::appliance::install_tls_provider();
+        let (appliance, cluster) = (Appliance::new().await, Appliance::new().await);
+        let (client, in_cluster) = (appliance.client().await, cluster.client().await);
+        let rig = Self { appliance, client, cluster, in_cluster, helm, folder: tempfile::tempdir().unwrap() };
+        rig.publish_charts().await;
+        rig.account().await;
+        std::fs::write(rig.path("cluster.conf"), rig.cluster.kubeconfig().await).unwrap();
+        rig
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The charts that nodes get from the appliance, packed and listed by helm.
+    async fn publish_charts(&self) {
+        let (sources, packed) = (self.path("sources"), self.path("charts"));
+        std::fs::create_dir_all(&packed).unwrap();
+        chart(&sources, "settings", "1.0.0", CONFIG_MAP);
+        chart(&sources, "app", "1.0.0", CONFIG_MAP);
+        chart(&sources, "broken", "1.0.0", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: Not_A_Name\n");
+        for name in ["settings", "app", "broken"] {
+            ran(Command::new(&self.helm).arg("package").arg(sources.join(name)).arg("-d").arg(&packed)).await;
+        }
+        ran(Command::new(&self.helm).args(["repo", "index"]).arg(&packed)).await;
+        let charts = packed.display().to_string();
+        let output = self.appliance.slipway(&["image", "import", "charts", &charts, "--format", "packages", "--publish"]).await;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The controller's account: it may read its bundle and write its status.
+    async fn account(&self) {
+        let namespace = object::<Namespace>(json!({"metadata": {"name": NAMESPACE}}));
+        Api::<Namespace>::all(self.client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+        let (params, client) = (PostParams::default(), &self.client);
+        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
+        accounts.create(&params, &object(json!({"metadata": {"name": "helm-edge"}}))).await.unwrap();
+        let role = json!({"metadata": {"name": "helm-edge"}, "rules": [
+            {"apiGroups": ["lcm.mirantis.com"], "resources": ["helmbundles"], "resourceNames": ["edge"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["lcm.mirantis.com"], "resources": ["helmbundles/status"], "resourceNames": ["edge"], "verbs": ["get", "patch"]},
+        ]});
+        Api::<Role>::namespaced(client.clone(), NAMESPACE).create(&params, &object(role)).await.unwrap();
+        let binding = json!({"metadata": {"name": "helm-edge"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "helm-edge"},
+            "subjects": [{"kind": "ServiceAccount", "name": "helm-edge", "namespace": NAMESPACE}]});
+        Api::<RoleBinding>::namespaced(client.clone(), NAMESPACE).create(&params, &object(binding)).await.unwrap();
+        let request = object::<TokenRequest>(json!({"spec": {"audiences": []}}));
+        let token = accounts.create_token_request("helm-edge", &params, &request).await.unwrap().status.unwrap().token;
+        std::fs::write(self.path("token"), token).unwrap();
+        std::fs::copy(self.appliance.data().join("pki/ca.crt"), self.path("ca.crt")).unwrap();
+    }
+
+    fn bundles(&self) -> Api<HelmBundle> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    async fn says(&self, name: &str, releases: Value) {
+        let repository = json!([{"name": "ours", "url": format!("http://{}/packages/charts", self.appliance.boot)}]);
+        let bundle = json!({"apiVersion": "lcm.mirantis.com/v1alpha1", "kind": "HelmBundle", "metadata": {"name": name},
+            "spec": {"repositories": repository, "releases": releases}});
+        let params = PatchParams::apply("test").force();
+        self.bundles().patch(name, &params, &Patch::Apply(bundle)).await.unwrap();
+    }
+
+    /// Runs the controller until nothing is to be done; whether all is as the bundle says.
+    async fn once(&self, name: &str) -> (bool, String) {
+        let mut command = Command::new(program());
+        command.args(["helm-controller", "run", "--once", "--timeout", "60s", "--namespace", NAMESPACE, "--bundle", name]);
+        command.arg("--server").arg(format!("https://{}", self.appliance.address));
+        command.arg("--ca").arg(self.path("ca.crt")).arg("--token").arg(self.path("token"));
+        command.arg("--helm").arg(&self.helm).arg("--kubeconfig").arg(self.path("cluster.conf"));
+        command.arg("--scratch").arg(self.path("scratch"));
+        let output = tokio::time::timeout(crate::process::DEADLINE, command.kill_on_drop(true).output()).await;
+        let output = output.expect("it ends").unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    async fn status(&self) -> HelmBundleStatus {
+        self.bundles().get_status("edge").await.unwrap().status.unwrap_or_default()
+    }
+
+    async fn text(&self, name: &str) -> Option<String> {
+        let maps = Api::<ConfigMap>::namespaced(self.in_cluster.clone(), "apps");
+        let map = maps.get_opt(name).await.unwrap()?;
+        map.data.and_then(|data| data.get("text").cloned())
+    }
+}
+
+fn release(name: &str, chart: &str, text: &str, requires: &[&str]) -> Value {
+    json!({"name": name, "namespace": "apps", "chart": format!("ours/{chart}"), "version": "1.0.0", "values": {"text": text}, "requires": requires})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_is_installed_in_order_upgraded_and_taken_away_by_the_real_helm() {
+    let Some(helm) = needs::helm() else { return };
+    let rig = Rig::new(helm).await;
+    rig.says("edge", json!([release("app", "app", "one", &["settings"]), release("settings", "settings", "blue", &[])])).await;
+    let (done, said) = rig.once("edge").await;
+    assert!(done, "{said}");
+    assert_eq!((rig.text("app").await.as_deref(), rig.text("settings").await.as_deref()), (Some("one"), Some("blue")));
+    let status = rig.status().await;
+    let finished = |name: &str| status.release_statuses[name].finished_at.as_ref().unwrap().0;
+    assert!(finished("settings") < finished("app"), "{status:#?}");
+    let app = &status.release_statuses["app"];
+    assert!(app.ready && app.revision == 1 && app.status == "deployed" && app.version == "1.0.0", "{app:#?}");
+    assert_eq!(status.conditions[0].status, "True");
+    // Nothing changed: nothing is done.
+    assert!(rig.once("edge").await.0);
+    assert_eq!(rig.status().await.release_statuses["app"].revision, 1);
+    // Other values, and one that is not wanted any more.
+    rig.says("edge", json!([release("app", "app", "two", &[])])).await;
+    let (done, said) = rig.once("edge").await;
+    assert!(done, "{said}");
+    assert_eq!((rig.text("app").await.as_deref(), rig.text("settings").await), (Some("two"), None));
+    let status = rig.status().await;
+    assert_eq!(status.release_statuses["app"].revision, 2);
+    assert!(!status.release_statuses.contains_key("settings"), "{status:#?}");
+    // Somebody changed it by hand: it comes back.
+    let mut by_hand = Command::new(&rig.helm);
+    by_hand.arg("--kubeconfig").arg(rig.path("cluster.conf")).args(["-n", "apps", "upgrade", "app", "--set", "text=theirs"]);
+    ran(by_hand.arg(rig.path("sources/app"))).await;
+    assert_eq!(rig.text("app").await.as_deref(), Some("theirs"));
+    assert!(rig.once("edge").await.0);
+    assert_eq!(rig.text("app").await.as_deref(), Some("two"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_is_told_and_leaves_what_was_there() {
+    let Some(helm) = needs::helm() else { return };
+    let rig = Rig::new(helm).await;
+    rig.says("edge", json!([release("app", "app", "one", &[])])).await;
+    assert!(rig.once("edge").await.0);
+    let broken = json!([
+        {"name": "app", "namespace": "apps", "chart": "ours/broken", "version": "1.0.0"},
+        {"name": "lost", "namespace": "apps", "chart": "ours/nowhere", "version": "1.0.0"},
+        release("good", "settings", "green", &[]),
+        release("after", "settings", "red", &["app"]),
+    ]);
+    rig.says("edge", broken).await;
+    let (done, said) = rig.once("edge").await;
+    assert!(!done && said.contains("not everything is as the bundle says"), "{said}");
+    let status = rig.status().await;
+    let of = |name: &str| &status.release_statuses[name];
+    assert!(!of("app").ready && of("app").message.contains("Not_A_Name"), "{status:#?}");
+    assert!(!of("lost").ready && of("lost").message.contains("nowhere"), "{status:#?}");
+    assert!(of("good").ready && of("after").message.contains("waits for app"), "{status:#?}");
+    assert_eq!(status.conditions[0].reason, "Failed");
+    assert_eq!((rig.text("app").await.as_deref(), rig.text("good").await.as_deref()), (Some("one"), Some("green")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_account_of_a_controller_opens_its_bundle_and_nothing_else() {
+    let Some(helm) = needs::helm() else { return };
+    let rig = Rig::new(helm).await;
+    rig.says("theirs", json!([release("app", "app", "one", &[])])).await;
+    // It does not even learn whether there is one.
+    let mut command = Command::new("curl");
+    let read = async |command: &mut Command, path: &str| {
+        let url = format!("https://{}{path}", rig.appliance.address);
+        command.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"]).arg(rig.path("ca.crt"));
+        let token = std::fs::read_to_string(rig.path("token")).unwrap();
+        let output = command.arg("-H").arg(format!("Authorization: Bearer {token}")).arg(url).output().await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let bundles = "/apis/lcm.mirantis.com/v1alpha1/namespaces/edge/helmbundles";
+    assert_eq!(read(&mut command, &format!("{bundles}/edge")).await, "404", "its own, which is not there yet");
+    for path in [format!("{bundles}/theirs"), bundles.to_owned(), "/api/v1/namespaces/edge/secrets".to_owned()] {
+        assert_eq!(read(&mut Command::new("curl"), &path).await, "403", "{path}");
+    }
+}
