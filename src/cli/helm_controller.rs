@@ -145,9 +145,10 @@ fn image(options: &Image) -> anyhow::Result<()> {
     };
     let own = std::env::current_exe().context("cannot find this program")?;
     let ((mut slipway, slipway_size), (mut helm, helm_size)) = (opened(&own)?, opened(&options.helm)?);
-    let certificates = options.certificates.as_ref().map(|path| {
-        std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-    });
+    let certificates = options
+        .certificates
+        .as_ref()
+        .map(|path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display())));
     let certificates = certificates.transpose()?;
     let name = options.name.clone().unwrap_or_else(|| format!("slipway/{CHART_NAME}:{}", env!("CARGO_PKG_VERSION")));
     let architecture = match std::env::consts::ARCH {

@@ -75,11 +75,18 @@ fn shortened(text: &str, most: usize) -> String {
 
 /// Arguments that install a Helm release or upgrade it.
 fn upgrade(release: &HelmRelease, repository: Option<&HelmRepository>, bundle: &str, timeout: Duration) -> Vec<String> {
-    let mut words: Vec<String> = ["upgrade", "--install", "--create-namespace", "--atomic", "--history-max", "10"].map(String::from).into();
+    let mut words: Vec<String> =
+        ["upgrade", "--install", "--create-namespace", "--atomic", "--history-max", "10"].map(String::from).into();
     words.extend(["--output".into(), "json".into(), "--values".into(), "-".into()]);
-    words.extend(["--timeout".into(), format!("{}s", timeout.as_secs()), "--namespace".into(), namespace(release).into()]);
+    words.extend([
+        "--timeout".into(),
+        format!("{}s", timeout.as_secs()),
+        "--namespace".into(),
+        namespace(release).into(),
+    ]);
     let own = [format!("{LABEL_BUNDLE}={bundle}")];
-    let labels = release.labels.iter().filter(|(key, _)| *key != LABEL_BUNDLE).map(|(key, value)| format!("{key}={value}"));
+    let labels =
+        release.labels.iter().filter(|(key, _)| *key != LABEL_BUNDLE).map(|(key, value)| format!("{key}={value}"));
     words.extend(["--labels".into(), own.into_iter().chain(labels).collect::<Vec<_>>().join(",")]);
     if !release.version.is_empty() {
         words.extend(["--version".into(), release.version.clone()]);
@@ -152,7 +159,8 @@ impl Helm {
                 ["list", "--all", "--all-namespaces", "--max", "0", "--output", "json"].map(String::from).into();
             words.extend(selector.into_iter().flat_map(|selector| ["--selector".into(), selector]));
             let text = self.call(&words, None, QUESTION).await?;
-            serde_json::from_str(&text).map_err(|error| HelmFault::of(format!("helm list gave something else: {error}")))
+            serde_json::from_str(&text)
+                .map_err(|error| HelmFault::of(format!("helm list gave something else: {error}")))
         };
         let ours = listed(Some(format!("{LABEL_BUNDLE}={bundle}"))).await?;
         let of = |there: &Listed| (there.name.clone(), there.namespace.clone());
@@ -180,8 +188,8 @@ impl Helm {
         let values = release.values.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new())).to_string();
         let words = upgrade(release, repository, bundle, self.timeout);
         let text = self.call(&words, Some(values), self.timeout + GRACE).await?;
-        let answer: Answer =
-            serde_json::from_str(&text).map_err(|error| HelmFault::of(format!("helm upgrade gave something else: {error}")))?;
+        let answer: Answer = serde_json::from_str(&text)
+            .map_err(|error| HelmFault::of(format!("helm upgrade gave something else: {error}")))?;
         Ok(Upgraded {
             revision: answer.version,
             status: answer.info.status,
@@ -225,7 +233,8 @@ impl Helm {
             command.env("KUBECONFIG", kubeconfig);
         }
         let begun = command.spawn();
-        let mut child = begun.map_err(|error| HelmFault::of(format!("cannot run {}: {error}", self.program.display())))?;
+        let mut child =
+            begun.map_err(|error| HelmFault::of(format!("cannot run {}: {error}", self.program.display())))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let told = async {
             if let Some(mut stdin) = stdin {
@@ -271,8 +280,14 @@ mod tests {
         };
         let ends = |words: Vec<String>, wanted: &str| assert!(words.join(" ").ends_with(wanted), "{words:?}");
         let minute = Duration::from_secs(60);
-        ends(upgrade(&release, Some(&of("http://192.0.2.1/c/")), "edge", minute), "--version 1.2.3 --repo http://192.0.2.1/c -- web nginx");
-        ends(upgrade(&release, Some(&of("oci://192.0.2.1/c")), "edge", minute), "--version 1.2.3 -- web oci://192.0.2.1/c/nginx");
+        ends(
+            upgrade(&release, Some(&of("http://192.0.2.1/c/")), "edge", minute),
+            "--version 1.2.3 --repo http://192.0.2.1/c -- web nginx",
+        );
+        ends(
+            upgrade(&release, Some(&of("oci://192.0.2.1/c")), "edge", minute),
+            "--version 1.2.3 -- web oci://192.0.2.1/c/nginx",
+        );
         let by_url = HelmRelease { chart_url: "https://192.0.2.1/x.tgz".into(), ..release };
         let words = upgrade(&by_url, None, "edge", minute);
         assert!(words.contains(&format!("{LABEL_BUNDLE}=edge,team=a")), "{words:?}");

@@ -166,8 +166,12 @@ impl BundleKeeper {
         self.running.spawn(async move {
             let outcome = match &step {
                 Step::Upgrade { release, repository, .. } => helm.upgrade(release, repository.as_ref(), &bundle).await,
-                Step::RollBack { name, namespace } => helm.roll_back(name, namespace).await.map(|()| Upgraded::default()),
-                Step::Uninstall { name, namespace } => helm.uninstall(name, namespace).await.map(|()| Upgraded::default()),
+                Step::RollBack { name, namespace } => {
+                    helm.roll_back(name, namespace).await.map(|()| Upgraded::default())
+                }
+                Step::Uninstall { name, namespace } => {
+                    helm.uninstall(name, namespace).await.map(|()| Upgraded::default())
+                }
             };
             (step, outcome)
         });
@@ -303,7 +307,9 @@ fn tell(
         .iter()
         .filter(|release| !ready.contains(&release.name))
         .map(|release| match status.release_statuses.get(&release.name).map(|of| of.message.as_str()) {
-            Some(message) if !message.is_empty() => format!("{}: {}", release.name, message.lines().next_back().unwrap_or_default()),
+            Some(message) if !message.is_empty() => {
+                format!("{}: {}", release.name, message.lines().next_back().unwrap_or_default())
+            }
             _ => format!("{}: in progress", release.name),
         })
         .take(5)

@@ -101,7 +101,8 @@ pub(super) fn fault(spec: &HelmBundleSpec, release: &HelmRelease) -> Option<Stri
     if !is_label(namespace(release), 63) {
         return Some(format!("its namespace {:?} is none", release.namespace));
     }
-    let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+~/:".contains(c)) && !text.starts_with('-');
+    let is_word =
+        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+~/:".contains(c)) && !text.starts_with('-');
     if !is_word(&release.version) {
         return Some(format!("its version {:?} is none", release.version));
     }
@@ -110,7 +111,9 @@ pub(super) fn fault(spec: &HelmBundleSpec, release: &HelmRelease) -> Option<Stri
     }
     match (release.chart.split_once('/'), repository(spec, release)) {
         (None, _) => Some("it must have chart as REPOSITORY/NAME, or chartURL".into()),
-        (Some((name, _)), None) => Some(format!("its chart is in the repository {name:?}, which the bundle does not have")),
+        (Some((name, _)), None) => {
+            Some(format!("its chart is in the repository {name:?}, which the bundle does not have"))
+        }
         (Some((_, chart)), Some(found)) => {
             if !is_word(chart) || chart.is_empty() || chart.contains("..") {
                 Some(format!("its chart {:?} is none", release.chart))
@@ -145,7 +148,8 @@ fn unreachable(spec: &HelmBundleSpec) -> BTreeMap<&str, String> {
     loop {
         let before = left.len();
         left.retain(|release| {
-            let waits = release.requires.iter().any(|other| names.contains(other.as_str()) && !gone.contains(other.as_str()));
+            let waits =
+                release.requires.iter().any(|other| names.contains(other.as_str()) && !gone.contains(other.as_str()));
             if !waits {
                 gone.insert(&release.name);
             }
@@ -156,7 +160,9 @@ fn unreachable(spec: &HelmBundleSpec) -> BTreeMap<&str, String> {
         }
     }
     for release in left {
-        found.entry(&release.name).or_insert_with(|| format!("it waits for itself, by {}", release.requires.join(", ")));
+        found
+            .entry(&release.name)
+            .or_insert_with(|| format!("it waits for itself, by {}", release.requires.join(", ")));
     }
     found
 }
@@ -200,14 +206,16 @@ pub(super) fn plan(
     let waits = &mut plan.waits;
     plan.steps.retain(|step| {
         let Step::Upgrade { release, .. } = step else { return true };
-        let missing: Vec<&str> = release.requires.iter().map(String::as_str).filter(|other| !ready.contains(*other)).collect();
+        let missing: Vec<&str> =
+            release.requires.iter().map(String::as_str).filter(|other| !ready.contains(*other)).collect();
         if !missing.is_empty() {
             waits.insert(release.name.clone(), format!("waits for {}", missing.join(", ")));
         }
         missing.is_empty()
     });
     for other in installed.iter().filter(|other| other.is_ours && !running.contains(&other.name)) {
-        let wanted = spec.releases.iter().any(|release| release.name == other.name && namespace(release) == other.namespace);
+        let wanted =
+            spec.releases.iter().any(|release| release.name == other.name && namespace(release) == other.namespace);
         let needed = status_requires(spec, &other.name, installed);
         if !wanted && !needed {
             plan.steps.push(Step::Uninstall { name: other.name.clone(), namespace: other.namespace.clone() });
@@ -286,7 +294,11 @@ mod tests {
     }
 
     fn bundle(releases: Vec<HelmRelease>) -> HelmBundleSpec {
-        let repository = HelmRepository { name: "ours".into(), url: "http://192.0.2.1/packages/charts".into(), ..Default::default() };
+        let repository = HelmRepository {
+            name: "ours".into(),
+            url: "http://192.0.2.1/packages/charts".into(),
+            ..Default::default()
+        };
         HelmBundleSpec { repositories: vec![repository], releases, ..HelmBundleSpec::default() }
     }
 
@@ -320,7 +332,8 @@ mod tests {
 
     #[test]
     fn requirements_come_first_and_what_is_independent_beside_them() {
-        let spec = bundle(vec![release("app", &["db"]), release("db", &["disk"]), release("disk", &[]), release("log", &[])]);
+        let spec =
+            bundle(vec![release("app", &["db"]), release("db", &["disk"]), release("disk", &[]), release("log", &[])]);
         let rows: [(&[&str], &[&str]); 4] = [
             (&[], &["+disk", "+log"]),
             (&["disk"], &["+db", "+log"]),
@@ -391,7 +404,11 @@ mod tests {
     #[test]
     fn what_the_bundle_has_no_more_goes_and_what_is_others_stays() {
         let spec = bundle(vec![release("app", &[])]);
-        let installed = [there("app", "deployed"), there("old", "deployed"), Installed { is_ours: false, ..there("theirs", "deployed") }];
+        let installed = [
+            there("app", "deployed"),
+            there("old", "deployed"),
+            Installed { is_ours: false, ..there("theirs", "deployed") },
+        ];
         assert_eq!(steps(&plan(&spec, &done(&spec, &["app"]), &installed, &BTreeSet::new(), now())), ["-old"]);
         let foreign = [Installed { is_ours: false, ..there("app", "deployed") }];
         let plan = plan(&spec, &HelmBundleStatus::default(), &foreign, &BTreeSet::new(), now());
@@ -414,12 +431,17 @@ mod tests {
             release("good", &[]),
             release("good", &[]),
         ]);
-        spec.repositories.push(HelmRepository { name: "login".into(), url: "https://x".into(), auth_secret: "s".into() });
+        spec.repositories.push(HelmRepository {
+            name: "login".into(),
+            url: "https://x".into(),
+            auth_secret: "s".into(),
+        });
         spec.releases.push(HelmRelease { chart: "login/x".into(), ..release("secret", &[]) });
         let plan = plan(&spec, &HelmBundleStatus::default(), &[], &BTreeSet::new(), now());
         assert_eq!(steps(&plan), ["+good"]);
         let told: Vec<&str> = plan.waits.keys().map(String::as_str).collect();
-        let wanted = ["Upper", "a", "b", "dots", "file", "flag", "foreign", "good", "lost", "secret", "space", "version"];
+        let wanted =
+            ["Upper", "a", "b", "dots", "file", "flag", "foreign", "good", "lost", "secret", "space", "version"];
         assert_eq!(told, wanted, "{:#?}", plan.waits);
     }
 }

@@ -78,7 +78,8 @@ impl Rig {
         }
         ran(Command::new(&self.helm).args(["repo", "index"]).arg(&packed)).await;
         let charts = packed.display().to_string();
-        let output = self.appliance.slipway(&["image", "import", "charts", &charts, "--format", "packages", "--publish"]).await;
+        let output =
+            self.appliance.slipway(&["image", "import", "charts", &charts, "--format", "packages", "--publish"]).await;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
@@ -119,7 +120,17 @@ impl Rig {
     /// Runs the controller until nothing is to be done; whether all is as the bundle says.
     async fn once(&self, name: &str) -> (bool, String) {
         let mut command = Command::new(program());
-        command.args(["helm-controller", "run", "--once", "--timeout", "60s", "--namespace", NAMESPACE, "--bundle", name]);
+        command.args([
+            "helm-controller",
+            "run",
+            "--once",
+            "--timeout",
+            "60s",
+            "--namespace",
+            NAMESPACE,
+            "--bundle",
+            name,
+        ]);
         command.arg("--server").arg(format!("https://{}", self.appliance.address));
         command.arg("--ca").arg(self.path("ca.crt")).arg("--token").arg(self.path("token"));
         command.arg("--helm").arg(&self.helm).arg("--kubeconfig").arg(self.path("cluster.conf"));
@@ -148,7 +159,11 @@ fn release(name: &str, chart: &str, text: &str, requires: &[&str]) -> Value {
 async fn a_bundle_is_installed_in_order_upgraded_and_taken_away_by_the_real_helm() {
     let Some(helm) = needs::helm() else { return };
     let rig = Rig::new(helm).await;
-    rig.says("edge", json!([release("app", "app", "one", &["settings"]), release("settings", "settings", "blue", &[])])).await;
+    rig.says(
+        "edge",
+        json!([release("app", "app", "one", &["settings"]), release("settings", "settings", "blue", &[])]),
+    )
+    .await;
     let (done, said) = rig.once("edge").await;
     assert!(done, "{said}");
     assert_eq!((rig.text("app").await.as_deref(), rig.text("settings").await.as_deref()), (Some("one"), Some("blue")));
@@ -171,7 +186,14 @@ async fn a_bundle_is_installed_in_order_upgraded_and_taken_away_by_the_real_helm
     assert!(!status.release_statuses.contains_key("settings"), "{status:#?}");
     // Somebody changed it by hand: it comes back.
     let mut by_hand = Command::new(&rig.helm);
-    by_hand.arg("--kubeconfig").arg(rig.path("cluster.conf")).args(["-n", "apps", "upgrade", "app", "--set", "text=theirs"]);
+    by_hand.arg("--kubeconfig").arg(rig.path("cluster.conf")).args([
+        "-n",
+        "apps",
+        "upgrade",
+        "app",
+        "--set",
+        "text=theirs",
+    ]);
     ran(by_hand.arg(rig.path("sources/app"))).await;
     assert_eq!(rig.text("app").await.as_deref(), Some("theirs"));
     assert!(rig.once("edge").await.0);

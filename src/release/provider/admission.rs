@@ -153,7 +153,7 @@ fn judge_machine(
         return Some(FieldError::forbidden(format!("{PATH}.nodeLabels"), why));
     }
     if let Some(asked) = &wish.distribution
-        && let Err(fault) = super::catalogue::distribution(&release, Some(asked))
+        && let Err(fault) = crate::release::catalogue::join::distribution(&release, Some(asked))
     {
         return Some(FieldError::forbidden(format!("{PATH}.distribution"), fault.to_string()));
     }

@@ -4,12 +4,12 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::catalogue::{self, PROVIDER};
 use super::known::Offer;
 use super::names::API_PORT;
 use crate::api::kaas::ClusterRelease;
 use crate::api::lcm::{HelmBundle, LCMCluster};
 use crate::api::machine_api::{ApiEndpoint, Cluster, ClusterStatus};
+use crate::release::catalogue::join::{self as catalogue, PROVIDER};
 use crate::runtime::conditions::{self, Truth, Verdict};
 
 /// All is as it is to be.

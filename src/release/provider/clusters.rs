@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::accounts;
-use super::catalogue;
 use super::cluster_status::{self, Found};
 use super::desired::{self, Around};
 use super::judge;
@@ -28,6 +27,7 @@ use crate::api::kaas::PublicKey;
 use crate::api::lcm::{HelmBundle, LCMCluster};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::log::named;
+use crate::release::catalogue::join as catalogue;
 use crate::runtime::changes::write_status;
 use crate::runtime::conditions::{self, Verdict};
 use crate::runtime::{Cache, Conflict, Mention, Note, Reconcile, Slim, events, key, objects, owners, run};

@@ -1,10 +1,10 @@
 //! What is made of a Cluster and its release: LCMCluster and HelmBundle. Pure.
 
-use super::catalogue::{ChartFault, charts};
 use super::names::{self, API_PORT};
 use super::shape::ClusterWish;
 use crate::api::kaas::ClusterRelease;
 use crate::api::lcm::{AgentConfig, HelmBundleSpec, LCMClusterSpec, LcmEndpoint};
+use crate::release::catalogue::charts::{ChartFault, charts};
 
 /// How long a token to join is good.
 const TOKEN_TTL: &str = "24h";
@@ -89,7 +89,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::release::provider::catalogue::ChartOverride;
+    use crate::release::catalogue::charts::ChartOverride;
     use crate::release::provider::network::Networks;
 
     fn release() -> ClusterRelease {

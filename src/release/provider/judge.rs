@@ -3,9 +3,10 @@
 //! The API asks before it stores a Cluster, and the controller before it acts on one: an API rule may not have been asked, and releases
 //! may have changed in between.
 
-use super::catalogue::{self, PROVIDER, charts};
 use super::known::Offer;
 use super::shape::ClusterWish;
+use crate::release::catalogue::charts::charts;
+use crate::release::catalogue::join::{self as catalogue, PROVIDER};
 
 /// Why a cluster may not have what it names: the word for it, the field of its value, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,7 +109,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::release::provider::catalogue::ChartOverride;
+    use crate::release::catalogue::charts::ChartOverride;
 
     fn offer(release: Option<&str>) -> Offer {
         let kaas = json!({"metadata": {"name": "k", "labels": {"kaas.mirantis.com/active": "true"}}, "spec": {"version": "2.30.0",

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
 
-use super::catalogue::{self, NoActive};
 use crate::api::kaas::{ClusterRelease, KaaSRelease};
+use crate::release::catalogue::join::{self as catalogue, NoActive};
 use crate::runtime::{Change, Watches};
 use crate::store::Store;
 

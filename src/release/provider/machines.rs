@@ -14,7 +14,6 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::{self, Account};
-use super::catalogue::distribution;
 use super::keep::{self, KeepError};
 use super::known::Releases;
 use super::lcm_machine;
@@ -29,6 +28,7 @@ use crate::api::lcm::{LCMCluster, LCMMachine};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::metal3::BareMetalHost;
 use crate::cluster::hosts;
+use crate::release::catalogue::join::distribution;
 use crate::runtime::changes::{change_status, delete, difference};
 use crate::runtime::{Cache, Conflict, Note, Reconcile, Slim, events, key, owners, run};
 

@@ -10,7 +10,6 @@
 
 mod accounts;
 mod admission;
-mod catalogue;
 mod cluster_status;
 mod clusters;
 mod desired;
@@ -40,6 +39,7 @@ pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
+use crate::api::lcm::HelmBundle;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
@@ -54,10 +54,13 @@ const MACHINES: &str = "cluster.k8s.io/machines";
 /// What is kept of a Cluster in memory beside its object, in bytes, roughly.
 const CLUSTER_MEMORY: usize = 1 << 10;
 
-/// Cluster. Where another API server keeps the objects nothing acts on it, so there are no rights.
+/// Cluster and HelmBundle. Where another API server keeps the objects nothing acts on it, so there are no rights.
 pub fn module() -> Module {
     Module {
-        kinds: vec![Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed()],
+        kinds: vec![
+            Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed(),
+            Declared::one::<HelmBundle>(StoragePolicy::Durable),
+        ],
         rights: &[],
     }
 }
