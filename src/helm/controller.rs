@@ -202,12 +202,12 @@ impl BundleKeeper {
             return Ok(());
         }
         // Applied, so that what is not said any more goes.
-        let patch = json!({
+        let patch = Patch::Apply(json!({
             "apiVersion": HelmBundle::api_version(&()), "kind": HelmBundle::kind(&()),
             "metadata": { "name": self.settings.name, "uid": bundle.metadata.uid }, "status": status,
-        });
+        }));
         let params = PatchParams::apply("helm-controller").force();
-        let written = self.bundles.patch_status(&self.settings.name, &params, &Patch::Apply(patch));
+        let written = self.bundles.patch_status(&self.settings.name, &params, &patch);
         let written = tokio::time::timeout(ANSWER, written).await.context("the appliance does not answer")?;
         written.context("the appliance does not take the status").map(drop)
     }
