@@ -35,12 +35,12 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
+use super::answers::status::{ApiError, shorten};
 use super::auth::{FailedLogin, Identity, Proof};
-use super::caller_shares;
-use super::registry::Registry;
-use super::request::{self as asked, Route, Target};
-use super::status::{ApiError, shorten};
-use super::tls::{Peer, Refused};
+use super::kinds::registry::Registry;
+use super::listener::tls::{Peer, Refused};
+use super::requests::request::{self as asked, Route, Target};
+use super::shares::caller_shares;
 
 mod attempt_limit;
 mod event;

@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde_json::Value;
 
-use super::core_schemas::{self, SCHEMA_OF_SCHEMAS};
-use super::status::shorten;
+use super::answers::status::shorten;
+use super::kinds::core_schemas::{self, SCHEMA_OF_SCHEMAS};
 
 /// Faults and unknown fields reported for one object.
 const ERRORS_MAX: usize = 64;
