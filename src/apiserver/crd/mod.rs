@@ -25,7 +25,7 @@ use super::auth::Identity;
 use super::kinds::registry::Registry;
 use super::kinds::resource::{CoreKind, Resource};
 use super::objects::meta;
-use super::upkeep::background::{Outcome, Round, from_anywhere};
+use super::upkeep::round::{Outcome, Round, from_anywhere};
 use super::writing::delete::DeleteOptions;
 use crate::api::Kind;
 use crate::store::{Expect, Mutation, Object, WriteError};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::background::{Outcome, Round};
 use super::owner_graph::{Key, PendingChecks, is_held_for_dependents, owners};
+use super::round::{Outcome, Round};
 use crate::api::StoragePolicy;
 use crate::apiserver::ApiServer;
 use crate::apiserver::answers::status::ApiError;

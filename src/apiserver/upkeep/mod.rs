@@ -1,6 +1,9 @@
-//! What nobody asks for: [`background`] empties namespaces that end, forgets old events, and has the [`garbage`] collector take
-//! dependents with their owners, which [`owner_graph`] remembers.
+//! What nobody asks for, in [`round`]s: [`background`] has [`namespaces`] emptied that end, and [`old_events`] forgotten; the
+//! [`garbage`] collector takes dependents with their owners, which [`owner_graph`] remembers.
 
-pub(super) mod background;
+mod background;
 mod garbage;
+mod namespaces;
+mod old_events;
 pub(super) mod owner_graph;
+pub(super) mod round;

@@ -1,5 +1,10 @@
 //! Tests of the bound on what answers hold: who gives way, and who is told.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 
 use super::*;
