@@ -5,22 +5,26 @@ use std::future::Future;
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::Client;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Resource};
 use serde_json::json;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::super::boot_effect;
 use super::*;
 use crate::api::metal3::{
-    ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec,
-    HardwareDetails, Image as HostImage, Nic, OperationalStatus, ProvisionStatus,
+    ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BareMetalHostStatus, BmcDetails,
+    FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails, Image as HostImage, Nic,
+    OperationalStatus, ProvisionStatus,
 };
 use crate::api::slipway::{
-    BootIntentSpec, BootIntentStatus, BootTarget, ImagePhase, ImageStatus, SessionStatus, StepAction, StepResult,
+    BootIntent, BootIntentSpec, BootIntentStatus, BootTarget, Image, ImagePhase, ImageStatus, SessionStatus,
+    StepAction, StepResult,
 };
 use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
@@ -30,6 +34,7 @@ use crate::bmc::sim::{Account, IpmiSim, Profile, RedfishOptions, RedfishSim, Sim
 use crate::bmc::{BmcSettings, Health};
 use crate::boot::HostIndex;
 use crate::engine::Fence;
+use crate::host::status::conditions;
 use crate::modules::kinds;
 use crate::runtime::Tasks;
 use crate::store::{Store as Database, StoreOptions};
@@ -708,7 +713,7 @@ async fn what_was_decided_on_an_old_host_is_not_stored() {
     let mut host = site.host();
     host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
     let host = site.create(&host).await;
-    let around = reconciler.look_around(&host).await.unwrap();
+    let around = look_around(&reconciler.context, &host).await.unwrap();
     let transition = reconciler.decide(&host, &around);
     assert_eq!(transition.status.provisioning.state, ProvisioningState::Registering);
     site.annotate("somebody", Some("was faster")).await;
