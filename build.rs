@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The schemas of the kinds, each written by a test beside it.
-const SCHEMAS: [&str; 2] = ["src/api/definitions.json", "src/apiserver/core_schemas.json"];
+const SCHEMAS: [&str; 2] = ["src/api/definitions.json", "src/apiserver/kinds/core_schemas.json"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -16,7 +16,10 @@ use crate::outbound::Allowed;
 mod backup;
 mod cluster;
 mod discovery;
+mod host;
+mod image;
 mod kubespray;
+mod log;
 mod network;
 mod span;
 mod webhooks;
@@ -24,7 +27,10 @@ mod webhooks;
 pub use backup::BackupConfig;
 pub use cluster::{Actor, ClusterConfig, Controllers, DefaultImage};
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
+pub use host::{FirstBoot, HostConfig};
+pub use image::ImageConfig;
 pub use kubespray::KubesprayConfig;
+pub use log::{AuditConfig, LogConfig, LogFormat};
 pub use network::{AddressRange, NetworkConfig, NetworkMode, ReservationConfig};
 pub use span::Span;
 pub use webhooks::{WebhookAddress, WebhooksConfig};
@@ -217,111 +223,6 @@ const MAX_UNPACKED_GIB: u64 = 16 << 10;
 /// Largest `image.max_library_gib`: 16 PiB, more than file systems have.
 const MAX_LIBRARY_GIB: u64 = 16 << 20;
 
-/// `[image]`
-#[derive(Deserialize, Clone, Debug)]
-#[serde(deny_unknown_fields, default)]
-pub struct ImageConfig {
-    /// Imports at once.
-    pub imports: usize,
-    /// PEM file of further CAs for https sources, beside the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Addresses that are special to this box, from which images may be fetched all the same.
-    pub allow: Vec<Allowed>,
-    /// The folder that `file://` URLs of Images lead to; unset: no file is read.
-    pub file_folder: Option<PathBuf>,
-    /// Most that a compressed image has once it is unpacked, in GiB.
-    pub max_unpacked_gib: u64,
-    /// Most that the library takes, in GiB; unset: all that the file system has but 128 MiB.
-    pub max_library_gib: Option<u64>,
-}
-
-impl Default for ImageConfig {
-    fn default() -> Self {
-        Self {
-            imports: 2,
-            ca_file: None,
-            allow: Vec::new(),
-            file_folder: None,
-            max_unpacked_gib: 256,
-            max_library_gib: None,
-        }
-    }
-}
-
-impl ImageConfig {
-    fn faults(&self, data_dir: &Path) -> Vec<String> {
-        let mut faults = Vec::new();
-        if !(1..=IMPORTS_MAX).contains(&self.imports) {
-            faults.push(format!("image.imports must be 1 to {IMPORTS_MAX}"));
-        }
-        if !(1..=MAX_UNPACKED_GIB).contains(&self.max_unpacked_gib) {
-            faults.push(format!("image.max_unpacked_gib must be 1 to {MAX_UNPACKED_GIB}"));
-        }
-        if self.max_library_gib.is_some_and(|most| !(1..=MAX_LIBRARY_GIB).contains(&most)) {
-            faults.push(format!("image.max_library_gib must be 1 to {MAX_LIBRARY_GIB}"));
-        }
-        if let Some(folder) = &self.file_folder {
-            let plain = folder.components().all(|part| !matches!(part, Component::ParentDir));
-            if !folder.is_absolute() || !plain {
-                faults.push(format!("image.file_folder {folder:?} must be an absolute path without .."));
-            } else if folder.parent().is_none() {
-                faults.push("image.file_folder must not be /: name a folder that holds images only".into());
-            } else if folder.starts_with(data_dir) {
-                faults.push(format!("image.file_folder {folder:?} must not be in data_dir, which holds the keys"));
-            }
-        }
-        faults
-    }
-}
-
-/// `[host]`
-#[derive(Deserialize, Clone, Debug)]
-#[serde(deny_unknown_fields, default)]
-pub struct HostConfig {
-    /// How long a machine may take from power-on to its agent's first call.
-    pub boot_deadline: Span,
-    /// How long an agent may be silent.
-    pub agent_deadline: Span,
-    /// Hosts inspecting, provisioning or deprovisioning at once.
-    pub busy_limit: usize,
-    /// Failed attempts after which an image is not tried again; 0: never give up.
-    pub provisioning_retries: i64,
-    /// First back-off after a failure; doubles up to 512 times.
-    pub retry: Span,
-    /// How often power is read when nothing else happens.
-    pub power_poll: Span,
-    /// A host that should move and has not for so long is reported as stuck.
-    pub stuck_after: Span,
-    /// How an installed system is started for the first time.
-    pub first_boot: FirstBoot,
-}
-
-/// How an installed system is started for the first time.
-#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum FirstBoot {
-    /// By the firmware, after a power-off: every later start will be the same.
-    #[default]
-    Firmware,
-    /// By the ramdisk's kernel, which saves the firmware's time; by the firmware where that cannot be.
-    Kexec,
-}
-
-impl Default for HostConfig {
-    fn default() -> Self {
-        Self {
-            boot_deadline: Span(Duration::from_secs(900)),
-            agent_deadline: Span(Duration::from_secs(120)),
-            busy_limit: 20,
-            provisioning_retries: 5,
-            retry: Span(Duration::from_secs(60)),
-            power_poll: Span(Duration::from_secs(60)),
-            stuck_after: Span(Duration::from_secs(1200)),
-            first_boot: FirstBoot::Firmware,
-        }
-    }
-}
-
 /// `[engine]`
 #[derive(Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields, default)]
@@ -347,38 +248,6 @@ impl Default for EngineConfig {
     }
 }
 
-/// `[log]`
-#[derive(Deserialize, Clone, Debug)]
-#[serde(deny_unknown_fields, default)]
-pub struct LogConfig {
-    /// A level, or `room=level` pairs with commas.
-    pub level: String,
-    /// Where lines go and how they look.
-    pub format: LogFormat,
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { level: "info".into(), format: LogFormat::Auto }
-    }
-}
-
-/// `[audit]`
-#[derive(Deserialize, Clone, Debug)]
-#[serde(deny_unknown_fields, default)]
-pub struct AuditConfig {
-    /// Megabytes (10⁶ bytes) after which the file is set aside.
-    pub max_size_mb: u64,
-    /// Files kept beside the one that is written.
-    pub max_files: usize,
-}
-
-impl Default for AuditConfig {
-    fn default() -> Self {
-        Self { max_size_mb: 100, max_files: 10 }
-    }
-}
-
 /// `[bmc]`
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -388,20 +257,6 @@ pub struct BmcConfig {
     pub allow: Vec<Allowed>,
     /// File of the site's own quirk profiles, applied after those in the binary.
     pub quirks: Option<PathBuf>,
-}
-
-/// Where log lines go, and how they look.
-#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// To systemd's journal where standard error is connected to it, else text.
-    Auto,
-    /// Text for people, on standard error.
-    Text,
-    /// JSON for programs, on standard error.
-    Json,
-    /// To systemd's journal, with priorities and fields.
-    Journal,
 }
 
 /// The file cannot be used.

@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 use self::certificate::CertificateNames;
 use self::disks::Disks;
 use crate::api::infrastructure::v1beta2::Image;
-use crate::api::{self, Declared, Kind, StoragePolicy, ipam};
+use crate::api::{self, Declared, Kind, StoragePolicy};
 use crate::apiserver::Admission;
 use crate::backup::ScheduledBackups;
 use crate::bmc::quirks::{Quirks, QuirksError};
@@ -48,16 +48,20 @@ mod disks;
 /// Every life.
 const LIVES: &[Entry] = &[
     entry(host::module, |house| Some(Box::new(machines(house)))),
-    entry(cluster::core::module, clusters),
-    entry(cluster::control_plane::module, |house| Some(Box::new(control_planes(house)))),
-    entry(cluster::infrastructure::module, |house| Some(Box::new(infrastructure(house)))),
-    entry(cluster::certificates::module, certificates),
-    entry(cluster::bootstrap::module, bootstrap),
-    entry(cluster::data::module, |house| Some(Box::new(cluster::data::MachineData::new(house.watches, house.config)?))),
-    entry(cluster::ipam::module, |house| Some(Box::new(cluster::ipam::Addresses::new(house.watches, house.config)?))),
+    of_clusters(cluster::core::module, clusters),
+    of_clusters(cluster::control_plane::module, |house| Some(Box::new(control_planes(house)))),
+    of_clusters(cluster::infrastructure::module, |house| Some(Box::new(infrastructure(house)))),
+    of_clusters(cluster::certificates::module, certificates),
+    of_clusters(cluster::bootstrap::module, bootstrap),
+    of_clusters(cluster::data::module, |house| {
+        Some(Box::new(cluster::data::MachineData::new(house.watches, house.config)?))
+    }),
+    of_clusters(cluster::ipam::module, |house| {
+        Some(Box::new(cluster::ipam::Addresses::new(house.watches, house.config)?))
+    }),
     // After Cluster API's group: of two kinds of one name a client takes the one that it hears of first.
-    entry(cluster::machine_api::module, |house| Some(Box::new(machine_api(house)))),
-    entry(release::provider::module, |house| Some(Box::new(provider(house)))),
+    of_clusters(cluster::machine_api::module, |house| Some(Box::new(machine_api(house)))),
+    of_clusters(release::provider::module, |house| Some(Box::new(provider(house)))),
     entry(kubespray::provisioning::module, |house| {
         let (config, folder) = (&house.config.kubespray, house.config.data_dir.kubespray());
         let workloads = house.workloads.clone();
@@ -78,13 +82,21 @@ const LIVES: &[Entry] = &[
 struct Entry {
     module: fn() -> Module,
     begin: Begin,
+    /// Whether its kinds are those of clusters.
+    of_clusters: bool,
 }
 
 /// Makes what runs of a life, if anything does.
 type Begin = fn(&mut House<'_>) -> Option<Box<dyn Life>>;
 
 const fn entry(module: fn() -> Module, begin: Begin) -> Entry {
-    Entry { module, begin }
+    Entry { module, begin, of_clusters: false }
+}
+
+/// One whose kinds are those of clusters: there is a bound of how much may be in an object, and an API server of Kubernetes that keeps
+/// the objects has them of Cluster API.
+const fn of_clusters(module: fn() -> Module, begin: Begin) -> Entry {
+    Entry { module, begin, of_clusters: true }
 }
 
 /// What lives share in a process.
@@ -293,18 +305,18 @@ pub fn kinds() -> Vec<Kind> {
 
 /// Every kind, as its room declares it.
 pub fn declared() -> impl Iterator<Item = Declared> {
-    modules().into_iter().flat_map(|module| module.kinds)
+    declared_where(|_| true)
+}
+
+fn declared_where(is_asked: impl Fn(&Entry) -> bool) -> impl Iterator<Item = Declared> {
+    LIVES.iter().filter(move |life| is_asked(life)).flat_map(|life| (life.module)().kinds)
 }
 
 /// The kinds of clusters, as `<group>/<plural>`, with the rule of how much may be in one of them. It is asked whoever acts on its
 /// group: controllers of other groups read it, too.
 pub fn bounded() -> impl Iterator<Item = (String, Admission)> {
-    let kinds = kinds().into_iter().filter(|kind| is_of_clusters(&kind.crd.spec.group));
-    kinds.map(|kind| (format!("{}/{}", kind.crd.spec.group, kind.crd.spec.names.plural), size::rule()))
-}
-
-fn is_of_clusters(group: &str) -> bool {
-    group.ends_with("cluster.x-k8s.io") || [ipam::metal3::GROUP, api::machine_api::GROUP].contains(&group)
+    let kinds = declared_where(|life| life.of_clusters);
+    kinds.map(|kind| (kind.storage(), size::rule()))
 }
 
 /// Clusters from releases are not offered where another API server keeps the objects.
@@ -315,8 +327,8 @@ fn is_of_releases(group: &str) -> bool {
 /// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;
 /// those of Cluster API and of Metal3's managers for it are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    let others = |group: &str| is_of_clusters(group) || is_of_releases(group);
-    kinds().into_iter().filter(|kind| !others(&kind.crd.spec.group)).collect()
+    let offered = |kind: &Kind| !is_of_releases(&kind.crd.spec.group);
+    api::define(declared_where(|life| !life.of_clusters)).into_iter().filter(offered).collect()
 }
 
 /// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.
@@ -447,6 +459,18 @@ mod tests {
         for kind in kinds() {
             let name = kind.crd.metadata.name.clone().unwrap();
             assert!(!has_null(&serde_json::to_value(&kind.crd.spec).unwrap()), "{name}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_clusters_are_those_of_their_groups() {
+        for life in LIVES {
+            for kind in (life.module)().kinds {
+                let name = kind.name();
+                let is_of_their_group = name.ends_with("cluster.x-k8s.io") || name.ends_with(".cluster.k8s.io");
+                let wanted = is_of_their_group || name.ends_with(".ipam.metal3.io");
+                assert_eq!(life.of_clusters, wanted, "{name}");
+            }
         }
     }
 

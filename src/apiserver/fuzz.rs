@@ -5,15 +5,15 @@ use std::sync::OnceLock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::apply::manager::{Manager, Operation, decode, encode, same};
-use super::apply::set::Set;
-use super::apply::update::{Request, Types, applied, updated};
-use super::apply::{markers, typed};
-use super::body::{self, too_deep};
-use super::patch::Patch;
-use super::registry::Registry;
-use super::resource::Resource;
+use super::kinds::registry::Registry;
+use super::kinds::resource::Resource;
+use super::requests::body::{self, too_deep};
 use super::schema::MergeType;
+use super::writing::apply::manager::{Manager, Operation, decode, encode, same};
+use super::writing::apply::set::Set;
+use super::writing::apply::update::{Request, Types, applied, updated};
+use super::writing::apply::{markers, typed};
+use super::writing::patch::Patch;
 use crate::api::Kind;
 
 static REGISTRY: OnceLock<Option<Registry>> = OnceLock::new();
@@ -26,7 +26,7 @@ static REGISTRY: OnceLock<Option<Registry>> = OnceLock::new();
 /// When a promise of the rules does not hold. That is a fault to be found, as any other panic is.
 pub fn patch_and_apply(kinds: fn() -> Vec<Kind>, data: &[u8]) {
     let [form, subject, rest @ ..] = data else { return };
-    let registry = REGISTRY.get_or_init(|| super::built_in::registry(&kinds()).ok());
+    let registry = REGISTRY.get_or_init(|| super::kinds::built_in::registry(&kinds()).ok());
     let Some(registry) = registry.as_ref() else { return };
     let resource = match subject % 3 {
         0 => registry.find("", "v1", "configmaps"),
@@ -54,7 +54,7 @@ pub fn patch_and_apply(kinds: fn() -> Vec<Kind>, data: &[u8]) {
 
 /// A body in protobuf, of the kind that it names itself.
 fn protobuf_of(bytes: &[u8]) {
-    if let Ok(value) = super::protobuf::parse(&[&b"k8s\0"[..], bytes].concat()) {
+    if let Ok(value) = super::requests::protobuf::parse(&[&b"k8s\0"[..], bytes].concat()) {
         assert!(value.is_object() && body::check_values(&value).is_ok(), "what is read is within its bounds");
     }
 }
@@ -108,7 +108,7 @@ fn with_types(resource: &Resource, call: impl FnOnce(&Types<'_>)) {
     call(&Types { api_version: &api_version, schema: &resource.schema, convert: &|_, _| None, reset: &reset });
 }
 
-fn check_round_trip(mut managers: Vec<super::apply::manager::Entry>) {
+fn check_round_trip(mut managers: Vec<super::writing::apply::manager::Entry>) {
     let written = encode(&mut managers);
     let read = decode(&written).expect("what is written can be read");
     assert!(same(&read, &managers), "managers are read as they were written");

@@ -1,105 +1,73 @@
 //! The Kubernetes-shaped REST API over the store: what kubectl and every Kubernetes client library talk to.
 //!
-//! A request goes through: [`tls`] (who is it), [`request`] (what does it want), [`auth`] (may it), then one of
-//! `read`, `watch`, `write`, `delete`, or `discovery` and `openapi`. What there is to serve is one table, the
-//! [`registry`]; a new kind needs nothing here, and `crd` makes a new table when a kind is defined at run time.
-//! `background` does what nobody asks for: garbage collection, the end of namespaces, forgetting events.
+//! The rooms in the order in which a request comes through them. What there is to serve is one table, the [`registry`]; a new kind
+//! needs nothing here, and `crd` makes a new table when a kind is defined at run time.
 //!
-//! The same router serves the network and, without a socket, this process ([`ApiServer::client`]).
+//! | room | what it is |
+//! |---|---|
+//! | [`listener`] | the port: TLS, how many connections there may be, what they hold in memory |
+//! | [`requests`] | a request from its head to its handler: path, parameters, body, dispatch |
+//! | [`auth`] | who calls, and what they may do: certificates, tokens, roles |
+//! | [`audit`] | a line for each change, and for each reading of Secrets |
+//! | [`shares`] | what requests take of the appliance, divided among callers |
+//! | [`reading`] | get, list, watch |
+//! | [`writing`] | create, update, patch, apply, scale, delete |
+//! | [`webhooks`] | who else is asked before something is written |
+//! | [`answers`] | status, JSON, YAML, tables, lists piece by piece |
+//! | [`objects`] | what all objects have: metadata, names, labels and selectors, versions |
+//! | [`schema`] | structural schemas and CEL: pruning, defaults, validation |
+//! | [`kinds`] | the kinds that are served: the registry, core kinds, those of a definition |
+//! | [`crd`] | kinds that users define at run time |
+//! | [`discovery`] | which kinds there are, and OpenAPI documents of them |
+//! | [`endpoints`] | paths beside those of objects: health, metrics, the backup |
+//! | [`extensions`] | what rooms above the API bring: rules, views, pages, uploads, faces |
+//! | [`upkeep`] | what nobody asks for: garbage collection, the end of namespaces, old events |
+//!
+//! [`server`] is what all handlers know, and [`start`] what is written before anything is served. The same router serves the network
+//! and, without a socket, this process ([`ApiServer::client`]).
 
 pub mod audit;
 pub mod auth;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-pub mod health;
-pub mod registry;
-mod resource;
-pub mod tls;
 
-mod admission;
-mod apply;
-mod background;
-mod backup;
-mod blocking;
-mod body;
-mod built_in;
-mod caller_shares;
-mod columns;
-mod connection_activity;
-mod connection_memory;
-mod connection_meters;
-mod connections;
-mod core_kinds;
-mod core_schemas;
+mod answers;
 mod crd;
-mod delete;
-mod delete_request;
 mod discovery;
-mod dispatch;
-mod encoding;
-mod events;
-mod exchange_memory;
-mod face;
-mod from_definition;
-mod garbage;
-mod guarded;
-mod indent;
-mod inflight;
-mod json_values;
-mod lingering_close;
-mod list;
-mod list_body;
-mod managed_fields;
-mod meta;
-pub mod metrics;
-mod names;
-mod openapi;
-mod options;
-mod owner_graph;
-mod patch;
-mod plain_http;
-mod pretty_body;
-mod projection;
-mod protobuf;
-mod read;
-mod request;
-mod request_context;
-mod response_memory;
-mod scale;
-mod scan_scheduler;
+mod endpoints;
+mod extensions;
+mod kinds;
+mod listener;
+mod objects;
+mod reading;
+mod requests;
 mod schema;
-mod selectors;
 mod server;
+mod shares;
 mod start;
-mod status;
-mod strategic;
-mod table;
-mod unread_body;
-mod upload;
-mod versions;
-mod watch;
+mod upkeep;
 mod webhooks;
-mod write;
-mod write_strategy;
-mod yaml;
+mod writing;
 
 #[cfg(test)]
 mod tests;
 
-pub use admission::{
+pub(crate) use answers::columns::age;
+pub use answers::status::{ApiError, FieldError, FieldFault};
+pub use auth::Identity;
+pub use endpoints::{health, metrics};
+pub use extensions::admission::{
     AdministratorsPage, Admission, AdmissionRequest, Operation, Upload, UploadRequest, View, ViewRequest,
 };
-pub use auth::Identity;
-pub use built_in::registry;
-pub(crate) use caller_shares::PEOPLE;
-pub(crate) use columns::age;
-pub use face::{Face, FaceCaller};
-pub use from_definition::RegistryError;
-pub(crate) use names::subdomain;
-pub use registry::Registry;
-pub use request::Target;
-pub use resource::Resource;
-pub(crate) use selectors::is_label_value;
+pub use extensions::face::{Face, FaceCaller};
+pub use kinds::built_in::registry;
+pub use kinds::from_definition::RegistryError;
+pub use kinds::registry::{self, Registry};
+pub use kinds::resource::Resource;
+pub use listener::tls;
+pub(crate) use objects::names::subdomain;
+pub(crate) use objects::selectors::is_label_value;
+pub use requests::request::Target;
 pub use server::ApiServer;
+pub(crate) use shares::caller_shares::PEOPLE;
 pub use start::ApiServerError;
-pub use status::{ApiError, FieldError, FieldFault};

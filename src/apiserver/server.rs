@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{AdministratorsPage, Admission, AdmissionRequest, Upload, View};
+use super::answers::status::FieldError;
 use super::auth::{Auth, AuthOptions, KeyError};
-use super::face::Face;
-use super::registry::Registry;
-use super::resource::Resource;
-use super::status::FieldError;
-use super::{
-    audit, crd, discovery, health, inflight, metrics, openapi, owner_graph, response_memory, scan_scheduler, webhooks,
-};
+use super::discovery::{groups, openapi};
+use super::endpoints::{health, metrics};
+use super::extensions::admission::{AdministratorsPage, Admission, AdmissionRequest, Upload, View};
+use super::extensions::face::Face;
+use super::kinds::registry::Registry;
+use super::kinds::resource::Resource;
+use super::shares::{inflight, response_memory, scan_scheduler};
+use super::upkeep::owner_graph;
+use super::{audit, crd, webhooks};
 use crate::config::WebhooksConfig;
 use crate::live::Live;
 use crate::metrics::Meters;
@@ -205,8 +207,8 @@ impl ApiServer {
     pub(super) fn views(&self, resource: &Resource) -> Vec<(String, &'static [&'static str])> {
         let views = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
         let uploads = self.inner.uploads.read().unwrap_or_else(PoisonError::into_inner);
-        let views = views.keys().map(|key| (key, discovery::VIEW_VERBS));
-        let all = views.chain(uploads.keys().map(|key| (key, discovery::UPLOAD_VERBS)));
+        let views = views.keys().map(|key| (key, groups::VIEW_VERBS));
+        let all = views.chain(uploads.keys().map(|key| (key, groups::UPLOAD_VERBS)));
         let its = all.filter(|((of, _), _)| **of == *resource.storage);
         let mut names: Vec<_> = its.map(|((_, name), verbs)| (name.clone(), verbs)).collect();
         names.sort_unstable();

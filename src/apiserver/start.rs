@@ -5,9 +5,13 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::from_definition::RegistryError;
+use super::auth;
+use super::endpoints::health;
+use super::kinds::built_in;
+use super::kinds::from_definition::RegistryError;
+use super::objects::meta;
 use super::server::ApiServer;
-use super::{auth, built_in, delete, health, meta};
+use super::writing::delete;
 use crate::api::Kind;
 use crate::store::{Expect, Mutation, Store, WriteError};
 

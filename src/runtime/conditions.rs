@@ -5,19 +5,19 @@
 //! other [`Shape`] are [`put`]. A condition turns when its status does, and that is its time, in whole seconds: one that says the
 //! same as before is left as it is, so that a status that has nothing new is not written.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use serde_json::Value;
 
-use crate::api::cluster::{DeprecatedStatus, OldCondition};
+mod older;
+mod shape;
+mod summary;
+
+pub use older::{Severity, clear_old, find_old, older, set_old, summary_old};
+pub use shape::{Shape, after, put};
+pub use summary::{all, summary};
 
 /// Longest message of a condition, in bytes.
 const MESSAGE_MAX: usize = 10_000;
-/// Objects of which a message that sums them up speaks; the others are counted.
-const TOLD: usize = 10;
 
 /// What a condition says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,27 +46,6 @@ impl Truth {
             "True" => Self::True,
             "False" => Self::False,
             _ => Self::Unknown,
-        }
-    }
-}
-
-/// How grave it is that a condition of the older shape is False.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// Somebody has to do something.
-    Error,
-    /// It is tried again.
-    Warning,
-    /// It takes its time.
-    Info,
-}
-
-impl Severity {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Error => "Error",
-            Self::Warning => "Warning",
-            Self::Info => "Info",
         }
     }
 }
@@ -128,76 +107,6 @@ pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|condition| condition.status == "False")
 }
 
-/// A condition in one of its shapes.
-pub trait Shape {
-    /// What it is about.
-    fn type_(&self) -> &str;
-    /// Whether it holds, as it is written.
-    fn status(&self) -> &str;
-    /// Says that it turned when the one before it did.
-    fn turned_with(&mut self, before: &Self);
-}
-
-impl Shape for Condition {
-    fn type_(&self) -> &str {
-        &self.type_
-    }
-
-    fn status(&self) -> &str {
-        &self.status
-    }
-
-    fn turned_with(&mut self, before: &Self) {
-        self.last_transition_time = before.last_transition_time.clone();
-    }
-}
-
-impl Shape for OldCondition {
-    fn type_(&self) -> &str {
-        &self.type_
-    }
-
-    fn status(&self) -> &str {
-        &self.status
-    }
-
-    fn turned_with(&mut self, before: &Self) {
-        self.last_transition_time = before.last_transition_time.clone();
-    }
-}
-
-impl Shape for NodeCondition {
-    fn type_(&self) -> &str {
-        &self.type_
-    }
-
-    fn status(&self) -> &str {
-        &self.status
-    }
-
-    fn turned_with(&mut self, before: &Self) {
-        // Whoever wrote it may have left the time out.
-        if before.last_transition_time.is_some() {
-            self.last_transition_time = before.last_transition_time.clone();
-        }
-    }
-}
-
-/// A condition of Kubernetes, as JSON.
-impl Shape for Value {
-    fn type_(&self) -> &str {
-        self["type"].as_str().unwrap_or_default()
-    }
-
-    fn status(&self) -> &str {
-        self["status"].as_str().unwrap_or_default()
-    }
-
-    fn turned_with(&mut self, before: &Self) {
-        self["lastTransitionTime"] = before["lastTransitionTime"].clone();
-    }
-}
-
 /// A condition that turned just now.
 pub fn made(type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) -> Condition {
     Condition {
@@ -210,24 +119,6 @@ pub fn made(type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timest
     }
 }
 
-/// A condition as it follows on those of before: it has turned just now only if its status is another one.
-pub fn after<C: Shape>(before: &[C], mut new: C) -> C {
-    let old = before.iter().find(|old| old.type_() == new.type_());
-    if let Some(old) = old.filter(|old| old.status() == new.status()) {
-        new.turned_with(old);
-    }
-    new
-}
-
-/// Puts a condition that turned just now into the place of the one of its type. It keeps the time of that one if it has its status.
-pub fn put<C: Shape>(conditions: &mut Vec<C>, new: C) {
-    let new = after(conditions, new);
-    match conditions.iter_mut().find(|old| old.type_() == new.type_()) {
-        Some(old) => *old = new,
-        None => conditions.push(new),
-    }
-}
-
 /// Sets a condition. When it changed is when its status did.
 pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
     put(conditions, made(type_, verdict, generation, now));
@@ -236,127 +127,6 @@ pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: &Verdict, gene
 /// Takes a condition away.
 pub fn clear(conditions: &mut Vec<Condition>, type_: &str) {
     conditions.retain(|condition| condition.type_ != type_);
-}
-
-/// The conditions of the older shape in a status, to be written.
-pub fn older(deprecated: &mut Option<DeprecatedStatus>) -> &mut Vec<OldCondition> {
-    &mut deprecated.get_or_insert_default().v1beta1.get_or_insert_default().conditions
-}
-
-/// Sets a condition of the older shape: without a reason where it holds, with a severity where it does not.
-pub fn set_old(conditions: &mut Vec<OldCondition>, type_: &str, verdict: &Verdict, severity: Severity, now: Timestamp) {
-    let holds = verdict.is_true();
-    let new = OldCondition {
-        type_: type_.to_owned(),
-        status: verdict.truth.word().to_owned(),
-        severity: (verdict.truth == Truth::False).then(|| severity.word().to_owned()),
-        last_transition_time: Time(whole(now)),
-        reason: (!holds).then(|| word(&verdict.reason, verdict.truth)),
-        message: (!holds && !verdict.message.is_empty()).then(|| cut(&verdict.message)),
-    };
-    put(conditions, new);
-}
-
-/// Takes a condition of the older shape away.
-pub fn clear_old(conditions: &mut Vec<OldCondition>, type_: &str) {
-    conditions.retain(|condition| condition.type_ != type_);
-}
-
-/// One verdict on these conditions of the older shape: the gravest that does not hold speaks for all. What is not there counts for
-/// nothing.
-pub fn summary_old(all: &[OldCondition], parts: &[&str]) -> (Verdict, Severity) {
-    let grave = |condition: &OldCondition| match (condition.status.as_str(), condition.severity.as_deref()) {
-        ("False", Some("Error")) => (0, Severity::Error),
-        ("False", Some("Warning")) => (1, Severity::Warning),
-        ("False", _) => (2, Severity::Info),
-        // What nobody knows has no severity.
-        _ => (3, Severity::Info),
-    };
-    let bad = parts.iter().filter_map(|type_| find_old(all, type_)).filter(|condition| condition.status != "True");
-    let Some(one) = bad.min_by_key(|condition| grave(condition).0) else {
-        return (Verdict::yes("Ready"), Severity::Info);
-    };
-    let verdict = Verdict {
-        truth: Truth::read(&one.status),
-        reason: one.reason.clone().unwrap_or_default(),
-        message: one.message.clone().unwrap_or_default(),
-    };
-    (verdict, grave(one).1)
-}
-
-/// The condition of the older shape of this type.
-pub fn find_old<'c>(conditions: &'c [OldCondition], type_: &str) -> Option<&'c OldCondition> {
-    conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-/// One verdict on what several conditions of an object say, each with whether it is good that it holds. What is not there is
-/// unknown. `reasons` are for True, False and Unknown.
-pub fn summary(parts: &[(&str, Option<Verdict>, bool)], reasons: [&str; 3]) -> Verdict {
-    let mut worst = Truth::True;
-    let mut lines = Vec::new();
-    for (name, verdict, good) in parts {
-        let truth = match (verdict.as_ref().map_or(Truth::Unknown, |verdict| verdict.truth), good) {
-            (Truth::Unknown, _) => Truth::Unknown,
-            (Truth::True, true) | (Truth::False, false) => Truth::True,
-            _ => Truth::False,
-        };
-        if truth != Truth::True {
-            let why = verdict.as_ref().map_or("not known yet", |verdict| told(verdict));
-            lines.push(format!("* {name}: {why}"));
-        }
-        worst = worse(worst, truth);
-    }
-    verdict(worst, reasons, lines)
-}
-
-/// One verdict on what the same condition of several objects says: it holds when it does for each of them.
-pub fn all<'a>(of: impl IntoIterator<Item = (&'a str, Option<Verdict>)>, reasons: [&str; 3]) -> Verdict {
-    let mut worst = Truth::True;
-    let mut by_text: BTreeMap<(Truth, String), Vec<&str>> = BTreeMap::new();
-    for (name, verdict) in of {
-        let truth = verdict.as_ref().map_or(Truth::Unknown, |verdict| verdict.truth);
-        worst = worse(worst, truth);
-        if truth != Truth::True {
-            let why = verdict.as_ref().map_or("not known yet", |verdict| told(verdict)).to_owned();
-            by_text.entry((truth, why)).or_default().push(name);
-        }
-    }
-    let mut lines: Vec<String> = by_text
-        .iter()
-        .take(TOLD)
-        .map(|((_, why), names)| {
-            let more = names.len().saturating_sub(3);
-            let few = names.iter().take(3).copied().collect::<Vec<_>>().join(", ");
-            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-            format!("* {few}{more}: {why}")
-        })
-        .collect();
-    if by_text.len() > TOLD {
-        lines.push(format!("* and {} more", by_text.len() - TOLD));
-    }
-    verdict(worst, reasons, lines)
-}
-
-fn verdict(truth: Truth, [yes, no, unknown]: [&str; 3], lines: Vec<String>) -> Verdict {
-    let reason = match truth {
-        Truth::True => yes,
-        Truth::False => no,
-        Truth::Unknown => unknown,
-    };
-    Verdict { truth, reason: reason.to_owned(), message: lines.join("\n") }
-}
-
-fn told(verdict: &Verdict) -> &str {
-    if verdict.message.is_empty() { &verdict.reason } else { &verdict.message }
-}
-
-/// What is False counts more than what nobody knows.
-fn worse(one: Truth, other: Truth) -> Truth {
-    match (one, other) {
-        (Truth::False, _) | (_, Truth::False) => Truth::False,
-        (Truth::Unknown, _) | (_, Truth::Unknown) => Truth::Unknown,
-        _ => Truth::True,
-    }
 }
 
 /// A reason as Kubernetes allows it; others' reasons are mirrored, and may be anything.
@@ -390,9 +160,11 @@ pub fn whole(now: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use k8s_openapi::api::core::v1::NodeCondition;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::api::cluster::OldCondition;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

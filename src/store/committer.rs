@@ -12,12 +12,17 @@ use tokio::sync::{mpsc, oneshot};
 use super::TableEntry;
 use super::content::Loaded;
 use super::disk::{CRAMPED, Disk, NOT_ANEW, NotAnew, OVERGROWN};
-use super::group::Group;
-use super::index::{Applied, Logged, Shared};
+use super::index::{Logged, Shared};
 use super::record::{self, Former, Identity};
 use super::rewriting::{Cost, Moment};
 use super::writer::Writer;
 use super::{Expect, Mutation, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError, json_len};
+
+mod queue;
+
+pub(super) use queue::Request;
+
+use queue::{Pending, Queue};
 
 /// Requests of one group.
 const GROUP: usize = 256;
@@ -29,101 +34,6 @@ const GROUP_BYTES: usize = 2 << 20;
 const BLOCK: u64 = 1 << 16;
 
 type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
-
-/// What the committer is asked.
-pub(super) enum Request {
-    Mutation {
-        change: Mutation,
-        durable: bool,
-        reply: Answer,
-    },
-    Entries {
-        table: Arc<str>,
-        entries: Vec<TableEntry>,
-        reply: oneshot::Sender<Result<(), WriteError>>,
-    },
-    /// Ends the history of a resource.
-    Forget {
-        resource: Arc<str>,
-        reply: oneshot::Sender<Result<(), WriteError>>,
-    },
-    /// The database was written anew, and that can take its place.
-    Rewritten,
-    Close,
-}
-
-impl Request {
-    fn refuse(self, reason: &str) {
-        let error = WriteError::Failed(reason.to_owned());
-        // A caller that no longer waits is no fault.
-        match self {
-            Self::Mutation { reply, .. } => reply.send(Err(error)).is_ok(),
-            Self::Entries { reply, .. } | Self::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
-            Self::Rewritten | Self::Close => false,
-        };
-    }
-}
-
-/// Requests that go to disk together, judged but not yet visible.
-#[derive(Default)]
-struct Pending {
-    disk: Group,
-    /// What the objects changed by this group will be.
-    overlay: HashMap<Identity, Option<Arc<Object>>>,
-    index: Applied,
-    answers: Vec<(Answer, Result<Arc<Object>, WriteError>)>,
-    entries: Vec<oneshot::Sender<Result<(), WriteError>>>,
-    bytes: usize,
-    /// What it may take of the room while the database is written anew.
-    cost: Cost,
-}
-
-impl Pending {
-    /// Ends the history of a resource at a revision.
-    fn forget(&mut self, resource: &Arc<str>, revision: u64) {
-        self.disk.trimmed(resource, revision);
-        self.index.forgotten.retain(|(one, _)| one != resource);
-        self.index.forgotten.push((Arc::clone(resource), revision));
-    }
-
-    fn is_full(&self) -> bool {
-        self.answers.len() + self.entries.len() >= GROUP || self.bytes >= GROUP_BYTES
-    }
-}
-
-/// Requests in the order in which they are taken: entries of tables go first. They are small, machines wait for their leases,
-/// and of objects there may be many megabytes in line.
-#[derive(Default)]
-struct Queue {
-    entries: VecDeque<Request>,
-    others: VecDeque<Request>,
-}
-
-impl Queue {
-    /// The next request, if there is one already.
-    fn next(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
-        while self.entries.len() + self.others.len() < QUEUE
-            && let Ok(request) = requests.try_recv()
-        {
-            match request {
-                Request::Entries { .. } => self.entries.push_back(request),
-                _ => self.others.push_back(request),
-            }
-        }
-        self.entries.pop_front().or_else(|| self.others.pop_front())
-    }
-
-    /// Has these be the next ones after the entries of tables.
-    fn put_back(&mut self, held: &mut VecDeque<Request>) {
-        held.append(&mut self.others);
-        std::mem::swap(held, &mut self.others);
-    }
-
-    /// The next request; nothing when no more will come.
-    fn wait(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
-        self.next(requests).or_else(|| requests.blocking_recv())
-    }
-}
 
 /// The committer's state.
 pub(super) struct Committer {
@@ -565,35 +475,5 @@ fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<
         }
         (Expect::Absent | Expect::Any, None) if deletes => Err(WriteError::NotFound),
         _ => Ok(current),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_go_first_and_nothing_is_lost_when_it_closes() {
-        let (sender, mut receiver) = mpsc::channel(QUEUE);
-        let forget = |name: &str| Request::Forget { resource: name.into(), reply: oneshot::channel().0 };
-        let entries =
-            |name: &str| Request::Entries { table: name.into(), entries: Vec::new(), reply: oneshot::channel().0 };
-        for request in [forget("a"), entries("b"), forget("c"), Request::Close, entries("d")] {
-            sender.try_send(request).ok().unwrap();
-        }
-        let mut queue = Queue::default();
-        let mut order = String::new();
-        while let Some(request) = queue.wait(&mut receiver) {
-            match request {
-                Request::Forget { resource: name, .. } | Request::Entries { table: name, .. } => order += &name,
-                Request::Close => receiver.close(),
-                Request::Mutation { .. } | Request::Rewritten => {}
-            }
-            if order == "bda" {
-                sender.try_send(entries("e")).ok().unwrap();
-                order += "+";
-            }
-        }
-        assert_eq!(order, "bda+ec");
     }
 }

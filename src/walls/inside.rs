@@ -236,3 +236,15 @@ fn rooms_of_the_cluster_are_as_its_map_says() {
 fn rooms_of_releases_are_as_their_map_says() {
     held("release", include_str!("../release/mod.rs"), &[]);
 }
+
+#[test]
+fn the_map_of_the_api_server_has_all_its_rooms() {
+    let row = Regex::new(r"^//! \| \[`(\w+)`\] \|").unwrap();
+    let lines = include_str!("../apiserver/mod.rs").lines();
+    let named: BTreeSet<String> = lines.filter_map(|line| Some(row.captures(line)?[1].to_owned())).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/apiserver");
+    let folders = fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    let mut rooms: BTreeSet<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    rooms.remove("tests");
+    assert_eq!(named, rooms, "the map, and what is there");
+}

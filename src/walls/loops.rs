@@ -17,7 +17,7 @@ const BEGINS: &str = r"\btokio::spawn\(|\bthread::spawn\(|thread::Builder::new\(
 
 /// Files that may, and why.
 const LISTED: [(&str, &str); 27] = [
-    ("apiserver/audit.rs", "the writer of the log, and who tells what was left out: both end with the log"),
+    ("apiserver/audit/mod.rs", "the writer of the log, and who tells what was left out: both end with the log"),
     ("apiserver/schema/cel.rs", "a thread with a larger stack, which its caller waits for"),
     ("apiserver/crd/mod.rs", "a write goes on when its caller hangs up, which waits for it"),
     ("apiserver/webhooks/commit.rs", "a write goes on when its caller hangs up, which waits for it"),

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::apiserver::request::Target;
-use crate::apiserver::status::shorten;
+use crate::apiserver::answers::status::shorten;
+use crate::apiserver::requests::request::Target;
 
 /// Characters kept of what a client may make long, of the path and query of a request, and of a name in it.
 pub(super) const TEXT_MAX: usize = 256;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::ApiError;
+use crate::apiserver::answers::status::ApiError;
 
 /// Lines that may wait.
 pub(super) const PLACES: usize = 4096;

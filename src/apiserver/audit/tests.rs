@@ -1,8 +1,14 @@
 //! Tests of the audit log: what a line says, and who has one.
 
-use super::*;
 use std::fs;
 use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::event::{has_line, is_refusal};
+use super::queue::Line;
+use super::*;
+use crate::apiserver::requests::request::Target;
 
 fn options(folder: &Path, max_bytes: u64) -> AuditOptions {
     AuditOptions { path: folder.join("logs/audit.log"), max_bytes, max_files: 2 }

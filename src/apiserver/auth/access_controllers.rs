@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 
 use super::tokens::ObjectRef;
 use super::{accounts, defaults};
-use crate::apiserver::resource::Resource;
-use crate::apiserver::status::ApiError;
-use crate::apiserver::{ApiServer, meta};
+use crate::apiserver::ApiServer;
+use crate::apiserver::answers::status::ApiError;
+use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::objects::meta;
 use crate::store::{Expect, Mutation, Object, StoreEvent, WriteError};
 
 /// Time to the next try after the store refused a write.

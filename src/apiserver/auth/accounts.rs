@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::apiserver::columns::Column;
-use crate::apiserver::status::FieldError;
+use crate::apiserver::answers::columns::Column;
+use crate::apiserver::answers::status::FieldError;
 
 /// Name in the store.
 pub const STORAGE: &str = "/serviceaccounts";

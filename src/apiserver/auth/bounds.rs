@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::authorizer::Authorizer;
 use super::index::{self, BindingsSize, GROUP, RolesSize};
 use super::rules::Rule;
-use crate::apiserver::resource::Resource;
-use crate::apiserver::status::{ApiError, FieldError, FieldFault};
+use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault};
+use crate::apiserver::kinds::resource::Resource;
 
 /// Rules of a role.
 const RULES: usize = 1000;

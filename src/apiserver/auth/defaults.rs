@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::index::{self, GROUP};
 use super::rules::{self, Rule};
 use crate::api::StoragePolicy;
-use crate::apiserver::registry::Registry;
-use crate::apiserver::selectors::selects;
+use crate::apiserver::kinds::registry::Registry;
+use crate::apiserver::objects::selectors::selects;
 
 /// Annotation: whether a start completes the object.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn viewers_see_our_kinds_and_no_secrets() {
-        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
+        let registry = crate::apiserver::kinds::built_in::registry(&crate::modules::kinds()).unwrap();
         let all = all(&registry);
         let rules = |name: &str| {
             let (_, role) =

@@ -13,8 +13,8 @@ use super::compiled::Compiled;
 use super::identity::Identity;
 use super::index::{self, GROUP};
 use super::rules::{self, Attributes, Rule};
-use crate::apiserver::resource::Resource;
-use crate::apiserver::status::{ApiError, shorten};
+use crate::apiserver::answers::status::{ApiError, shorten};
+use crate::apiserver::kinds::resource::Resource;
 
 /// Letters of a refusal that name what is missing.
 const MISSING_MAX: usize = 128 * 1024;

@@ -9,8 +9,8 @@ use super::accounts;
 use super::identity::{ANONYMOUS, AUTHENTICATED, Identity, Proof, UNAUTHENTICATED};
 use super::kinds::AUTHENTICATION;
 use super::rules::Attributes;
-use crate::apiserver::request::unescape;
-use crate::apiserver::status::ApiError;
+use crate::apiserver::answers::status::ApiError;
+use crate::apiserver::requests::request::unescape;
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";

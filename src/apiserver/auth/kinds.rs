@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::index::{self, GROUP, Subject};
 use super::{accounts, bounds};
 use crate::api::StoragePolicy;
-use crate::apiserver::columns::Column;
-use crate::apiserver::resource::{CoreKind, Prepare};
-use crate::apiserver::selectors::is_dns_subdomain;
-use crate::apiserver::status::{FieldError, FieldFault};
+use crate::apiserver::answers::columns::Column;
+use crate::apiserver::answers::status::{FieldError, FieldFault};
+use crate::apiserver::kinds::resource::{CoreKind, Prepare};
+use crate::apiserver::objects::selectors::is_dns_subdomain;
 
 /// Group of the reviews about permissions.
 pub const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -148,7 +148,7 @@ fn check_rules(role: &mut Value, old: Option<&Value>, namespaced: bool, errors: 
 
 /// A fault that shows a list or an object, which [`FieldError::invalid`] leaves out.
 fn invalid(path: String, value: &Value, detail: &str) -> FieldError {
-    let shown = crate::apiserver::status::shorten(&value.to_string(), 256);
+    let shown = crate::apiserver::answers::status::shorten(&value.to_string(), 256);
     FieldError { fault: FieldFault::Invalid, path, message: format!("Invalid value: {shown}: {detail}") }
 }
 

@@ -11,10 +11,10 @@ use http::{HeaderMap, header};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::request::{Params, Target};
-use super::resource::Resource;
-use super::selectors;
-use super::status::ApiError;
+use super::answers::status::ApiError;
+use super::kinds::resource::Resource;
+use super::objects::selectors;
+use super::requests::request::{Params, Target};
 use crate::pki::Series;
 use crate::store::Store;
 

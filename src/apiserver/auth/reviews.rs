@@ -15,12 +15,12 @@ use super::kinds::AUTHENTICATION;
 use super::rules::{Attributes, Rule};
 use super::tokens::{NewToken, ObjectRef};
 use super::{Proof, accounts};
-use crate::apiserver::body::parse_body;
-use crate::apiserver::options::{self, Write};
-use crate::apiserver::request_context::RequestContext;
-use crate::apiserver::status::with_warning;
-use crate::apiserver::status::{ApiError, FieldError, FieldFault};
-use crate::apiserver::write;
+use crate::apiserver::answers::status::with_warning;
+use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault};
+use crate::apiserver::requests::body::parse_body;
+use crate::apiserver::requests::options::{self, Write};
+use crate::apiserver::requests::request_context::RequestContext;
+use crate::apiserver::writing::write;
 
 /// Shortest time that a token may be asked for, in seconds.
 const SECONDS_MIN: i64 = 600;
@@ -144,7 +144,7 @@ pub(in crate::apiserver) async fn answer(context: &RequestContext<'_>, body: &By
     }
     let status = match resource.kind.as_str() {
         "SelfSubjectReview" => {
-            review["metadata"]["creationTimestamp"] = json!(crate::apiserver::meta::now());
+            review["metadata"]["creationTimestamp"] = json!(crate::apiserver::objects::meta::now());
             json!({"userInfo": context.identity.user_info()})
         }
         "SelfSubjectRulesReview" => rules_review(context, &review)?,
@@ -315,7 +315,7 @@ pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body:
             // There are none of these.
             if let (kind @ ("Pod" | "Node"), "v1") = (text("kind"), text("apiVersion")) {
                 let plural = if kind == "Pod" { "pods" } else { "nodes" };
-                let named = crate::apiserver::status::shorten(text("name"), 253);
+                let named = crate::apiserver::answers::status::shorten(text("name"), 253);
                 let mut error =
                     ApiError::new(StatusCode::NOT_FOUND, "NotFound", format!("{plural} \"{named}\" not found"));
                 error.details = json!({"name": named, "kind": plural});
@@ -324,8 +324,8 @@ pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body:
             if text("kind") != "Secret" || text("apiVersion") != "v1" {
                 return Err(ApiError::bad_request(format!(
                     "cannot bind token for serviceaccount {name:?} to object of type \"{}, Kind={}\"",
-                    crate::apiserver::status::shorten(text("apiVersion"), 64),
-                    crate::apiserver::status::shorten(text("kind"), 64)
+                    crate::apiserver::answers::status::shorten(text("apiVersion"), 64),
+                    crate::apiserver::answers::status::shorten(text("kind"), 64)
                 )));
             }
             let registry = context.api.registry();
@@ -336,7 +336,7 @@ pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body:
                 let detail = format!(
                     "the UID in the bound object reference ({}) does not match the UID in record. The object might \
                      have been deleted and then recreated",
-                    crate::apiserver::status::shorten(text("uid"), 64)
+                    crate::apiserver::answers::status::shorten(text("uid"), 64)
                 );
                 return Err(ApiError::conflict(secrets, &found.name, detail));
             }
@@ -371,7 +371,7 @@ pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body:
     let mut answer = json!({
         "kind": "TokenRequest",
         "apiVersion": format!("{AUTHENTICATION}/v1"),
-        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": crate::apiserver::meta::now()},
+        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": crate::apiserver::objects::meta::now()},
         "spec": {"audiences": order.audiences, "expirationSeconds": seconds},
         "status": {"token": token, "expirationTimestamp": end},
     });
@@ -390,5 +390,5 @@ pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body:
 
 /// How a review or a token is sent.
 pub(in crate::apiserver) fn send(answer: &Value) -> Response {
-    crate::apiserver::status::json_response(StatusCode::CREATED, answer.to_string())
+    crate::apiserver::answers::status::json_response(StatusCode::CREATED, answer.to_string())
 }

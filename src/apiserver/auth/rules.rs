@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::compiled::Compiled;
-use crate::apiserver::blocking;
+use crate::apiserver::shares::blocking;
 
 /// What a request wants, for the decision whether it may.
 #[derive(Clone, Copy, Debug, Default)]

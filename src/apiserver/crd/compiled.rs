@@ -11,9 +11,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::super::blocking;
-use super::super::from_definition;
-use super::super::resource::{Conversion, Custom, Resource};
+use super::super::kinds::from_definition;
+use super::super::kinds::resource::{Conversion, Custom, Resource};
+use super::super::shares::blocking;
 use super::super::webhooks::conversion::Converter;
 use super::names::{self, BUILT_IN, is_built_in};
 use super::{extension, weight};

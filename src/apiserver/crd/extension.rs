@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::meta;
+use super::super::objects::meta;
 use super::names::{BUILT_IN, is_built_in};
 use crate::api::definitions;
 use crate::store::json_len;

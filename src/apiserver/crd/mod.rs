@@ -18,14 +18,15 @@ use serde_json::{Value, json};
 use extension::{complete_spec, is_extended, mark, own_fields, set_marks};
 use names::{BUILT_IN, is_built_in};
 
+use super::ApiServer;
+use super::answers::columns::Column;
+use super::answers::status::{ApiError, FieldError};
 use super::auth::Identity;
-use super::background::{Outcome, Round, from_anywhere};
-use super::columns::Column;
-use super::delete::DeleteOptions;
-use super::registry::Registry;
-use super::resource::{CoreKind, Resource};
-use super::status::{ApiError, FieldError};
-use super::{ApiServer, meta};
+use super::kinds::registry::Registry;
+use super::kinds::resource::{CoreKind, Resource};
+use super::objects::meta;
+use super::upkeep::round::{Outcome, Round, from_anywhere};
+use super::writing::delete::DeleteOptions;
 use crate::api::Kind;
 use crate::store::{Expect, Mutation, Object, WriteError};
 
@@ -42,7 +43,7 @@ pub(super) use precompile::{Ready, ready};
 pub(super) use weight::value as weight_of_value;
 
 /// Group of definitions.
-pub(super) use super::resource::APIEXTENSIONS as GROUP;
+pub(super) use super::kinds::resource::APIEXTENSIONS as GROUP;
 /// Name in the store.
 pub(super) const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// Holds a definition until its objects are gone.

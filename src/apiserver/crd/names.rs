@@ -6,9 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::super::meta;
-use super::super::registry::Registry;
-use super::super::resource::Resource;
+use super::super::kinds::registry::Registry;
+use super::super::kinds::resource::Resource;
+use super::super::objects::meta;
 
 /// Owner of the names of built-in kinds. No definition can be called so, not even one that is named as the kind itself.
 const BUILT_IN_KIND: &str = "built in";
@@ -206,7 +206,7 @@ mod tests {
     }
 
     fn settled(definitions: &mut [Value], registry: &Registry) {
-        let now = crate::apiserver::meta::now();
+        let now = crate::apiserver::objects::meta::now();
         let refs: Vec<&Value> = definitions.iter().collect();
         let changes = settle(&refs, registry, now.clone());
         for (index, value) in changes {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_first_to_ask_for_a_name_has_it() {
-        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
+        let registry = crate::apiserver::kinds::built_in::registry(&crate::modules::kinds()).unwrap();
         let names = |plural: &str, kind: &str, short: &[&str]| {
             json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind,
                 "listKind": format!("{kind}List"), "shortNames": short})
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn names_of_built_in_kinds_are_not_to_be_had() {
-        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
+        let registry = crate::apiserver::kinds::built_in::registry(&crate::modules::kinds()).unwrap();
         let names =
             |plural: &str, kind: &str| json!({"plural": plural, "kind": kind, "listKind": format!("{kind}List")});
         let held = |plural: &str| {

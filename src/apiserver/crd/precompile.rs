@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::super::ApiServer;
+use super::super::answers::status::{ApiError, FieldError, shorten};
 use super::super::auth::Identity;
-use super::super::request_context::RequestContext;
-use super::super::scan_scheduler::Scan;
+use super::super::requests::request_context::RequestContext;
 use super::super::schema::precompile::{Ahead, Made, TooMuch};
-use super::super::status::{ApiError, FieldError, shorten};
-use super::super::{ApiServer, blocking};
+use super::super::shares::blocking;
+use super::super::shares::scan_scheduler::Scan;
 use super::is_definition;
 
 /// How long a turn takes, unless one pattern takes longer.

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::from_definition::COLUMNS_MAX;
-use super::super::names::label_1035;
-use super::super::selectors::is_dns_subdomain;
-use super::super::status::{FieldError, FieldFault, shorten};
+use super::super::answers::status::{FieldError, FieldFault, shorten};
+use super::super::kinds::from_definition::COLUMNS_MAX;
+use super::super::objects::names::label_1035;
+use super::super::objects::selectors::is_dns_subdomain;
 use super::super::webhooks::{bundle_fault, location};
 use super::{names, structural};
 use crate::jsonpath::Path;

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::super::answers::status::{FieldError, FieldFault, shorten};
 use super::super::schema::{Looking, Schema};
-use super::super::status::{FieldError, FieldFault, shorten};
 
 /// Nodes of one schema.
 const NODES_MAX: usize = 20_000;

@@ -15,7 +15,7 @@ use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, Value as CelValue};
 use serde_json::Value;
 
-use super::super::status::{FieldError, FieldFault};
+use super::super::answers::status::{FieldError, FieldFault};
 use super::format::Format;
 use super::interner::{Interner, Outcome};
 use super::validate::{NO_PATH, type_of};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::super::status::{FieldError, FieldFault, shorten};
+use super::super::answers::status::{FieldError, FieldFault, shorten};
 use super::pattern::Looking;
 use super::{ERRORS_MAX, ListType, SCHEMAS, Schema, Type, entry_at, join};
 

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::{body, patch::Patch, protobuf, request, selectors::Selector};
+use super::super::objects::selectors::Selector;
+use super::super::requests::{body, protobuf, request};
+use super::super::writing::patch::Patch;
 use super::*;
 use crate::jsonpath::{Path, Template};
 
@@ -12,7 +14,7 @@ const TEXT: &str = r#"[a-z0-9 .,=!<>()\[\]{}'"@?*&%/\\:;~$é-]{0,40}"#;
 proptest! {
     #[test]
     fn texts_never_panic(text in TEXT) {
-        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| crate::apiserver::built_in::registry(&[]).unwrap());
+        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| crate::apiserver::kinds::built_in::registry(&[]).unwrap());
         let registry = &*REGISTRY;
         let events = registry.find("", "v1", "events").unwrap();
         for (labels, fields) in [(text.as_str(), ""), ("", text.as_str())] {
@@ -51,7 +53,7 @@ proptest! {
 
     #[test]
     fn patches_never_panic(path in "(/[ab0-2~-]{0,3}){0,3}", from in "(/[ab0-2-]{0,2}){0,3}", op in "add|remove|replace|move|copy|test") {
-        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| crate::apiserver::built_in::registry(&[]).unwrap());
+        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| crate::apiserver::kinds::built_in::registry(&[]).unwrap());
         let registry = &*REGISTRY;
         let secrets = registry.find("", "v1", "secrets").unwrap();
         let operations = json!([{"op": op, "path": path, "from": from, "value": {"a": [1]}}]).to_string();

@@ -45,6 +45,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::objects::versions;
+use super::requests::{body, protobuf};
+use super::shares::{inflight, response_memory};
 use super::*;
 use crate::store::{Expect, Mutation, Store, StoreOptions};
 

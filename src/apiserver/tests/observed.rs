@@ -155,7 +155,7 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
     );
     drop(held);
     let all: Vec<_> = std::iter::from_fn(|| {
-        inflight.for_watch(&admin().unwrap(), &crate::apiserver::selectors::Selector::default()).ok()
+        inflight.for_watch(&admin().unwrap(), &crate::apiserver::objects::selectors::Selector::default()).ok()
     })
     .collect();
     rig.get(&format!("{HOSTS}?watch=true")).await.expect(429);

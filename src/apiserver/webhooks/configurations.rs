@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::super::caller_shares::{CallerShare, CallerShares};
+use super::super::shares::caller_shares::{CallerShare, CallerShares};
 use super::calls::Calls;
 use super::hook::Hook;
 use super::kinds::{MUTATING, VALIDATING};

@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::super::apply::go::type_name;
-use super::super::json_values::count_values;
-use super::super::status::shorten;
+use super::super::answers::status::shorten;
+use super::super::requests::json_values::count_values;
+use super::super::writing::apply::go::type_name;
 use super::endpoint::Endpoint;
 use super::meters::{self, Answer, Question};
 use crate::config::WebhooksConfig;

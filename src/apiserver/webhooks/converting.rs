@@ -6,11 +6,13 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::super::apply::go::type_name;
-use super::super::resource::{Conversion, Resource};
+use super::super::answers::status::{ApiError, shorten};
+use super::super::kinds::resource::{Conversion, Resource};
+use super::super::objects::meta;
+use super::super::requests::body;
 use super::super::server::ApiServer;
-use super::super::status::{ApiError, shorten};
-use super::super::{body, inflight, meta};
+use super::super::shares::inflight;
+use super::super::writing::apply::go::type_name;
 use super::conversion::{Converter, NotConverted};
 use crate::store::Object;
 

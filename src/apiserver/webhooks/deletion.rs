@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
-use super::super::admission::Operation;
-use super::super::request_context::RequestContext;
-use super::super::status::ApiError;
+use super::super::answers::status::ApiError;
+use super::super::extensions::admission::Operation;
+use super::super::requests::request_context::RequestContext;
 use super::admit::Subject;
 use super::converting;
 use super::remarks::Remarks;

@@ -19,7 +19,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
-use super::super::status::shorten;
+use super::super::answers::status::shorten;
 use crate::config::{WebhookAddress, WebhooksConfig};
 use crate::live::Live;
 use crate::outbound::client::{Client, ClientSettings, Error, Response};

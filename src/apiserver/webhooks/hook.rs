@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::admission::Operation;
+use super::super::answers::status::shorten;
+use super::super::extensions::admission::Operation;
+use super::super::objects::selectors::selects;
 use super::super::schema::cel::condition::{COST_MAX, Condition, Shown};
-use super::super::selectors::selects;
-use super::super::status::shorten;
 use super::endpoint::Endpoint;
 
 /// Variables of match conditions. `authorizer` is not among them.

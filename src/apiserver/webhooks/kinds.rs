@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::columns::Column;
-use super::super::names;
-use super::super::resource::{CoreKind, Prepare};
+use super::super::answers::columns::Column;
+use super::super::answers::status::{CAUSES_MAX, FieldError, FieldFault, shorten};
+use super::super::kinds::resource::{CoreKind, Prepare};
+use super::super::objects::names;
 use super::super::schema::cel::condition::Condition;
-use super::super::status::{CAUSES_MAX, FieldError, FieldFault, shorten};
 use super::hook::{TIMEOUT, VARIABLES};
 use super::location;
 

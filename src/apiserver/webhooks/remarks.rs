@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use axum::response::Response;
 
+use super::super::answers::status::with_warning;
 use super::super::audit::OfWebhooks;
-use super::super::status::with_warning;
 
 /// Letters of all warnings of an answer, and of one of them where they are more, as upstream.
 const WARNINGS_MAX: usize = 4096;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::super::status::{ApiError, shorten};
+use super::super::answers::status::{ApiError, shorten};
 use super::remarks;
 
 const API_VERSION: &str = "admission.k8s.io/v1";

@@ -3,16 +3,18 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::super::admission::Operation;
-use super::super::apply::manager::Entry;
-use super::super::managed_fields::{self, SentManagedFields};
-use super::super::request::FieldValidation;
-use super::super::request_context::RequestContext;
-use super::super::scale::form;
-use super::super::scan_scheduler::ExclusiveTurn;
-use super::super::status::ApiError;
-use super::super::write_strategy::{self, Draft, Managers, Old, Shaped, Warnings};
-use super::super::{blocking, crd, meta};
+use super::super::answers::status::ApiError;
+use super::super::crd;
+use super::super::extensions::admission::Operation;
+use super::super::objects::meta;
+use super::super::requests::request::FieldValidation;
+use super::super::requests::request_context::RequestContext;
+use super::super::shares::blocking;
+use super::super::shares::scan_scheduler::ExclusiveTurn;
+use super::super::writing::apply::manager::Entry;
+use super::super::writing::managed_fields::{self, SentManagedFields};
+use super::super::writing::scale::form;
+use super::super::writing::write_strategy::{self, Draft, Managers, Old, Shaped, Warnings};
 use super::admit::Subject;
 use super::conversion::Converter;
 use super::endpoint::Endpoint;

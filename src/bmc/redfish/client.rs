@@ -17,9 +17,13 @@ use zeroize::Zeroizing;
 use super::body::{self, MAX_BODY, Unread};
 use super::message::{self, Complaint};
 use super::tls;
-use crate::bmc::metrics::{Outcome, Protocol};
+use crate::bmc::metrics::Protocol;
 use crate::bmc::{BmcError, BmcSettings, Credentials};
-use crate::outbound::{self, Refused};
+use crate::outbound;
+
+mod failure;
+
+use failure::{Failure, Shown, chain, elsewhere, is_broken, is_passing, local_path, outcome, redirect};
 
 /// Longest pause that a `Retry-After` may ask for, and that back-off reaches.
 const MAX_PAUSE: Duration = Duration::from_secs(8);
@@ -476,158 +480,6 @@ impl Client {
                 format!("no route to it: {}", chain(error))
             }
             _ => chain(error),
-        }
-    }
-}
-
-enum Failure {
-    Http(outbound::client::Error),
-    Body(Unread),
-    /// To this origin.
-    SentAway(String),
-    /// The appliance does not connect there.
-    Forbidden(Refused),
-}
-
-impl Failure {
-    /// The refusal of its address, or of those of its name.
-    fn refused(&self) -> Option<&Refused> {
-        match self {
-            Self::Forbidden(refused) => Some(refused),
-            Self::Http(error) => outbound::refusal(error),
-            _ => None,
-        }
-    }
-}
-
-/// What a request shows to be let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shown {
-    Nothing,
-    Password,
-    Session,
-}
-
-impl Shown {
-    fn of(headers: &HeaderMap) -> Self {
-        if headers.contains_key(TOKEN) {
-            Self::Session
-        } else if headers.contains_key(http::header::AUTHORIZATION) {
-            Self::Password
-        } else {
-            Self::Nothing
-        }
-    }
-}
-
-/// What counts as the outcome of a request; nothing where none was sent.
-fn outcome(sent: (Method, Shown), result: &Result<(RedfishResponse, HeaderMap), Failure>) -> Option<Outcome> {
-    Some(match result {
-        Ok((answer, _)) => answered(sent, answer.status),
-        Err(failure) if failure.refused().is_some() => return None,
-        Err(Failure::Forbidden(_)) => return None,
-        Err(Failure::Http(error)) if error.is_timeout() => Outcome::Timeout,
-        Err(Failure::Http(_)) => Outcome::Unreachable,
-        Err(Failure::Body(_) | Failure::SentAway(_)) => Outcome::Invalid,
-    })
-}
-
-fn answered((method, shown): (Method, Shown), status: StatusCode) -> Outcome {
-    // Without any login only a login is posted.
-    let logs_in = shown == Shown::Nothing && method == Method::POST;
-    match status {
-        status if status.is_success() => Outcome::Ok,
-        StatusCode::UNAUTHORIZED if shown == Shown::Session => Outcome::SessionEnded,
-        StatusCode::UNAUTHORIZED if shown == Shown::Password => Outcome::LoginFailed,
-        StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN if logs_in => Outcome::LoginFailed,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Busy,
-        _ => Outcome::Refused,
-    }
-}
-
-/// Where a redirect leads.
-fn redirect(asked: &Url, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
-    let location = headers.get(LOCATION).filter(|_| status.is_redirection())?.to_str().ok()?;
-    asked.join(location).ok()
-}
-
-/// Where a redirect leads, as `scheme://host:port`, when that is not where it came from.
-fn elsewhere(status: StatusCode, asked: &Url, headers: &HeaderMap) -> Option<String> {
-    let target = redirect(asked, status, headers)?;
-    let away = target.origin() != asked.origin();
-    away.then(|| message::clean(&target.origin().ascii_serialization(), 128))
-}
-
-/// Statuses that ask for patience. Other server errors are only tried again where nothing can happen twice.
-fn is_passing(method: &Method, status: StatusCode) -> bool {
-    match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => true,
-        s => s.is_server_error() && *method == Method::GET && s != StatusCode::NOT_IMPLEMENTED,
-    }
-}
-
-/// Whether the connection broke under way. Every request made here may be repeated: writes set what they set again.
-fn is_broken(error: &outbound::client::Error) -> bool {
-    use std::io::ErrorKind::*;
-    if error.is_timeout() || tls::explain(error).is_some() {
-        return false;
-    }
-    let closed = "connection closed before message completed";
-    match error.io_kind() {
-        Some(kind) => matches!(kind, ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof),
-        None => chain(error).contains(closed),
-    }
-}
-
-/// The error with its causes, without the URL.
-fn chain(error: &outbound::client::Error) -> String {
-    let mut out = String::new();
-    let mut next = std::error::Error::source(error);
-    while let Some(e) = next {
-        let text = e.to_string();
-        if !out.contains(&text) {
-            if !out.is_empty() {
-                out.push_str(": ");
-            }
-            out.push_str(&text);
-        }
-        next = e.source();
-    }
-    if out.is_empty() { "the request failed".into() } else { out }
-}
-
-/// `Location` may be a whole URL; its path is what counts.
-fn local_path(location: &str) -> Option<String> {
-    let path = match location.split_once("://") {
-        Some((_, rest)) => rest.find('/').map(|at| &rest[at..])?,
-        None => location,
-    };
-    super::model::link(&json!({ "@odata.id": path }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_status_counts_by_what_was_shown() {
-        use Shown::*;
-        let rows = [
-            (Method::GET, Session, 200, Outcome::Ok),
-            (Method::GET, Session, 401, Outcome::SessionEnded),
-            (Method::GET, Session, 403, Outcome::Refused),
-            (Method::GET, Session, 404, Outcome::Refused),
-            (Method::GET, Session, 503, Outcome::Busy),
-            (Method::PATCH, Session, 400, Outcome::Refused),
-            (Method::GET, Password, 401, Outcome::LoginFailed),
-            (Method::GET, Password, 403, Outcome::Refused),
-            (Method::POST, Nothing, 401, Outcome::LoginFailed),
-            (Method::POST, Nothing, 400, Outcome::LoginFailed),
-            (Method::GET, Nothing, 401, Outcome::Refused),
-        ];
-        for (method, shown, status, wanted) in rows {
-            let found = answered((method.clone(), shown), StatusCode::from_u16(status).expect("a status"));
-            assert_eq!(found, wanted, "{method} {shown:?} {status}");
         }
     }
 }

@@ -6,15 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, PostParams};
+use kube::ResourceExt;
 use kube::runtime::controller::Action;
-use kube::{Resource, ResourceExt};
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc::{self, UnboundedSender};
 use tracing::{debug, info, warn};
 
 use super::context::Context;
@@ -22,10 +18,8 @@ use super::deadlines::{Deadlines, within};
 use super::recording::Recording;
 use super::resets::Resets;
 use super::up_since::UpSince;
-use super::{credentials, effects, registration};
-use crate::api::MacAddress;
-use crate::api::metal3::{self, BareMetalHost, BareMetalHostStatus, HardwareData, HostAddress, ProvisioningState};
-use crate::api::slipway::{BootIntent, Image};
+use super::{effects, registration};
+use crate::api::metal3::{BareMetalHost, ProvisioningState};
 use crate::bmc::Registry;
 use crate::config::HostConfig;
 use crate::dhcp::Leases;
@@ -35,18 +29,23 @@ use crate::host::directory::at_rest::AtRest;
 use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::directory::host_view::HostView;
 use crate::host::directory::interrupts::Interrupts;
-use crate::host::lifecycle::{self, Effect, Next, Observed, Transition};
-use crate::host::media::{Media, data_image};
+use crate::host::label;
+use crate::host::lifecycle::{self, Next, Observed, Transition};
+use crate::host::media::Media;
 use crate::host::scheduling::provisioning_slots::ProvisioningSlots;
 use crate::host::scheduling::reconcile_slots::{self, ReconcileSlots};
 use crate::host::status::metrics::Metrics;
-use crate::host::status::{conditions, hardware_data, progress};
-use crate::host::{COMPONENT, label};
-use crate::image::identity;
+use crate::host::status::{hardware_data, progress};
 use crate::live::Live;
-use crate::log::named;
 use crate::module::Acting;
-use crate::runtime::{Conflict, Key, Note, Reconcile, Task, events, run as run_controller};
+use crate::runtime::{Conflict, Key, Reconcile, run as run_controller};
+
+mod around;
+mod clearing;
+mod saving;
+
+use around::{Around, look_around};
+use clearing::clear_all;
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
 const MAX_TURNS: usize = 24;
@@ -59,10 +58,6 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// How long logging out of all BMCs may take in the end.
 const LOG_OUT: Duration = Duration::from_secs(5);
-
-/// Until it is tried again to clear up after a host that is gone, at first, and at most after several tries.
-const CLEAR_PAUSE: Duration = Duration::from_secs(5);
-const CLEAR_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// The reconciler.
 pub struct Reconciler {
@@ -78,18 +73,6 @@ pub struct Reconciler {
     leases: Option<Leases>,
     /// Told of hosts that are gone.
     orphans: UnboundedSender<Key>,
-}
-
-/// What is decided with besides the host itself.
-struct Around {
-    intent: Option<BootIntent>,
-    access: lifecycle::Access,
-    image: Option<Image>,
-    /// Another one of the same content.
-    equal: Option<Image>,
-    hardware: Option<HardwareData>,
-    /// Whether a DataImage of a host that is to go is still in its drive.
-    data_cd: bool,
 }
 
 /// Why a reconciliation could not go on. It is tried again.
@@ -186,7 +169,7 @@ pub async fn run(
     let task = tasks.task("host-clearing");
     tokio::join!(
         run_controller(reconciler.clone(), &cache, woken, shutdown.clone()),
-        reconciler.clear_all(gone, &task, &shutdown)
+        clear_all(&reconciler.context, gone, &task, &shutdown)
     );
     if tokio::time::timeout(LOG_OUT, reconciler.context.bmcs.close()).await.is_err() {
         warn!("cannot log out of all BMCs in time: some Redfish sessions are left to expire");
@@ -258,7 +241,7 @@ impl Reconciler {
                         self.places.leave(&key);
                         return Ok(Action::await_change());
                     };
-                    let around = Box::pin(self.look_around(&host)).await?;
+                    let around = Box::pin(look_around(&self.context, &host)).await?;
                     (host, around)
                 }
             };
@@ -352,72 +335,6 @@ impl Reconciler {
         Err(ReconcileError::Restless(state))
     }
 
-    /// Clears up after hosts that are gone, several at once, until the shutdown. What is not done by then is done after the next
-    /// start: what a host held wakes for it.
-    async fn clear_all(&self, mut gone: UnboundedReceiver<Key>, task: &Task, shutdown: &CancellationToken) {
-        let mut under_way = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                Some(key) = gone.recv() => under_way.push(self.clear_after(key, task)),
-                Some(()) = under_way.next(), if !under_way.is_empty() => {}
-            }
-        }
-    }
-
-    /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
-    /// lets go: its namespace could not be deleted. Each try is a run of the task.
-    async fn clear_after(&self, (namespace, name): Key, task: &Task) {
-        let mut pause = CLEAR_PAUSE;
-        while let Err(error) = task.run(self.clear(&namespace, &name)).await {
-            warn!(host = %named(&namespace, &name), %error, "cannot release what a deleted host held: trying again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(CLEAR_PAUSE_MAX);
-        }
-    }
-
-    async fn clear(&self, namespace: &str, name: &str) -> Result<(), kube::Error> {
-        let intent = self.context.api::<BootIntent>(namespace).get_opt(name).await?;
-        if let Some(intent) = intent.filter(|intent| intent.metadata.deletion_timestamp.is_some()) {
-            // A host that was deleted in order has released them before.
-            credentials::release_gone(&self.context, namespace, name).await?;
-            effects::let_intent_go(&self.context, &intent).await?;
-        }
-        hardware_data::let_go(&self.context.api(namespace), name).await
-    }
-
-    /// Reads what a decision on a host needs besides the host.
-    async fn look_around(&self, host: &BareMetalHost) -> Result<Around, kube::Error> {
-        let namespace = host.namespace().unwrap_or_default();
-        let intent = self.context.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
-        let access =
-            credentials::read(&self.context, host).await.inspect_err(|_| self.context.metrics.credentials_unread())?;
-        let (image, equal) = match host.spec.image.as_ref().filter(|image| !image.url.is_empty()) {
-            Some(image) => self.library(&namespace, image).await?,
-            None => (None, None),
-        };
-        let hardware = hardware_data::read(&self.context.client, host).await?;
-        let going = host.metadata.deletion_timestamp.is_some();
-        let data_cd = going && data_image::is_attached(&self.context.api(&namespace), &host.name_any()).await?;
-        Ok(Around { intent, access, image, equal, hardware, data_cd })
-    }
-
-    /// What the library has for a host's image: its Image, and another one of the same content.
-    async fn library(
-        &self,
-        namespace: &str,
-        image: &metal3::Image,
-    ) -> Result<(Option<Image>, Option<Image>), kube::Error> {
-        let (images, equal) = (Api::<Image>::all(self.context.client.clone()), &self.context.equal);
-        match identity::named(&image.url) {
-            Some(name) => Ok((equal.named(&images, namespace, name).await?, None)),
-            None => {
-                let own = images.get_opt(&lifecycle::image_name(image)).await?;
-                Ok((own, equal.find(&images, namespace, image).await?))
-            }
-        }
-    }
-
     fn decide(&self, host: &BareMetalHost, around: &Around) -> Transition {
         let Around { intent, access, image, equal, hardware, data_cd } = around;
         let settings = self.context.settings.get();
@@ -464,106 +381,6 @@ impl Reconciler {
                 (transition, slot_state)
             },
         )
-    }
-
-    /// Stores the status when it changed, then publishes the events.
-    async fn save(&self, host: &BareMetalHost, transition: &Transition) -> Result<BareMetalHost, kube::Error> {
-        let before = host.status.clone().unwrap_or_default();
-        let mut status = transition.status.clone();
-        let waiting = match &transition.next {
-            Next::Wait { reason, .. } => Some(reason.as_str()),
-            // To look is no progress, or a host at rest would be written twice at each look; and what is done at once, as the
-            // agent's next step, ends no wait that is told until the state does: that would be two writes for nothing.
-            Next::Do(effect) if status.provisioning.state == before.provisioning.state => {
-                conditions::waits_for(&before).filter(|_| {
-                    *effect == Effect::ReadPower || (progress::is_moving(&status) && status.error_type.is_none())
-                })
-            }
-            _ => None,
-        };
-        let health = self.context.power.health(&host.uid().unwrap_or_default());
-        let vendor = status.hardware.as_ref().and_then(|hardware| hardware.system_vendor.as_ref());
-        let twin = vendor.and_then(|vendor| self.context.conflicts.twin(host, vendor));
-        status.conditions = conditions::of(host, &status, waiting, health, twin.as_deref(), Timestamp::now());
-        let mut notes = transition.notes.clone();
-        if let Some(twin) = twin.filter(|_| !conditions::knows_twin(&before)) {
-            let message = conditions::twin_message(&twin);
-            notes.push(Note { reason: conditions::DUPLICATE_SERIAL_NUMBER, message, warning: true });
-        }
-        if progress::says_the_same(status.progress.as_ref(), before.progress.as_ref()) {
-            status.progress = before.progress.clone();
-        }
-        if let Some(addresses) = self.addresses(host) {
-            status.addresses = addresses;
-        }
-        let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
-        if same || transition.next == Next::Gone {
-            self.publish(host, &notes).await;
-            return Ok(host.clone());
-        }
-        // A change of the conditions, the progress or the addresses alone must not prolong a rest, which counts from `lastUpdated`.
-        let shown = BareMetalHostStatus {
-            conditions: before.conditions.clone(),
-            progress: before.progress.clone(),
-            addresses: before.addresses.clone(),
-            ..status.clone()
-        };
-        if shown != before {
-            status.last_updated = Some(Time(Timestamp::now()));
-        }
-        if status.provisioning.state != before.provisioning.state {
-            info!(host = %label(host), from = before.provisioning.state.as_str(), to = status.provisioning.state.as_str(), "the host changed its state");
-        }
-        let changed = BareMetalHost { status: Some(status), ..host.clone() };
-        let api = self.context.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
-        let saved = api.replace_status(&host.name_any(), &PostParams::default(), &changed).await?;
-        let after = saved.status.clone().unwrap_or_default();
-        self.context.metrics.stored(&host.namespace().unwrap_or_default(), &host.name_any(), &before, &after);
-        self.publish(host, &notes).await;
-        Ok(saved)
-    }
-
-    /// What DHCP leases to the host's machine now; `None` while nobody can say. A card that another host has a better claim of
-    /// is that one's.
-    fn addresses(&self, host: &BareMetalHost) -> Option<Vec<HostAddress>> {
-        let Some(leases) = &self.leases else { return Some(Vec::new()) };
-        let known = self.context.index.by_uid(host.metadata.uid.as_deref()?)?;
-        let is_its = |mac: &MacAddress| self.context.index.by_mac(*mac).is_some_and(|of| of.uid == known.uid);
-        let macs: Vec<_> = known.macs.iter().copied().filter(is_its).collect();
-        leases.addresses_of(&macs)
-    }
-
-    async fn publish(&self, host: &BareMetalHost, notes: &[Note]) {
-        for note in notes {
-            if note.warning {
-                warn!(host = %label(host), reason = note.reason, details = note.message, "the host needs attention");
-            }
-            events::store(&self.context.client, COMPONENT, &host.object_ref(&()), note).await.ok();
-        }
-    }
-
-    /// Notes that an effect failed: first that this spec was tried, then the error, so that a newer spec ends the rest.
-    async fn record_failure(
-        &self,
-        host: &BareMetalHost,
-        intent: Option<&BootIntent>,
-        effect: &Effect,
-        message: &str,
-    ) -> Result<(), kube::Error> {
-        if *effect == Effect::ReadPower {
-            self.context.metrics.no_access();
-        }
-        effects::note_tried(&self.context, host, intent).await?;
-        let status = host.status.clone().unwrap_or_default();
-        let error_type = effect.error_type(status.provisioning.state);
-        let (status, note) = lifecycle::fail(&status, error_type, message);
-        let until = Timestamp::now();
-        let transition =
-            Transition { status, notes: vec![note], next: Next::Wait { reason: message.to_owned(), until } };
-        match self.save(host, &transition).await {
-            Err(kube::Error::Api(error)) if error.is_conflict() => Ok(()),
-            saved => saved.map(|_| ()),
-        }
     }
 }
 

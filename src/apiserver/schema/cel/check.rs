@@ -8,7 +8,7 @@
 
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, operators};
 
-use super::super::super::status::shorten;
+use super::super::super::answers::status::shorten;
 use super::super::{Schema, Type};
 use super::{Rule, escape};
 

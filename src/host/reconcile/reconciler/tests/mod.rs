@@ -5,22 +5,26 @@ use std::future::Future;
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::Client;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Resource};
 use serde_json::json;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::super::boot_effect;
 use super::*;
 use crate::api::metal3::{
-    ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec,
-    HardwareDetails, Image as HostImage, Nic, OperationalStatus, ProvisionStatus,
+    ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BareMetalHostStatus, BmcDetails,
+    FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails, Image as HostImage, Nic,
+    OperationalStatus, ProvisionStatus,
 };
 use crate::api::slipway::{
-    BootIntentSpec, BootIntentStatus, BootTarget, ImagePhase, ImageStatus, SessionStatus, StepAction, StepResult,
+    BootIntent, BootIntentSpec, BootIntentStatus, BootTarget, Image, ImagePhase, ImageStatus, SessionStatus,
+    StepAction, StepResult,
 };
 use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
@@ -30,6 +34,7 @@ use crate::bmc::sim::{Account, IpmiSim, Profile, RedfishOptions, RedfishSim, Sim
 use crate::bmc::{BmcSettings, Health};
 use crate::boot::HostIndex;
 use crate::engine::Fence;
+use crate::host::status::conditions;
 use crate::modules::kinds;
 use crate::runtime::Tasks;
 use crate::store::{Store as Database, StoreOptions};
@@ -40,8 +45,10 @@ mod bad_bmc;
 mod claim;
 mod crash;
 mod data_image;
+mod gone;
 mod login;
 mod profile;
+mod reboot;
 mod rest;
 mod secret;
 mod share;
@@ -354,133 +361,6 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_namespace_that_ends_takes_its_host_through_the_wipe() {
-    let site = Site::provisioned().await;
-    let namespaces = Api::<Namespace>::all(site.client.clone());
-    namespaces.delete("rack", &DeleteParams::default()).await.unwrap();
-    site.until("the agent is to clean the disks", async || {
-        let intent = site.api::<BootIntent>().get_opt("h").await.unwrap();
-        let steps = intent.map(|intent| intent.spec.steps).unwrap_or_default();
-        steps.iter().any(|step| step.action == StepAction::Erase)
-    })
-    .await;
-    assert!(namespaces.get_opt("rack").await.unwrap().is_some());
-    tokio::select! {
-        () = site.play_agent() => {}
-        () = site.until("never", async || false) => {}
-    }
-    site.until("the namespace is gone", async || namespaces.get_opt("rack").await.unwrap().is_none()).await;
-    assert!(!site.machine.is_on());
-}
-
-#[tokio::test]
-async fn an_intent_that_a_user_deletes_goes_and_one_without_its_host_too() {
-    let site = Site::provisioned().await;
-    let intents = site.api::<BootIntent>();
-    let first = intents.get("h").await.unwrap().uid();
-    intents.delete("h", &DeleteParams::default()).await.unwrap();
-    site.until("the old intent is gone", async || {
-        intents.get_opt("h").await.unwrap().and_then(|intent| intent.uid()) != first
-    })
-    .await;
-
-    let site = Site::provisioned().await;
-    let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-    let pause = Patch::Merge(json!({ "metadata": { "annotations": { "baremetalhost.metal3.io/paused": "" } } }));
-    let hosts = site.api::<BareMetalHost>();
-    hosts.patch("h", &PatchParams::default(), &pause).await.unwrap();
-    hosts.delete("h", &DeleteParams::default()).await.unwrap();
-    hosts.patch("h", &PatchParams::default(), &patch).await.unwrap();
-    site.until("the intent follows its host", async || site.api::<BootIntent>().get_opt("h").await.unwrap().is_none())
-        .await;
-}
-
-#[tokio::test]
-async fn what_a_host_held_goes_with_it_although_somebody_took_its_finalizer() {
-    let site = Site::provisioned().await;
-    let (hosts, data, secrets) = (site.api::<BareMetalHost>(), site.api::<HardwareData>(), site.api::<Secret>());
-    let held = |secret: Secret| secret.finalizers().contains(&crate::api::metal3::FINALIZER_SECRET.to_owned());
-    site.until("it holds its secret", async || held(secrets.get("bmc").await.unwrap())).await;
-    let hardware = hardware_data::new(&site.get().await, "inspect@7", HardwareDetails::default());
-    data.create(&PostParams::default(), &hardware).await.unwrap();
-    site.annotate("baremetalhost.metal3.io/paused", Some("")).await;
-    hosts.delete("h", &DeleteParams::default()).await.unwrap();
-    site.patch(json!({ "metadata": { "finalizers": null } })).await;
-    site.until("nothing is left", async || {
-        let secret = secrets.get_opt("bmc").await.unwrap();
-        data.get_opt("h").await.unwrap().is_none()
-            && site.api::<BootIntent>().get_opt("h").await.unwrap().is_none()
-            && secret.is_none_or(|secret| !held(secret))
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn an_intent_whose_host_went_while_nobody_looked_is_let_go_at_the_next_start() {
-    let site = Site::idle().await;
-    let intents = site.api::<BootIntent>();
-    let left = registration::new(&site.host(), BootIntentSpec::default(), &Default::default());
-    intents.create(&PostParams::default(), &left).await.unwrap();
-    intents.delete("h", &DeleteParams::default()).await.unwrap();
-    assert!(intents.get("h").await.unwrap().metadata.deletion_timestamp.is_some());
-    site.reconcile().await;
-    site.until("it is let go", async || intents.get_opt("h").await.unwrap().is_none()).await;
-}
-
-#[tokio::test]
-async fn a_host_made_anew_begins_with_an_intent_of_its_own() {
-    let site = Site::idle().await;
-    let secret = site.api::<Secret>().get("bmc").await.unwrap();
-    // Of somebody who is there, so that nobody but the host itself takes it away.
-    let metadata = ObjectMeta {
-        name: Some("h".into()),
-        owner_references: secret.controller_owner_ref(&()).map(|owner| vec![owner]),
-        finalizers: Some(vec![crate::api::slipway::FINALIZER_INTENT.into()]),
-        ..ObjectMeta::default()
-    };
-    let spec = BootIntentSpec { generation: 30, disks_clean: true, ..BootIntentSpec::default() };
-    let intents = site.api::<BootIntent>();
-    intents.create(&PostParams::default(), &BootIntent { metadata, spec, status: None }).await.unwrap();
-    let host = site.create(&site.host()).await;
-    site.reconcile().await;
-    site.until("the intent is the host's own", async || {
-        intents.get_opt("h").await.unwrap().is_some_and(|intent| {
-            let owner = intent.owner_references().first().map(|owner| owner.uid.clone());
-            owner == host.uid() && intent.spec.generation < 30 && !intent.spec.disks_clean
-        })
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn hardware_data_may_be_deleted_and_goes_with_its_host() {
-    let site = Site::provisioned().await;
-    let (hosts, all) = (site.api::<BareMetalHost>(), site.api::<HardwareData>());
-    let host = hosts.get("h").await.unwrap();
-    let create = async || {
-        let mut data = HardwareData::new("h", HardwareDataSpec::default());
-        data.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
-        data.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.into()]);
-        all.create(&PostParams::default(), &data).await.unwrap()
-    };
-    let starts = site.machine.boots();
-    create().await;
-    all.delete("h", &DeleteParams::default()).await.unwrap();
-    site.until("a deleted one ends", async || all.get_opt("h").await.unwrap().is_none()).await;
-    let status = hosts.get("h").await.unwrap().status.unwrap();
-    assert_eq!((status.provisioning.state, status.error_type), (ProvisioningState::Provisioned, None));
-    assert!(site.machine.is_on() && site.machine.boots() == starts, "nothing was done to the machine");
-
-    create().await;
-    hosts.delete("h", &DeleteParams::default()).await.unwrap();
-    let gone = async || hosts.get_opt("h").await.unwrap().is_none() && all.get_opt("h").await.unwrap().is_none();
-    tokio::select! {
-        () = site.until("both are gone", gone) => {}
-        () = site.play_agent() => site.until("both are gone", gone).await,
-    }
-}
-
-#[tokio::test]
 async fn what_hosts_go_through_is_counted_under_metal3s_names() {
     let site = Site::provisioned().await;
     let patch = Patch::Merge(json!({ "spec": { "online": false } }));
@@ -620,95 +500,13 @@ async fn a_detached_host_keeps_its_state_and_comes_back_with_another_bmc_address
 }
 
 #[tokio::test]
-async fn a_reboot_annotation_reboots_once_and_a_holder_holds() {
-    let site = Site::provisioned().await;
-    let boots = site.machine.boots().len();
-    site.annotate("reboot.metal3.io", Some("")).await;
-    site.until("the reboot is done", async || {
-        let host = site.get().await;
-        !host.annotations().contains_key("reboot.metal3.io") && host.status.is_some_and(|status| status.powered_on)
-    })
-    .await;
-    assert_eq!(site.machine.boots().len(), boots + 1);
-    site.annotate("reboot.metal3.io/remediation", Some(r#"{"mode":"hard"}"#)).await;
-    site.until("it is off", async || !site.status().await.powered_on).await;
-    assert!(!site.machine.is_on());
-    site.annotate("reboot.metal3.io/remediation", None).await;
-    site.until("it is on again", async || site.status().await.powered_on).await;
-    assert_eq!((site.machine.is_on(), site.machine.boots().len()), (true, boots + 2));
-}
-
-#[tokio::test]
-async fn an_externally_provisioned_host_is_powered_off_and_not_wiped_when_it_is_deleted() {
-    let site = Site::idle().await;
-    site.machine.power(PowerCommand::On);
-    site.reconcile().await;
-    let mut host = site.host();
-    host.spec.externally_provisioned = true;
-    site.create(&host).await;
-    site.until("it is taken over", async || {
-        site.status().await.provisioning.state == ProvisioningState::ExternallyProvisioned
-    })
-    .await;
-    let seen = site.watch_states(ProvisioningState::Deleting).await;
-    site.delete().await;
-    site.until_gone().await;
-    assert_eq!(seen.await.unwrap(), ["externally provisioned", "powering off before delete", "deleting"]);
-    assert!(!site.machine.is_on());
-}
-
-#[tokio::test]
-async fn a_host_goes_from_every_state_that_it_is_deleted_in() {
-    let site = Site::idle().await;
-    site.reconcile().await;
-    for state in [
-        "",
-        "unmanaged",
-        "registering",
-        "inspecting",
-        "match profile",
-        "preparing",
-        "available",
-        "ready",
-        "provisioning",
-        "provisioned",
-        "externally provisioned",
-        "deprovisioning",
-        "powering off before delete",
-        "deleting",
-    ] {
-        let mut host = site.host();
-        host.annotations_mut().insert("baremetalhost.metal3.io/paused".into(), String::new());
-        host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
-        let mut host = site.create(&host).await;
-        let mut status = BareMetalHostStatus { last_updated: Some(Time(Timestamp::now())), ..Default::default() };
-        status.provisioning.state = serde_json::from_value(state.into()).unwrap();
-        host.status = Some(status);
-        site.api::<BareMetalHost>().replace_status("h", &PostParams::default(), &host).await.unwrap();
-        site.delete().await;
-        site.annotate("baremetalhost.metal3.io/paused", None).await;
-        let agent = async {
-            loop {
-                site.play_agent().await;
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::select! {
-            () = agent => {}
-            () = site.until_gone() => {}
-        }
-        assert!(site.api::<BootIntent>().get_opt("h").await.unwrap().is_none(), "{state}");
-    }
-}
-
-#[tokio::test]
 async fn what_was_decided_on_an_old_host_is_not_stored() {
     let site = Site::idle().await;
     let reconciler = site.reconciler();
     let mut host = site.host();
     host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
     let host = site.create(&host).await;
-    let around = reconciler.look_around(&host).await.unwrap();
+    let around = look_around(&reconciler.context, &host).await.unwrap();
     let transition = reconciler.decide(&host, &around);
     assert_eq!(transition.status.provisioning.state, ProvisioningState::Registering);
     site.annotate("somebody", Some("was faster")).await;
@@ -740,61 +538,6 @@ async fn two_hosts_cannot_have_one_bmc() {
     hosts.delete("twin", &DeleteParams::default()).await.unwrap();
     site.until("the second is gone", async || hosts.get_opt("twin").await.unwrap().is_none()).await;
     assert!(site.machine.is_on(), "and stays as it was");
-}
-
-#[tokio::test]
-async fn a_start_is_noted_in_the_boot_that_it_was_of_and_in_no_other() {
-    let site = Site::idle().await;
-    let (reconciler, intents) = (site.reconciler(), site.api::<BootIntent>());
-    let note = async |of: &BootIntent| {
-        let at = Some(Time(Timestamp::now()));
-        boot_effect::note(&reconciler.context, of, move |spec| spec.started = at.clone()).await
-    };
-    let spec = BootIntentSpec { generation: 5, target: BootTarget::Ramdisk, ..BootIntentSpec::default() };
-    let first = intents.create(&PostParams::default(), &BootIntent::new("h", spec.clone())).await.unwrap();
-    // The agent was faster.
-    let status = Patch::Merge(json!({ "status": { "log": ["here I am"] } }));
-    intents.patch_status("h", &PatchParams::default(), &status).await.unwrap();
-    note(&first).await.unwrap();
-    let noted = intents.get("h").await.unwrap();
-    assert!(noted.spec.started.is_some() && noted.status.is_some_and(|status| status.log.len() == 1));
-
-    let next = Patch::Merge(json!({ "spec": { "generation": 6, "started": null } }));
-    let second = intents.patch("h", &PatchParams::default(), &next).await.unwrap();
-    assert!(matches!(note(&first).await, Err(effects::EffectError::NotYet)));
-    intents.delete("h", &DeleteParams::default()).await.unwrap();
-    assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)));
-    let spec = BootIntentSpec { generation: 6, ..spec };
-    intents.create(&PostParams::default(), &BootIntent::new("h", spec)).await.unwrap();
-    assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)), "made anew, with the same number");
-    assert_eq!(intents.get("h").await.unwrap().spec.started, None);
-}
-
-#[tokio::test]
-async fn a_reset_is_not_repeated_because_its_request_cannot_be_taken_off() {
-    let site = Site::idle().await;
-    let reconciler = site.reconciler();
-    let mut host = site.host();
-    host.spec.disable_power_off = true;
-    host.annotations_mut().insert("reboot.metal3.io".into(), String::new());
-    let decided_with = site.create(&host).await;
-    site.machine.power(PowerCommand::On);
-    site.until("it is on", async || site.machine.is_on()).await;
-    let starts = site.machine.boots().len();
-    let effect = lifecycle::Effect::Reboot { served: vec!["reboot.metal3.io".into()] };
-    let reset = async |host: &BareMetalHost| effects::perform(&reconciler.context, host, None, &effect).await;
-
-    // Somebody else writes the host while its BMC is at work.
-    site.patch(json!({ "metadata": { "labels": { "team": "a" } } })).await;
-    assert!(matches!(reset(&decided_with).await, Err(effects::EffectError::Api(_))));
-    assert_eq!(site.machine.boots().len(), starts + 1);
-    reset(&site.get().await).await.unwrap();
-    assert_eq!(site.machine.boots().len(), starts + 1, "it was reset already");
-    assert!(!site.get().await.annotations().contains_key("reboot.metal3.io"));
-
-    site.annotate("reboot.metal3.io", Some("")).await;
-    reset(&site.get().await).await.unwrap();
-    assert_eq!(site.machine.boots().len(), starts + 2, "asked for anew");
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ use futures::StreamExt;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
-use kube::Client;
-use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -24,9 +24,9 @@ use tower::ServiceExt;
 
 use super::super::*;
 use crate::api::metal3::{
-    BareMetalHostSpec, BmcDetails, HardwareDetails, HardwareSystemVendor, Image as HostImage, Nic,
+    BareMetalHostSpec, BmcDetails, HardwareData, HardwareDetails, HardwareSystemVendor, Image as HostImage, Nic,
 };
-use crate::api::slipway::{BootTarget, ImagePhase};
+use crate::api::slipway::{BootIntent, BootTarget, Image, ImagePhase};
 use crate::apiserver::{ApiServer, Identity};
 use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
 use crate::bmc::sim::{Profile, SimulatedMachine};

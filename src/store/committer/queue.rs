@@ -1,0 +1,138 @@
+//! What waits to be written.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Answer, GROUP, GROUP_BYTES};
+use crate::store::group::Group;
+use crate::store::index::Applied;
+use crate::store::record::Identity;
+use crate::store::rewriting::Cost;
+use crate::store::{Mutation, Object, QUEUE, TableEntry, WriteError};
+
+/// What the committer is asked.
+pub(in crate::store) enum Request {
+    Mutation {
+        change: Mutation,
+        durable: bool,
+        reply: Answer,
+    },
+    Entries {
+        table: Arc<str>,
+        entries: Vec<TableEntry>,
+        reply: oneshot::Sender<Result<(), WriteError>>,
+    },
+    /// Ends the history of a resource.
+    Forget {
+        resource: Arc<str>,
+        reply: oneshot::Sender<Result<(), WriteError>>,
+    },
+    /// The database was written anew, and that can take its place.
+    Rewritten,
+    Close,
+}
+
+impl Request {
+    pub(super) fn refuse(self, reason: &str) {
+        let error = WriteError::Failed(reason.to_owned());
+        // A caller that no longer waits is no fault.
+        match self {
+            Self::Mutation { reply, .. } => reply.send(Err(error)).is_ok(),
+            Self::Entries { reply, .. } | Self::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
+            Self::Rewritten | Self::Close => false,
+        };
+    }
+}
+
+/// Requests that go to disk together, judged but not yet visible.
+#[derive(Default)]
+pub(super) struct Pending {
+    pub(super) disk: Group,
+    /// What the objects changed by this group will be.
+    pub(super) overlay: HashMap<Identity, Option<Arc<Object>>>,
+    pub(super) index: Applied,
+    pub(super) answers: Vec<(Answer, Result<Arc<Object>, WriteError>)>,
+    pub(super) entries: Vec<oneshot::Sender<Result<(), WriteError>>>,
+    pub(super) bytes: usize,
+    /// What it may take of the room while the database is written anew.
+    pub(super) cost: Cost,
+}
+
+impl Pending {
+    /// Ends the history of a resource at a revision.
+    pub(super) fn forget(&mut self, resource: &Arc<str>, revision: u64) {
+        self.disk.trimmed(resource, revision);
+        self.index.forgotten.retain(|(one, _)| one != resource);
+        self.index.forgotten.push((Arc::clone(resource), revision));
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.answers.len() + self.entries.len() >= GROUP || self.bytes >= GROUP_BYTES
+    }
+}
+
+/// Requests in the order in which they are taken: entries of tables go first. They are small, machines wait for their leases,
+/// and of objects there may be many megabytes in line.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) entries: VecDeque<Request>,
+    others: VecDeque<Request>,
+}
+
+impl Queue {
+    /// The next request, if there is one already.
+    pub(super) fn next(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+        while self.entries.len() + self.others.len() < QUEUE
+            && let Ok(request) = requests.try_recv()
+        {
+            match request {
+                Request::Entries { .. } => self.entries.push_back(request),
+                _ => self.others.push_back(request),
+            }
+        }
+        self.entries.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    /// Has these be the next ones after the entries of tables.
+    pub(super) fn put_back(&mut self, held: &mut VecDeque<Request>) {
+        held.append(&mut self.others);
+        std::mem::swap(held, &mut self.others);
+    }
+
+    /// The next request; nothing when no more will come.
+    pub(super) fn wait(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+        self.next(requests).or_else(|| requests.blocking_recv())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_go_first_and_nothing_is_lost_when_it_closes() {
+        let (sender, mut receiver) = mpsc::channel(QUEUE);
+        let forget = |name: &str| Request::Forget { resource: name.into(), reply: oneshot::channel().0 };
+        let entries =
+            |name: &str| Request::Entries { table: name.into(), entries: Vec::new(), reply: oneshot::channel().0 };
+        for request in [forget("a"), entries("b"), forget("c"), Request::Close, entries("d")] {
+            sender.try_send(request).ok().unwrap();
+        }
+        let mut queue = Queue::default();
+        let mut order = String::new();
+        while let Some(request) = queue.wait(&mut receiver) {
+            match request {
+                Request::Forget { resource: name, .. } | Request::Entries { table: name, .. } => order += &name,
+                Request::Close => receiver.close(),
+                Request::Mutation { .. } | Request::Rewritten => {}
+            }
+            if order == "bda" {
+                sender.try_send(entries("e")).ok().unwrap();
+                order += "+";
+            }
+        }
+        assert_eq!(order, "bda+ec");
+    }
+}
