@@ -38,6 +38,12 @@ pub struct LCMClusterSpec {
     /// Where the cluster's API server is reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_endpoint: Option<LcmEndpoint>,
+    /// Network of its pods, as `10.244.0.0/16`.
+    #[serde(default, rename = "podsCIDR", skip_serializing_if = "String::is_empty")]
+    pub pods_cidr: String,
+    /// Network of its services, as `10.96.0.0/16`.
+    #[serde(default, rename = "servicesCIDR", skip_serializing_if = "String::is_empty")]
+    pub services_cidr: String,
     /// Where nodes reach the appliance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub management_cluster_endpoint: Option<LcmEndpoint>,

@@ -10,8 +10,17 @@ use crate::hex::hex;
 
 /// Most steps of a machine.
 pub const MAX_ITEMS: usize = 200;
-/// Parameters that may change without the step being done again: they are no part of its hash.
-pub const UNHASHED_PARAMS: &[&str] = &["controlNodeIP", "ucp_tag"];
+/// Parameters that may change without the step being done again: they are no part of its hash. They say where other machines are,
+/// which place this one has among them, and from which release it comes.
+pub const UNHASHED_PARAMS: &[&str] = &[
+    "clusterEndpoint",
+    "controlNodeIP",
+    "controlPlaneNodes",
+    "nodeRole",
+    "release_needs_upgrade",
+    "target_release",
+    "ucp_tag",
+];
 
 /// A step: what does it, and with what.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
