@@ -35,6 +35,7 @@ use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
 use crate::outbound::Allowed;
 use crate::pki::Pki;
+use crate::release;
 use crate::runtime::Views;
 use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
@@ -61,6 +62,7 @@ const LIVES: &[Entry] = &[
         let image = default_image(house.config).map(|image| image_of(&image));
         Some(Box::new(agent.with_default_image(image).hiding(house.config.private_paths())))
     }),
+    entry(release::lcm::module, lcm),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
@@ -199,6 +201,12 @@ fn clusters(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     acts.then(|| Box::new(cluster::core::Clusters::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
 }
 
+/// Agents on nodes reach this appliance and nothing else: where another API server keeps the objects, there is nobody to act for.
+fn lcm(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = house.config.engine.kubeconfig.is_none();
+    acts.then(|| Box::new(release::lcm::Lcm::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
+}
+
 fn importing(house: &mut House<'_>) -> Importing {
     let askers = Arc::new(house.directory.requesters.clone());
     Importing {
@@ -278,10 +286,16 @@ fn is_of_clusters(group: &str) -> bool {
     group.ends_with("cluster.x-k8s.io") || [ipam::metal3::GROUP, api::machine_api::GROUP].contains(&group)
 }
 
+/// Kinds of clusters of releases, which only the embedded API server has.
+fn is_of_releases(group: &str) -> bool {
+    [api::kaas::GROUP, api::lcm::GROUP].contains(&group)
+}
+
 /// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;
 /// those of Cluster API and of Metal3's managers for it are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    kinds().into_iter().filter(|kind| !is_of_clusters(&kind.crd.spec.group)).collect()
+    let elsewhere = |group: &str| is_of_clusters(group) || is_of_releases(group);
+    kinds().into_iter().filter(|kind| !elsewhere(&kind.crd.spec.group)).collect()
 }
 
 /// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.

@@ -231,3 +231,8 @@ fn rooms_of_the_host_are_as_its_map_says() {
 fn rooms_of_the_cluster_are_as_its_map_says() {
     held("cluster", include_str!("../cluster/mod.rs"), &[("core", "contract")]);
 }
+
+#[test]
+fn rooms_of_releases_are_as_their_map_says() {
+    held("release", include_str!("../release/mod.rs"), &[]);
+}
