@@ -14,7 +14,7 @@
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
 //! |  | [`kubespray`] | clusters that kubespray installs: their hosts, inventories and playbooks |
-//! |  | [`release`] | clusters from releases: the catalogue of releases |
+//! |  | [`release`] | clusters from releases: the catalogue of releases, and what nodes run, in which order |
 //! | machinery | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
 //! |  | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! |  | [`dhcp`] | DHCP server: packet in, packet out; leases |

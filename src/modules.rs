@@ -70,6 +70,7 @@ const LIVES: &[Entry] = &[
         Some(Box::new(agent.with_default_image(image).hiding(house.config.private_paths())))
     }),
     entry(release::catalogue::module, |house| Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))),
+    entry(release::lcm::module, lcm),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
@@ -218,6 +219,12 @@ fn control_planes(house: &mut House<'_>) -> cluster::control_plane::ControlPlane
 fn clusters(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     let acts = house.config.cluster.acts_on(api::cluster::GROUP, house.config.engine.kubeconfig.is_some());
     acts.then(|| Box::new(cluster::core::Clusters::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
+}
+
+/// Agents on nodes reach this appliance and nothing else: where another API server keeps the objects, there is nobody to act for.
+fn lcm(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = house.config.engine.kubeconfig.is_none();
+    acts.then(|| Box::new(release::lcm::Lcm::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {

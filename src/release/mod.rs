@@ -5,7 +5,9 @@
 //! | floor | room | what it is |
 //! |---|---|---|
 //! | work | [`provider`] | Cluster and Machine: makes LCMCluster, LCMMachines, accounts, user data, HelmBundle |
+//! |  | [`lcm`] | LCMCluster and LCMMachine: whose turn it is, tokens to join, states, drains |
 //! | base | [`catalogue`] | KaaSRelease and ClusterRelease: what they may be, and what follows from them |
 
 pub mod catalogue;
+pub mod lcm;
 pub mod provider;

@@ -63,8 +63,14 @@ fn binding(name: &str, groups: &[&str]) -> Seed {
     ("clusterrolebindings", binding)
 }
 
-/// Group and plural of a kind that has the token in its spec by which a machine joins its cluster: whoever has that can be a node.
-const HOLDS_TOKENS: (&str, &str) = ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs");
+/// Groups and plurals of kinds in which secrets may stand, so that who may only view does not read them: the token by which a machine
+/// joins its cluster, parameters of scripts, what scripts print, and values of charts.
+const HOLDS_SECRETS: &[(&str, &str)] = &[
+    ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
+    ("lcm.mirantis.com", "helmbundles"),
+    ("lcm.mirantis.com", "lcmclusters"),
+    ("lcm.mirantis.com", "lcmmachines"),
+];
 
 /// Every default for the kinds of a registry: Slipway's own kinds are in `view`, `edit` and `admin`.
 pub fn all(registry: &Registry) -> Vec<Seed> {
@@ -92,7 +98,7 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         let status = format!("{plural}/status");
         let both = [plural, status.as_str()];
         let reads = rule(READ, group, if resource.status { &both } else { &both[..1] });
-        if HOLDS_TOKENS == (group, plural) {
+        if HOLDS_SECRETS.contains(&(group, plural)) {
             edit.push(reads)
         } else {
             view.push(reads)
@@ -264,6 +270,16 @@ mod tests {
             ("get", "", "secrets", false, true),
             ("get", "bootstrap.cluster.x-k8s.io", "kubeadmconfigs", false, true),
             ("get", "bootstrap.cluster.x-k8s.io", "kubeadmconfigtemplates", true, false),
+            ("get", "lcm.mirantis.com", "lcmmachines", false, true),
+            ("get", "lcm.mirantis.com", "lcmmachines/deployment", false, false),
+            ("patch", "lcm.mirantis.com", "lcmmachines", false, false),
+            ("patch", "lcm.mirantis.com", "lcmmachines/status", false, false),
+            ("delete", "lcm.mirantis.com", "lcmmachines", false, false),
+            ("deletecollection", "lcm.mirantis.com", "lcmmachines", false, false),
+            ("update", "lcm.mirantis.com", "lcmclusters", false, false),
+            ("update", "lcm.mirantis.com", "lcmclusters/status", false, false),
+            ("get", "lcm.mirantis.com", "lcmclusterstates", true, false),
+            ("create", "lcm.mirantis.com", "lcmclusterstates", false, false),
             ("get", GROUP, "roles", false, false),
             ("create", GROUP, "rolebindings", false, false),
         ] {

@@ -222,7 +222,7 @@ impl Keeper {
         }
         let place = scope.place();
         let workload = self.workloads.get(self.client(), place.namespace, place.cluster).await?;
-        token::ensure(workload.client(), token, Timestamp::now()).await?;
+        token::ensure(workload.client(), token, token::SHORT, Timestamp::now()).await?;
         Ok(Some(self.times.token))
     }
 

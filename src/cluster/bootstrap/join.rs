@@ -98,7 +98,7 @@ async fn discover(
     let place = scope.place();
     let workload = keeper.workloads.get(keeper.client(), place.namespace, place.cluster).await?;
     let token = wanted.token.unwrap_or_default();
-    Ok(token::ensure(workload.client(), &token, jiff::Timestamp::now()).await?)
+    Ok(token::ensure(workload.client(), &token, token::SHORT, jiff::Timestamp::now()).await?)
 }
 
 fn found_by_token(

@@ -16,7 +16,7 @@ mod status;
 mod store;
 #[cfg(test)]
 mod tests;
-mod token;
+pub mod token;
 
 pub use life::Bootstrap;
 

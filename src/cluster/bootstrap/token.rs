@@ -11,10 +11,22 @@ use serde_json::json;
 
 use super::admission::is_token;
 
-/// How long a token is good.
-pub const LIFETIME: SignedDuration = SignedDuration::from_mins(15);
+/// How long a token is good whose machine is about to begin.
+const LIFETIME: SignedDuration = SignedDuration::from_mins(15);
 /// A token that is good for less than this is made good for its whole time again.
 const ENOUGH: SignedDuration = SignedDuration::from_secs(15 * 60 * 5 / 6);
+
+/// How long tokens are good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetime {
+    /// From when they are made.
+    pub whole: SignedDuration,
+    /// One that is good for less is made good for the whole time again.
+    pub enough: SignedDuration,
+}
+
+/// Tokens of machines whose user data is made when they are to begin.
+pub const SHORT: Lifetime = Lifetime { whole: LIFETIME, enough: ENOUGH };
 /// Where tokens are.
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -44,12 +56,12 @@ enum Step {
     Rest,
 }
 
-fn decide(secret: Option<&Secret>, now: Timestamp) -> Step {
+fn decide(secret: Option<&Secret>, enough: SignedDuration, now: Timestamp) -> Step {
     let Some(secret) = secret else { return Step::Make };
     let expiration = secret.data.as_ref().and_then(|data| data.get(EXPIRATION));
     let expiration = expiration.and_then(|text| std::str::from_utf8(&text.0).ok()?.parse::<Timestamp>().ok());
     match expiration {
-        Some(expiration) if expiration.duration_since(now) > ENOUGH => Step::Rest,
+        Some(expiration) if expiration.duration_since(now) > enough => Step::Rest,
         _ => Step::Extend,
     }
 }
@@ -64,7 +76,7 @@ fn is_same(known: &Secret, secret: &str) -> bool {
 /// # Errors
 ///
 /// When the text is no token; what the cluster says.
-pub async fn ensure(cluster: &Client, token: &str, now: Timestamp) -> Result<(), TokenError> {
+pub async fn ensure(cluster: &Client, token: &str, lifetime: Lifetime, now: Timestamp) -> Result<(), TokenError> {
     let (id, secret) = token.split_once('.').filter(|_| is_token(token)).ok_or(TokenError::Form)?;
     let name = format!("bootstrap-token-{id}");
     let secrets = Api::<Secret>::namespaced(cluster.clone(), NAMESPACE);
@@ -72,9 +84,9 @@ pub async fn ensure(cluster: &Client, token: &str, now: Timestamp) -> Result<(),
     if known.as_ref().is_some_and(|known| !is_same(known, secret)) {
         return Err(TokenError::Other(name));
     }
-    let expiration = (now + LIFETIME).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let expiration = (now + lifetime.whole).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let data = |text: &str| ByteString(text.as_bytes().to_vec());
-    match decide(known.as_ref(), now) {
+    match decide(known.as_ref(), lifetime.enough, now) {
         Step::Rest => {}
         Step::Extend => {
             let version = known.as_ref().and_then(ResourceExt::resource_version);
@@ -144,7 +156,7 @@ mod tests {
             (Some(secret(Some(&at(749)))), Step::Extend),
             (Some(secret(Some(&at(-1)))), Step::Extend),
         ] {
-            assert_eq!(decide(known.as_ref(), now), wanted, "{known:?}");
+            assert_eq!(decide(known.as_ref(), ENOUGH, now), wanted, "{known:?}");
         }
         let has = |text: &str| Secret {
             data: Some([(SECRET.to_owned(), ByteString(text.as_bytes().to_vec()))].into()),

@@ -5,7 +5,7 @@
 
 mod controller;
 mod key;
-mod kubeconfig;
+pub mod kubeconfig;
 mod life;
 mod pair;
 mod secrets;

@@ -5,6 +5,7 @@
 
 mod answer;
 mod connection;
+pub mod drain;
 mod kubeconfig;
 mod nodes;
 mod pages;

@@ -39,7 +39,6 @@ pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
-use crate::api::lcm::HelmBundle;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
@@ -54,12 +53,11 @@ const MACHINES: &str = "cluster.k8s.io/machines";
 /// What is kept of a Cluster in memory beside its object, in bytes, roughly.
 const CLUSTER_MEMORY: usize = 1 << 10;
 
-/// Cluster and HelmBundle. Where another API server keeps the objects nothing acts on it, so there are no rights.
+/// Cluster. Where another API server keeps the objects nothing acts on it, so there are no rights.
 pub fn module() -> Module {
     Module {
         kinds: vec![
             Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed(),
-            Declared::one::<HelmBundle>(StoragePolicy::Durable),
         ],
         rights: &[],
     }

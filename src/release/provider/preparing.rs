@@ -53,6 +53,10 @@ impl NodePreparer {
         if !shape::is_ours(&found.spec) {
             return Ok(Preparation::Own);
         }
+        if found.metadata.deletion_timestamp.is_some() {
+            let why = format!("The Cluster {cluster} is being deleted: delete the Machine, too");
+            return Ok(Preparation::Wait("ClusterDeleted", why));
+        }
         let (name, owner) = (machine.name_any(), owners::owner(machine, true));
         let agent = names::agent(&name);
         let lcm = Api::<LCMMachine>::namespaced(client.clone(), &namespace).get_opt(&name).await?;

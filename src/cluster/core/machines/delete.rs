@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::status::NodeSeen;
-use super::{Keeper, Parts, drain};
+use super::{Keeper, Parts};
 use crate::api::cluster::MachineDeletionStatus;
 use crate::api::cluster::keys::{
     ANNOTATION_NO_DRAIN, ANNOTATION_NO_VOLUME_WAIT, FINALIZER_MACHINE, LABEL_CONTROL_PLANE, PRE_DRAIN_HOOK,
@@ -24,7 +24,7 @@ use crate::api::cluster::keys::{
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::core::kit::{Fault, of_cluster};
 use crate::cluster::core::seen::{Named, Role};
-use crate::cluster::workload::{Workload, WorkloadError};
+use crate::cluster::workload::{Workload, WorkloadError, drain};
 use crate::log::named;
 use crate::runtime::conditions::{Verdict, whole};
 use crate::runtime::{objects, owners};

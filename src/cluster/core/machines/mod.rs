@@ -2,7 +2,6 @@
 //! the machine is, and deletes in order.
 
 mod delete;
-mod drain;
 mod node;
 mod status;
 

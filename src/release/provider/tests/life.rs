@@ -210,3 +210,60 @@ async fn what_is_taken_away_is_made_again() {
     let again = |lcm: &LCMCluster| lcm.uid() != first.uid() && lcm.spec == first.spec;
     site.there("edge", "is made again", again).await;
 }
+
+#[tokio::test]
+async fn what_is_as_it_should_be_is_not_written_again() {
+    let site = Site::new().await;
+    site.releases().await;
+    site.free("m", of("m")).await;
+    site.create::<Cluster>(cluster("edge", json!({}))).await;
+    site.create::<Machine>(machine("m", "edge", false, json!({}))).await;
+    site.there("m", "is told what to run", |host: &BareMetalHost| host.spec.image.is_some()).await;
+    let versions = async || {
+        let mut all = vec![site.get::<HelmBundle>("edge").await.and_then(|bundle| bundle.resource_version())];
+        all.push(site.get::<Secret>("m-lcm-user-data").await.and_then(|secret| secret.resource_version()));
+        for name in ["helm-edge", "lcm-m"] {
+            all.push(site.get::<ServiceAccount>(name).await.and_then(|account| account.resource_version()));
+            all.push(site.get::<Role>(name).await.and_then(|role| role.resource_version()));
+            all.push(site.get::<RoleBinding>(name).await.and_then(|binding| binding.resource_version()));
+        }
+        all
+    };
+    let before = versions().await;
+    site.change::<Cluster>("edge", value(json!({"maxWorkerUpgradeCount": 2}))).await;
+    site.there("edge", "is told so", |lcm: &LCMCluster| lcm.spec.max_worker_upgrade_count == Some(2)).await;
+    site.change::<Machine>("m", value(json!({"upgradeIndex": 7}))).await;
+    let index = |lcm: &LCMMachine| lcm.annotations().get("lcm.mirantis.com/index").is_some_and(|index| index == "7");
+    site.there("m", "is told its place", index).await;
+    // A second look at both has come past all of it.
+    site.change::<Cluster>("edge", value(json!({"maxWorkerUpgradeCount": 3}))).await;
+    site.there("edge", "is told so", |lcm: &LCMCluster| lcm.spec.max_worker_upgrade_count == Some(3)).await;
+    site.change::<Machine>("m", value(json!({"upgradeIndex": null}))).await;
+    let none = |lcm: &LCMMachine| !lcm.annotations().contains_key("lcm.mirantis.com/index");
+    site.there("m", "has no place", none).await;
+    assert_eq!(versions().await, before);
+    assert!(before.iter().all(Option::is_some), "{before:?}");
+}
+
+#[tokio::test]
+async fn a_machine_of_a_cluster_that_goes_is_told_nothing() {
+    let site = Site::new().await;
+    site.releases().await;
+    site.create::<Cluster>(cluster("edge", json!({}))).await;
+    site.create::<Machine>(machine("m", "edge", true, json!({}))).await;
+    site.there("m-lcm-user-data", "is made", |_: &Secret| true).await;
+    site.delete::<Cluster>("edge").await;
+    site.says("edge", "Ready", "MachinesLeft", "m").await;
+    // A host comes too late.
+    site.free("m", of("m")).await;
+    let waits = |machine: &Machine| {
+        let conditions = machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        conditions.iter().any(|one| one.reason.as_deref() == Some("ClusterDeleted"))
+    };
+    site.there("m", "waits for its end", waits).await;
+    let host: BareMetalHost = site.get("m").await.unwrap();
+    assert!(host.spec.image.is_none() && host.spec.consumer_ref.is_none(), "{}", json!(host.spec));
+    site.delete::<Machine>("m").await;
+    site.gone::<Machine>("m").await;
+    site.gone::<Cluster>("edge").await;
+}

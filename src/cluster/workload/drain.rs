@@ -11,8 +11,8 @@ use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
+use super::{PAGES_MAX, WorkloadError, said};
 use crate::api::cluster::keys::LABEL_DRAIN;
-use crate::cluster::workload::{PAGES_MAX, WorkloadError, said};
 
 /// Pods that are asked for at once, and evicted of one node in one round.
 const PAGE: u32 = 16;
@@ -35,7 +35,7 @@ const GRACE_SECONDS: u32 = 1;
 
 /// What is done about a pod of a node that is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Treatment {
+enum Treatment {
     /// It stays: it goes with the node.
     Leave,
     /// It is evicted.
@@ -45,7 +45,7 @@ pub(super) enum Treatment {
 }
 
 /// What is done about a pod. Pure.
-pub(super) fn treat(pod: &Pod, silent: bool, now: Timestamp) -> Treatment {
+fn treat(pod: &Pod, silent: bool, now: Timestamp) -> Treatment {
     let mirrored = pod.annotations().contains_key(MIRROR);
     let of_daemon = pod.owner_references().iter().any(|owner| {
         owner.controller == Some(true) && owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/")
@@ -64,8 +64,12 @@ pub(super) fn treat(pod: &Pod, silent: bool, now: Timestamp) -> Treatment {
     if own.as_deref() == Some("wait-completed") && !over { Treatment::Wait } else { Treatment::Evict }
 }
 
-/// How far a drain is: empty when it is done, else what is waited for.
-pub(super) async fn drain(client: &Client, node: &Node, now: Timestamp) -> Result<Vec<String>, WorkloadError> {
+/// How far a drain is: empty when it is done, else what is waited for. Each call goes one round further.
+///
+/// # Errors
+///
+/// When the cluster does not answer, or lists too much.
+pub async fn drain(client: &Client, node: &Node, now: Timestamp) -> Result<Vec<String>, WorkloadError> {
     let name = node.name_any();
     if node.spec.as_ref().and_then(|spec| spec.unschedulable) != Some(true) {
         let cordon = Patch::Merge(json!({ "spec": { "unschedulable": true } }));
@@ -97,6 +101,19 @@ pub(super) async fn drain(client: &Client, node: &Node, now: Timestamp) -> Resul
     Ok(waiting)
 }
 
+/// Lets pods onto a node again. One that is gone is well.
+///
+/// # Errors
+///
+/// When the cluster does not answer.
+pub async fn uncordon(client: &Client, node: &str) -> Result<(), WorkloadError> {
+    let patch = Patch::Merge(json!({ "spec": { "unschedulable": null } }));
+    match Api::<Node>::all(client.clone()).patch(node, &PatchParams::default(), &patch).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        patched => Ok(drop(patched?)),
+    }
+}
+
 /// Evicts a pod: nothing when it is gone, else what is waited for.
 async fn evict(client: Client, pod: Pod, silent: bool) -> Option<Result<String, WorkloadError>> {
     let api = Api::<Pod>::namespaced(client, &pod.namespace().unwrap_or_default());
@@ -112,7 +129,11 @@ async fn evict(client: Client, pod: Pod, silent: bool) -> Option<Result<String, 
 }
 
 /// Volumes that are still attached to a node, but for those of pods that stay there.
-pub(super) async fn volumes(client: &Client, node: &Node, now: Timestamp) -> Result<Vec<String>, WorkloadError> {
+///
+/// # Errors
+///
+/// When the cluster does not answer, or lists too much.
+pub async fn volumes(client: &Client, node: &Node, now: Timestamp) -> Result<Vec<String>, WorkloadError> {
     let name = node.name_any();
     let api = Api::<VolumeAttachment>::all(client.clone());
     let (mut attached, mut seen, mut pages, mut rest) = (BTreeSet::new(), 0, 0, None);
@@ -157,7 +178,7 @@ fn claimed(pod: &Pod) -> Vec<String> {
 }
 
 /// Whether the node's kubelet says nothing any more.
-pub(super) fn is_silent(node: &Node) -> bool {
+pub fn is_silent(node: &Node) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == "Unknown")
 }

@@ -1,0 +1,273 @@
+//! The controller of LCMCluster: looks at a cluster with all its machines, decides whose turn it is, and writes that down.
+//!
+//! What is known of machines may be behind what is stored. That is well for what is only said; before something begins on a machine
+//! all of them are read anew, so that no two managers begin on the word of two times.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::api::Api;
+use kube::runtime::controller::Action;
+use kube::{Client, ResourceExt};
+use tokio::time::Instant;
+
+use super::deployments::DeploymentError;
+use super::material::{Material, MaterialError, material};
+use super::nodes::{Seen, find};
+use super::order::{Turn, decide};
+use super::said;
+use super::survey::{Around, Survey, is_kubeadm, survey};
+use super::view::{MachineView, of_cluster};
+use crate::api::lcm::{LCMCluster, LCMClusterState, LCMMachine};
+use crate::cluster::workload::{Workload, WorkloadError, Workloads};
+use crate::runtime::changes::write_status;
+use crate::runtime::{Cache, Conflict, Key, Reconcile, Slim, key, objects};
+
+/// How long what a cluster's machines need is taken for what it was.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+
+/// Times that tests have shorter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Between looks at what nobody tells of: nodes of the cluster, and drains.
+    pub pause: Duration,
+    /// An agent that says nothing for so long is silent.
+    pub silence: SignedDuration,
+    /// How long a machine that leaves is drained.
+    pub patience: SignedDuration,
+}
+
+/// Why a look did not come to its end; it is tried again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// What the API says.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// What machines need.
+    #[error(transparent)]
+    Material(#[from] MaterialError),
+    /// A machine's own.
+    #[error(transparent)]
+    Deployment(#[from] DeploymentError),
+    /// What the cluster says.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+}
+
+impl Conflict for Fault {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Api(error) => {
+                error.is_conflict() || matches!(error, kube::Error::Api(status) if status.is_already_exists())
+            }
+            Self::Material(error) => error.is_conflict(),
+            Self::Deployment(error) => error.is_conflict(),
+            Self::Workload(_) => false,
+        }
+    }
+}
+
+struct Kept {
+    uid: Option<String>,
+    endpoint: Option<String>,
+    at: Instant,
+    material: Arc<Material>,
+}
+
+/// Keeps LCMClusters.
+pub(super) struct Keeper {
+    pub client: Client,
+    pub workloads: Workloads,
+    pub machines: Cache<MachineView>,
+    pub requests: Cache<LCMClusterState>,
+    pub times: Times,
+    // std's lock: held for a look, never across an await.
+    kept: Mutex<HashMap<Key, Kept>>,
+}
+
+/// A cluster as it was looked at, and what is to be done.
+pub(super) struct Look<'a> {
+    pub cluster: &'a LCMCluster,
+    pub namespace: &'a str,
+    pub survey: Survey,
+    pub turns: Vec<Turn>,
+    pub now: Timestamp,
+    /// The cluster that was made, where somebody asked.
+    pub workload: Option<Workload>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        client: Client,
+        workloads: Workloads,
+        (machines, requests): (Cache<MachineView>, Cache<LCMClusterState>),
+        times: Times,
+    ) -> Self {
+        Self { client, workloads, machines, requests, times, kept: Mutex::default() }
+    }
+
+    async fn look<'a>(&self, cluster: &'a LCMCluster, namespace: &'a str, views: Vec<MachineView>) -> Look<'a> {
+        let now = Timestamp::now();
+        let requests = self.asked(namespace, &views);
+        let patience = self.times.silence;
+        let put = |views, seen: &HashMap<String, Seen>| {
+            survey(views, &Around { cluster, requests: &requests, seen, patience, now })
+        };
+        let (mut found, mut workload) = (put(views.clone(), &HashMap::new()), None);
+        if found.kubeadm && found.rules.initialized && found.is_unsettled() {
+            let seen = match self.nodes(namespace, &cluster.name_any(), &views).await {
+                Ok((of, nodes)) => {
+                    workload = Some(of);
+                    nodes
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    views.iter().map(|view| (view.name_any(), Seen::Unknown(why.clone()))).collect()
+                }
+            };
+            found = put(views, &seen);
+        }
+        let turns = if found.fault.is_some() { Vec::new() } else { decide(&found.members(), &found.rules) };
+        let turns = found
+            .machines
+            .iter()
+            .enumerate()
+            .map(|(at, _)| {
+                turns.get(at).cloned().unwrap_or_else(|| Turn { waits: found.fault.clone(), ..Turn::default() })
+            })
+            .collect();
+        Look { cluster, namespace, survey: found, turns, now, workload }
+    }
+
+    async fn nodes(
+        &self,
+        namespace: &str,
+        cluster: &str,
+        views: &[MachineView],
+    ) -> Result<(Workload, HashMap<String, Seen>), WorkloadError> {
+        let workload = self.workloads.get(&self.client, namespace, cluster).await?;
+        let nodes = workload.nodes().await?;
+        let seen = views.iter().map(|view| (view.name_any(), find(view, views, &nodes))).collect();
+        Ok((workload, seen))
+    }
+
+    /// What is asked of the cluster for its machines.
+    fn asked(&self, namespace: &str, views: &[MachineView]) -> HashMap<String, Arc<LCMClusterState>> {
+        let one = |view: &MachineView| {
+            let name = view.name_any();
+            let request = self.requests.get(&(namespace.to_owned(), super::effects::request_name(&name)))?;
+            Some((name, request))
+        };
+        views.iter().filter_map(one).collect()
+    }
+
+    /// The machines of a cluster as they are stored.
+    async fn stored(&self, cluster: &LCMCluster, namespace: &str) -> Result<Vec<MachineView>, kube::Error> {
+        let (mut all, name) = (Vec::new(), cluster.name_any());
+        let api = Api::<LCMMachine>::namespaced(self.client.clone(), namespace);
+        objects::each(&api, |machine: LCMMachine| {
+            if machine.spec.cluster_name == name {
+                all.push(MachineView::from(&machine));
+            }
+        })
+        .await?;
+        Ok(all)
+    }
+
+    /// What the machines of a cluster need; none where its steps make whatever they make.
+    async fn material(&self, look: &Look<'_>) -> Result<Option<Arc<Material>>, MaterialError> {
+        if !is_kubeadm(look.cluster) {
+            return Ok(None);
+        }
+        let (of, endpoint) = (key(look.cluster), look.survey.endpoint.clone());
+        let known = {
+            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_good =
+                |one: &&Kept| one.uid == look.cluster.uid() && one.endpoint == endpoint && one.at.elapsed() < KEPT_FOR;
+            kept.get(&of).filter(is_good).map(|one| one.material.clone())
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+        let initialized = look.survey.rules.initialized;
+        let found = Arc::new(material(&self.client, look.cluster, initialized, endpoint.as_deref()).await?);
+        let new = Kept { uid: look.cluster.uid(), endpoint, at: Instant::now(), material: found.clone() };
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(of, new);
+        Ok(Some(found))
+    }
+
+    /// When the cluster is to be looked at again though nobody tells of a change.
+    fn again(&self, look: &Look<'_>, token: Option<Timestamp>) -> Action {
+        let silent = look.survey.machines.iter().filter(|one| !one.member.silent).filter_map(|one| {
+            let last = one.view.status.last_heard.as_ref()?;
+            Some(last.0 + self.times.silence + SignedDuration::from_secs(1))
+        });
+        let next = silent.chain(token).min().map(|at| {
+            let left = at.duration_since(look.now);
+            Duration::try_from(left).unwrap_or_default().max(Duration::from_millis(100))
+        });
+        // Nobody tells of what happens in the cluster.
+        let unseen = look.survey.machines.iter().any(|one| {
+            let node = matches!(one.seen, Seen::None | Seen::Unready(_) | Seen::Unknown(_)) && one.member.was_deployed;
+            node || one.view.spec.prepare_deletion
+                && one.member.leaving
+                && one.view.status.prepare_deletion_phase == super::leave::STARTED
+        });
+        match (next, unseen) {
+            (None, false) => Action::await_change(),
+            (None, true) => Action::requeue(self.times.pause),
+            (Some(next), false) => Action::requeue(next),
+            (Some(next), true) => Action::requeue(next.min(self.times.pause)),
+        }
+    }
+}
+
+impl Reconcile for Keeper {
+    type Object = Slim<LCMCluster>;
+    type Error = Fault;
+
+    const NAME: &'static str = "lcm-cluster";
+
+    const OF_A_NAMESPACE: u16 = crate::cluster::contract::OF_A_NAMESPACE;
+
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(120));
+
+    fn retry_after(&self) -> Duration {
+        self.times.pause.min(Duration::from_secs(2))
+    }
+
+    async fn reconcile(&self, known: Arc<Slim<LCMCluster>>) -> Result<Action, Fault> {
+        let (namespace, name) = key(known.as_ref());
+        let api = Api::<LCMCluster>::namespaced(self.client.clone(), &namespace);
+        let Some(cluster) = api.get_opt(&name).await? else { return Ok(Action::await_change()) };
+        if cluster.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::await_change());
+        }
+        let views = self.machines.mentioning(&of_cluster(&namespace, &name));
+        let views = views.iter().map(|view| MachineView::clone(view)).collect();
+        let mut look = self.look(&cluster, &namespace, views).await;
+        if look.turns.iter().any(Turn::acts) || look.survey.machines.iter().any(|one| one.view.spec.prepare_deletion) {
+            let views = self.stored(&cluster, &namespace).await?;
+            look = self.look(&cluster, &namespace, views).await;
+        }
+        let (material, why) = match self.material(&look).await {
+            Ok(material) => (material, None),
+            Err(error) if error.is_conflict() => return Err(error.into()),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let done = self.act(&mut look, material.as_deref(), why.as_deref()).await;
+        let status = said::cluster(&cluster, &look.survey, &look.turns, why.as_deref(), look.now);
+        write_status(&api, &cluster, cluster.status.as_ref(), &status).await?;
+        let token = done?;
+        let again = self.again(&look, token);
+        // Somebody has to mend it, and nobody tells of that.
+        Ok(if why.is_some() { Action::requeue(self.times.pause) } else { again })
+    }
+
+    fn gone(self: Arc<Self>, namespace: &str, name: &str) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&(namespace.to_owned(), name.to_owned()));
+        self.workloads.forget(namespace, name);
+    }
+}

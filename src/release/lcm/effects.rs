@@ -1,0 +1,367 @@
+//! What is written for the machines of a cluster: their Secrets, requests to drain them, steps, and what is said of them.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::admission::ACCOUNT;
+use super::clusters::{Fault, Keeper, Look};
+use super::deployments::{self, Whose};
+use super::leave::{self, COMPLETED, FAILED, LEAVING, Leave, Leaver, STARTED, may_leave};
+use super::material::Material;
+use super::order::{Reboot, Turn};
+use super::said;
+use super::steps::{PHASES, of_phase};
+use super::survey::Machine;
+use crate::api::lcm::{
+    ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_WAS_DEPLOYED, ANNOTATION_WAS_READY, LCMClusterState, LCMClusterStateSpec,
+    LCMMachine, LCMMachineSpec, LCMMachineStatus, MachineRole, NodeState, Request,
+};
+use crate::cluster::workload::secret_name;
+use crate::hex::hex;
+use crate::runtime::changes::{change, change_status, delete, difference, unless_gone};
+use crate::runtime::conditions::{Verdict, clear, find, set};
+use crate::runtime::{Conflict, owners};
+
+/// Longest name of a request.
+const NAME_MAX: usize = 63;
+
+/// Name of the request to drain a machine's node.
+pub(super) fn request_name(machine: &str) -> String {
+    let name = format!("cd-{machine}");
+    if name.len() <= NAME_MAX {
+        return name;
+    }
+    let digest: String = hex(&Sha256::digest(machine)[..5]);
+    let mut end = NAME_MAX - 1 - digest.len();
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{digest}", name.get(..end).unwrap_or_default().trim_end_matches(['-', '.']))
+}
+
+/// What of a machine's spec is kept here, beside its steps.
+fn fill(one: &Machine, look: &Look<'_>, begins: bool) -> LCMMachineSpec {
+    let (cluster, view) = (&look.cluster.spec, &one.view);
+    let mut spec = view.spec.clone();
+    spec.ssh_authorized_keys.clone_from(&cluster.ssh_authorized_keys);
+    if one.member.held {
+        return spec;
+    }
+    spec.role = Some(one.member.role);
+    spec.agent_config.clone_from(&cluster.agent_config);
+    if begins || spec.release.is_empty() || one.member.deploy.handed && one.member.reconfigure.handed {
+        spec.release.clone_from(&cluster.release);
+    }
+    if spec.service_account.is_empty() {
+        spec.service_account = format!("{ACCOUNT}{}", one.member.name);
+    }
+    spec.lcm_type.clone_from(&cluster.lcm_type);
+    spec.deployment_secret_name = deployments::name(&one.member.name);
+    spec.kubeconfig_secret_name = secret_name(&look.cluster.name_any());
+    spec
+}
+
+/// Which phases a machine is to have of the release: those that it has, and those whose turn it is.
+fn takes(one: &Machine, turn: &Turn) -> [bool; 3] {
+    let member = &one.member;
+    if member.held || member.leaving {
+        return [false; 3];
+    }
+    [
+        turn.prepare || member.prepare.handed,
+        turn.deploy || member.deploy.handed,
+        turn.reconfigure || member.reconfigure.handed,
+    ]
+}
+
+/// Annotations that a machine is to get, or to lose.
+fn marks(one: &Machine) -> Map<String, Value> {
+    let mut marks = Map::new();
+    let through = one.member.ready && one.state == NodeState::Ready && one.member.role != MachineRole::Bastion;
+    if one.member.was_deployed && !one.view.has(ANNOTATION_WAS_DEPLOYED) {
+        marks.insert(ANNOTATION_WAS_DEPLOYED.into(), "true".into());
+    }
+    if through && one.member.was_deployed && !one.view.has(ANNOTATION_WAS_READY) {
+        marks.insert(ANNOTATION_WAS_READY.into(), "true".into());
+    }
+    let rebooted =
+        one.view.status.reboot.as_ref().is_some_and(|reboot| reboot.completed && reboot.requested_at.is_some());
+    if rebooted && one.member.reboot == Reboot::None && one.view.has(ANNOTATION_GRACEFUL_REBOOT) {
+        marks.insert(ANNOTATION_GRACEFUL_REBOOT.into(), Value::Null);
+    }
+    marks
+}
+
+impl Keeper {
+    /// Does what is to be done for each machine. When the first of the tokens is to be made anew. One whose write fails keeps no other
+    /// one waiting; the first fault is told.
+    pub(super) async fn act(
+        &self,
+        look: &mut Look<'_>,
+        material: Option<&Material>,
+        why: Option<&str>,
+    ) -> Result<Option<Timestamp>, Fault> {
+        let (mut next, mut fault): (Option<Timestamp>, Option<Fault>) = (None, None);
+        let leaves = self.leaves(look);
+        for (at, leave) in leaves.into_iter().enumerate() {
+            match self.one(look, at, leave, (material, why)).await {
+                Ok(token) => next = next.into_iter().chain(token).min(),
+                Err(error) => {
+                    // A conflict only asks for another look.
+                    if fault.as_ref().is_none_or(Conflict::is_conflict) {
+                        fault = Some(error);
+                    }
+                }
+            }
+        }
+        fault.map_or(Ok(next), Err)
+    }
+
+    /// What is done about each machine that is to leave.
+    fn leaves(&self, look: &Look<'_>) -> Vec<Option<Leave>> {
+        let mut members = look.survey.members();
+        let mut leaves = Vec::new();
+        for (at, one) in look.survey.machines.iter().enumerate() {
+            if !one.view.spec.prepare_deletion {
+                leaves.push(None);
+                continue;
+            }
+            let status = &one.view.status;
+            let leave = leave::decide(&Leaver {
+                phase: &status.prepare_deletion_phase,
+                is_node: look.survey.kubeadm
+                    && look.survey.rules.initialized
+                    && one.member.is_in()
+                    && one.member.role != MachineRole::Bastion,
+                may: may_leave(&members[at], &members),
+                seen: &one.seen,
+                drain: one.member.drain,
+                message: &status.kubernetes_cordon_drain_error,
+                since: find(&status.conditions, LEAVING)
+                    .filter(|one| one.status == "True")
+                    .map(|one| one.last_transition_time.0),
+                patience: self.times.patience,
+                now: look.now,
+            });
+            members[at].leaving |= leave == Leave::Start;
+            leaves.push(Some(leave));
+        }
+        leaves
+    }
+
+    async fn one(
+        &self,
+        look: &mut Look<'_>,
+        at: usize,
+        leave: Option<Leave>,
+        (material, why): (Option<&Material>, Option<&str>),
+    ) -> Result<Option<Timestamp>, Fault> {
+        let mut token = None;
+        let kubeadm = look.survey.kubeadm;
+        // Nothing becomes a node without what it needs for that.
+        let secret = match why {
+            Some(why) if kubeadm => Err(why.to_owned()),
+            _ => match self.secret(look, at, material).await {
+                Ok(next) => {
+                    token = next;
+                    Ok(())
+                }
+                Err(error) if error.is_conflict() => return Err(error),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        let turn = &mut look.turns[at];
+        if let Err(why) = secret {
+            if turn.deploy {
+                (turn.deploy, turn.reconfigure) = (false, false);
+            }
+            turn.waits = Some(why);
+        }
+        if let Some(Leave::Wait(why) | Leave::Drain(why)) = &leave {
+            turn.waits = Some(format!("is to leave the cluster: {why}"));
+        }
+        let (one, turn) = (&look.survey.machines[at], &look.turns[at]);
+        self.request(look, one, turn, leave.as_ref()).await?;
+        if let (Some(Leave::Delete(node)), Some(workload)) = (&leave, &look.workload) {
+            let deleted = Api::<Node>::all(workload.client().clone()).delete(node, &DeleteParams::default()).await;
+            unless_gone(deleted)?;
+            workload.node_changed().await;
+            tracing::info!(namespace = look.namespace, machine = one.member.name, node, "a machine left its cluster");
+        }
+        self.write(look, one, turn, leave.as_ref()).await?;
+        Ok(token)
+    }
+
+    /// Keeps the Secret of a machine's deployment, for as long as the machine is not ready, and when it changes.
+    async fn secret(
+        &self,
+        look: &Look<'_>,
+        at: usize,
+        material: Option<&Material>,
+    ) -> Result<Option<Timestamp>, Fault> {
+        let (one, turn) = (&look.survey.machines[at], &look.turns[at]);
+        let was_ready = one.view.has(ANNOTATION_WAS_READY);
+        if one.member.leaving || was_ready && !turn.deploy {
+            return Ok(None);
+        }
+        let becomes = turn.deploy || one.member.deploy.handed;
+        let joins = look.survey.kubeadm
+            && becomes
+            && !one.first
+            && !was_ready
+            && !one.member.ready
+            && one.member.role != MachineRole::Bastion;
+        let workload = match &look.workload {
+            _ if !joins => None,
+            Some(workload) => Some(workload.clone()),
+            None => Some(self.workloads.get(&self.client, look.namespace, &look.cluster.name_any()).await?),
+        };
+        let uid = one.view.uid().unwrap_or_default();
+        let whose = Whose {
+            cluster: look.cluster,
+            name: &one.member.name,
+            uid: &uid,
+            role: one.member.role,
+            material,
+            joins: workload.as_ref(),
+        };
+        Ok(deployments::keep(&self.client, &whose, look.now).await?)
+    }
+
+    /// Asks for a drain, or takes that back.
+    async fn request(&self, look: &Look<'_>, one: &Machine, turn: &Turn, leave: Option<&Leave>) -> Result<(), Fault> {
+        let api = Api::<LCMClusterState>::namespaced(self.client.clone(), look.namespace);
+        let leaves = matches!(leave, Some(Leave::Start | Leave::Drain(_)));
+        let wanted = if leaves { Some(true) } else { turn.drain };
+        let is_over = |one: &LCMClusterState| {
+            one.spec.value == "false" && one.status.as_ref().is_some_and(|status| status.value == "false")
+        };
+        match (&one.request, wanted) {
+            (Some(request), None | Some(false)) if is_over(request) => Ok(delete(&api, request.as_ref()).await?),
+            (Some(request), Some(wanted)) if request.spec.value != wanted.to_string() => {
+                change(&api, request.as_ref(), json!({"spec": {"value": wanted.to_string()}})).await?;
+                Ok(())
+            }
+            (None, Some(true)) => {
+                let Some(node) = one.seen.name() else { return Ok(()) };
+                let name = request_name(&one.member.name);
+                // Of a machine that had this name before.
+                let uid = one.view.uid().unwrap_or_default();
+                let old = self.requests.get(&(look.namespace.to_owned(), name.clone()));
+                if let Some(old) = old.filter(|old| !owners::is_owned(&old.metadata, &uid)) {
+                    delete(&api, old.as_ref()).await?;
+                }
+                let mut owner = LCMMachine::new(&one.member.name, LCMMachineSpec::default());
+                owner.metadata.uid = one.view.uid();
+                let spec = LCMClusterStateSpec {
+                    cluster_name: look.cluster.name_any(),
+                    request: Request::CordonDrain,
+                    arg: node.to_owned(),
+                    value: "true".to_owned(),
+                };
+                let mut request = LCMClusterState::new(&name, spec);
+                request.metadata = ObjectMeta {
+                    namespace: Some(look.namespace.to_owned()),
+                    owner_references: Some(vec![owners::owner(&owner, false)]),
+                    ..request.metadata
+                };
+                api.create(&PostParams::default(), &request).await?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn write(&self, look: &Look<'_>, one: &Machine, turn: &Turn, leave: Option<&Leave>) -> Result<(), Fault> {
+        let api = Api::<LCMMachine>::namespaced(self.client.clone(), look.namespace);
+        let takes = takes(one, turn);
+        let spec = fill(one, look, turn.deploy || turn.reconfigure);
+        let marks = marks(one);
+        let is_same = (0..3).all(|at| !takes[at] || one.view.prints[at] == one.wanted.prints[at]);
+        let mut status = said::machine(one, turn, look.cluster, look.now);
+        left(&mut status, leave, look.now);
+        if look.survey.kubeadm && !one.first && takes[1] && !one.view.has(ANNOTATION_WAS_READY) {
+            status.token_secret = deployments::name(&one.member.name);
+        }
+        let mut version = one.view.resource_version();
+        if !is_same || spec != one.view.spec || !marks.is_empty() {
+            let Some(stored) = api.get_opt(&one.member.name).await? else { return Ok(()) };
+            // Decided of another version: what has changed meanwhile has it looked at again.
+            if stored.uid() != one.view.uid() {
+                return Ok(());
+            }
+            let mut new = LCMMachineSpec { state_items: stored.spec.state_items.clone(), ..spec };
+            new.state_items = PHASES
+                .iter()
+                .enumerate()
+                .flat_map(|(at, phase)| {
+                    of_phase(if takes[at] { &one.wanted.items } else { &stored.spec.state_items }, *phase)
+                })
+                .cloned()
+                .collect();
+            let before = LCMMachineSpec { state_items: Vec::new(), ..stored.spec.clone() };
+            if before != one.view.spec {
+                return Err(kube::Error::Api(conflict()).into());
+            }
+            let patch = difference(&json!(stored.spec), &json!(new)).unwrap_or_else(|| json!({}));
+            let changed = change(&api, &stored, json!({"metadata": {"annotations": marks}, "spec": patch})).await?;
+            if turn.acts() {
+                tracing::info!(namespace = look.namespace, machine = one.member.name, turn = ?turn, "it is a machine's turn");
+            }
+            version = changed.resource_version();
+        }
+        let mut at_hand = LCMMachine::new(&one.member.name, LCMMachineSpec::default());
+        at_hand.metadata.resource_version = version;
+        if let Some(patch) = difference(&json!(one.view.status), &json!(status)) {
+            change_status(&api, &at_hand, patch).await?;
+        }
+        Ok(())
+    }
+}
+
+fn conflict() -> Box<kube::core::Status> {
+    kube::core::Status::failure("the machine changed meanwhile", "Conflict").with_code(409).boxed()
+}
+
+/// Says how far a machine is that is to leave.
+fn left(status: &mut LCMMachineStatus, leave: Option<&Leave>, now: Timestamp) {
+    let Some(leave) = leave else {
+        status.prepare_deletion_phase.clear();
+        clear(&mut status.conditions, LEAVING);
+        return;
+    };
+    let (phase, verdict) = match leave {
+        Leave::Wait(why) => (status.prepare_deletion_phase.clone(), Verdict::no("Waiting", why.clone())),
+        Leave::Start => (STARTED.to_owned(), Verdict::yes("Draining")),
+        Leave::Drain(why) => (STARTED.to_owned(), Verdict { message: why.clone(), ..Verdict::yes("Draining") }),
+        Leave::Delete(_) => (COMPLETED.to_owned(), Verdict::yes("Left")),
+        Leave::Complete if status.prepare_deletion_phase == FAILED => return,
+        Leave::Complete => (COMPLETED.to_owned(), Verdict::yes("Left")),
+        Leave::Fail(why) => {
+            let why = format!("took too long, and whoever deletes the machine goes on: {why}");
+            status.kubernetes_cordon_drain_error.clone_from(&why);
+            (FAILED.to_owned(), Verdict { message: why, ..Verdict::yes("Failed") })
+        }
+    };
+    status.prepare_deletion_phase = phase;
+    set(&mut status.conditions, LEAVING, &verdict, None, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_names_of_bounded_length_and_their_own() {
+        assert_eq!(request_name("m"), "cd-m");
+        let (one, other) = (format!("{}a", "x".repeat(100)), format!("{}b", "x".repeat(100)));
+        assert!(request_name(&one).len() <= NAME_MAX && request_name(&one) != request_name(&other));
+        assert_eq!(request_name(&"x".repeat(60)).len(), 63);
+        assert!(request_name(&"x".repeat(61)).len() <= NAME_MAX);
+    }
+}

@@ -1,0 +1,139 @@
+//! How a machine leaves its cluster: its node is drained, and deleted. It always ends. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::nodes::Seen;
+use super::order::{Drain, Member};
+use crate::api::lcm::MachineRole;
+
+/// `status.prepareDeletionPhase`: it has begun.
+pub(super) const STARTED: &str = "started";
+/// It is done.
+pub(super) const COMPLETED: &str = "completed";
+/// It took too long: whoever deletes the machine goes on without.
+pub(super) const FAILED: &str = "failed";
+/// The condition that says since when a machine leaves.
+pub(super) const LEAVING: &str = "Leaving";
+
+/// What is done about a machine that is to leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It is not its turn.
+    Wait(String),
+    /// It begins, and its node, if it has one, is drained.
+    Start,
+    /// Its node is still drained, or not found out about.
+    Drain(String),
+    /// The node of this name is deleted.
+    Delete(String),
+    /// Nothing is left to do.
+    Complete,
+    /// It took too long, for this.
+    Fail(String),
+}
+
+/// What a decision looks at.
+#[derive(Clone, Debug)]
+pub(super) struct Leaver<'a> {
+    /// `status.prepareDeletionPhase`.
+    pub phase: &'a str,
+    /// Whether it is, or becomes, a node that kubeadm made.
+    pub is_node: bool,
+    /// Whether it may begin.
+    pub may: Result<(), String>,
+    pub seen: &'a Seen,
+    pub drain: Drain,
+    /// What the drain waits for.
+    pub message: &'a str,
+    /// Since when it leaves.
+    pub since: Option<Timestamp>,
+    pub patience: SignedDuration,
+    pub now: Timestamp,
+}
+
+/// The next step.
+pub(super) fn decide(one: &Leaver<'_>) -> Leave {
+    if matches!(one.phase, COMPLETED | FAILED) {
+        return Leave::Complete;
+    }
+    if !one.is_node {
+        return Leave::Complete;
+    }
+    if one.phase != STARTED {
+        return match &one.may {
+            Ok(()) => Leave::Start,
+            Err(why) => Leave::Wait(why.clone()),
+        };
+    }
+    let late = one.since.is_some_and(|since| one.now.duration_since(since) > one.patience);
+    let waits = match (one.seen, one.drain) {
+        (Seen::None, _) => return Leave::Complete,
+        (Seen::Ready(name) | Seen::Unready(name), Drain::Done) => return Leave::Delete(name.clone()),
+        (Seen::Unknown(why), _) => why.clone(),
+        _ if one.message.is_empty() => "its node is drained".to_owned(),
+        _ => one.message.to_owned(),
+    };
+    if late { Leave::Fail(waits) } else { Leave::Drain(waits) }
+}
+
+/// Whether a machine may leave its cluster now; else what it waits for. One manager at a time, and only if two are Ready: whichever goes,
+/// those that are left have to agree.
+pub(super) fn may_leave(one: &Member, members: &[Member]) -> Result<(), String> {
+    if one.role != MachineRole::Control || !one.is_in() || one.leaving {
+        return Ok(());
+    }
+    let managers = || members.iter().filter(|other| other.role == MachineRole::Control);
+    if let Some(other) = managers().find(|other| other.name != one.name && other.leaving) {
+        return Err(format!("waits until manager {} has left the cluster", other.name));
+    }
+    let ready = managers().filter(|other| other.was_deployed && other.ready).count();
+    if ready < 2 {
+        return Err(format!(
+            "a manager can leave while two are Ready, and {ready} of them are: add a manager or mend one, or delete the whole cluster"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_leaves_in_order_and_within_its_time() {
+        let now = Timestamp::from_second(1_790_000_000).unwrap();
+        let early = Some(now - SignedDuration::from_mins(1));
+        let late = Some(now - SignedDuration::from_mins(31));
+        let (ready, unknown) = (Seen::Ready("n".into()), Seen::Unknown("no route".into()));
+        let no = || Err("m2 leaves".to_owned());
+        for (phase, is_node, may, seen, drain, since, wanted) in [
+            ("", false, Ok(()), &Seen::Unasked, Drain::None, None, Leave::Complete),
+            ("", false, no(), &Seen::Unasked, Drain::None, None, Leave::Complete),
+            ("", true, no(), &ready, Drain::None, None, Leave::Wait("m2 leaves".into())),
+            ("", true, Ok(()), &ready, Drain::None, None, Leave::Start),
+            (STARTED, true, Ok(()), &ready, Drain::None, early, Leave::Drain("its node is drained".into())),
+            (STARTED, true, Ok(()), &ready, Drain::Asked, early, Leave::Drain("its node is drained".into())),
+            (STARTED, true, no(), &ready, Drain::Asked, late, Leave::Fail("its node is drained".into())),
+            (STARTED, true, Ok(()), &ready, Drain::Done, late, Leave::Delete("n".into())),
+            (STARTED, true, Ok(()), &Seen::None, Drain::Asked, early, Leave::Complete),
+            (STARTED, true, Ok(()), &unknown, Drain::Asked, early, Leave::Drain("no route".into())),
+            // Nobody can tell whose node it is, or nobody answers: it is left as it is.
+            (STARTED, true, Ok(()), &unknown, Drain::Done, late, Leave::Fail("no route".into())),
+            (COMPLETED, true, Ok(()), &ready, Drain::Done, late, Leave::Complete),
+            (FAILED, true, Ok(()), &ready, Drain::Asked, early, Leave::Complete),
+        ] {
+            let leaver = Leaver {
+                phase,
+                is_node,
+                may,
+                seen,
+                drain,
+                message: "",
+                since,
+                patience: SignedDuration::from_mins(30),
+                now,
+            };
+            assert_eq!(decide(&leaver), wanted, "{leaver:?}");
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! Whose turn it is: which machines are handed which phases now, and which are drained or rebooted before. Pure.
+//!
+//! One manager at a time, and none while another one is not as it should be: whatever happens to the one that changes, the others
+//! hold the cluster. Workers follow in batches. Who waits says for what.
+
+use crate::api::lcm::MachineRole;
+
+/// Where a machine stands in the order: index, creation, name.
+pub(super) type Rank = (i64, i64, String);
+
+/// Steps of a phase on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Whether its steps are those of the release.
+    pub handed: bool,
+    /// Whether the release's steps are done on it.
+    pub done: bool,
+}
+
+/// How far a machine is drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Drain {
+    /// Nobody asked.
+    #[default]
+    None,
+    /// It was asked for.
+    Asked,
+    /// It is drained.
+    Done,
+    /// Pods are let onto it again.
+    Undoing,
+}
+
+/// How far a reboot is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Reboot {
+    /// None is wanted.
+    #[default]
+    None,
+    /// It is to be asked for when it is its turn.
+    Wanted,
+    /// It was asked for.
+    Asked,
+}
+
+/// What of a machine counts for whose turn it is.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub role: MachineRole,
+    /// Where it stands.
+    pub rank: Rank,
+    /// Whether its agent reported an address.
+    pub heard: bool,
+    /// Whether its agent is not heard any more.
+    pub silent: bool,
+    /// Whether nothing may be changed on it.
+    pub held: bool,
+    /// Whether it has begun to leave the cluster.
+    pub leaving: bool,
+    /// Whether it was deployed once.
+    pub was_deployed: bool,
+    /// Phase `prepare`.
+    pub prepare: Work,
+    /// Phase `deploy`.
+    pub deploy: Work,
+    /// Phase `reconfigure`.
+    pub reconfigure: Work,
+    /// Whether all that it was handed is done, and its node is ready.
+    pub ready: bool,
+    /// How far it is drained.
+    pub drain: Drain,
+    /// How far its reboot is.
+    pub reboot: Reboot,
+    /// Why it does not get on, where it does not.
+    pub fault: Option<String>,
+}
+
+impl Member {
+    fn takes_part(&self) -> bool {
+        !self.leaving
+    }
+
+    fn is_prepared(&self) -> bool {
+        self.prepare.handed && self.prepare.done
+    }
+
+    /// Whether it is, or becomes, a node.
+    pub(super) fn is_in(&self) -> bool {
+        self.was_deployed || self.deploy.handed
+    }
+
+    /// Whether something happens to it, or happened that nobody asked for.
+    fn is_under_way(&self) -> bool {
+        self.is_in() && (!self.ready || self.leaving) || self.drain != Drain::None || self.reboot == Reboot::Asked
+    }
+
+    /// One sentence on why others wait for it, and what to do.
+    fn blocks(&self) -> String {
+        let what = if self.role == MachineRole::Control { "manager" } else { "worker" };
+        match &self.fault {
+            Some(fault) => format!(
+                "{what} {} does not get on: {fault}; no other {what} is touched until it is Ready: mend it, for its agent tries \
+                 again, or delete its Machine",
+                self.name
+            ),
+            None if self.leaving => format!("waits until {what} {} has left the cluster", self.name),
+            None => format!("waits for {what} {}, which is not Ready yet", self.name),
+        }
+    }
+}
+
+/// What a cluster says of the order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Whether control plane nodes run nothing else.
+    pub dedicated: bool,
+    /// Workers that prepare, or are deployed, at once.
+    pub prepare_at_once: usize,
+    /// Workers that are drained at once.
+    pub upgrade_at_once: usize,
+    /// Whether the cluster was begun once: nobody begins it again.
+    pub initialized: bool,
+    /// Whether it has nodes of Kubernetes that can be drained.
+    pub drains: bool,
+}
+
+/// What is done about a machine now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// It is handed the release's steps of `prepare`.
+    pub prepare: bool,
+    /// The same of `deploy`.
+    pub deploy: bool,
+    /// The same of `reconfigure`.
+    pub reconfigure: bool,
+    /// It is to be drained; or, `false`, to take pods again.
+    pub drain: Option<bool>,
+    /// Its agent is to reboot it.
+    pub reboot: bool,
+    /// What it waits for.
+    pub waits: Option<String>,
+}
+
+impl Turn {
+    /// Whether it changes something.
+    pub(super) fn acts(&self) -> bool {
+        self.prepare || self.deploy || self.reconfigure || self.drain.is_some() || self.reboot
+    }
+}
+
+/// The machine that begins, or began, a cluster: the first of the control plane that is a node, else that becomes one, else of all.
+pub(super) fn first(members: &[Member]) -> Option<&Member> {
+    let managers = || members.iter().filter(|one| one.role == MachineRole::Control && !one.leaving);
+    let lowest = |is: fn(&Member) -> bool| managers().filter(|one| is(one)).min_by_key(|one| &one.rank);
+    lowest(|one| one.was_deployed).or_else(|| lowest(|one| one.deploy.handed)).or_else(|| lowest(|_| true))
+}
+
+/// What is done about each machine, in the order of `members`.
+pub(super) fn decide(members: &[Member], rules: &Rules) -> Vec<Turn> {
+    let mut plan = Plan { members, rules, turns: vec![Turn::default(); members.len()], begun: Vec::new() };
+    let managers = plan.sorted(MachineRole::Control);
+    let workers = plan.sorted(MachineRole::Worker);
+    let others = plan.sorted(MachineRole::Bastion);
+    plan.prepare(&managers, usize::MAX);
+    plan.prepare(&workers, rules.prepare_at_once);
+    plan.prepare(&others, usize::MAX);
+    for at in others {
+        plan.hand(at);
+    }
+    for at in &managers {
+        plan.manager(*at, &managers);
+    }
+    for at in &workers {
+        plan.worker(*at, &managers, &workers);
+    }
+    plan.undrain();
+    plan.turns
+}
+
+struct Plan<'a> {
+    members: &'a [Member],
+    rules: &'a Rules,
+    turns: Vec<Turn>,
+    /// Whose turn began in this decision.
+    begun: Vec<usize>,
+}
+
+impl Plan<'_> {
+    fn sorted(&self, role: MachineRole) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.members.len())
+            .filter(|at| self.members[*at].role == role && self.members[*at].takes_part())
+            .collect();
+        all.sort_by_key(|at| &self.members[*at].rank);
+        all
+    }
+
+    fn waits(&mut self, at: usize, why: impl Into<String>) {
+        self.turns[at].waits.get_or_insert(why.into());
+    }
+
+    fn prepare(&mut self, of: &[usize], at_once: usize) {
+        let busy = |one: &Member| one.prepare.handed && !one.prepare.done && !one.silent;
+        let mut places = at_once.saturating_sub(of.iter().filter(|at| busy(&self.members[**at])).count());
+        for at in of {
+            let one = &self.members[*at];
+            if one.prepare.handed || !one.heard {
+                continue;
+            }
+            if one.held {
+                self.waits(*at, "it is in maintenance: nothing is changed on it");
+            } else if places == 0 {
+                self.waits(
+                    *at,
+                    format!("{at_once} other workers prepare: it is the next one's turn when one of them is done"),
+                );
+            } else {
+                places -= 1;
+                self.turns[*at].prepare = true;
+            }
+        }
+    }
+
+    /// Hands what is left: deploy, and what follows it.
+    fn hand(&mut self, at: usize) {
+        let one = &self.members[at];
+        if one.held || !one.heard {
+            return;
+        }
+        self.turns[at].deploy = !one.deploy.handed;
+        self.turns[at].reconfigure = !one.reconfigure.handed;
+        self.begun.push(at);
+    }
+
+    /// The first other one of the control plane to which something happens, whether it is to stay or not.
+    fn busy_manager(&self, but: usize) -> Option<&Member> {
+        let all = self.members.iter().enumerate().filter(|(at, one)| *at != but && one.role == MachineRole::Control);
+        let mut busy = all.filter(|(at, one)| one.is_under_way() || self.begun.contains(at));
+        // One with a fault says more.
+        let first = busy.next()?;
+        let first =
+            if first.1.fault.is_some() { first } else { busy.find(|(_, one)| one.fault.is_some()).unwrap_or(first) };
+        Some(first.1)
+    }
+
+    /// Whether a machine has nothing more to get or to do before it is as the release says.
+    fn is_current(one: &Member) -> bool {
+        one.deploy.handed && one.reconfigure.handed
+    }
+
+    fn manager(&mut self, at: usize, managers: &[usize]) {
+        let one = &self.members[at];
+        if one.held {
+            if !Self::is_current(one) {
+                self.waits(at, "it is in maintenance: nothing is changed on it");
+            }
+            return;
+        }
+        if one.deploy.handed {
+            if !one.reconfigure.handed {
+                self.reconfigure_manager(at);
+            } else if one.reboot == Reboot::Wanted {
+                self.reboot_manager(at);
+            }
+            return;
+        }
+        if one.was_deployed {
+            self.upgrade_manager(at, managers);
+        } else if self.rules.initialized {
+            self.join_manager(at, managers);
+        } else {
+            self.begin(at, managers);
+        }
+    }
+
+    /// Nobody has begun the cluster yet.
+    fn begin(&mut self, at: usize, managers: &[usize]) {
+        let chosen = first(self.members).map(|one| one.name.clone()).unwrap_or_default();
+        let late = managers.iter().map(|at| &self.members[*at]).find(|one| !one.is_prepared());
+        if self.members[at].name != chosen {
+            self.waits(at, format!("waits for manager {chosen}, which begins the cluster"));
+        } else if let Some(late) = late {
+            let why = late.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
+            let why = format!("waits until all managers have prepared; {} has not{why}", late.name);
+            self.waits(at, why);
+        } else {
+            self.hand(at);
+        }
+    }
+
+    fn join_manager(&mut self, at: usize, managers: &[usize]) {
+        let one = &self.members[at];
+        if !one.is_prepared() {
+            self.waits(at, "works off the steps of the phase prepare");
+        } else if let Some(busy) = self.busy_manager(at) {
+            let why = busy.blocks();
+            self.waits(at, why);
+        } else if !managers.iter().any(|at| self.members[*at].was_deployed && self.members[*at].ready) {
+            self.waits(
+                at,
+                "the cluster was begun once, and none of its managers is left that could take another one: bring one of them back, or \
+                 make the cluster anew",
+            );
+        } else {
+            self.hand(at);
+        }
+    }
+
+    fn upgrade_manager(&mut self, at: usize, managers: &[usize]) {
+        let late = managers.iter().map(|at| &self.members[*at]).find(|one| one.is_in() && !one.is_prepared());
+        if let Some(late) = late {
+            let why = late.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
+            let why = format!("waits until all managers have prepared for the release; {} has not{why}", late.name);
+            self.waits(at, why);
+        } else if let Some(busy) = self.busy_manager(at) {
+            let why = busy.blocks();
+            self.waits(at, why);
+        } else {
+            self.drain_and_hand(at);
+        }
+    }
+
+    fn drain_and_hand(&mut self, at: usize) {
+        if self.rules.drains && self.members[at].drain != Drain::Done {
+            self.drain(at);
+        } else {
+            self.hand(at);
+        }
+    }
+
+    fn drain(&mut self, at: usize) {
+        if self.members[at].drain != Drain::Asked {
+            self.turns[at].drain = Some(true);
+        }
+        self.waits(at, "waits until its node is drained");
+        self.begun.push(at);
+    }
+
+    fn reconfigure_manager(&mut self, at: usize) {
+        let one = &self.members[at];
+        if !one.deploy.done {
+            self.hand(at);
+        } else if let Some(busy) = self.busy_manager(at) {
+            let why = busy.blocks();
+            self.waits(at, why);
+        } else {
+            self.hand(at);
+        }
+    }
+
+    fn reboot_manager(&mut self, at: usize) {
+        if let Some(busy) = self.busy_manager(at) {
+            let why = busy.blocks();
+            self.waits(at, why);
+        } else {
+            self.drain_and_reboot(at);
+        }
+    }
+
+    fn drain_and_reboot(&mut self, at: usize) {
+        let one = &self.members[at];
+        if self.rules.drains && one.was_deployed && one.drain != Drain::Done {
+            self.drain(at);
+        } else if one.heard {
+            self.turns[at].reboot = true;
+            self.begun.push(at);
+        }
+    }
+
+    /// The control plane is as the release says; else for whom workers wait.
+    fn managers_behind(&self, managers: &[usize]) -> Option<String> {
+        let all = || managers.iter().map(|at| &self.members[*at]);
+        let behind = all().find(|one| one.fault.is_some() && !(one.ready && Self::is_current(one)));
+        let behind = behind.or_else(|| all().find(|one| !one.ready || !Self::is_current(one)))?;
+        Some(behind.blocks())
+    }
+
+    fn worker(&mut self, at: usize, managers: &[usize], workers: &[usize]) {
+        let one = &self.members[at];
+        if one.held {
+            if !Self::is_current(one) {
+                self.waits(at, "it is in maintenance: nothing is changed on it");
+            }
+            return;
+        }
+        if !one.deploy.handed && !one.was_deployed {
+            self.join_worker(at, managers, workers);
+        } else if !one.deploy.handed || (!one.reconfigure.handed && one.deploy.done) {
+            self.upgrade_worker(at, managers, workers);
+        } else if !one.reconfigure.handed {
+            self.hand(at);
+        } else if one.reboot == Reboot::Wanted {
+            let pending = managers.iter().map(|at| &self.members[*at]).find(|one| one.reboot != Reboot::None);
+            if let Some(pending) = pending {
+                let why = format!("waits until manager {} has rebooted", pending.name);
+                self.waits(at, why);
+            } else if self.has_place(at, workers) {
+                self.drain_and_reboot(at);
+            }
+        }
+    }
+
+    fn join_worker(&mut self, at: usize, managers: &[usize], workers: &[usize]) {
+        let one = &self.members[at];
+        let all = || managers.iter().map(|at| &self.members[*at]);
+        if !one.is_prepared() {
+            self.waits(at, "works off the steps of the phase prepare");
+            return;
+        }
+        let why = if managers.is_empty() {
+            // Whoever brings the control plane has no machine of it here.
+            self.rules.drains.then(|| "waits for a manager, and the cluster has none".to_owned())
+        } else if !all().any(|one| one.was_deployed && one.ready) {
+            first(self.members).map(Member::blocks)
+        } else if self.rules.dedicated {
+            None
+        } else {
+            all().find(|one| !one.ready || !one.is_in()).map(Member::blocks)
+        };
+        if let Some(why) = why {
+            self.waits(at, why);
+            return;
+        }
+        let busy = |at: &usize| {
+            let one = &self.members[*at];
+            !one.was_deployed && one.deploy.handed && !one.ready && !one.silent || self.begun.contains(at)
+        };
+        if workers.iter().filter(|at| busy(at)).count() < self.rules.prepare_at_once {
+            self.hand(at);
+        } else {
+            let most = self.rules.prepare_at_once;
+            self.waits(
+                at,
+                format!("{most} other workers are deployed: it is the next one's turn when one of them is Ready"),
+            );
+        }
+    }
+
+    /// Whether one more worker may be drained; else for whom it waits.
+    fn has_place(&mut self, at: usize, workers: &[usize]) -> bool {
+        if self.members[at].drain != Drain::None {
+            return true;
+        }
+        let busy = |other: &&usize| {
+            let one = &self.members[**other];
+            **other != at
+                && (one.drain != Drain::None
+                    || one.reboot == Reboot::Asked
+                    || one.was_deployed && one.deploy.handed && !one.ready
+                    || self.begun.contains(*other))
+        };
+        let all: Vec<usize> = workers.iter().filter(busy).copied().collect();
+        if all.len() < self.rules.upgrade_at_once {
+            return true;
+        }
+        let stuck = all.iter().find(|at| self.members[**at].fault.is_some()).or(all.first());
+        let why = stuck.map_or_else(String::new, |at| self.members[*at].blocks());
+        self.waits(at, why);
+        false
+    }
+
+    fn upgrade_worker(&mut self, at: usize, managers: &[usize], workers: &[usize]) {
+        if let Some(why) = self.managers_behind(managers) {
+            self.waits(at, why);
+        } else if !self.members[at].is_prepared() {
+            self.waits(at, "works off the steps of the phase prepare");
+        } else if self.members[at].deploy.handed {
+            // What is beside what runs on it: nothing is drained.
+            self.hand(at);
+        } else if self.has_place(at, workers) {
+            self.drain_and_hand(at);
+        }
+    }
+
+    /// Who is through takes pods again.
+    fn undrain(&mut self) {
+        for (at, one) in self.members.iter().enumerate() {
+            let drained = matches!(one.drain, Drain::Asked | Drain::Done);
+            let through = one.ready && Self::is_current(one) && one.reboot == Reboot::None && !one.leaving;
+            if drained && through && !self.begun.contains(&at) {
+                self.turns[at].drain = Some(false);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,6 @@
+//! Clusters of releases through the API; agents and the clusters themselves are played.
+
+mod doors;
+mod journey;
+mod luck;
+mod site;
