@@ -9,6 +9,7 @@
 //! |  | [`simulate`] | a simulated rack to rehearse and to measure with |
 //! |  | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
 //! |  | [`agent`] | what runs in the ramdisk, as process 1 |
+//! |  | [`node`] | what runs on an installed node, as its agent |
 //! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
@@ -79,6 +80,7 @@ pub mod modules;
 mod needs;
 pub mod netlink;
 pub mod network_data;
+pub mod node;
 pub mod origin;
 pub mod outbound;
 #[cfg(test)]
