@@ -39,7 +39,7 @@ bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
 	benches/run
 
-lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd unit
+lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd units
 	cargo fmt --check
 	$(STATIC) cargo clippy --all-targets $(LAB) -- -D warnings
 	cargo fmt --check --manifest-path benches/api/Cargo.toml
@@ -51,7 +51,7 @@ lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd un
 	@for script in tests/lab/packages .ci/run benches/dhcp/run benches/tftp/run; do bash -n "$$script" || exit 1; done
 	@# The binary is not installed on a machine that only builds: that one message is expected.
 	@if command -v systemd-analyze >/dev/null; then \
-	  faults=$$(systemd-analyze verify --man=no systemd/slipway.service 2>&1 | grep -F slipway.service: | grep -v 'is not executable' || true); \
+	  faults=$$(systemd-analyze verify --man=no systemd/slipway.service systemd/slipway-node.service 2>&1 | grep -E 'slipway(-node)?\.service:' | grep -v 'is not executable' || true); \
 	  if [ -n "$$faults" ]; then echo "$$faults"; exit 1; fi; fi
 
 install: ## binary, manual pages, completions, systemd unit, config, pages and boot files onto this machine, or below DESTDIR; after `make build`

@@ -10,6 +10,7 @@
 //! |  | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
 //! |  | [`agent`] | what runs in the ramdisk, as process 1 |
 //! |  | [`helm`] | the Helm controller, which runs in clusters |
+//! |  | [`node`] | what runs on an installed node, as its agent |
 //! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! |  | [`cluster`] | a cluster's life: the objects of Cluster API and Metal3 |
@@ -82,6 +83,7 @@ pub mod modules;
 mod needs;
 pub mod netlink;
 pub mod network_data;
+pub mod node;
 pub mod origin;
 pub mod outbound;
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod kubespray;
 mod listing;
 mod local;
 mod man;
+mod node;
 mod progress;
 mod ramdisk;
 mod release;
@@ -82,6 +83,11 @@ enum Command {
     /// Run the agent as the first process of the ramdisk; not for use by hand
     #[command(hide = true)]
     Agent,
+    /// Run the agent of an installed node, or say what it does; its unit starts it
+    ///
+    /// It works off the steps of the node's LCMMachine. Exit codes: 0 stopped or done, 1 failed, 2 wrong configuration, 75 the
+    /// appliance is away (with --check).
+    Node(node::Options),
     /// Import, list and remove operating system images
     #[command(subcommand)]
     Image(image::Command),
@@ -149,6 +155,7 @@ pub fn run() -> ExitCode {
         Command::Ramdisk(command) => ramdisk::run(command),
         Command::Debug(command) => debug::run(command),
         Command::Agent => crate::agent::run_as_init(),
+        Command::Node(options) => return node::run(&options),
         Command::Image(command) => image::run(command),
         Command::Release(command) => release::run(command),
         Command::Token(command) => token::run(command),

@@ -10,7 +10,7 @@ use regex::Regex;
 use super::{files, is_test, shipped};
 
 /// Programs of their own: there is no appliance that would show a task of theirs.
-const PROGRAMS: [&str; 3] = ["agent", "cli", "simulate"];
+const PROGRAMS: [&str; 4] = ["agent", "cli", "node", "simulate"];
 
 /// What begins something that goes on by itself, or a clock.
 const BEGINS: &str = r"\btokio::spawn\(|\bthread::spawn\(|thread::Builder::new\(|\b(?:runtime|handle|Handle::current\(\))\.spawn\(|\binterval(?:_at)?\(";

@@ -178,6 +178,17 @@ fn a_room_imports_its_own_floor_or_below_and_never_in_circles() {
             faults.push(format!("{} imports the agent, which only runs in the ramdisk: {room}", file.display()));
         }
     }
+    for (room, others) in rooms.iter().filter(|(room, _)| *room != "cli") {
+        if let Some(file) = others.get("node") {
+            faults
+                .push(format!("{} imports the agent of nodes, which is a program of its own: {room}", file.display()));
+        }
+    }
+    // It is at rest in 20 MB, and goes where the appliance does not.
+    let beside = ["api", "files", "hex", "log", "protocol"];
+    for (other, file) in rooms["node"].iter().filter(|(other, _)| !beside.contains(&other.as_str())) {
+        faults.push(format!("{} imports {other}: node imports {beside:?} only", file.display()));
+    }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

@@ -1,6 +1,6 @@
 //! A node, for the agent on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::NodeAddress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -92,6 +92,18 @@ pub struct LCMMachineSpec {
     /// What its system is, as `ubuntu/jammy`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub distribution: String,
+}
+
+impl LCMMachineSpec {
+    /// The steps as they are to be done on this machine: phase by phase, each name once. Its own parameters are in them already.
+    /// This is what an agent works off, and what its statuses have the [hashes](StateItem::hash) of.
+    pub fn items(&self) -> Vec<StateItem> {
+        let mut names = BTreeSet::new();
+        let mut items: Vec<StateItem> =
+            self.state_items.iter().filter(|item| names.insert(item.name.as_str())).take(MAX_ITEMS).cloned().collect();
+        items.sort_by_key(|item| item.phase);
+        items
+    }
 }
 
 /// What a machine is in its cluster.
@@ -276,4 +288,40 @@ pub struct HostInfo {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "bounded::value")]
     #[schemars(schema_with = "any_object")]
     pub hardware: Option<Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::lcm::Phase;
+
+    #[test]
+    fn steps_are_phase_by_phase_each_name_once() {
+        let item = |name: &str, phase, value: &str| StateItem {
+            name: name.into(),
+            phase,
+            params: BTreeMap::from([("a".to_owned(), value.to_owned()), ("b".to_owned(), "2".to_owned())]),
+            ..StateItem::default()
+        };
+        let spec = LCMMachineSpec {
+            state_items: vec![
+                item("late", Phase::Reconfigure, "1"),
+                item("join", Phase::Deploy, "1"),
+                item("fetch", Phase::Prepare, "1"),
+                item("unpack", Phase::Prepare, "1"),
+                item("fetch", Phase::Prepare, "twice"),
+            ],
+            // They come with the steps, when it is the machine's turn.
+            state_items_overwrites: BTreeMap::from([(
+                "join".to_owned(),
+                BTreeMap::from([("a".to_owned(), "own".to_owned())]),
+            )]),
+            ..LCMMachineSpec::default()
+        };
+        let items = spec.items();
+        let names: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
+        assert_eq!(names, ["fetch", "unpack", "join", "late"]);
+        assert_eq!((items[0].params["a"].as_str(), items[2].params["a"].as_str()), ("1", "1"));
+        assert_eq!(items[2].hash(), item("join", Phase::Deploy, "1").hash(), "as it stands");
+    }
 }

@@ -89,7 +89,7 @@ spec:
         step(&mut text, "packages", "prepare", version, &[&params[..], &[("timeout", "30m")]].concat(), PREPARE);
         let params = [("kubernetes", version), ("virtualIP", "true"), ("conntrackMaxPerCore", "0"), ("timeout", "30m")];
         step(&mut text, "kubernetes", "deploy", version, &params, DEPLOY);
-        step(&mut text, "labels", "reconfigure", "1", &[("timeout", "5m")], LABELS);
+        step(&mut text, "labels", "reconfigure", "1", &[("timeout", "5m"), ("nodeLabels", "")], LABELS);
     }
     text
 }

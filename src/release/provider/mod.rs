@@ -56,9 +56,7 @@ const CLUSTER_MEMORY: usize = 1 << 10;
 /// Cluster. Where another API server keeps the objects nothing acts on it, so there are no rights.
 pub fn module() -> Module {
     Module {
-        kinds: vec![
-            Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed(),
-        ],
+        kinds: vec![Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed()],
         rights: &[],
     }
 }
