@@ -25,11 +25,12 @@ async fn steps_are_worked_off_phase_by_phase_with_their_parameters_and_told() {
             "stateItems": [
                 bash("late", "reconfigure", &format!("echo late >> {}; [ -z \"$SLIPWAY_DEPLOYMENT\" ]", order.display())),
                 {"name": "join", "runner": "bash", "phase": "deploy",
-                    "params": {"script": deploy, "who": "all", "controlNodeIP": "192.0.2.9"}},
+                    "params": {"script": deploy, "who": "mine", "controlNodeIP": "192.0.2.9"}},
                 {"name": "fetch", "runner": "downloader", "phase": "prepare", "params":
                     {"url": "/files/f", "sha256": sum, "path": file, "mode": "0755"}},
             ],
-            "stateItemsOverwrites": {"join": {"who": "mine"}},
+            // `lcm` has put these into the steps.
+            "stateItemsOverwrites": {"join": {"who": "another"}},
         });
     });
     node.while_it_runs(async {
