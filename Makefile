@@ -25,10 +25,10 @@ SHARE   = $(DESTDIR)$(PREFIX)/share
 DOC     = $(SHARE)/doc/slipway
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install uninstall package try-package build lab rust packages unit clients conformance cluster journeys fleet fuzz clean-cache
+.PHONY: help demo test bench bench-clusters lint install uninstall package try-package build lab rust packages unit clients conformance cluster journeys fleet fuzz clean-cache
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: packages lab ## two powered-off virtual servers become running systems, before your eyes
 	tests/lab/run --verbose demo
@@ -37,7 +37,11 @@ test: packages unit lab clients fleet try-package journeys ## unit tests, real c
 
 bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
-	benches/run
+	benches/run $(UPSTREAM) $(MANAGERS)
+
+bench-clusters: build ## the same of 10 and of 100 clusters, and of 10 with upstream's managers; builds those from source once (needs Go)
+	@tests/lab/packages lab bench
+	benches/run --write $(UPSTREAM) $(MANAGERS) clusters
 
 lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd units
 	cargo fmt --check

@@ -12,8 +12,7 @@ The managers of Cluster API are built from its Go module. Those of Metal3 are ru
     --program cluster-api-provider-metal3=FILE --program ip-address-manager=FILE
     --git MODULE=FOLDER    a Git repository with their version, for the manifests that they are released with
 
-Without these their groups stay with Slipway. `--stages create,scale,delete` does other things than create and delete; `--folder`
-keeps logs and facts there.
+Without these their groups stay with Slipway. `--stages create,scale,delete` does less than all; `--folder` keeps logs and facts there.
 
 Machines are simulated (`slipway simulate`), their systems played (`played.py`). Everything is in a network namespace of its own,
 because managers listen on every address.
@@ -32,7 +31,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -72,7 +71,8 @@ class Manager:
     def __init__(self, name, program, module, folder):
         self.name, self.program, self.module, self.folder = name, program, module, folder
         self.webhook, self.health, self.diagnostics = free_port(), free_port(), free_port()
-        self.documents = []
+        # Arguments besides those of the release.
+        self.documents, self.more = [], []
 
     def of_kind(self, *kinds):
         return [document for document in self.documents if document["kind"] in kinds]
@@ -105,7 +105,7 @@ class Manager:
         # seconds after which a leader gives up.
         elects = "leases" in json.dumps(self.of_kind("Role"))
         election = ["--leader-elect", "--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=60s"] if elects else []
-        return [*given, *election, f"--webhook-port={self.webhook}", f"--health-addr=127.0.0.1:{self.health}",
+        return [*given, *election, *self.more, f"--webhook-port={self.webhook}", f"--health-addr=127.0.0.1:{self.health}",
                 f"--diagnostics-address=127.0.0.1:{self.diagnostics}"]
 
     def environment(self):
@@ -188,15 +188,16 @@ class Rack(Server):
 
     name = "slipway"
 
-    def __init__(self, folder, managers):
+    def __init__(self, folder, managers, machines=MACHINES, clusters="127.0.0.1", host='power_poll = "5s"\n'):
         super().__init__(folder)
         self.managers, self.config, self.images, self.connection = managers, None, None, None
+        self.machines, self.clusters, self.host = machines, clusters, host
 
     def start(self):
         given = self.folder / "given.toml"
         given.write_text(f'{self.tables()}[log]\nlevel = "info"\n')
         self.serve_images()
-        self.spawn("machines", [binary(), "simulate", "--config", given, "--machines", MACHINES, "--namespace", NAMESPACE, "--bmc", "redfish",
+        self.spawn("machines", [binary(), "simulate", "--config", given, "--machines", self.machines, "--namespace", NAMESPACE, "--bmc", "redfish",
                                "--boot", "ipxe", "--download", "head", "--until", "available", "--stay", "--keep", "--deadline", "2h"],
                    env=os.environ | {"TMPDIR": str(self.folder)})
 
@@ -211,7 +212,7 @@ class Rack(Server):
             return self.client().request("GET", "/readyz")[0] == 200
         self.ready("machines", "Slipway", answers, 120)
         self.url = self.client().url.geturl()
-        self.ready("machines", f"{MACHINES} available hosts", self.available, 180)
+        self.ready("machines", f"{self.machines} available hosts", self.available, 180)
 
     def stop(self, hard=False):
         """The simulator takes its appliance with it only where it is interrupted."""
@@ -225,7 +226,7 @@ class Rack(Server):
 
     def available(self):
         states = [host.get("status", {}).get("provisioning", {}).get("state") for host in self.list("baremetalhosts")]
-        return states.count("available") == MACHINES or f"…{states}"
+        return states.count("available") == self.machines or f"…{dict(Counter(states))}"
 
     def process(self):
         """The process of `slipway serve`, which the simulator has started."""
@@ -284,8 +285,8 @@ class Rack(Server):
         """What the configuration says for its managers and for clusters, which are on this machine."""
         services = "".join(f'"{service}" = "127.0.0.1:{manager.webhook}"\n' for manager in self.managers for service in manager.services())
         off = "".join(f'"{group}" = "off"\n' for manager in self.managers for name, _, _, _, group in MANAGERS if name == manager.name)
-        return (f'[cluster]\nallow = ["127.0.0.1"]\n[cluster.controllers]\n{off}[api.webhooks.services]\n{services}'
-                '[host]\npower_poll = "5s"\n')
+        return (f'[cluster]\nallow = ["{self.clusters}"]\n[cluster.controllers]\n{off}[api.webhooks.services]\n{services}'
+                f'[host]\n{self.host}')
 
     def have_act(self, found):
         """Installs its managers, starts them, and puts their webhooks into force once all of them answer."""
@@ -379,6 +380,8 @@ def objects(rack, port):
     data = {"metaData": {"objectNames": [{"key": "name", "object": "machine"}, {"key": "local-hostname", "object": "machine"}],
                          "ipAddressesFromPool": [{"key": "address", "name": NAME}]}}
     template = lambda pool: reference(INFRASTRUCTURE, "Metal3MachineTemplate", f"{pool}-{BEFORE.replace('.', '-')}")
+    # The API server takes a while to find another member of etcd; ten seconds are too short for that on a busy machine.
+    deletion = {"nodeDeletionTimeoutSeconds": 120}
     return [
         {"apiVersion": f"{ADDRESSES}/v1alpha1", "kind": "IPPool", "metadata": metadata(NAME),
          "spec": {"clusterName": NAME, "namePrefix": NAME, "prefix": 24, "gateway": "192.0.2.1", "pools": [{"start": "192.0.2.10", "end": "192.0.2.99"}]}},
@@ -390,16 +393,20 @@ def objects(rack, port):
         {"apiVersion": f"{INFRASTRUCTURE}/v1beta2", "kind": "Metal3Cluster", "metadata": metadata(NAME),
          "spec": {"controlPlaneEndpoint": {"host": "127.0.0.1", "port": port}, "cloudProviderEnabled": False}},
         {"apiVersion": f"{PLANE}/v1beta2", "kind": "KubeadmControlPlane", "metadata": metadata(plane), "spec": {
-            "replicas": 1, "version": BEFORE, "machineTemplate": {"spec": {"infrastructureRef": template(plane)}},
+            "replicas": 1, "version": BEFORE, "machineTemplate": {"spec": {"infrastructureRef": template(plane), "deletion": deletion}},
             "kubeadmConfigSpec": {"initConfiguration": registration, "joinConfiguration": registration}}},
         {"apiVersion": f"{CORE}/v1beta2", "kind": "MachineDeployment", "metadata": metadata(workers, labels=labels), "spec": {
             "clusterName": NAME, "replicas": 1, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
                 "clusterName": NAME, "version": BEFORE, "bootstrap": {"configRef": reference(BOOTSTRAP, "KubeadmConfigTemplate", workers)},
-                "infrastructureRef": template(workers)}}}},
+                "infrastructureRef": template(workers), "deletion": deletion}}}},
         {"apiVersion": f"{CORE}/v1beta2", "kind": "Cluster", "metadata": metadata(NAME), "spec": {
             "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/12"]}, "pods": {"cidrBlocks": ["192.168.0.0/18"]}, "serviceDomain": "cluster.local"},
             "infrastructureRef": reference(INFRASTRUCTURE, "Metal3Cluster", NAME), "controlPlaneRef": reference(PLANE, "KubeadmControlPlane", plane)}},
     ]
+
+
+def is_worker(machine):
+    return f"{CORE}/control-plane" not in machine["metadata"]["labels"]
 
 
 class Life:
@@ -418,6 +425,9 @@ class Life:
         keepers = [*self.rack.list("kubeadmcontrolplanes"), *self.rack.list("machinedeployments"), *self.rack.list("clusters")]
         bad = [f"{item['kind']}: {one['message']}" for item in keepers for one in item.get("status", {}).get("conditions", [])
                if one["type"] == "Available" and one["status"] != "True"]
+        # What went is missed until somebody looks again.
+        bad += [f"{item['kind']}: {one['type']} is {one['status']}" for item in keepers for one in item.get("status", {}).get("conditions", [])
+                if one["type"] in ("EtcdClusterHealthy", "ControlPlaneComponentsHealthy") and one["status"] != "True"]
         bad += [f"{item['kind']} rolls out" for item in keepers for one in item.get("status", {}).get("conditions", [])
                 if one["type"] in ("RollingOut", "ScalingUp", "ScalingDown") and one["status"] != "False"]
         return not bad or "…" + "; ".join(bad)
@@ -428,7 +438,8 @@ class Life:
             self.cluster.follow()
             for server in (self.rack, self.cluster):
                 for name, process in server.processes.items():
-                    if process.poll() is not None:
+                    # A member that was removed from etcd ends by itself.
+                    if process.poll() is not None and not (name.startswith("etcd-") and process.returncode == 0):
                         raise GiveUp(f"{name} ended with {process.returncode}: {' / '.join(tail(server.folder / f'{name}.log', 4))}")
             return check()
         return wait_for(what, checked, deadline, every=1.0)
@@ -464,25 +475,74 @@ class Life:
         self.stage("scale", lambda: self.ready(1, 2, BEFORE))
 
     def pause(self):
+        """A pause, during which somebody wants a worker less, and then its end."""
+        workers = f"{NAME}-workers"
+        # Which one goes is anybody's choice otherwise.
+        youngest = max((one for one in self.rack.list("machines") if is_worker(one)), key=lambda one: one["metadata"]["creationTimestamp"])
+        self.rack.merge("machines", youngest["metadata"]["name"], {"metadata": {"annotations": {f"{CORE}/delete-machine": ""}}})
         self.rack.merge("clusters", NAME, {"spec": {"paused": True}})
+        self.rack.merge("machinedeployments", workers, {"spec": {"replicas": 1}})
 
         def paused():
-            items = [item for plural in PATHS for item in self.rack.list(plural)]
-            said = [one["status"] for item in items for one in item.get("status", {}).get("conditions", []) if one["type"] == "Paused"]
-            return (said and set(said) == {"True"}) or f"…{said}"
+            items = [item for plural in PATHS if plural not in UNTOLD for item in self.rack.list(plural)]
+            said = {f"{item['kind']} {one['status']}" for item in items for one in item.get("status", {}).get("conditions", [])
+                    if one["type"] == "Paused"}
+            return (said and all(text.endswith("True") for text in said)) or f"…{sorted(said)}"
+        self.until("all to be paused", paused)
+        before = versions(self.rack)
         self.stage("pause", paused)
+        written = {key for key, version in versions(self.rack).items() if before.get(key) != version}
+        self.facts["pause"]["what is written while paused"] = {plain(key) for key in written}
         self.rack.merge("clusters", NAME, {"spec": {"paused": None}})
-        self.stage("go on", lambda: self.ready(1, 2, BEFORE))
+        self.stage("go on", lambda: self.ready(1, 1, BEFORE))
 
-    def remediate(self):
-        """A health check, and a machine that somebody gives up."""
+    def check_health(self, **more):
+        """A health check of workers, for which a node that nobody hears of is a sick one after five seconds."""
         self.rack.apply({"apiVersion": f"{CORE}/v1beta2", "kind": "MachineHealthCheck", "metadata": metadata(f"{NAME}-workers"), "spec": {
             "clusterName": NAME, "selector": {"matchLabels": {"nodepool": "nodepool-0"}},
-            "checks": {"nodeStartupTimeoutSeconds": 600, "unhealthyNodeConditions": [{"type": "Ready", "status": "Unknown", "timeoutSeconds": 300}]}}})
-        self.stage("watch over", lambda: self.rack.get("machinehealthchecks", f"{NAME}-workers").get("status", {}).get("currentHealthy") == 2)
-        victim = next(machine for machine in self.rack.list("machines") if f"{CORE}/control-plane" not in machine["metadata"]["labels"])["metadata"]["name"]
-        self.rack.merge("machines", victim, {"metadata": {"annotations": {f"{CORE}/remediate-machine": ""}}})
-        self.stage("replace", lambda: all(machine["metadata"]["name"] != victim for machine in self.rack.list("machines")) and self.ready(1, 2, BEFORE))
+            "checks": {"nodeStartupTimeoutSeconds": 600, "unhealthyNodeConditions": [{"type": "Ready", "status": "Unknown", "timeoutSeconds": 5}]}}
+            | more})
+
+    def healthy(self):
+        status = self.rack.get("machinehealthchecks", f"{NAME}-workers").get("status", {})
+        return (status.get("currentHealthy") == 1 and status.get("expectedMachines") == 1) or f"…{status.get('currentHealthy')} healthy"
+
+    def worker(self):
+        return next(machine for machine in self.rack.list("machines") if is_worker(machine))
+
+    def remediate(self):
+        """A node that falls silent; whoever keeps its machine replaces it."""
+        self.check_health()
+        self.stage("watch over", self.healthy)
+        victim = self.worker()
+        self.cluster.fall_silent(victim["status"]["nodeRef"]["name"])
+
+        def replaced():
+            well = self.ready(1, 1, BEFORE)
+            return self.healthy() if well is True and self.worker()["metadata"]["name"] != victim["metadata"]["name"] else f"…{well}"
+        self.stage("remediate", replaced)
+
+    def reboot(self):
+        """A node that falls silent; Metal3 switches its machine off and on."""
+        name = f"{NAME}-workers"
+        self.rack.apply({"apiVersion": f"{INFRASTRUCTURE}/v1beta2", "kind": "Metal3RemediationTemplate", "metadata": metadata(name), "spec": {
+            "template": {"spec": {"strategy": {"type": "Reboot", "retryLimit": 1, "timeoutSeconds": 300}}}}})
+        self.check_health(remediation={"templateRef": {"apiVersion": f"{INFRASTRUCTURE}/v1beta2", "kind": "Metal3RemediationTemplate", "name": name}})
+        self.until("the health check to see its machine", self.healthy)
+        machine = self.worker()
+        self.cluster.fall_silent(machine["status"]["nodeRef"]["name"])
+        self.until("a remediation", lambda: self.rack.list("metal3remediations") or "…none")
+
+        def back():
+            if left := self.rack.list("metal3remediations"):
+                return f"…{left[0].get('status', {}).get('phase')}"
+            well = self.ready(1, 1, BEFORE)
+            if well is True and self.worker()["metadata"]["name"] != machine["metadata"]["name"]:
+                raise GiveUp("the machine was replaced")
+            return self.healthy() if well is True else well
+        self.stage("reboot", back)
+        self.rack.client().json("DELETE", self.rack.path("machinehealthchecks", name))
+        self.rack.client().json("DELETE", self.rack.path("metal3remediationtemplates", name))
 
     def upgrade(self):
         plane, workers = f"{NAME}-plane", f"{NAME}-workers"
@@ -491,24 +551,26 @@ class Life:
         template = lambda pool: {"infrastructureRef": {"name": f"{pool}-{AFTER.replace('.', '-')}"}}
         self.rack.merge("kubeadmcontrolplanes", plane, {"spec": {"version": AFTER, "machineTemplate": {"spec": template(plane)}}})
         self.rack.merge("machinedeployments", workers, {"spec": {"template": {"spec": {"version": AFTER} | template(workers)}}})
-        self.stage("upgrade", lambda: self.ready(1, 2, AFTER))
+        self.stage("upgrade", lambda: self.ready(1, 1, AFTER))
 
     def grow(self):
         """A control plane of three."""
         self.rack.merge("kubeadmcontrolplanes", f"{NAME}-plane", {"spec": {"replicas": 3}})
-        self.stage("grow", lambda: self.ready(3, 2, AFTER))
+        self.stage("grow", lambda: self.ready(3, 1, AFTER))
 
     def shrink(self):
         self.rack.merge("kubeadmcontrolplanes", f"{NAME}-plane", {"spec": {"replicas": 1}})
-        self.stage("shrink", lambda: self.ready(1, 2, AFTER))
+        self.stage("shrink", lambda: self.ready(1, 1, AFTER))
 
     def delete(self):
         self.rack.client().json("DELETE", self.rack.path("clusters", NAME))
         self.stage("delete", lambda: (not self.rack.list("clusters") or "…the Cluster") and self.rack.available())
 
 
-# What `check` compares, and what `--stages` knows besides: scale, pause, remediate, upgrade, grow and shrink.
-STAGES = ["create", "delete"]
+# All that is compared, in this order.
+STAGES = ["create", "scale", "pause", "remediate", "reboot", "upgrade", "grow", "shrink", "delete"]
+# Kinds whose upstream manager is not told of a pause before it looks anyway.
+UNTOLD = {"metal3clusters"}
 
 
 # ── what is left ──
@@ -592,14 +654,21 @@ def everything(rack):
             if kind == "ConfigMap" and item["metadata"]["name"] == "kube-root-ca.crt":
                 continue
             if kind == "BareMetalHost":
-                # What a host is like is the rack's; who uses it, and for what, is not.
+                # What a host is like is the rack's; who uses it, and for what, is not. One that nobody ever had is as the rack made it.
+                fresh = not item["status"].get("operationHistory", {}).get("provision", {}).get("start")
                 item = item | {"status": {"provisioning": {"state": item["status"]["provisioning"]["state"]}, "poweredOn": item["status"]["poweredOn"]}}
                 item["spec"] = {key: value for key, value in item["spec"].items() if key not in ("bmc", "bootMACAddress", "bootMode")}
-                name = "used" if item["spec"].get("consumerRef") else "free"
+                name = "used" if item["spec"].get("consumerRef") else "new" if fresh else "free"
             else:
                 name = plain(item["metadata"]["name"])
             found[f"{kind} {name}"] |= set(facts_of(item))
     return dict(found)
+
+
+def versions(rack):
+    """The version of each object; not of hosts, whose life goes on, nor of a deployment, which may note that somebody changed it."""
+    return {f"{plural} {item['metadata']['name']}": item["metadata"]["resourceVersion"] for plural in PATHS
+            if plural not in ("baremetalhosts", "machinedeployments") for item in rack.list(plural)}
 
 
 def audited(rack):
@@ -640,6 +709,9 @@ def live(who, options, found):
     folder = Path(options.folder, who)
     shutil.rmtree(folder, ignore_errors=True)
     managers = released(found) if who == "upstream" else []
+    for manager in managers:
+        # What a busy machine has it miss, as a member of etcd that is slow to answer, it looks at again after ten minutes otherwise.
+        manager.more = ["--sync-period=1m"]
     say(f"{who}: " + (", ".join(manager.program for manager in managers) or "Slipway's own controllers"))
     version_of = lambda host: re.search(r"node-(v[\d.]+)\.raw", host["status"]["provisioning"]["image"]["url"])[1]
     with Rack(folder, managers) as rack, Cluster(folder / "cluster", rack, version_of) as cluster:
@@ -674,17 +746,28 @@ def used(pid):
 
 
 def differences(ours, theirs):
-    """Every difference as a line, with the stages in which it is."""
+    """Every difference as a line, with the stages in which it is, and what was made in another order."""
     found = defaultdict(list)
     for stage, left in ours["facts"].items():
         right = theirs["facts"].get(stage, {})
         for key in sorted(left.keys() | right.keys()):
             if key not in left or key not in right:
-                found[f"{key}: {'only built-in' if key in left else 'only upstream'}"].append(stage)
+                # Each has its own choice of hosts.
+                if not key.startswith("BareMetalHost "):
+                    found[f"{key}: {'only built-in' if key in left else 'only upstream'}"].append(stage)
                 continue
             for fact in sorted(set(left[key]) ^ set(right[key])):
                 found[f"{key}: {'built-in' if fact in left[key] else 'upstream'}: {fact}"].append(stage)
-    return [f"{text} ({', '.join(stages)})" for text, stages in sorted(found.items())]
+    return [f"{text} ({', '.join(stages)})" for text, stages in sorted(found.items())] + list(inverted(ours["order"], theirs["order"]))
+
+
+def inverted(ours, theirs):
+    """What is made in another order, of what both make."""
+    both = [key for key in theirs if key in ours]
+    for at, first in enumerate(both):
+        for then in both[at + 1:]:
+            if ours.index(then) < ours.index(first):
+                yield f"order: built-in makes {then} before {first}"
 
 
 def check(lines, whole):
@@ -704,7 +787,7 @@ def check(lines, whole):
 
 
 def report(results):
-    """Seconds by stage, what was made in which order, and what processes took. None of it is judged."""
+    """Seconds by stage, what was made in which order, and what processes took."""
     for who, result in results.items():
         say(f"{who}: " + ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in result["took"].items()))
         say("  made in this order: " + ", ".join(result["order"]))

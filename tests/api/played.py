@@ -10,6 +10,7 @@ import json
 import re
 import ssl
 import subprocess
+import time
 from contextlib import suppress
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -40,8 +41,8 @@ def decoded(secret, key):
 class Machine:
     """What became of a host: the node of its system."""
 
-    def __init__(self, installation, node, version, files):
-        self.installation, self.node, self.version, self.files = installation, node, version, files
+    def __init__(self, installation, node, version, files, registration):
+        self.installation, self.node, self.version, self.files, self.registration = installation, node, version, files, registration
         self.on, self.member = True, None
 
     def has_control_plane(self):
@@ -95,12 +96,12 @@ class Cluster(Server):
         node = registration.get("name") or drive["local-hostname"]
         if not any("kubeadm " + ("init" if INIT in files else "join") in str(command) for command in commands):
             self.faults.append(f"{name}: the user data does not run kubeadm: {commands}")
-        machine = Machine(installation(host), node, self.version_of(host), files)
+        machine = Machine(installation(host), node, self.version_of(host), files, registration)
         if INIT in files:
             self.init(machine, documents["ClusterConfiguration"])
         else:
             self.join(machine, documents[kind])
-        self.register(machine, host, registration)
+        self.register(machine)
         self.machines[name] = machine
         say(f"{name}: is the node {node}")
 
@@ -226,7 +227,10 @@ class Cluster(Server):
             if machine.member and machine.on:
                 ports[f"etcd-{machine.node}:2379"] = f"127.0.0.1:{machine.member[0]}"
                 ports[f"kube-apiserver-{machine.node}:6443"] = f"127.0.0.1:{self.port}"
-        self.table().write_text(json.dumps(ports))
+        # Whole at any time: the kubelet reads it when it is asked.
+        new = self.folder / "ports.new"
+        new.write_text(json.dumps(ports))
+        new.replace(self.table())
 
     # ── its objects ──
 
@@ -234,9 +238,9 @@ class Cluster(Server):
         group = "/apis/apps/v1/namespaces/kube-system" if plural in ("daemonsets", "deployments") else SYSTEM
         self.client().json("POST", f"{group}/{plural}", item)
 
-    def register(self, machine, host, registration):
+    def register(self, machine):
         """The kubelet makes its node, and mirrors of its pods."""
-        arguments = registration.get("kubeletExtraArgs") or {}
+        arguments = machine.registration.get("kubeletExtraArgs") or {}
         if isinstance(arguments, list):
             arguments = {argument["name"]: argument["value"] for argument in arguments}
         labels = dict(pair.split("=", 1) for pair in arguments.get("node-labels", "").split(",") if pair)
@@ -260,7 +264,8 @@ class Cluster(Server):
         """The node's status as its kubelet, or who misses it, writes it."""
         info = dict.fromkeys(("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion",
                               "kubeProxyVersion", "operatingSystem", "architecture"), "played") | {"kubeletVersion": machine.version}
-        ready = {"type": "Ready", "status": status, "reason": "KubeletReady" if status == "True" else "NodeStatusUnknown", "message": "played"}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        ready = {"type": "Ready", "status": status, "lastTransitionTime": now, "lastHeartbeatTime": now, "reason": "KubeletReady" if status == "True" else "NodeStatusUnknown", "message": "played"}
         pressed = [{"type": f"{name}Pressure", "status": "False" if status == "True" else "Unknown", "reason": "Played", "message": "played"}
                    for name in ("Memory", "Disk", "PID")]
         said = {"conditions": [*pressed, ready], "nodeInfo": info, "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet}},
@@ -297,7 +302,15 @@ class Cluster(Server):
         elif machine.member:
             self.end_member(machine)
         self.write_table()
-        self.say_ready(machine, "True" if on else "Unknown")
+        if on:
+            # Its node may have been taken away meanwhile.
+            self.register(machine)
+        else:
+            self.say_ready(machine, "Unknown")
+
+    def fall_silent(self, node):
+        """Nothing is heard of a node any more, though its machine runs."""
+        self.say_ready(next(machine for machine in self.machines.values() if machine.node == node), "Unknown")
 
     def end_member(self, machine):
         process = self.processes.pop(f"etcd-{machine.node}", None)

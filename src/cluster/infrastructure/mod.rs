@@ -98,10 +98,15 @@ const RIGHTS: &[Right] = &[
     Right {
         group: "infrastructure.cluster.x-k8s.io",
         resources: &["metal3dataclaims"],
-        verbs: &["get", "create", "patch", "delete"],
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
         why: "Machines claim their meta data and network data.",
     },
-    Right { group: "infrastructure.cluster.x-k8s.io", resources: &["metal3datas"], verbs: &["get"], why: "" },
+    Right {
+        group: "infrastructure.cluster.x-k8s.io",
+        resources: &["metal3datas"],
+        verbs: &["get", "list", "watch"],
+        why: "",
+    },
     Right {
         group: "cluster.x-k8s.io",
         resources: &["clusters", "machines"],

@@ -9,6 +9,7 @@ use super::metal3_cluster;
 use crate::api::cluster::v1beta2::{Cluster, Machine, Reference};
 use crate::api::cluster::{GROUP as CLUSTER_GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::GROUP;
+use crate::api::infrastructure::data::v1beta2::{Metal3Data, Metal3DataClaim};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate};
 use crate::cluster::hosts::{self, MachineKind};
 use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key, owners, wake};
@@ -128,7 +129,31 @@ pub(super) fn machines(watches: &mut Watches, machines: &Cache<MachineView>) {
     wake::on_change(watches, facts, move |(namespace, name), _| {
         all.wake_mentioning(&made_from(namespace, name));
     });
+    data(watches, machines);
     hosts::waking::machines(watches, machines, MachineKind::Metal3);
+}
+
+/// Has Metal3Machines looked at when the data that they claimed is there, or why it is not is another reason. A claim has its
+/// machine's name.
+fn data(watches: &mut Watches, machines: &Cache<MachineView>) {
+    let wakes = machines.wakes().clone();
+    let facts = |claim: &Metal3DataClaim| {
+        let status = claim.status.as_ref();
+        let rendered = status.and_then(|status| status.rendered_data.as_ref()).map(|data| data.name.clone());
+        (rendered, status.and_then(|status| status.error_message.clone()))
+    };
+    wake::on_change(watches, facts, move |claim, _| wakes.wake(claim.clone()));
+    let wakes = machines.wakes().clone();
+    let facts = |data: &Metal3Data| {
+        let claim = data.spec.claim.as_ref().map(|claim| claim.name.clone());
+        let status = data.status.as_ref();
+        (claim, status.and_then(|status| status.ready), status.and_then(|status| status.error_message.clone()))
+    };
+    wake::on_change(watches, facts, move |(namespace, _), (claim, ..)| {
+        if let Some(claim) = claim {
+            wakes.wake((namespace.clone(), claim.clone()));
+        }
+    });
 }
 
 /// What of a Cluster concerns its machines.

@@ -17,8 +17,12 @@ use super::answer::{Room, Taken};
 use super::pages::pages;
 use crate::json_marks::marks;
 
-/// How long a list of nodes is good.
+/// How long a list of nodes is good, at most.
 pub(super) const GOOD_FOR: Duration = Duration::from_secs(5);
+/// So long it is good at least, where `GOOD_FOR` is not less: of a small cluster another one costs nothing.
+const GOOD_AT_LEAST: Duration = Duration::from_millis(500);
+/// Between these it is good so many times as long as it took: that share of the time nodes are listed, at most.
+const GOOD_TIMES: u32 = 50;
 /// Nodes that are asked for at once; one has up to 50 KiB, most of it the images that it has.
 const PAGE: u32 = 100;
 /// Nodes of one cluster.
@@ -84,10 +88,10 @@ impl Nodes {
     }
 }
 
-/// What was heard last, or why nothing was, and when.
+/// What was heard last, or why nothing was, and a time that belongs to it.
 pub(super) type Heard<T> = Option<(Instant, Result<T, String>)>;
 
-/// The last list. It goes when it is no good any more, whether somebody asks for another one or not.
+/// The last list, and until when it is good. It goes then, whether somebody asks for another one or not.
 pub(super) struct Listed {
     last: Arc<Mutex<Heard<Arc<Nodes>>>>,
     good_for: Duration,
@@ -100,7 +104,7 @@ impl Listed {
         Self { last: Arc::default(), good_for, room }
     }
 
-    /// How long a list, or why there is none, is good.
+    /// How long a list, or why there is none, is good at most.
     pub(super) fn good_for(&self) -> Duration {
         self.good_for
     }
@@ -108,20 +112,22 @@ impl Listed {
     /// The nodes, listed anew when the last list is too old. Who comes while they are listed waits for that list.
     pub(super) async fn get(&self, client: &Client) -> Result<Arc<Nodes>, WorkloadError> {
         let mut last = self.last.lock().await;
-        if let Some((_, known)) = last.as_ref().filter(|(at, _)| at.elapsed() < self.good_for) {
+        if let Some((_, known)) = last.as_ref().filter(|(until, _)| Instant::now() < *until) {
             return known.clone().map_err(|why| WorkloadError::Silent { why });
         }
         // Not beside the next one.
         *last = None;
+        let began = Instant::now();
         let listed = list(client, &self.room).await.map(Arc::new);
         let known = listed.as_ref().map(Arc::clone).map_err(WorkloadError::to_string);
-        *last = Some((Instant::now(), known));
+        let until = Instant::now() + good_for(began.elapsed(), self.good_for);
+        *last = Some((until, known));
         drop(last);
-        let (last, good_for) = (self.last.clone(), self.good_for);
+        let last = self.last.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(good_for).await;
+            tokio::time::sleep_until(until).await;
             let mut last = last.lock().await;
-            if last.as_ref().is_some_and(|(at, _)| at.elapsed() >= good_for) {
+            if last.as_ref().is_some_and(|(until, _)| Instant::now() >= *until) {
                 *last = None;
             }
         });
@@ -132,6 +138,11 @@ impl Listed {
     pub(super) async fn forget(&self) {
         *self.last.lock().await = None;
     }
+}
+
+/// How long a list is good that took so long.
+fn good_for(took: Duration, most: Duration) -> Duration {
+    took.saturating_mul(GOOD_TIMES).max(GOOD_AT_LEAST).min(most)
 }
 
 async fn list(client: &Client, room: &Room) -> Result<Nodes, WorkloadError> {
@@ -191,6 +202,14 @@ fn short(mut condition: NodeCondition) -> NodeCondition {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_good_the_longer_the_longer_it_took() {
+        let millis = Duration::from_millis;
+        for (took, most, wanted) in [(0, 5000, 500), (9, 5000, 500), (40, 5000, 2000), (3000, 5000, 5000), (40, 0, 0)] {
+            assert_eq!(good_for(millis(took), millis(most)), millis(wanted), "{took} {most}");
+        }
+    }
 
     fn node(name: &str, id: &str) -> Node {
         let spec = NodeSpec { provider_id: Some(id.to_owned()), ..NodeSpec::default() };

@@ -30,11 +30,11 @@ use crate::api::control_plane;
 use crate::cluster::contract::{fields, pause};
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::runtime::changes::{change, write_status};
-use crate::runtime::conditions::Verdict;
+use crate::runtime::conditions::{self, Verdict};
 use crate::runtime::objects::Marks;
 use crate::runtime::{Reconcile, key, objects, owners};
 
-/// How much less often a machine that runs is looked at.
+/// How much less often a machine that runs and is well is looked at.
 const RUNNING: u32 = 4;
 
 /// Keeps Machines.
@@ -120,8 +120,8 @@ fn makers(machine: &Machine) -> Vec<&str> {
 
 /// When a machine is looked at again without a change.
 fn next_look(machine: &Machine, status: &MachineStatus, pause: Duration) -> Duration {
-    let running = status.phase.as_deref() == Some("Running");
-    let pause = if running { pause * RUNNING } else { pause };
+    let well = status.phase.as_deref() == Some("Running") && conditions::is_true(&status.conditions, "NodeHealthy");
+    let pause = if well { pause * RUNNING } else { pause };
     match status::until_available(machine, &status.conditions, Timestamp::now()) {
         Some(seconds @ 1..) => pause.min(Duration::from_secs(seconds.unsigned_abs())),
         _ => pause,
@@ -272,5 +272,26 @@ impl Keeper {
         let status = status::status(&view, Timestamp::now());
         write_status(api, machine, stored, &status).await?;
         Ok(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_well_is_looked_at_seldom() {
+        let machine = Machine::new("m", Default::default());
+        for (phase, healthy, wanted) in
+            [("Running", "True", 60), ("Running", "Unknown", 15), ("Running", "False", 15), ("Provisioned", "True", 15)]
+        {
+            let status = json!({"phase": phase, "conditions": [{"type": "NodeHealthy", "status": healthy, "reason": "Played",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+            let status: MachineStatus = serde_json::from_value(status).unwrap();
+            let next = next_look(&machine, &status, Duration::from_secs(15));
+            assert_eq!(next, Duration::from_secs(wanted), "{phase} {healthy}");
+        }
     }
 }

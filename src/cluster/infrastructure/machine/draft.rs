@@ -1,5 +1,7 @@
 //! What is to become of a Metal3Machine: what was found out about it while it was looked at, written at the end.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
@@ -58,6 +60,12 @@ impl Draft {
     /// What a condition says.
     pub fn verdict(&self, type_: &str) -> Option<Verdict> {
         find(&self.new.status.as_ref()?.conditions, type_).map(Verdict::of)
+    }
+
+    /// For how long the host has run what the machine should; nothing where it does not.
+    pub fn starting(&self) -> Option<Duration> {
+        let condition = find(&self.new.status.as_ref()?.conditions, HOST).filter(|host| host.status == "True")?;
+        Duration::try_from(self.now.duration_since(condition.last_transition_time.0)).ok()
     }
 
     /// Says it in both shapes.

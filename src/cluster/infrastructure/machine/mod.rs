@@ -59,12 +59,17 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Letters of a host's error that are repeated.
 const SHOWN: usize = 1000;
 
+/// How soon a node is looked for again, of a machine that starts just now.
+const NODE_SOON: Duration = Duration::from_secs(1);
+/// It is looked for after such a part of the time that the machine has been starting.
+const NODE_PART: u32 = 4;
+
 /// How often what cannot be watched is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Pauses {
-    /// The nodes of a cluster.
+    /// The nodes of a cluster, at most.
     pub node: Duration,
-    /// Secrets and data that are not there yet.
+    /// Secrets that are not there yet.
     pub data: Duration,
 }
 
@@ -244,6 +249,7 @@ impl Machines {
             }
             // What was there once is not waited for again.
             Data::Wait(_) if draft.status().rendered_data.is_some() => None,
+            // What becomes of it wakes the machine.
             Data::Wait(why) => {
                 draft.say(DATA, &Verdict::no("WaitingForMetal3Data", why), Severity::Info);
                 return Ok(false);
@@ -341,12 +347,12 @@ impl Machines {
             }
             Ok(Found::Not(why)) => {
                 draft.say(NODE, &Verdict::no("SettingProviderIDOnNodeFailed", why), Severity::Info);
-                Ok(Action::requeue(self.pauses.node))
+                Ok(Action::requeue(next_look(draft.starting(), self.pauses.node)))
             }
             Err(error) => {
                 let why = format!("Waiting for the machine's node: {error}");
                 draft.say(NODE, &Verdict::no("SettingProviderIDOnNodeFailed", why), Severity::Warning);
-                Ok(Action::requeue(self.pauses.node))
+                Ok(Action::requeue(next_look(draft.starting(), self.pauses.node)))
             }
         }
     }
@@ -409,6 +415,12 @@ impl Machines {
     }
 }
 
+/// After which time the node is looked for again of a machine that has been starting for so long, with the longest pause. What comes
+/// within seconds is seen within seconds, and one that takes minutes is not asked for every second.
+fn next_look(starting: Option<Duration>, pause: Duration) -> Duration {
+    starting.map_or(pause, |starting| (starting / NODE_PART).max(NODE_SOON)).min(pause)
+}
+
 fn wait(draft: &mut Draft, waiting: &Waiting) {
     let (verdict, old, severity) = waiting.verdicts();
     draft.say_both(ASSOCIATED, &verdict, &old, severity);
@@ -459,5 +471,19 @@ impl Reconcile for Machines {
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.hosts.forget(&MachineId { kind: MachineKind::Metal3, namespace, name });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_looked_for_the_seldomer_the_longer_its_machine_starts() {
+        let seconds = Duration::from_secs;
+        for (starting, wanted) in [(Some(0), 1), (Some(4), 1), (Some(20), 5), (Some(3600), 15), (None, 15)] {
+            assert_eq!(next_look(starting.map(seconds), PAUSES.node), seconds(wanted), "{starting:?}");
+        }
+        assert_eq!(next_look(Some(seconds(3600)), Duration::from_millis(50)), Duration::from_millis(50));
     }
 }

@@ -75,6 +75,10 @@ impl Site {
 
     /// So many controllers, each with what it knows itself.
     async fn with_controllers(many: usize) -> Self {
+        Self::with(many, Pauses { node: SHORT, data: SHORT }).await
+    }
+
+    async fn with(many: usize, pauses: Pauses) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 10_000 };
@@ -90,7 +94,6 @@ impl Site {
             let hosts = Hosts::new(&mut watches);
             let Caches { clusters, machines, remediations, hosts } = Caches::new(&mut watches, hosts);
             tokio::spawn(watches.run(client.clone(), shutdown.clone()));
-            let pauses = Pauses { node: SHORT, data: SHORT };
             let keeper = Machines::new(client.clone(), hosts, workloads.clone(), pauses);
             let healer = Remediations::new(client.clone(), workloads.clone(), SHORT);
             tokio::spawn(Clusters::new(client.clone(), clusters).run(shutdown.clone()));
