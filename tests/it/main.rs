@@ -62,6 +62,7 @@ mod log_flood;
 mod monitoring;
 mod needs;
 mod networks;
+mod node_agent;
 mod pages;
 mod process;
 mod published;
