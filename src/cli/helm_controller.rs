@@ -21,8 +21,7 @@ pub(super) enum Command {
     /// Keep the Helm releases of this cluster as its HelmBundle says, until SIGTERM; what its chart runs
     #[command(after_help = "\
 Example, to look at what a bundle does from a desk:
-  slipway helm-controller run --server https://192.0.2.1:8443 --ca ca.crt --token token \\
-    --namespace edge --bundle edge --helm /usr/local/bin/helm --kubeconfig edge.conf --once")]
+  slipway helm-controller run --server https://192.0.2.1:8443 --ca ca.crt --token token -n edge --bundle edge --kubeconfig edge.conf --once")]
     Run(Run),
     /// Write the controller's image, of this program and `helm`, as an OCI archive
     #[command(after_help = "\
@@ -50,7 +49,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "FILE")]
     token: PathBuf,
     /// Namespace of the bundle
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     namespace: String,
     /// Name of the HelmBundle
     #[arg(long, value_name = "NAME")]

@@ -14,7 +14,7 @@ use kube::{Api, Client, Config, Resource, ResourceExt};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -77,10 +77,13 @@ async fn client(settings: &Settings) -> anyhow::Result<Client> {
     Client::try_from(config).context("cannot make a client of the appliance")
 }
 
+/// A step, and what became of it.
+type Ended = (Step, Result<Upgraded, HelmFault>);
+
 struct BundleKeeper {
     settings: Settings,
     bundles: Api<HelmBundle>,
-    running: JoinSet<(Step, Result<Upgraded, HelmFault>)>,
+    running: JoinSet<Ended>,
     names: BTreeSet<String>,
     /// What was found out, from the first look on; the appliance has it, or will.
     status: Option<HelmBundleStatus>,
@@ -177,7 +180,7 @@ impl BundleKeeper {
         });
     }
 
-    fn note(&mut self, ended: Option<Result<(Step, Result<Upgraded, HelmFault>), tokio::task::JoinError>>) {
+    fn note(&mut self, ended: Option<Result<Ended, JoinError>>) {
         let (step, outcome) = match ended {
             Some(Ok(ended)) => ended,
             Some(Err(error)) => {

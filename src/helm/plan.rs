@@ -36,7 +36,7 @@ pub(super) struct Installed {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Install it or upgrade it to what the bundle says, whose hash this is.
-    Upgrade { release: HelmRelease, repository: Option<HelmRepository>, hash: String },
+    Upgrade { release: Box<HelmRelease>, repository: Option<HelmRepository>, hash: String },
     /// Go back to the revision before: the program that upgraded it died.
     RollBack { name: String, namespace: String },
     /// Take it away: it is not in the bundle any more, or the program that installed it died.
@@ -275,7 +275,7 @@ fn look(
         plan.waits.insert(name.clone(), format!("failed, and is tried again at {}", due.strftime("%H:%M:%S UTC")));
         return;
     }
-    plan.steps.push(Step::Upgrade { release: release.clone(), repository: repository.cloned(), hash });
+    plan.steps.push(Step::Upgrade { release: Box::new(release.clone()), repository: repository.cloned(), hash });
 }
 
 #[cfg(test)]

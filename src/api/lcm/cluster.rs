@@ -107,7 +107,6 @@ pub struct LcmEndpoint {
     #[serde(default)]
     pub host: String,
     /// TCP port.
-    #[serde(default)]
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
 }

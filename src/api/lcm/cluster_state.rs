@@ -36,7 +36,6 @@ pub struct LCMClusterStateSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub arg: String,
     /// `true` or `false`: whether it is to be so.
-    #[serde(default)]
     #[schemars(regex(pattern = "^(true|false)$"))]
     pub value: String,
 }

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GetParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
@@ -25,8 +24,6 @@ use crate::runtime::{Conflict, owners};
 
 /// The groups in which references are followed: what makes machines into nodes, what runs control planes, and what both run on.
 const GROUPS: [&str; 3] = [bootstrap::GROUP, control_plane::GROUP, infrastructure::GROUP];
-/// What labels of definitions begin with that keep a version of the contract.
-const CONTRACT: &str = "cluster.x-k8s.io/";
 /// Kinds that are remembered; a site has some dozens.
 const REMEMBERED: usize = 256;
 /// How long it is believed which version a kind is served in,
@@ -51,9 +48,7 @@ pub enum ReferenceError {
         followed: &'static [&'static str],
     },
     /// Nobody serves the kind.
-    #[error(
-        "there is no kind {kind} of the group {group:?} here whose definition has a label cluster.x-k8s.io/VERSION of the contract"
-    )]
+    #[error("there is no kind {kind} of the group {group:?} here")]
     Kind {
         /// The kind.
         kind: String,
@@ -196,9 +191,6 @@ impl Objects {
             let list = self.client.list_api_group_resources(&api_version).await?;
             let of_kind = |one: &str, name: &str| one == kind && !name.contains('/');
             if let Some(one) = list.resources.into_iter().find(|one| of_kind(&one.kind, &one.name) && one.namespaced) {
-                if !self.keeps_the_contract(group, &one.name).await? {
-                    return Ok(None);
-                }
                 return Ok(Some(ApiResource {
                     group: group.to_owned(),
                     version,
@@ -209,22 +201,6 @@ impl Objects {
             }
         }
         Ok(None)
-    }
-
-    /// Whether a kind says by a label of its definition that it is made for this: others of the same groups, as identities and
-    /// zones of providers, are nobody's to adopt.
-    ///
-    /// <https://cluster-api.sigs.k8s.io/developer/providers/contracts/overview>
-    async fn keeps_the_contract(&self, group: &str, plural: &str) -> Result<bool, kube::Error> {
-        let definitions = Api::<CustomResourceDefinition>::all(self.client.clone());
-        let Some(definition) = definitions.get_metadata_opt(&format!("{plural}.{group}")).await? else {
-            // What is served and has none is the API server's own.
-            return Ok(true);
-        };
-        Ok(definition
-            .labels()
-            .keys()
-            .any(|key| key.strip_prefix(CONTRACT).is_some_and(|version| version.starts_with('v'))))
     }
 
     /// The objects of a kind in a namespace.
@@ -428,18 +404,9 @@ mod tests {
             let answer = match path.as_str() {
                 "/apis" => json!({"kind": "APIGroupList", "groups": [{"name": "bootstrap.cluster.x-k8s.io",
                     "versions": [{"groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "version": "v1beta2"}]}]}),
-                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/theres.bootstrap.cluster.x-k8s.io" => {
-                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {
-                        "name": "theres.bootstrap.cluster.x-k8s.io", "labels": {"cluster.x-k8s.io/v1beta2": "v1beta2"}}})
-                }
-                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/others.bootstrap.cluster.x-k8s.io" => {
-                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {
-                        "name": "others.bootstrap.cluster.x-k8s.io", "labels": {"cluster.x-k8s.io/provider": "x"}}})
-                }
                 _ => {
                     json!({"kind": "APIResourceList", "groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "resources": [
-                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []},
-                    {"name": "others", "singularName": "", "namespaced": true, "kind": "Other", "verbs": []}]})
+                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []}]})
                 }
             };
             told.lock().unwrap().push(path);
@@ -454,13 +421,7 @@ mod tests {
         }
         assert_eq!(count(), 2);
         assert_eq!(objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap().plural, "theres");
-        assert_eq!(count(), 3);
-        let error = objects.resource("bootstrap.cluster.x-k8s.io", "Other").await.unwrap_err();
-        assert!(
-            error.to_string().contains("of the contract"),
-            "it says of itself that it is for something else: {error}"
-        );
-        assert_eq!(count(), 3);
+        assert_eq!(count(), 2);
         objects.known.lock().unwrap().values_mut().for_each(|(at, _)| *at = at.checked_sub(UNSERVED_FOR).unwrap());
         objects.resource("bootstrap.cluster.x-k8s.io", "Lacking").await.unwrap_err();
         objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap();

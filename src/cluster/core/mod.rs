@@ -51,12 +51,6 @@ pub fn module() -> Module {
         ],
         rights: &[
             Right {
-                group: "apiextensions.k8s.io",
-                resources: &["customresourcedefinitions"],
-                verbs: &["get"],
-                why: "Whether a kind that is named keeps Cluster API's contract.",
-            },
-            Right {
                 group: "cluster.x-k8s.io",
                 resources: &[
                     "clusters",

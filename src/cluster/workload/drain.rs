@@ -110,7 +110,10 @@ pub async fn uncordon(client: &Client, node: &str) -> Result<(), WorkloadError> 
     let patch = Patch::Merge(json!({ "spec": { "unschedulable": null } }));
     match Api::<Node>::all(client.clone()).patch(node, &PatchParams::default(), &patch).await {
         Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-        patched => Ok(drop(patched?)),
+        patched => {
+            patched?;
+            Ok(())
+        }
     }
 }
 

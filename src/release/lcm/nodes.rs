@@ -135,7 +135,9 @@ mod tests {
         }
         // Also before the manager's own agent says anything.
         let thief = machine("w", "10.0.0.1", "", false);
-        assert!(matches!(find(&thief, &[thief.clone()], &nodes), Seen::Unknown(why) if why.contains("control plane")));
-        assert_eq!(find(&manager, &[manager.clone()], &nodes), Seen::Ready("n1".into()));
+        assert!(
+            matches!(find(&thief, std::slice::from_ref(&thief), &nodes), Seen::Unknown(why) if why.contains("control plane"))
+        );
+        assert_eq!(find(&manager, std::slice::from_ref(&manager), &nodes), Seen::Ready("n1".into()));
     }
 }

@@ -10,7 +10,8 @@ use super::known::Offer;
 use super::machine_spec;
 use super::names::{LABEL_CLUSTER, LABEL_CONTROL_PLANE};
 use super::shape::{self, ClusterWish, PATH};
-use super::{CLUSTERS, judge};
+use super::{CLUSTERS, desired, judge};
+use crate::api::kaas::PublicKey;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::store::Store;
@@ -27,6 +28,20 @@ pub fn cluster(store: &Store, request: &AdmissionRequest<'_>) -> Result<(), Vec<
     let Some(new) = typed::<Cluster>(request.object) else { return Ok(()) };
     let old = request.old.and_then(typed::<Cluster>);
     one(judge_cluster(&new, old.as_ref(), |release| Offer::of_store(store, release)))
+}
+
+/// Rules for a change of a PublicKey.
+///
+/// # Errors
+///
+/// When it is no line of `authorized_keys`.
+pub fn public_key(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
+    let Some(key) = typed::<PublicKey>(request.object).filter(|_| request.operation != Operation::Delete) else {
+        return Ok(());
+    };
+    let stays = request.old.and_then(typed::<PublicKey>).is_some_and(|old| old.spec == key.spec);
+    let fault = desired::key_fault(&key.spec.public_key).filter(|_| !stays);
+    one(fault.map(|why| FieldError::forbidden("spec.publicKey", why)))
 }
 
 fn judge_cluster(new: &Cluster, old: Option<&Cluster>, offer: impl Fn(&str) -> Offer) -> Option<FieldError> {

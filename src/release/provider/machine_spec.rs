@@ -129,7 +129,7 @@ pub fn read(machine: &Machine) -> Result<MachineWish, MachineFault> {
     if interface.len() > 15 || interface.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/') {
         return Err(own(ANNOTATION_INTERFACE, "must be the name of a network interface"));
     }
-    if !cidr.is_empty() && !(cidr.contains('/') && cidr.parse::<ipnetwork::IpNetwork>().is_ok()) {
+    if !(cidr.is_empty() || cidr.contains('/') && cidr.parse::<ipnetwork::IpNetwork>().is_ok()) {
         return Err(own(ANNOTATION_CIDR, "must be a network, as 10.20.0.0/24"));
     }
     Ok(MachineWish {

@@ -39,6 +39,7 @@ pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
+use crate::api::kaas::PublicKey;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
@@ -50,13 +51,18 @@ use crate::store::Store;
 const CLUSTERS: &str = "cluster.k8s.io/clusters";
 /// Machines by group and plural.
 const MACHINES: &str = "cluster.k8s.io/machines";
+/// PublicKeys by group and plural.
+const PUBLIC_KEYS: &str = "kaas.mirantis.com/publickeys";
 /// What is kept of a Cluster in memory beside its object, in bytes, roughly.
 const CLUSTER_MEMORY: usize = 1 << 10;
 
-/// Cluster. Where another API server keeps the objects nothing acts on it, so there are no rights.
+/// Cluster and PublicKey. Where another API server keeps the objects nothing acts on it, so there are no rights.
 pub fn module() -> Module {
     Module {
-        kinds: vec![Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed()],
+        kinds: vec![
+            Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed(),
+            Declared::one::<PublicKey>(StoragePolicy::Durable),
+        ],
         rights: &[],
     }
 }
@@ -95,6 +101,7 @@ impl Life for Provider {
         vec![
             (CLUSTERS, Arc::new(move |request| admission::cluster(&clusters, request))),
             (MACHINES, Arc::new(move |request| admission::machine(&machines, request))),
+            (PUBLIC_KEYS, Arc::new(admission::public_key)),
         ]
     }
 
