@@ -4,7 +4,7 @@
 //! name says any more, because the disk changed it, is served to nobody.
 
 use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 
 use super::Library;
@@ -37,6 +37,7 @@ async fn serve(library: &Library, name: &str, headers: &HeaderMap, kind: &'stati
         Ok(Ok(Some(bytes))) => {
             let headers = [
                 (CONTENT_TYPE, kind.to_owned()),
+                (CONTENT_LENGTH, bytes.len().to_string()),
                 (CACHE_CONTROL, "private, max-age=31536000, immutable".to_owned()),
                 (ETAG, tag),
             ];

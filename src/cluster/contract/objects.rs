@@ -354,10 +354,9 @@ fn adoption(
     Ok((!metadata.is_empty()).then_some(metadata))
 }
 
-/// Whether it is of Cluster API's groups.
+/// Whether it is a cluster, or what a cluster's machines are made by.
 fn is_of_clusters(owner: &OwnerReference) -> bool {
-    let group = owners::group_of(&owner.api_version);
-    group == GROUP || group.strip_suffix(GROUP).is_some_and(|rest| rest.ends_with('.'))
+    [GROUP, control_plane::GROUP].contains(&owners::group_of(&owner.api_version))
 }
 
 fn taken(found: &Found, by: Option<&OwnerReference>) -> ReferenceError {

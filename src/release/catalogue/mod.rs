@@ -25,7 +25,7 @@ pub mod users;
 
 use std::sync::Arc;
 
-use crate::api::kaas::{ClusterRelease, KaaSRelease};
+use crate::api::kaas::{ClusterRelease, KaaSRelease, PublicKey};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
 use crate::module::{Life, Module};
@@ -44,6 +44,8 @@ pub fn module() -> Module {
         kinds: vec![
             Declared::one::<KaaSRelease>(StoragePolicy::Administrative),
             Declared::one::<ClusterRelease>(StoragePolicy::Administrative),
+            // Whoever has a cluster says whose key opens its nodes; `provider` judges it.
+            Declared::one::<PublicKey>(StoragePolicy::Durable),
         ],
         rights: &[],
     }

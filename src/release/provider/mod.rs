@@ -39,7 +39,6 @@ pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
-use crate::api::kaas::PublicKey;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
@@ -56,13 +55,10 @@ const PUBLIC_KEYS: &str = "kaas.mirantis.com/publickeys";
 /// What is kept of a Cluster in memory beside its object, in bytes, roughly.
 const CLUSTER_MEMORY: usize = 1 << 10;
 
-/// Cluster and PublicKey. Where another API server keeps the objects nothing acts on it, so there are no rights.
+/// Cluster. Where another API server keeps the objects nothing acts on it, so there are no rights.
 pub fn module() -> Module {
     Module {
-        kinds: vec![
-            Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed(),
-            Declared::one::<PublicKey>(StoragePolicy::Durable),
-        ],
+        kinds: vec![Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed()],
         rights: &[],
     }
 }

@@ -90,6 +90,8 @@ async fn what_was_made_for_a_machine_is_the_machines() {
         let mut machine = machine(name);
         if name == "plane" {
             machine["metadata"]["labels"] = json!({LABEL_CONTROL_PLANE: ""});
+            machine["metadata"]["ownerReferences"] = json!([{"apiVersion": "controlplane.cluster.x-k8s.io/v1beta2",
+                "kind": "TestControlPlane", "name": "c", "uid": plane.uid(), "controller": true}]);
         }
         site.apply(machine).await;
     }
