@@ -16,7 +16,7 @@ use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot;
 use crate::cluster;
 use crate::cluster::contract::size;
-use crate::cluster::hosts::Hosts;
+use crate::cluster::hosts::HostPool;
 use crate::cluster::hosts::patches::image_of;
 use crate::cluster::workload::Workloads;
 use crate::config::{Config, DefaultImage, HostConfig, WebhooksConfig};
@@ -57,7 +57,7 @@ const LIVES: &[Entry] = &[
         Some(Box::new(cluster::data::MachineData::new(house.watches, house.config)?))
     }),
     of_clusters(cluster::ipam::module, |house| {
-        Some(Box::new(cluster::ipam::Addresses::new(house.watches, house.config)?))
+        Some(Box::new(cluster::ipam::IpamLife::new(house.watches, house.config)?))
     }),
     // After Cluster API's group: of two kinds of one name a client takes the one that it hears of first.
     of_clusters(cluster::machine_api::module, |house| Some(Box::new(machine_api(house)))),
@@ -141,7 +141,7 @@ pub struct House<'a> {
     /// Clusters that were made.
     pub workloads: &'a Workloads,
     /// Hosts that machines choose from, once somebody does.
-    pub hosts: Option<Hosts>,
+    pub hosts: Option<HostPool>,
     /// Releases of clusters, once somebody goes by them.
     pub releases: Option<Releases>,
 }
@@ -203,7 +203,7 @@ fn certificates(house: &mut House<'_>) -> Option<Box<dyn Life>> {
 fn bootstrap(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     let acts = acts_on(house, api::bootstrap::GROUP);
     let workloads = house.workloads.clone();
-    acts.then(|| Box::new(cluster::bootstrap::Bootstrap::new(house.watches, workloads)) as Box<dyn Life>)
+    acts.then(|| Box::new(cluster::bootstrap::BootstrapLife::new(house.watches, workloads)) as Box<dyn Life>)
 }
 
 /// Whether controllers of a group of Cluster API run here.
@@ -218,7 +218,7 @@ fn control_planes(house: &mut House<'_>) -> cluster::control_plane::ControlPlane
 
 fn clusters(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     let acts = house.config.cluster.acts_on(api::cluster::GROUP, house.config.engine.kubeconfig.is_some());
-    acts.then(|| Box::new(cluster::core::Clusters::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
+    acts.then(|| Box::new(cluster::core::ClusterLife::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
 }
 
 /// Agents on nodes reach this appliance and nothing else: where another API server keeps the objects, there is nobody to act for.
@@ -274,9 +274,9 @@ fn default_image(config: &Config) -> Option<Image> {
 }
 
 /// The hosts that machines of every kind choose from.
-fn hosts(house: &mut House<'_>) -> Hosts {
+fn hosts(house: &mut House<'_>) -> HostPool {
     let House { hosts, watches, .. } = house;
-    hosts.get_or_insert_with(|| Hosts::new(watches)).clone()
+    hosts.get_or_insert_with(|| HostPool::new(watches)).clone()
 }
 
 fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {

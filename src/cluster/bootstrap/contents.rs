@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::Api;
 
-use super::fault::Fault;
+use super::fault::BootstrapFault;
 use super::render::NodeFile;
 use crate::api::bootstrap::node::{ContentFormat, File, SecretKey, User};
 
@@ -28,7 +28,7 @@ pub async fn files(
     namespace: &str,
     files: &[File],
     version: Option<&str>,
-) -> Result<Vec<NodeFile>, Fault> {
+) -> Result<Vec<NodeFile>, BootstrapFault> {
     let (mut made, mut left) = (Vec::new(), CONTENT_MAX);
     for (number, file) in files.iter().enumerate() {
         let field = format!("spec.files[{number}]");
@@ -37,12 +37,12 @@ pub async fn files(
             None => file.content.clone().unwrap_or_default().into_bytes(),
         };
         if is_template(file) {
-            let text =
-                String::from_utf8(content).map_err(|_| Fault::spec(&field, "what is no text cannot be filled in"))?;
-            content = filled(&text, version).map_err(|why| Fault::spec(&field, why))?.into_bytes();
+            let text = String::from_utf8(content)
+                .map_err(|_| BootstrapFault::spec(&field, "what is no text cannot be filled in"))?;
+            content = filled(&text, version).map_err(|why| BootstrapFault::spec(&field, why))?.into_bytes();
         }
         let rest = left.checked_sub(content.len());
-        left = rest.ok_or_else(|| Fault::spec(&field, "with it the files have more than 1 MiB together"))?;
+        left = rest.ok_or_else(|| BootstrapFault::spec(&field, "with it the files have more than 1 MiB together"))?;
         made.push(NodeFile {
             path: file.path.clone(),
             owner: file.owner.clone(),
@@ -60,7 +60,7 @@ pub async fn files(
 /// # Errors
 ///
 /// When a Secret is not there, or has no such key.
-pub async fn users(client: &Client, namespace: &str, users: &[User]) -> Result<Vec<User>, Fault> {
+pub async fn users(client: &Client, namespace: &str, users: &[User]) -> Result<Vec<User>, BootstrapFault> {
     let mut made = Vec::new();
     for (number, user) in users.iter().enumerate() {
         let mut user = user.clone();
@@ -69,9 +69,9 @@ pub async fn users(client: &Client, namespace: &str, users: &[User]) -> Result<V
             let hash = secret(client, namespace, &from.secret, &field).await?;
             if hash.len() > HASH_MAX {
                 let why = format!("its password is longer than {HASH_MAX} bytes: that is no hash");
-                return Err(Fault::spec(&field, why));
+                return Err(BootstrapFault::spec(&field, why));
             }
-            let hash = String::from_utf8(hash).map_err(|_| Fault::spec(&field, "its password is no text"))?;
+            let hash = String::from_utf8(hash).map_err(|_| BootstrapFault::spec(&field, "its password is no text"))?;
             user.passwd = Some(hash);
         }
         made.push(user);
@@ -79,12 +79,12 @@ pub async fn users(client: &Client, namespace: &str, users: &[User]) -> Result<V
     Ok(made)
 }
 
-async fn secret(client: &Client, namespace: &str, from: &SecretKey, field: &str) -> Result<Vec<u8>, Fault> {
+async fn secret(client: &Client, namespace: &str, from: &SecretKey, field: &str) -> Result<Vec<u8>, BootstrapFault> {
     let SecretKey { name, key } = from;
     let secret = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(name).await?;
-    let secret = secret.ok_or_else(|| Fault::spec(field, format!("there is no Secret {name:?}")))?;
+    let secret = secret.ok_or_else(|| BootstrapFault::spec(field, format!("there is no Secret {name:?}")))?;
     let value = secret.data.and_then(|mut data| data.remove(key));
-    let value = value.ok_or_else(|| Fault::spec(field, format!("the Secret {name:?} has no key {key:?}")))?;
+    let value = value.ok_or_else(|| BootstrapFault::spec(field, format!("the Secret {name:?} has no key {key:?}")))?;
     Ok(value.0)
 }
 

@@ -11,10 +11,10 @@ use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 
-use super::fault::Fault;
+use super::fault::BootstrapFault;
 use super::join;
-use super::lock::{self, Lock};
-use super::status::{self, Findings, Found};
+use super::lock::{self, InitLock};
+use super::status::{self, BootstrapCondition, BootstrapFindings};
 use super::store;
 use super::{data, token};
 use crate::api::bootstrap::GROUP;
@@ -22,15 +22,15 @@ use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
-use crate::cluster::certificates::{self, CertificateError, Certificates, Place, Purpose};
-use crate::cluster::contract::{Objects, pause};
+use crate::cluster::certificates::{self, CertificateError, CertificatePurpose, Certificates, ClusterCertificates};
+use crate::cluster::contract::{ReferencedObjects, pause};
 use crate::cluster::workload::Workloads;
 use crate::runtime::throttle::{MessageThrottle, again};
 use crate::runtime::{Conflict, Reconcile, Slim, conditions, key, owners};
 
 /// How often things are looked at that change unseen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(super) struct BootstrapTimes {
     /// What is waited for.
     pub(super) pause: Duration,
     /// A token that a node has not used yet.
@@ -40,25 +40,25 @@ pub(super) struct Times {
 }
 
 /// Keeps KubeadmConfigs.
-pub(super) struct Keeper {
-    pub(super) objects: Objects,
+pub(super) struct KubeadmConfigReconciler {
+    pub(super) objects: ReferencedObjects,
     pub(super) workloads: Workloads,
-    pub(super) times: Times,
+    pub(super) times: BootstrapTimes,
     /// When statuses were written.
     pub(super) throttle: MessageThrottle,
 }
 
 /// A KubeadmConfig, and whom it is for.
-pub(super) struct Scope {
+pub(super) struct KubeadmConfigScope {
     pub(super) config: KubeadmConfig,
     pub(super) machine: Machine,
     pub(super) cluster: Cluster,
     pub(super) namespace: String,
 }
 
-impl Scope {
-    pub(super) fn place(&self) -> Place<'_> {
-        Place { namespace: &self.namespace, cluster: &self.machine.spec.cluster_name }
+impl KubeadmConfigScope {
+    pub(super) fn place(&self) -> ClusterCertificates<'_> {
+        ClusterCertificates { namespace: &self.namespace, cluster: &self.machine.spec.cluster_name }
     }
 
     fn is_control_plane(&self) -> bool {
@@ -66,9 +66,9 @@ impl Scope {
     }
 
     /// Version of Kubernetes of the machine.
-    pub(super) fn version(&self) -> Result<&str, Fault> {
+    pub(super) fn version(&self) -> Result<&str, BootstrapFault> {
         let version = self.machine.spec.version.as_deref();
-        version.ok_or_else(|| Fault::spec("spec.version", "the Machine says no version of Kubernetes"))
+        version.ok_or_else(|| BootstrapFault::spec("spec.version", "the Machine says no version of Kubernetes"))
     }
 
     fn is_provisioned(&self) -> bool {
@@ -93,9 +93,9 @@ impl Scope {
     }
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for KubeadmConfigReconciler {
     type Object = Slim<KubeadmConfig>;
-    type Error = Fault;
+    type Error = BootstrapFault;
 
     const NAME: &'static str = "kubeadmconfig";
 
@@ -108,7 +108,7 @@ impl Reconcile for Keeper {
         self.times.pause.min(Duration::from_secs(2))
     }
 
-    async fn reconcile(&self, known: Arc<Slim<KubeadmConfig>>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<Slim<KubeadmConfig>>) -> Result<Action, BootstrapFault> {
         let (namespace, name) = key(known.as_ref());
         let configs = Api::<KubeadmConfig>::namespaced(self.client().clone(), &namespace);
         let Some(config) = configs.get_opt(&name).await? else { return Ok(Action::await_change()) };
@@ -120,7 +120,7 @@ impl Reconcile for Keeper {
         let before = scope.config.status.clone().unwrap_or_default();
         let generation = scope.config.metadata.generation;
         let paused = pause::is_paused(Some(&scope.cluster), &scope.config);
-        let mut findings = Findings::default();
+        let mut findings = BootstrapFindings::default();
         let done = if paused { Ok(None) } else { self.look(&mut scope, &mut findings).await };
         if let Err(fault) = &done
             && !fault.is_conflict()
@@ -143,31 +143,37 @@ fn names(machine: &Machine, config: &KubeadmConfig) -> bool {
 }
 
 /// What a fault says of the conditions.
-fn say(fault: &Fault, findings: &mut Findings) {
-    if matches!(fault, Fault::Certificate(_)) {
-        findings.data.get_or_insert_with(|| Found::failed("Waiting for the cluster's certificates"));
+fn say(fault: &BootstrapFault, findings: &mut BootstrapFindings) {
+    if matches!(fault, BootstrapFault::Certificate(_)) {
+        findings.data.get_or_insert_with(|| BootstrapCondition::failed("Waiting for the cluster's certificates"));
     }
     match fault {
-        Fault::Certificate(error @ CertificateError::Missing(_)) => {
-            findings.certificates = Some(Found::uncertified(error.to_string()));
+        BootstrapFault::Certificate(error @ CertificateError::Missing(_)) => {
+            findings.certificates = Some(BootstrapCondition::uncertified(error.to_string()));
         }
-        Fault::Certificate(CertificateError::Api(error)) => {
-            findings.certificates = Some(Found::unknown(crate::cluster::workload::said(error)));
+        BootstrapFault::Certificate(CertificateError::Api(error)) => {
+            findings.certificates = Some(BootstrapCondition::unknown(crate::cluster::workload::said(error)));
         }
-        Fault::Certificate(error) => findings.certificates = Some(Found::corrupted(error.to_string())),
+        BootstrapFault::Certificate(error) => {
+            findings.certificates = Some(BootstrapCondition::corrupted(error.to_string()))
+        }
         // User data that is there stays there, whatever becomes of its token.
         _ if findings.data.is_some() => {}
-        fault => findings.data = Some(Found::failed(fault.to_string())),
+        fault => findings.data = Some(BootstrapCondition::failed(fault.to_string())),
     }
 }
 
-impl Keeper {
+impl KubeadmConfigReconciler {
     pub(super) fn client(&self) -> &Client {
         self.objects.client()
     }
 
     /// Whom a KubeadmConfig is for: the Machine that owns it, and its Cluster. Without them there is nothing to do yet.
-    async fn scope(&self, config: KubeadmConfig, namespace: String) -> Result<Option<Scope>, Fault> {
+    async fn scope(
+        &self,
+        config: KubeadmConfig,
+        namespace: String,
+    ) -> Result<Option<KubeadmConfigScope>, BootstrapFault> {
         let Some(owner) = owners::of_kind(&config.metadata, cluster::GROUP, "Machine") else { return Ok(None) };
         let machines = Api::<Machine>::namespaced(self.client().clone(), &namespace);
         let Some(machine) = machines.get_opt(&owner.name).await? else { return Ok(None) };
@@ -176,13 +182,17 @@ impl Keeper {
         }
         let clusters = Api::<Cluster>::namespaced(self.client().clone(), &namespace);
         let cluster = clusters.get_opt(&machine.spec.cluster_name).await?;
-        Ok(cluster.map(|cluster| Scope { config, machine, cluster, namespace }))
+        Ok(cluster.map(|cluster| KubeadmConfigScope { config, machine, cluster, namespace }))
     }
 
     /// Does the next thing. After which time it is looked at again; nothing where a change brings that about.
-    async fn look(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Option<Duration>, Fault> {
+    async fn look(
+        &self,
+        scope: &mut KubeadmConfigScope,
+        findings: &mut BootstrapFindings,
+    ) -> Result<Option<Duration>, BootstrapFault> {
         if !scope.is_provisioned() {
-            findings.data = Some(Found::waits(
+            findings.data = Some(BootstrapCondition::waits(
                 "WaitingForClusterInfrastructure",
                 "Waiting for the cluster's infrastructure to be provisioned",
             ));
@@ -195,8 +205,8 @@ impl Keeper {
             findings.secret = Some(secret);
         }
         if scope.is_made() || findings.secret.is_some() {
-            findings.data = Some(Found::available());
-            findings.certificates = Some(Found::available());
+            findings.data = Some(BootstrapCondition::available());
+            findings.certificates = Some(BootstrapCondition::available());
             store::own(self.client(), scope).await?;
             return self.keep_token(scope).await;
         }
@@ -211,7 +221,7 @@ impl Keeper {
     }
 
     /// A token is good until its node is there.
-    pub(super) async fn keep_token(&self, scope: &Scope) -> Result<Option<Duration>, Fault> {
+    pub(super) async fn keep_token(&self, scope: &KubeadmConfigScope) -> Result<Option<Duration>, BootstrapFault> {
         let token = join::token(&scope.config);
         let Some(token) = token.filter(|_| !scope.has_node() && scope.machine.metadata.deletion_timestamp.is_none())
         else {
@@ -227,10 +237,17 @@ impl Keeper {
     }
 
     /// Nobody has begun the cluster yet.
-    async fn wait_or_begin(&self, scope: &mut Scope, findings: &mut Findings) -> Result<Option<Duration>, Fault> {
+    async fn wait_or_begin(
+        &self,
+        scope: &mut KubeadmConfigScope,
+        findings: &mut BootstrapFindings,
+    ) -> Result<Option<Duration>, BootstrapFault> {
         const WAITS: &str = "WaitingForControlPlaneAvailable";
         if !scope.is_control_plane() {
-            findings.data = Some(Found::waits(WAITS, "Waiting for the control plane of the cluster to be initialized"));
+            findings.data = Some(BootstrapCondition::waits(
+                WAITS,
+                "Waiting for the control plane of the cluster to be initialized",
+            ));
             return Ok(None);
         }
         if scope.cluster.spec.control_plane_ref.is_some() {
@@ -240,14 +257,17 @@ impl Keeper {
         }
         let machine = scope.machine.name_any();
         match lock::take(self.client(), &scope.cluster, &machine).await? {
-            Lock::Held => {}
-            Lock::Of(other) => {
-                findings.data =
-                    Some(Found::waits(WAITS, format!("Waiting for the Machine {other} to begin the cluster")));
+            InitLock::Held => {}
+            InitLock::Of(other) => {
+                findings.data = Some(BootstrapCondition::waits(
+                    WAITS,
+                    format!("Waiting for the Machine {other} to begin the cluster"),
+                ));
                 return Ok(Some(self.times.pause));
             }
-            Lock::Unreadable(name) => {
-                findings.data = Some(Found::failed(format!("The ConfigMap {name:?} says not who begins the cluster")));
+            InitLock::Unreadable(name) => {
+                findings.data =
+                    Some(BootstrapCondition::failed(format!("The ConfigMap {name:?} says not who begins the cluster")));
                 return Ok(Some(self.times.pause));
             }
         }
@@ -266,13 +286,13 @@ impl Keeper {
     /// Certificates that somebody has made.
     pub(super) async fn certificates(
         &self,
-        scope: &Scope,
-        purposes: &[Purpose],
-        findings: &mut Findings,
-    ) -> Result<Certificates, Fault> {
+        scope: &KubeadmConfigScope,
+        purposes: &[CertificatePurpose],
+        findings: &mut BootstrapFindings,
+    ) -> Result<Certificates, BootstrapFault> {
         let config = scope.config.spec.cluster_configuration.as_ref();
         let found = certificates::read(self.client(), scope.place(), purposes, config).await?;
-        findings.certificates = Some(Found::available());
+        findings.certificates = Some(BootstrapCondition::available());
         Ok(found)
     }
 }

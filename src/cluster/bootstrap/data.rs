@@ -3,11 +3,11 @@
 use kube::ResourceExt;
 
 use super::contents;
-use super::controller::{Keeper, Scope};
-use super::fault::Fault;
+use super::controller::{KubeadmConfigReconciler, KubeadmConfigScope};
+use super::fault::BootstrapFault;
 use super::render::kubeadm::{self, ClusterFacts};
-use super::render::{Command, NodeFile, UserData};
-use super::status::{Findings, Found};
+use super::render::{KubeadmCommand, NodeFile, UserData};
+use super::status::{BootstrapCondition, BootstrapFindings};
 use crate::api::cluster::ClusterNetwork;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::cluster::certificates::{self, Certificates, needed};
@@ -15,7 +15,11 @@ use crate::cluster::contract::{KubeVersion, fields};
 use crate::runtime::owners;
 
 /// User data of the machine that begins the cluster.
-pub(super) async fn init(keeper: &Keeper, scope: &Scope, findings: &mut Findings) -> Result<Vec<u8>, Fault> {
+pub(super) async fn init(
+    keeper: &KubeadmConfigReconciler,
+    scope: &KubeadmConfigScope,
+    findings: &mut BootstrapFindings,
+) -> Result<Vec<u8>, BootstrapFault> {
     let spec = &scope.config.spec;
     let config = spec.cluster_configuration.as_ref();
     let certificates = if scope.cluster.spec.control_plane_ref.is_some() {
@@ -25,22 +29,22 @@ pub(super) async fn init(keeper: &Keeper, scope: &Scope, findings: &mut Findings
         let owner = owners::owner(&scope.config, true);
         certificates::provide(keeper.client(), scope.place(), &owner, config).await?
     };
-    findings.certificates = Some(Found::available());
+    findings.certificates = Some(BootstrapCondition::available());
     let facts = facts(&scope.cluster, scope.version()?);
     let init = spec.init_configuration.clone().unwrap_or_default();
     let documents = kubeadm::init(&facts, &config.cloned().unwrap_or_default(), &init)?;
-    render(keeper, scope, Command::Init, documents, Some(&certificates), Vec::new()).await
+    render(keeper, scope, KubeadmCommand::Init, documents, Some(&certificates), Vec::new()).await
 }
 
 /// The user data, with the files and users that the spec names.
 pub(super) async fn render(
-    keeper: &Keeper,
-    scope: &Scope,
-    command: Command,
+    keeper: &KubeadmConfigReconciler,
+    scope: &KubeadmConfigScope,
+    command: KubeadmCommand,
     kubeadm: String,
     certificates: Option<&Certificates>,
     more: Vec<NodeFile>,
-) -> Result<Vec<u8>, Fault> {
+) -> Result<Vec<u8>, BootstrapFault> {
     let (client, spec) = (keeper.client(), &scope.config.spec);
     let mut files = Vec::new();
     for file in certificates.into_iter().flat_map(|all| all.files(spec.cluster_configuration.as_ref())) {
@@ -57,12 +61,15 @@ pub(super) async fn render(
 }
 
 /// The version that the cluster's control plane is to have.
-async fn control_plane_version(keeper: &Keeper, scope: &Scope) -> Result<Option<String>, Fault> {
+async fn control_plane_version(
+    keeper: &KubeadmConfigReconciler,
+    scope: &KubeadmConfigScope,
+) -> Result<Option<String>, BootstrapFault> {
     let Some(reference) = &scope.cluster.spec.control_plane_ref else { return Ok(None) };
     let found = keeper.objects.get(&scope.namespace, reference).await?;
     let version = found.and_then(|found| found.data()["spec"]["version"].as_str().map(str::to_owned));
     let version = version.map(|version| version.parse::<KubeVersion>()).transpose();
-    let version = version.map_err(|why| Fault::spec("spec.files", why))?;
+    let version = version.map_err(|why| BootstrapFault::spec("spec.files", why))?;
     Ok(version.map(|version| version.to_string()))
 }
 

@@ -1,7 +1,7 @@
 //! Why something could not be done about a KubeadmConfig.
 
-use super::render::RenderError;
-use super::token::TokenError;
+use super::render::UserDataError;
+use super::token::BootstrapTokenError;
 use crate::cluster::certificates::CertificateError;
 use crate::cluster::contract::ReferenceError;
 use crate::cluster::workload::{WorkloadError, said};
@@ -9,7 +9,7 @@ use crate::runtime::Conflict;
 
 /// Why something could not be done; it is tried again.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum BootstrapFault {
     /// What the API says.
     #[error("{}", said(.0))]
     Api(#[from] kube::Error),
@@ -21,13 +21,13 @@ pub enum Fault {
     Workload(#[from] WorkloadError),
     /// A token cannot be had.
     #[error(transparent)]
-    Token(#[from] TokenError),
+    Token(#[from] BootstrapTokenError),
     /// Certificates cannot be had.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// User data cannot be made.
     #[error(transparent)]
-    Render(#[from] RenderError),
+    Render(#[from] UserDataError),
     /// The spec, or what it names, is not what it should be.
     #[error("{field}: {why}")]
     Spec {
@@ -41,14 +41,14 @@ pub enum Fault {
     Taken(String),
 }
 
-impl Fault {
+impl BootstrapFault {
     /// What is wrong with a field.
     pub fn spec(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Spec { field: field.into(), why: why.into() }
     }
 }
 
-impl Conflict for Fault {
+impl Conflict for BootstrapFault {
     fn is_conflict(&self) -> bool {
         match self {
             Self::Api(error) => error.is_conflict(),

@@ -7,16 +7,16 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-use super::controller::{Keeper, Scope};
+use super::controller::{KubeadmConfigReconciler, KubeadmConfigScope};
 use super::data;
-use super::fault::Fault;
-use super::render::{Command, NodeFile, kubeadm};
-use super::status::{Findings, Found};
+use super::fault::BootstrapFault;
+use super::render::{KubeadmCommand, NodeFile, kubeadm};
+use super::status::{BootstrapCondition, BootstrapFindings};
 use super::{store, token};
 use crate::api::bootstrap::kubeadm::{BootstrapTokenDiscovery, FileDiscovery};
 use crate::api::bootstrap::v1beta2::{JoinConfiguration, KubeadmConfig};
 use crate::api::cluster::keys::{LABEL_CONTROL_PLANE, TAINT_UNINITIALIZED};
-use crate::cluster::certificates::{Certificates, Purpose, hashes, needed};
+use crate::cluster::certificates::{CertificatePurpose, Certificates, hashes, needed};
 
 /// The token that a KubeadmConfig's node joins with.
 pub(super) fn token(config: &KubeadmConfig) -> Option<&str> {
@@ -25,21 +25,24 @@ pub(super) fn token(config: &KubeadmConfig) -> Option<&str> {
 
 /// Makes the user data of a machine that joins. After which time it is looked at again; nothing where a change brings that about.
 pub(super) async fn join(
-    keeper: &Keeper,
-    scope: &mut Scope,
-    findings: &mut Findings,
-) -> Result<Option<Duration>, Fault> {
+    keeper: &KubeadmConfigReconciler,
+    scope: &mut KubeadmConfigScope,
+    findings: &mut BootstrapFindings,
+) -> Result<Option<Duration>, BootstrapFault> {
     let is_control_plane = scope.machine.labels().contains_key(LABEL_CONTROL_PLANE);
     let given = scope.config.spec.join_configuration.clone().unwrap_or_default();
     if !is_control_plane && given.control_plane.is_some() {
         let why = "it is there, but the Machine is none of the control plane";
-        return Err(Fault::spec("spec.joinConfiguration.controlPlane", why));
+        return Err(BootstrapFault::spec("spec.joinConfiguration.controlPlane", why));
     }
-    let purposes =
-        if is_control_plane { needed(scope.config.spec.cluster_configuration.as_ref()) } else { vec![Purpose::Ca] };
+    let purposes = if is_control_plane {
+        needed(scope.config.spec.cluster_configuration.as_ref())
+    } else {
+        vec![CertificatePurpose::Ca]
+    };
     let certificates = keeper.certificates(scope, &purposes, findings).await?;
     let Some(endpoint) = data::endpoint(&scope.cluster) else {
-        findings.data = Some(Found::waits(
+        findings.data = Some(BootstrapCondition::waits(
             "WaitingForControlPlaneAvailable",
             "Waiting for spec.controlPlaneEndpoint of the cluster",
         ));
@@ -56,7 +59,7 @@ pub(super) async fn join(
     let configuration = completed(configuration, is_control_plane);
     let documents = kubeadm::join(scope.version()?, &configuration)?;
     let files = is_control_plane.then_some(&certificates);
-    let made = data::render(keeper, scope, Command::Join, documents, files, more).await?;
+    let made = data::render(keeper, scope, KubeadmCommand::Join, documents, files, more).await?;
     store::store(keeper.client(), scope, &made, findings).await?;
     Ok(token(&scope.config).map(|_| keeper.times.token))
 }
@@ -78,11 +81,11 @@ fn completed(mut join: JoinConfiguration, is_control_plane: bool) -> JoinConfigu
 /// Completes how the cluster is found by a token, and sees to it that the token is in the cluster. What is found is kept in the spec
 /// before the token is made: after a crash it is the same one.
 async fn discover(
-    keeper: &Keeper,
-    scope: &mut Scope,
+    keeper: &KubeadmConfigReconciler,
+    scope: &mut KubeadmConfigScope,
     endpoint: &str,
     certificates: &Certificates,
-) -> Result<(), Fault> {
+) -> Result<(), BootstrapFault> {
     let discovery = scope.config.spec.join_configuration.as_ref().and_then(|join| join.discovery.as_ref());
     let given = discovery.and_then(|discovery| discovery.bootstrap_token.clone()).unwrap_or_default();
     let wanted = found_by_token(given.clone(), endpoint, certificates)?;
@@ -105,12 +108,13 @@ fn found_by_token(
     mut discovery: BootstrapTokenDiscovery,
     endpoint: &str,
     certificates: &Certificates,
-) -> Result<BootstrapTokenDiscovery, Fault> {
+) -> Result<BootstrapTokenDiscovery, BootstrapFault> {
     let skips = discovery.unsafe_skip_ca_verification == Some(true);
     if discovery.ca_cert_hashes.is_empty() && !skips {
-        let authority = certificates.of(Purpose::Ca).map(|pair| pair.certificate.as_str()).unwrap_or_default();
+        let authority =
+            certificates.of(CertificatePurpose::Ca).map(|pair| pair.certificate.as_str()).unwrap_or_default();
         discovery.ca_cert_hashes =
-            hashes(authority).map_err(|why| Fault::spec("spec.joinConfiguration.discovery", why))?;
+            hashes(authority).map_err(|why| BootstrapFault::spec("spec.joinConfiguration.discovery", why))?;
     }
     discovery.api_server_endpoint.get_or_insert_with(|| endpoint.to_owned());
     discovery.token.get_or_insert_with(token::fresh);
@@ -122,7 +126,7 @@ fn discovery_file(
     file: &FileDiscovery,
     endpoint: &str,
     certificates: &Certificates,
-) -> Result<Option<NodeFile>, Fault> {
+) -> Result<Option<NodeFile>, BootstrapFault> {
     use base64::Engine;
     let Some(config) = &file.kube_config else { return Ok(None) };
     let mut cluster = json!(config.cluster.clone().unwrap_or_default());
@@ -140,7 +144,8 @@ fn discovery_file(
         cluster["server"] = format!("https://{endpoint}").into();
     }
     if cluster["certificate-authority-data"].is_null() {
-        let authority = certificates.of(Purpose::Ca).map(|pair| pair.certificate.as_str()).unwrap_or_default();
+        let authority =
+            certificates.of(CertificatePurpose::Ca).map(|pair| pair.certificate.as_str()).unwrap_or_default();
         cluster["certificate-authority-data"] = base64::engine::general_purpose::STANDARD.encode(authority).into();
     }
     let mut user = json!({});
@@ -162,7 +167,7 @@ fn discovery_file(
         "users": [{"name": "default", "user": user}],
     });
     let text = serde_saphyr::to_string(&kubeconfig)
-        .map_err(|error| Fault::spec("spec.joinConfiguration.discovery.file.kubeConfig", error.to_string()))?;
+        .map_err(|error| BootstrapFault::spec("spec.joinConfiguration.discovery.file.kubeConfig", error.to_string()))?;
     Ok(Some(NodeFile::of_root(&file.kube_config_path, "0640", text)))
 }
 

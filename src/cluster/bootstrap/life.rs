@@ -8,26 +8,27 @@ use futures::stream;
 use kube::ResourceExt;
 
 use super::admission::{admit, admit_template};
-use super::controller::{Keeper, Times};
+use super::controller::{BootstrapTimes, KubeadmConfigReconciler};
 use crate::api::bootstrap::GROUP;
 use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::apiserver::Admission;
-use crate::cluster::contract::{Objects, pause};
+use crate::cluster::contract::{ReferencedObjects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::throttle::{MESSAGES, MessageThrottle};
 use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
 
 /// What is waited for is looked at so often. Tokens are looked at thrice in the time that they are good for.
-const TIMES: Times = Times { pause: Duration::from_secs(15), token: Duration::from_secs(5 * 60), messages: MESSAGES };
+const TIMES: BootstrapTimes =
+    BootstrapTimes { pause: Duration::from_secs(15), token: Duration::from_secs(5 * 60), messages: MESSAGES };
 
 /// KubeadmConfigs, as this process knows them.
-pub struct Bootstrap {
+pub struct BootstrapLife {
     configs: Cache<Slim<KubeadmConfig>>,
     workloads: Workloads,
-    times: Times,
+    times: BootstrapTimes,
 }
 
 /// What of a machine counts for its KubeadmConfig.
@@ -81,7 +82,7 @@ impl ClusterCounts {
     }
 }
 
-impl Bootstrap {
+impl BootstrapLife {
     /// None, until the watches run.
     pub fn new(watches: &mut Watches, workloads: Workloads) -> Self {
         let configs = Cache::new(watches, Slim::<KubeadmConfig>::clone);
@@ -132,18 +133,18 @@ impl Bootstrap {
 
     /// With other times: tests have none.
     #[cfg(test)]
-    pub(super) fn within(self, times: Times) -> Self {
+    pub(super) fn within(self, times: BootstrapTimes) -> Self {
         Self { times, ..self }
     }
 
     /// Looks at everything that is waited for after this pause.
     #[cfg(test)]
     pub(in crate::cluster) fn hurried(self, pause: Duration) -> Self {
-        self.within(Times { pause, token: pause, messages: Duration::ZERO })
+        self.within(BootstrapTimes { pause, token: pause, messages: Duration::ZERO })
     }
 }
 
-impl Life for Bootstrap {
+impl Life for BootstrapLife {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
         let rules: [(&'static str, Admission); 2] = [
             ("bootstrap.cluster.x-k8s.io/kubeadmconfigs", Arc::new(admit)),
@@ -153,9 +154,14 @@ impl Life for Bootstrap {
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
-        let objects = Objects::new(acting.client.clone());
+        let objects = ReferencedObjects::new(acting.client.clone());
         let throttle = MessageThrottle::new(self.times.messages);
-        let keeper = Arc::new(Keeper { objects, workloads: self.workloads.clone(), times: self.times, throttle });
+        let keeper = Arc::new(KubeadmConfigReconciler {
+            objects,
+            workloads: self.workloads.clone(),
+            times: self.times,
+            throttle,
+        });
         let (configs, stop) = (self.configs.clone(), acting.stop.clone());
         Ok(vec![service("bootstrap of machines", async move { run(keeper, &configs, stream::empty(), stop).await })])
     }

@@ -15,7 +15,7 @@ const INFORMATION: &str = "lock-information";
 
 /// What came of asking for the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub enum InitLock {
     /// The machine has it.
     Held,
     /// Another machine has it.
@@ -44,7 +44,7 @@ fn holder(lock: &ConfigMap) -> Option<String> {
 /// # Errors
 ///
 /// What the API says.
-pub async fn take(client: &Client, cluster: &Cluster, machine: &str) -> Result<Lock, kube::Error> {
+pub async fn take(client: &Client, cluster: &Cluster, machine: &str) -> Result<InitLock, kube::Error> {
     let (locks, name) = (locks(client, cluster), name(cluster));
     let Some(lock) = locks.get_opt(&name).await? else {
         let lock = ConfigMap {
@@ -58,20 +58,20 @@ pub async fn take(client: &Client, cluster: &Cluster, machine: &str) -> Result<L
             ..ConfigMap::default()
         };
         return match locks.create(&PostParams::default(), &lock).await {
-            Ok(_) => Ok(Lock::Held),
-            Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(Lock::Of("another one".to_owned())),
+            Ok(_) => Ok(InitLock::Held),
+            Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(InitLock::Of("another one".to_owned())),
             Err(error) => Err(error),
         };
     };
-    let Some(holder) = holder(&lock) else { return Ok(Lock::Unreadable(name)) };
+    let Some(holder) = holder(&lock) else { return Ok(InitLock::Unreadable(name)) };
     if holder == machine {
-        return Ok(Lock::Held);
+        return Ok(InitLock::Held);
     }
     let machines = Api::<Machine>::namespaced(client.clone(), &cluster.namespace().unwrap_or_default());
     if machines.get_opt(&holder).await?.is_none() {
         delete(&locks, &lock).await?;
     }
-    Ok(Lock::Of(holder))
+    Ok(InitLock::Of(holder))
 }
 
 /// Gives the lock of a cluster back, if it is there; with a machine only when it is this one's.

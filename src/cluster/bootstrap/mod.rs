@@ -18,7 +18,7 @@ mod store;
 mod tests;
 pub mod token;
 
-pub use life::Bootstrap;
+pub use life::BootstrapLife;
 
 use crate::api::bootstrap::{convert, v1beta1, v1beta2};
 use crate::api::{Declared, ServedVersion, StoragePolicy};

@@ -11,7 +11,7 @@ const CERTIFICATES: &str = "CertificatesAvailable";
 
 /// What a look has found out of a condition, with what clients of the older version see.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct BootstrapCondition {
     /// The condition.
     pub verdict: Verdict,
     /// Its reason in the older shape, where it does not hold.
@@ -20,7 +20,7 @@ pub struct Found {
     pub severity: Severity,
 }
 
-impl Found {
+impl BootstrapCondition {
     /// It holds.
     pub fn available() -> Self {
         Self { verdict: Verdict::yes("Available"), old_reason: "", severity: Severity::Info }
@@ -57,11 +57,11 @@ impl Found {
 
 /// What a look has found out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Findings {
+pub struct BootstrapFindings {
     /// The user data; as it was when nothing is said.
-    pub data: Option<Found>,
+    pub data: Option<BootstrapCondition>,
     /// The certificates; as they were when nothing is said.
-    pub certificates: Option<Found>,
+    pub certificates: Option<BootstrapCondition>,
     /// The Secret that the user data is in.
     pub secret: Option<String>,
 }
@@ -69,7 +69,7 @@ pub struct Findings {
 /// The status after a look.
 pub fn report(
     before: &KubeadmConfigStatus,
-    findings: &Findings,
+    findings: &BootstrapFindings,
     generation: Option<i64>,
     now: Timestamp,
 ) -> KubeadmConfigStatus {
@@ -137,8 +137,10 @@ mod tests {
 
     #[test]
     fn conditions_come_in_both_shapes() {
-        let waits =
-            Findings { data: Some(Found::waits("WaitingForClusterInfrastructure", "for it")), ..Findings::default() };
+        let waits = BootstrapFindings {
+            data: Some(BootstrapCondition::waits("WaitingForClusterInfrastructure", "for it")),
+            ..BootstrapFindings::default()
+        };
         let first = report(&KubeadmConfigStatus::default(), &waits, Some(1), at(1));
         assert_eq!(
             told(&first),
@@ -150,16 +152,16 @@ mod tests {
             ]
         );
         assert_eq!(report(&first, &waits, Some(1), at(2)), first, "nothing new is nothing to write");
-        let broken = Findings { certificates: Some(Found::corrupted("the key")), ..waits };
+        let broken = BootstrapFindings { certificates: Some(BootstrapCondition::corrupted("the key")), ..waits };
         let second = report(&first, &broken, Some(1), at(3));
         assert!(
             told(&second).contains(&"old Ready=False CertificatesCorrupted Error".to_owned()),
             "{:?}",
             told(&second)
         );
-        let done = Findings {
-            data: Some(Found::available()),
-            certificates: Some(Found::available()),
+        let done = BootstrapFindings {
+            data: Some(BootstrapCondition::available()),
+            certificates: Some(BootstrapCondition::available()),
             secret: Some("n".to_owned()),
         };
         let last = report(&second, &done, Some(2), at(4));
@@ -176,7 +178,10 @@ mod tests {
         );
         assert_eq!(last.initialization, Some(Initialization { data_secret_created: Some(true) }));
         assert_eq!((last.data_secret_name.as_deref(), last.observed_generation), (Some("n"), Some(2)));
-        let unknown = Findings { certificates: Some(Found::unknown("the API")), ..Findings::default() };
+        let unknown = BootstrapFindings {
+            certificates: Some(BootstrapCondition::unknown("the API")),
+            ..BootstrapFindings::default()
+        };
         let odd = report(&last, &unknown, Some(2), at(5));
         assert!(told(&odd).contains(&"Ready=Unknown ReadyUnknown".to_owned()), "{:?}", told(&odd));
     }

@@ -7,9 +7,9 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
-use super::controller::Scope;
-use super::fault::Fault;
-use super::status::{Findings, Found};
+use super::controller::KubeadmConfigScope;
+use super::fault::BootstrapFault;
+use super::status::{BootstrapCondition, BootstrapFindings};
 use crate::api::bootstrap::GROUP;
 use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::LABEL_CLUSTER;
@@ -39,10 +39,10 @@ fn is_its(secret: &Secret, config: &KubeadmConfig) -> bool {
 /// What the API says; when the name is that of somebody else's Secret.
 pub(super) async fn store(
     client: &Client,
-    scope: &Scope,
+    scope: &KubeadmConfigScope,
     content: &[u8],
-    findings: &mut Findings,
-) -> Result<(), Fault> {
+    findings: &mut BootstrapFindings,
+) -> Result<(), BootstrapFault> {
     let (config, name) = (&scope.config, scope.config.name_any());
     let secrets = Api::<Secret>::namespaced(client.clone(), &scope.namespace);
     let format = config.spec.format.unwrap_or_default().word();
@@ -71,10 +71,10 @@ pub(super) async fn store(
             secret.metadata.resource_version = known.resource_version();
             secrets.replace(&name, &PostParams::default(), &secret).await?;
         }
-        Some(_) => return Err(Fault::Taken(name)),
+        Some(_) => return Err(BootstrapFault::Taken(name)),
     }
     tracing::info!(namespace = scope.namespace, secret = name, format, "made the user data of a machine");
-    findings.data = Some(Found::available());
+    findings.data = Some(BootstrapCondition::available());
     findings.secret = Some(name);
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(super) async fn store(
 /// # Errors
 ///
 /// What the API says.
-pub(super) async fn own(client: &Client, scope: &Scope) -> Result<(), Fault> {
+pub(super) async fn own(client: &Client, scope: &KubeadmConfigScope) -> Result<(), BootstrapFault> {
     let (config, name) = (&scope.config, scope.config.name_any());
     let secrets = Api::<Secret>::namespaced(client.clone(), &scope.namespace);
     let Some(secret) = secrets.get_metadata_opt(&name).await? else { return Ok(()) };

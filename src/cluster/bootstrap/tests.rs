@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::Bootstrap;
-use super::controller::Times;
+use super::BootstrapLife;
+use super::controller::BootstrapTimes;
 use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::apiserver::ApiServer;
@@ -45,7 +45,7 @@ impl Drop for Site {
     }
 }
 
-async fn api(shutdown: &CancellationToken, life: Option<&Bootstrap>) -> (Client, tempfile::TempDir) {
+async fn api(shutdown: &CancellationToken, life: Option<&BootstrapLife>) -> (Client, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 1000 };
@@ -77,7 +77,11 @@ impl Site {
         workloads.play(NAMESPACE, "c", made.clone());
         let mut watches = Watches::default();
         let soon = Duration::from_millis(50);
-        let life = Bootstrap::new(&mut watches, workloads.clone()).within(Times { pause: soon, token: soon, messages });
+        let life = BootstrapLife::new(&mut watches, workloads.clone()).within(BootstrapTimes {
+            pause: soon,
+            token: soon,
+            messages,
+        });
         let (client, own) = api(&shutdown, Some(&life)).await;
         tokio::spawn(watches.run(client.clone(), shutdown.clone()));
         let (tasks, stop) = (Tasks::default(), shutdown.clone());

@@ -47,7 +47,7 @@ pub fn fresh() -> String {
 
 /// What is to be done about a token.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum TokenStep {
     /// It is to be made.
     Make,
     /// It is to be good for longer.
@@ -56,13 +56,13 @@ enum Step {
     Rest,
 }
 
-fn decide(secret: Option<&Secret>, enough: SignedDuration, now: Timestamp) -> Step {
-    let Some(secret) = secret else { return Step::Make };
+fn decide(secret: Option<&Secret>, enough: SignedDuration, now: Timestamp) -> TokenStep {
+    let Some(secret) = secret else { return TokenStep::Make };
     let expiration = secret.data.as_ref().and_then(|data| data.get(EXPIRATION));
     let expiration = expiration.and_then(|text| std::str::from_utf8(&text.0).ok()?.parse::<Timestamp>().ok());
     match expiration {
-        Some(expiration) if expiration.duration_since(now) > enough => Step::Rest,
-        _ => Step::Extend,
+        Some(expiration) if expiration.duration_since(now) > enough => TokenStep::Rest,
+        _ => TokenStep::Extend,
     }
 }
 
@@ -76,24 +76,29 @@ fn is_same(known: &Secret, secret: &str) -> bool {
 /// # Errors
 ///
 /// When the text is no token; what the cluster says.
-pub async fn ensure(cluster: &Client, token: &str, lifetime: Lifetime, now: Timestamp) -> Result<(), TokenError> {
-    let (id, secret) = token.split_once('.').filter(|_| is_token(token)).ok_or(TokenError::Form)?;
+pub async fn ensure(
+    cluster: &Client,
+    token: &str,
+    lifetime: Lifetime,
+    now: Timestamp,
+) -> Result<(), BootstrapTokenError> {
+    let (id, secret) = token.split_once('.').filter(|_| is_token(token)).ok_or(BootstrapTokenError::Form)?;
     let name = format!("bootstrap-token-{id}");
     let secrets = Api::<Secret>::namespaced(cluster.clone(), NAMESPACE);
     let known = secrets.get_opt(&name).await?;
     if known.as_ref().is_some_and(|known| !is_same(known, secret)) {
-        return Err(TokenError::Other(name));
+        return Err(BootstrapTokenError::Other(name));
     }
     let expiration = (now + lifetime.whole).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let data = |text: &str| ByteString(text.as_bytes().to_vec());
     match decide(known.as_ref(), lifetime.enough, now) {
-        Step::Rest => {}
-        Step::Extend => {
+        TokenStep::Rest => {}
+        TokenStep::Extend => {
             let version = known.as_ref().and_then(ResourceExt::resource_version);
             let patch = json!({"metadata": {"resourceVersion": version}, "data": {EXPIRATION: data(&expiration)}});
             secrets.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         }
-        Step::Make => {
+        TokenStep::Make => {
             let content = [
                 ("token-id", id),
                 (SECRET, secret),
@@ -117,7 +122,7 @@ pub async fn ensure(cluster: &Client, token: &str, lifetime: Lifetime, now: Time
 
 /// A token cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum TokenError {
+pub enum BootstrapTokenError {
     /// It is none.
     #[error("the token of joinConfiguration.discovery.bootstrapToken is not of the form abcdef.0123456789abcdef")]
     Form,
@@ -148,13 +153,13 @@ mod tests {
         };
         let at = |seconds: i64| (now + SignedDuration::from_secs(seconds)).to_string();
         for (known, wanted) in [
-            (None, Step::Make),
-            (Some(secret(None)), Step::Extend),
-            (Some(secret(Some("soon"))), Step::Extend),
-            (Some(secret(Some(&at(900)))), Step::Rest),
-            (Some(secret(Some(&at(751)))), Step::Rest),
-            (Some(secret(Some(&at(749)))), Step::Extend),
-            (Some(secret(Some(&at(-1)))), Step::Extend),
+            (None, TokenStep::Make),
+            (Some(secret(None)), TokenStep::Extend),
+            (Some(secret(Some("soon"))), TokenStep::Extend),
+            (Some(secret(Some(&at(900)))), TokenStep::Rest),
+            (Some(secret(Some(&at(751)))), TokenStep::Rest),
+            (Some(secret(Some(&at(749)))), TokenStep::Extend),
+            (Some(secret(Some(&at(-1)))), TokenStep::Extend),
         ] {
             assert_eq!(decide(known.as_ref(), ENOUGH, now), wanted, "{known:?}");
         }

@@ -16,11 +16,11 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::kubeconfig;
-use super::pair::Purpose;
-use super::secrets::{self, CertificateError, Place};
+use super::pair::CertificatePurpose;
+use super::secrets::{self, CertificateError, ClusterCertificates};
 use crate::api::bootstrap::v1beta2::ClusterConfiguration;
 use crate::api::cluster::v1beta2::{Cluster, Reference};
-use crate::cluster::contract::{Found, Objects, ReferenceError, fields, pause};
+use crate::cluster::contract::{FoundObject, ReferenceError, ReferencedObjects, fields, pause};
 use crate::runtime::{Conflict, Note, Reconcile, Slim, events, key, owners};
 
 /// Who tells events.
@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 
 /// Why something could not be done; it is tried again.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum CertificatesFault {
     /// Certificates cannot be had.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
@@ -43,7 +43,7 @@ pub(super) enum Fault {
     Reference(#[from] ReferenceError),
 }
 
-impl Conflict for Fault {
+impl Conflict for CertificatesFault {
     fn is_conflict(&self) -> bool {
         match self {
             Self::Certificate(error) => error.is_conflict(),
@@ -52,22 +52,22 @@ impl Conflict for Fault {
     }
 }
 
-impl From<kube::Error> for Fault {
+impl From<kube::Error> for CertificatesFault {
     fn from(error: kube::Error) -> Self {
         Self::Certificate(error.into())
     }
 }
 
 /// Keeps the Secrets of clusters.
-pub(super) struct Keeper {
-    pub(super) objects: Objects,
+pub(super) struct CertificatesReconciler {
+    pub(super) objects: ReferencedObjects,
     /// What is waited for is looked at so often.
     pub(super) pause: Duration,
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for CertificatesReconciler {
     type Object = Slim<Cluster>;
-    type Error = Fault;
+    type Error = CertificatesFault;
 
     const NAME: &'static str = "cluster-certificates";
 
@@ -79,7 +79,7 @@ impl Reconcile for Keeper {
         self.pause.min(Duration::from_secs(5))
     }
 
-    async fn reconcile(&self, known: Arc<Slim<Cluster>>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<Slim<Cluster>>) -> Result<Action, CertificatesFault> {
         let (namespace, name) = key(known.as_ref());
         let clusters = Api::<Cluster>::namespaced(self.objects.client().clone(), &namespace);
         let Some(cluster) = clusters.get_opt(&name).await? else { return Ok(Action::await_change()) };
@@ -88,7 +88,10 @@ impl Reconcile for Keeper {
             return Ok(Action::await_change());
         }
         let done = self.look(&cluster, &namespace).await;
-        if let Err(Fault::Certificate(error @ (CertificateError::Bad { .. } | CertificateError::Missing(_)))) = &done {
+        if let Err(CertificatesFault::Certificate(
+            error @ (CertificateError::Bad { .. } | CertificateError::Missing(_)),
+        )) = &done
+        {
             let note = Note { reason: "CertificatesNotAvailable", message: error.to_string(), warning: true };
             events::tell(self.objects.client(), COMPONENT, &cluster, &note).await;
             return Ok(Action::requeue(self.pause.saturating_mul(4)));
@@ -112,7 +115,7 @@ fn is_kubeadm(reference: &Reference) -> bool {
     reference.api_group == GROUP && reference.kind == KIND
 }
 
-fn owner(plane: &Found) -> OwnerReference {
+fn owner(plane: &FoundObject) -> OwnerReference {
     OwnerReference {
         api_version: plane.resource.api_version.clone(),
         kind: plane.resource.kind.clone(),
@@ -124,14 +127,14 @@ fn owner(plane: &Found) -> OwnerReference {
 }
 
 /// kubeadm's configuration of the cluster, as a control plane says it.
-fn configuration(plane: &Found) -> Option<ClusterConfiguration> {
+fn configuration(plane: &FoundObject) -> Option<ClusterConfiguration> {
     let part = &plane.data()["spec"]["kubeadmConfigSpec"]["clusterConfiguration"];
     serde_json::from_value(part.clone()).ok()
 }
 
 /// What is to be done about a kubeconfig.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum KubeconfigStep {
     /// It is to be made.
     Make,
     /// It is to be made anew, with this server.
@@ -142,27 +145,27 @@ enum Step {
     Leave,
 }
 
-fn decide(secret: Option<&Secret>, cluster: &str, owner: &OwnerReference, now: SystemTime) -> Step {
-    let Some(secret) = secret else { return Step::Make };
+fn decide(secret: Option<&Secret>, cluster: &str, owner: &OwnerReference, now: SystemTime) -> KubeconfigStep {
+    let Some(secret) = secret else { return KubeconfigStep::Make };
     let controller = owners::controller(&secret.metadata);
     let is_ours = match owner.controller {
         Some(true) => controller.is_some_and(|controller| controller.uid == owner.uid),
         _ => controller.is_none() && owners::is_owned(&secret.metadata, &owner.uid),
     };
     let text = secret.data.as_ref().and_then(|data| data.get(VALUE)).filter(|_| is_ours);
-    let Some(text) = text else { return Step::Leave };
+    let Some(text) = text else { return KubeconfigStep::Leave };
     // What somebody wrote into it by hand is theirs to mend.
-    let Ok((renew, server)) = kubeconfig::renewal(cluster, &text.0) else { return Step::Leave };
+    let Ok((renew, server)) = kubeconfig::renewal(cluster, &text.0) else { return KubeconfigStep::Leave };
     match renew.duration_since(now) {
-        Ok(left) if !left.is_zero() => Step::Later(left.min(LONGEST)),
-        _ => Step::Renew(server),
+        Ok(left) if !left.is_zero() => KubeconfigStep::Later(left.min(LONGEST)),
+        _ => KubeconfigStep::Renew(server),
     }
 }
 
-impl Keeper {
-    async fn look(&self, cluster: &Cluster, namespace: &str) -> Result<Action, Fault> {
+impl CertificatesReconciler {
+    async fn look(&self, cluster: &Cluster, namespace: &str) -> Result<Action, CertificatesFault> {
         let (client, name) = (self.objects.client(), cluster.name_any());
-        let place = Place { namespace, cluster: &name };
+        let place = ClusterCertificates { namespace, cluster: &name };
         let owner = match &cluster.spec.control_plane_ref {
             None => owners::owner(cluster, false),
             Some(reference) if !is_kubeadm(reference) => return Ok(Action::await_change()),
@@ -182,16 +185,21 @@ impl Keeper {
         self.kubeconfig(cluster, place, &owner).await
     }
 
-    async fn kubeconfig(&self, cluster: &Cluster, place: Place<'_>, owner: &OwnerReference) -> Result<Action, Fault> {
+    async fn kubeconfig(
+        &self,
+        cluster: &Cluster,
+        place: ClusterCertificates<'_>,
+        owner: &OwnerReference,
+    ) -> Result<Action, CertificatesFault> {
         let (client, secret) = (self.objects.client(), format!("{}-kubeconfig", place.cluster));
         let secrets = Api::<Secret>::namespaced(client.clone(), place.namespace);
         let known = secrets.get_opt(&secret).await?;
         let now = SystemTime::now();
         let server = match decide(known.as_ref(), place.cluster, owner, now) {
-            Step::Leave => return Ok(Action::requeue(LONGEST)),
-            Step::Later(left) => return Ok(Action::requeue(left)),
-            Step::Renew(server) => server,
-            Step::Make => {
+            KubeconfigStep::Leave => return Ok(Action::requeue(LONGEST)),
+            KubeconfigStep::Later(left) => return Ok(Action::requeue(left)),
+            KubeconfigStep::Renew(server) => server,
+            KubeconfigStep::Make => {
                 let endpoint = serde_json::to_value(cluster).ok().and_then(|cluster| fields::endpoint(&cluster));
                 let Some((host, port)) = endpoint.and_then(|endpoint| Some((endpoint.host, endpoint.port?))) else {
                     return Ok(Action::await_change());
@@ -200,8 +208,8 @@ impl Keeper {
                 format!("https://{host}:{port}")
             }
         };
-        let authority = match secrets::read(client, place, &[Purpose::Ca], None).await {
-            Ok(all) => all.of(Purpose::Ca).cloned().unwrap_or_default(),
+        let authority = match secrets::read(client, place, &[CertificatePurpose::Ca], None).await {
+            Ok(all) => all.of(CertificatePurpose::Ca).cloned().unwrap_or_default(),
             // Whoever begins the cluster makes it.
             Err(error) if error.is_missing() && known.is_none() => return Ok(Action::requeue(self.pause)),
             Err(error) => return Err(error.into()),
@@ -225,7 +233,7 @@ impl Keeper {
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-    use super::super::pair::{self, Wish};
+    use super::super::pair::{self, PairRequest};
     use super::*;
 
     fn owner(uid: &str, controller: bool) -> OwnerReference {
@@ -236,7 +244,7 @@ mod tests {
     fn a_kubeconfig_is_renewed_in_time_and_a_users_is_left_alone() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000);
         let day = Duration::from_secs(24 * 3600);
-        let ca = pair::make(Purpose::Ca, Wish::default(), now).unwrap();
+        let ca = pair::make(CertificatePurpose::Ca, PairRequest::default(), now).unwrap();
         let text = kubeconfig::make("c", "https://10.0.0.1:6443", &ca, now).unwrap();
         let secret = |owners: Vec<OwnerReference>, text: &str| Secret {
             metadata: ObjectMeta { owner_references: Some(owners), ..ObjectMeta::default() },
@@ -245,11 +253,11 @@ mod tests {
         };
         let (plane, cluster) = (owner("plane", true), owner("cluster", false));
         let ours = secret(vec![plane.clone()], &text);
-        assert_eq!(decide(None, "c", &plane, now), Step::Make);
-        assert_eq!(decide(Some(&ours), "c", &plane, now), Step::Later(LONGEST));
+        assert_eq!(decide(None, "c", &plane, now), KubeconfigStep::Make);
+        assert_eq!(decide(Some(&ours), "c", &plane, now), KubeconfigStep::Later(LONGEST));
         let minute = Duration::from_secs(60);
-        assert_eq!(decide(Some(&ours), "c", &plane, now + day * 365 / 2 - minute), Step::Later(minute));
-        let renew = Step::Renew("https://10.0.0.1:6443".into());
+        assert_eq!(decide(Some(&ours), "c", &plane, now + day * 365 / 2 - minute), KubeconfigStep::Later(minute));
+        let renew = KubeconfigStep::Renew("https://10.0.0.1:6443".into());
         assert_eq!(decide(Some(&ours), "c", &plane, now + day * 183), renew);
         assert_eq!(decide(Some(&secret(vec![cluster.clone()], &text)), "c", &cluster, now + day * 183), renew);
         for (secret, of) in [
@@ -260,7 +268,7 @@ mod tests {
             (secret(vec![plane.clone()], "current-context: mine"), &plane),
             (Secret { data: None, ..ours.clone() }, &plane),
         ] {
-            assert_eq!(decide(Some(&secret), "c", of, now + day * 300), Step::Leave, "{:?}", secret.metadata);
+            assert_eq!(decide(Some(&secret), "c", of, now + day * 300), KubeconfigStep::Leave, "{:?}", secret.metadata);
         }
     }
 }

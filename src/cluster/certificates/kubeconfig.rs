@@ -61,13 +61,13 @@ pub fn renewal(cluster: &str, text: &[u8]) -> Result<(SystemTime, String), Strin
 
 #[cfg(test)]
 mod tests {
-    use super::super::pair::{Purpose, Wish};
+    use super::super::pair::{CertificatePurpose, PairRequest};
     use super::*;
 
     #[test]
     fn a_kubeconfig_is_made_anew_half_a_year_before_its_end() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000);
-        let ca = pair::make(Purpose::Ca, Wish::default(), now).unwrap();
+        let ca = pair::make(CertificatePurpose::Ca, PairRequest::default(), now).unwrap();
         let text = make("c", "https://10.0.0.1:6443", &ca, now).unwrap();
         let config: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(config["current-context"], "c-admin@c");

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures::stream;
 
-use super::controller::Keeper;
+use super::controller::CertificatesReconciler;
 use crate::api::cluster::v1beta2::Cluster;
-use crate::cluster::contract::Objects;
+use crate::cluster::contract::ReferencedObjects;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Cache, Slim, Watches, run};
 
@@ -35,7 +35,10 @@ impl ClusterSecrets {
 
 impl Life for ClusterSecrets {
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
-        let keeper = Arc::new(Keeper { objects: Objects::new(acting.client.clone()), pause: self.pause });
+        let keeper = Arc::new(CertificatesReconciler {
+            objects: ReferencedObjects::new(acting.client.clone()),
+            pause: self.pause,
+        });
         let (clusters, stop) = (self.clusters.clone(), acting.stop.clone());
         Ok(vec![service(
             "certificates of clusters",

@@ -14,8 +14,8 @@ mod tests;
 
 pub use key::read as read_key;
 pub use life::ClusterSecrets;
-pub use pair::{Pair, Purpose, hashes};
-pub use secrets::{CertificateError, CertificateFile, Certificates, Place, needed, provide, read};
+pub use pair::{CertificatePurpose, Pair, hashes};
+pub use secrets::{CertificateError, CertificateFile, Certificates, ClusterCertificates, needed, provide, read};
 
 use crate::module::{Module, Right};
 

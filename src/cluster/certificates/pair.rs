@@ -27,7 +27,7 @@ const CHAIN_MAX: usize = 32;
 
 /// What a Secret of a cluster is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Purpose {
+pub enum CertificatePurpose {
     /// The cluster's authority.
     Ca,
     /// The authority of etcd.
@@ -40,7 +40,7 @@ pub enum Purpose {
     EtcdClient,
 }
 
-impl Purpose {
+impl CertificatePurpose {
     /// What the name of the Secret ends with.
     pub fn suffix(self) -> &'static str {
         match self {
@@ -75,14 +75,14 @@ impl std::fmt::Debug for Pair {
 
 /// How what is made is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct PairRequest {
     /// Days for which authorities are good.
     pub days: Option<u32>,
     /// Algorithm of the keys. There are no RSA keys to be had here: who wants one brings it.
     pub algorithm: Option<EncryptionAlgorithm>,
 }
 
-impl Wish {
+impl PairRequest {
     fn key(self) -> Result<KeyPair, String> {
         let algorithm = match self.algorithm {
             Some(EncryptionAlgorithm::EcdsaP384) => &PKCS_ECDSA_P384_SHA384,
@@ -97,18 +97,18 @@ impl Wish {
 /// # Errors
 ///
 /// When the random generator fails; of what only users can bring.
-pub fn make(purpose: Purpose, wish: Wish, now: SystemTime) -> Result<Pair, String> {
+pub fn make(purpose: CertificatePurpose, wish: PairRequest, now: SystemTime) -> Result<Pair, String> {
     match purpose {
-        Purpose::Ca | Purpose::Etcd | Purpose::Proxy => make_authority(wish, now),
-        Purpose::ServiceAccount => {
+        CertificatePurpose::Ca | CertificatePurpose::Etcd | CertificatePurpose::Proxy => make_authority(wish, now),
+        CertificatePurpose::ServiceAccount => {
             let key = wish.key()?;
             Ok(Pair { certificate: key.public_key_pem(), key: key.serialize_pem() })
         }
-        Purpose::EtcdClient => Err("it is for whoever keeps etcd to make".to_owned()),
+        CertificatePurpose::EtcdClient => Err("it is for whoever keeps etcd to make".to_owned()),
     }
 }
 
-fn make_authority(wish: Wish, now: SystemTime) -> Result<Pair, String> {
+fn make_authority(wish: PairRequest, now: SystemTime) -> Result<Pair, String> {
     let key = wish.key()?;
     let mut params = CertificateParams::default();
     params.not_before = (now - BEFORE).into();
@@ -133,7 +133,7 @@ pub fn administrator(ca: &Pair, now: SystemTime) -> Result<Pair, String> {
     let authority = chain.first().ok_or("it holds no certificate")?;
     let issuer =
         Issuer::from_ca_cert_der(authority, key::read(ca.key.as_bytes())?).map_err(|error| error.to_string())?;
-    let own = Wish::default().key()?;
+    let own = PairRequest::default().key()?;
     let mut params = CertificateParams::default();
     params.not_before = (now - BEFORE).into();
     params.not_after = (now + CLIENT_LIFETIME).into();
@@ -152,8 +152,8 @@ pub fn administrator(ca: &Pair, now: SystemTime) -> Result<Pair, String> {
 /// # Errors
 ///
 /// Why it cannot.
-pub fn judge(purpose: Purpose, pair: &Pair, external: bool, now: SystemTime) -> Result<(), String> {
-    if purpose == Purpose::ServiceAccount {
+pub fn judge(purpose: CertificatePurpose, pair: &Pair, external: bool, now: SystemTime) -> Result<(), String> {
+    if purpose == CertificatePurpose::ServiceAccount {
         let key = key::read(pair.key.as_bytes()).map_err(|why| format!("tls.key: {why}"))?;
         return match public_key(&pair.certificate) {
             None => Err("tls.crt: it holds no public key in PEM".to_owned()),
@@ -170,10 +170,10 @@ pub fn judge(purpose: Purpose, pair: &Pair, external: bool, now: SystemTime) -> 
     if seconds(certificate.validity().not_after.timestamp()) <= now {
         return Err(format!("tls.crt: it ended on {}", certificate.validity().not_after));
     }
-    if purpose != Purpose::EtcdClient && !certificate.is_ca() {
+    if purpose != CertificatePurpose::EtcdClient && !certificate.is_ca() {
         return Err("tls.crt: it is not the certificate of an authority".to_owned());
     }
-    if pair.key.is_empty() && external && purpose == Purpose::Etcd {
+    if pair.key.is_empty() && external && purpose == CertificatePurpose::Etcd {
         return Ok(());
     }
     let key = key::read(pair.key.as_bytes()).map_err(|why| format!("tls.key: {why}"))?;
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
-    const CAS: [Purpose; 3] = [Purpose::Ca, Purpose::Etcd, Purpose::Proxy];
+    const CAS: [CertificatePurpose; 3] = [CertificatePurpose::Ca, CertificatePurpose::Etcd, CertificatePurpose::Proxy];
 
     fn now() -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000)
@@ -237,47 +237,47 @@ mod tests {
 
     #[test]
     fn what_is_made_is_good_until_it_ends() {
-        for purpose in CAS.into_iter().chain([Purpose::ServiceAccount]) {
-            let pair = make(purpose, Wish::default(), now()).unwrap();
+        for purpose in CAS.into_iter().chain([CertificatePurpose::ServiceAccount]) {
+            let pair = make(purpose, PairRequest::default(), now()).unwrap();
             assert_eq!(judge(purpose, &pair, false, now()), Ok(()), "{purpose:?}");
-            if purpose != Purpose::ServiceAccount {
+            if purpose != CertificatePurpose::ServiceAccount {
                 assert_eq!(ends(&pair.certificate), Some(now() + DAY * CA_DAYS));
                 let ended = judge(purpose, &pair, false, now() + DAY * CA_DAYS).unwrap_err();
                 assert!(ended.contains("ended on"), "{ended}");
             }
         }
-        assert!(make(Purpose::EtcdClient, Wish::default(), now()).is_err());
-        let wish = Wish { days: Some(30), algorithm: Some(EncryptionAlgorithm::EcdsaP384) };
-        let pair = make(Purpose::Ca, wish, now()).unwrap();
+        assert!(make(CertificatePurpose::EtcdClient, PairRequest::default(), now()).is_err());
+        let wish = PairRequest { days: Some(30), algorithm: Some(EncryptionAlgorithm::EcdsaP384) };
+        let pair = make(CertificatePurpose::Ca, wish, now()).unwrap();
         assert_eq!(ends(&pair.certificate), Some(now() + DAY * 30));
         assert!(key::read(pair.key.as_bytes()).unwrap().is_compatible(&PKCS_ECDSA_P384_SHA384));
     }
 
     #[test]
     fn what_users_bring_is_judged() {
-        let ca = make(Purpose::Ca, Wish::default(), now()).unwrap();
-        let other = make(Purpose::Ca, Wish::default(), now()).unwrap();
-        let sa = make(Purpose::ServiceAccount, Wish::default(), now()).unwrap();
+        let ca = make(CertificatePurpose::Ca, PairRequest::default(), now()).unwrap();
+        let other = make(CertificatePurpose::Ca, PairRequest::default(), now()).unwrap();
+        let sa = make(CertificatePurpose::ServiceAccount, PairRequest::default(), now()).unwrap();
         let client = administrator(&ca, now()).unwrap();
         let pair = |certificate: &str, key: &str| Pair { certificate: certificate.into(), key: key.into() };
         for (purpose, given, external, wanted) in [
-            (Purpose::Ca, pair(&ca.certificate, &other.key), false, "not the key of tls.crt"),
-            (Purpose::Ca, pair(&ca.certificate, ""), false, "tls.key: it holds no private key"),
-            (Purpose::Ca, pair("", &ca.key), false, "no certificate"),
+            (CertificatePurpose::Ca, pair(&ca.certificate, &other.key), false, "not the key of tls.crt"),
+            (CertificatePurpose::Ca, pair(&ca.certificate, ""), false, "tls.key: it holds no private key"),
+            (CertificatePurpose::Ca, pair("", &ca.key), false, "no certificate"),
             (
-                Purpose::Ca,
+                CertificatePurpose::Ca,
                 pair("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", &ca.key),
                 false,
                 "broken",
             ),
-            (Purpose::Ca, client.clone(), false, "authority"),
-            (Purpose::Etcd, pair(&ca.certificate, ""), false, "tls.key"),
-            (Purpose::Etcd, pair(&ca.certificate, ""), true, ""),
-            (Purpose::Ca, pair(&ca.certificate, ""), true, "tls.key"),
-            (Purpose::EtcdClient, client, false, ""),
-            (Purpose::ServiceAccount, pair(&sa.certificate, &ca.key), false, "not the public key"),
-            (Purpose::ServiceAccount, pair("x", &sa.key), false, "no public key"),
-            (Purpose::ServiceAccount, pair(&ca.certificate, &ca.key), false, ""),
+            (CertificatePurpose::Ca, client.clone(), false, "authority"),
+            (CertificatePurpose::Etcd, pair(&ca.certificate, ""), false, "tls.key"),
+            (CertificatePurpose::Etcd, pair(&ca.certificate, ""), true, ""),
+            (CertificatePurpose::Ca, pair(&ca.certificate, ""), true, "tls.key"),
+            (CertificatePurpose::EtcdClient, client, false, ""),
+            (CertificatePurpose::ServiceAccount, pair(&sa.certificate, &ca.key), false, "not the public key"),
+            (CertificatePurpose::ServiceAccount, pair("x", &sa.key), false, "no public key"),
+            (CertificatePurpose::ServiceAccount, pair(&ca.certificate, &ca.key), false, ""),
         ] {
             let verdict = judge(purpose, &given, external, now()).err().unwrap_or_default();
             assert!(
@@ -295,7 +295,7 @@ mod tests {
         params.not_after = (now() + DAY).into();
         let certificate = params.self_signed(&key).unwrap().pem();
         let ca = Pair { certificate, key: key::tests::rsa_pkcs1() };
-        assert_eq!(judge(Purpose::Ca, &ca, false, now()), Ok(()));
+        assert_eq!(judge(CertificatePurpose::Ca, &ca, false, now()), Ok(()));
         let client = administrator(&ca, now()).unwrap();
         let (chain, authority) = (certificates(&client.certificate).unwrap(), certificates(&ca.certificate).unwrap());
         let signed = parsed(&chain[0]).unwrap();
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn hashes_are_of_public_keys() {
-        let ca = make(Purpose::Ca, Wish::default(), now()).unwrap();
+        let ca = make(CertificatePurpose::Ca, PairRequest::default(), now()).unwrap();
         let key = key::read(ca.key.as_bytes()).unwrap();
         let digits: String = hex(&Sha256::digest(key.subject_public_key_info()));
         assert_eq!(hashes(&ca.certificate).unwrap(), [format!("sha256:{digits}")]);

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-use super::pair::{self, Pair, Purpose, Wish};
+use super::pair::{self, CertificatePurpose, Pair, PairRequest};
 use crate::api::bootstrap::v1beta2::ClusterConfiguration;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::SECRET_TYPE;
@@ -70,7 +70,7 @@ impl CertificateError {
 
 /// A cluster, as far as its Secrets go.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct ClusterCertificates<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its name.
@@ -79,7 +79,7 @@ pub struct Place<'a> {
 
 /// A cluster's certificates.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Certificates(BTreeMap<Purpose, Pair>);
+pub struct Certificates(BTreeMap<CertificatePurpose, Pair>);
 
 /// Whether etcd runs elsewhere.
 fn is_external(config: Option<&ClusterConfiguration>) -> bool {
@@ -87,18 +87,23 @@ fn is_external(config: Option<&ClusterConfiguration>) -> bool {
 }
 
 /// What the control plane of a cluster needs.
-pub fn needed(config: Option<&ClusterConfiguration>) -> Vec<Purpose> {
-    let mut purposes = vec![Purpose::Ca, Purpose::Etcd, Purpose::Proxy, Purpose::ServiceAccount];
+pub fn needed(config: Option<&ClusterConfiguration>) -> Vec<CertificatePurpose> {
+    let mut purposes = vec![
+        CertificatePurpose::Ca,
+        CertificatePurpose::Etcd,
+        CertificatePurpose::Proxy,
+        CertificatePurpose::ServiceAccount,
+    ];
     if is_external(config) {
-        purposes.push(Purpose::EtcdClient);
+        purposes.push(CertificatePurpose::EtcdClient);
     }
     purposes
 }
 
 /// How certificates are made for a cluster.
-pub fn wish(config: Option<&ClusterConfiguration>) -> Wish {
+pub fn wish(config: Option<&ClusterConfiguration>) -> PairRequest {
     let days = config.and_then(|config| config.ca_certificate_validity_period_days);
-    Wish {
+    PairRequest {
         days: days.and_then(|days| u32::try_from(days).ok()),
         algorithm: config.and_then(|config| config.encryption_algorithm),
     }
@@ -111,8 +116,8 @@ pub fn wish(config: Option<&ClusterConfiguration>) -> Wish {
 /// When one is not there, or cannot be what it is for.
 pub async fn read(
     client: &Client,
-    place: Place<'_>,
-    purposes: &[Purpose],
+    place: ClusterCertificates<'_>,
+    purposes: &[CertificatePurpose],
     config: Option<&ClusterConfiguration>,
 ) -> Result<Certificates, CertificateError> {
     let mut found = Certificates::default();
@@ -130,7 +135,7 @@ pub async fn read(
 /// When one cannot be what it is for, or only users can bring it and have not.
 pub async fn provide(
     client: &Client,
-    place: Place<'_>,
+    place: ClusterCertificates<'_>,
     owner: &OwnerReference,
     config: Option<&ClusterConfiguration>,
 ) -> Result<Certificates, CertificateError> {
@@ -147,8 +152,8 @@ pub async fn provide(
 
 async fn look(
     client: &Client,
-    place: Place<'_>,
-    purpose: Purpose,
+    place: ClusterCertificates<'_>,
+    purpose: CertificatePurpose,
     external: bool,
 ) -> Result<Option<Pair>, CertificateError> {
     let name = purpose.secret(place.cluster);
@@ -163,13 +168,14 @@ async fn look(
 
 async fn make(
     client: &Client,
-    place: Place<'_>,
+    place: ClusterCertificates<'_>,
     owner: &OwnerReference,
-    purpose: Purpose,
+    purpose: CertificatePurpose,
     config: Option<&ClusterConfiguration>,
 ) -> Result<Pair, CertificateError> {
     let name = purpose.secret(place.cluster);
-    let brought = purpose == Purpose::EtcdClient || (purpose == Purpose::Etcd && is_external(config));
+    let brought =
+        purpose == CertificatePurpose::EtcdClient || (purpose == CertificatePurpose::Etcd && is_external(config));
     if brought {
         return Err(CertificateError::Missing(name));
     }
@@ -186,7 +192,7 @@ async fn make(
 /// Makes a Secret of a cluster.
 pub(super) async fn create(
     client: &Client,
-    place: Place<'_>,
+    place: ClusterCertificates<'_>,
     name: &str,
     owner: &OwnerReference,
     content: BTreeMap<String, ByteString>,
@@ -229,7 +235,7 @@ pub struct CertificateFile<'a> {
 
 impl Certificates {
     /// Those of a purpose.
-    pub fn of(&self, purpose: Purpose) -> Option<&Pair> {
+    pub fn of(&self, purpose: CertificatePurpose) -> Option<&Pair> {
         self.0.get(&purpose)
     }
 
@@ -242,14 +248,14 @@ impl Certificates {
         let mut files = Vec::new();
         for (purpose, pair) in &self.0 {
             let (certificate, key) = match (purpose, external) {
-                (Purpose::Ca, _) => own("ca"),
-                (Purpose::Etcd, None) => own("etcd/ca"),
+                (CertificatePurpose::Ca, _) => own("ca"),
+                (CertificatePurpose::Etcd, None) => own("etcd/ca"),
                 // The key of an authority that is kept elsewhere has no place on a node.
-                (Purpose::Etcd, Some(etcd)) => (etcd.ca_file.clone(), String::new()),
-                (Purpose::Proxy, _) => own("front-proxy-ca"),
-                (Purpose::ServiceAccount, _) => (format!("{folder}/sa.pub"), format!("{folder}/sa.key")),
-                (Purpose::EtcdClient, Some(etcd)) => (etcd.cert_file.clone(), etcd.key_file.clone()),
-                (Purpose::EtcdClient, None) => continue,
+                (CertificatePurpose::Etcd, Some(etcd)) => (etcd.ca_file.clone(), String::new()),
+                (CertificatePurpose::Proxy, _) => own("front-proxy-ca"),
+                (CertificatePurpose::ServiceAccount, _) => (format!("{folder}/sa.pub"), format!("{folder}/sa.key")),
+                (CertificatePurpose::EtcdClient, Some(etcd)) => (etcd.cert_file.clone(), etcd.key_file.clone()),
+                (CertificatePurpose::EtcdClient, None) => continue,
             };
             files.push(CertificateFile { path: certificate, permissions: "0640", content: &pair.certificate });
             if !key.is_empty() && !pair.key.is_empty() {
@@ -268,7 +274,13 @@ mod tests {
 
     fn all() -> Certificates {
         let pair = |text: &str| Pair { certificate: format!("{text}-c"), key: format!("{text}-k") };
-        let purposes = [Purpose::Ca, Purpose::Etcd, Purpose::Proxy, Purpose::ServiceAccount, Purpose::EtcdClient];
+        let purposes = [
+            CertificatePurpose::Ca,
+            CertificatePurpose::Etcd,
+            CertificatePurpose::Proxy,
+            CertificatePurpose::ServiceAccount,
+            CertificatePurpose::EtcdClient,
+        ];
         Certificates(purposes.into_iter().map(|purpose| (purpose, pair(purpose.suffix()))).collect())
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::ClusterSecrets;
-use super::pair::{self, Purpose, Wish};
+use super::pair::{self, CertificatePurpose, PairRequest};
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::{Kind, StoragePolicy};
 use crate::apiserver::ApiServer;
@@ -150,7 +150,7 @@ fn reference() -> Value {
 #[tokio::test]
 async fn a_control_plane_gets_what_it_needs_and_keeps_what_was_brought() {
     let site = Site::new().await;
-    let brought = pair::make(Purpose::Proxy, Wish::default(), std::time::SystemTime::now()).unwrap();
+    let brought = pair::make(CertificatePurpose::Proxy, PairRequest::default(), std::time::SystemTime::now()).unwrap();
     site.bring("c-proxy", &brought.certificate, &brought.key).await;
     let plane = site
         .plane(json!({"kubeadmConfigSpec": {"clusterConfiguration": {"caCertificateValidityPeriodDays": 20}}}))
@@ -204,7 +204,7 @@ async fn nothing_is_made_anew_once_the_cluster_is_there() {
 async fn without_a_control_plane_only_the_kubeconfig_is_made() {
     let site = Site::new().await;
     let cluster = site.cluster(json!({"controlPlaneEndpoint": {"host": "c.test", "port": 443}})).await;
-    let ca = pair::make(Purpose::Ca, Wish::default(), std::time::SystemTime::now()).unwrap();
+    let ca = pair::make(CertificatePurpose::Ca, PairRequest::default(), std::time::SystemTime::now()).unwrap();
     site.bring("c-ca", &ca.certificate, &ca.key).await;
     let kubeconfig = site.secret("c-kubeconfig").await;
     assert_eq!(kubeconfig.owner_references()[0].uid, cluster.metadata.uid.unwrap());

@@ -86,14 +86,14 @@ impl Conflict for ReferenceError {
 
 /// An object, and what the API calls its kind.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundObject {
     /// Group, version, kind and plural.
     pub resource: ApiResource,
     /// The object; its spec and status are in `data`.
     pub object: DynamicObject,
 }
 
-impl Found {
+impl FoundObject {
     /// Spec and status.
     pub fn data(&self) -> &Value {
         &self.object.data
@@ -115,15 +115,15 @@ impl Found {
 
 /// Finds objects by their references. Cheap to clone.
 #[derive(Clone)]
-pub struct Objects {
+pub struct ReferencedObjects {
     client: Client,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<KindCache>>,
 }
 
 /// What the API calls a kind, by group and kind, and since when that is known; nothing where nobody serves it.
-type Known = HashMap<(String, String), (Instant, Option<ApiResource>)>;
+type KindCache = HashMap<(String, String), (Instant, Option<ApiResource>)>;
 
-impl Objects {
+impl ReferencedObjects {
     /// Those that the client sees.
     pub fn new(client: Client) -> Self {
         Self { client, known: Arc::default() }
@@ -213,7 +213,7 @@ impl Objects {
     /// # Errors
     ///
     /// When references do not lead there, or the API fails.
-    pub async fn get(&self, namespace: &str, reference: &Reference) -> Result<Option<Found>, ReferenceError> {
+    pub async fn get(&self, namespace: &str, reference: &Reference) -> Result<Option<FoundObject>, ReferenceError> {
         // A name is a part of a path: what no object is called leads nowhere.
         if !subdomain(&reference.name).is_empty() {
             return Ok(None);
@@ -229,7 +229,7 @@ impl Objects {
             return Err(ReferenceError::Large { kind: reference.kind.clone(), name: reference.name.clone() });
         }
         let object = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
-        Ok(Some(Found { resource, object }))
+        Ok(Some(FoundObject { resource, object }))
     }
 
     /// Makes the object one of `owner`, with these labels, if it is not yet. Those that only made it for the owner, by UID, are
@@ -241,11 +241,11 @@ impl Objects {
     /// somebody wrote it in between.
     pub async fn adopt(
         &self,
-        found: Found,
+        found: FoundObject,
         owner: &OwnerReference,
         labels: &[(&str, &str)],
         makers: &[&str],
-    ) -> Result<Found, ReferenceError> {
+    ) -> Result<FoundObject, ReferenceError> {
         let Some(metadata) = adoption(&found, owner, labels, makers)? else { return Ok(found) };
         self.patch(&found, &json!({ "metadata": metadata })).await
     }
@@ -255,12 +255,12 @@ impl Objects {
     /// # Errors
     ///
     /// What the API says; a conflict when it is not the one at hand any more.
-    pub async fn patch(&self, found: &Found, patch: &Value) -> Result<Found, ReferenceError> {
+    pub async fn patch(&self, found: &FoundObject, patch: &Value) -> Result<FoundObject, ReferenceError> {
         let mut patch = patch.clone();
         patch["metadata"]["resourceVersion"] = json!(found.object.resource_version());
         let api = self.api(&found.object.namespace().unwrap_or_default(), &found.resource);
         let object = api.patch(&found.object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(Found { resource: found.resource.clone(), object })
+        Ok(FoundObject { resource: found.resource.clone(), object })
     }
 
     /// Makes an object. One of the same name that has the same controller is taken for it: the one that was made before
@@ -269,14 +269,14 @@ impl Objects {
     /// # Errors
     ///
     /// What the API says; when the name is another's.
-    pub async fn create(&self, resource: &ApiResource, object: &DynamicObject) -> Result<Found, ReferenceError> {
+    pub async fn create(&self, resource: &ApiResource, object: &DynamicObject) -> Result<FoundObject, ReferenceError> {
         let api = self.api(&object.namespace().unwrap_or_default(), resource);
         match api.create(&PostParams::default(), object).await {
-            Ok(object) => return Ok(Found { resource: resource.clone(), object }),
+            Ok(object) => return Ok(FoundObject { resource: resource.clone(), object }),
             Err(kube::Error::Api(error)) if error.is_already_exists() => {}
             Err(error) => return Err(error.into()),
         }
-        let there = Found { resource: resource.clone(), object: api.get(&object.name_any()).await? };
+        let there = FoundObject { resource: resource.clone(), object: api.get(&object.name_any()).await? };
         let owner = owners::controller(&object.metadata);
         if owner.is_some()
             && owner.map(|owner| &owner.uid) == owners::controller(&there.object.metadata).map(|o| &o.uid)
@@ -291,7 +291,7 @@ impl Objects {
     /// # Errors
     ///
     /// What the API says; one that is gone is well.
-    pub async fn delete(&self, found: &Found) -> Result<(), ReferenceError> {
+    pub async fn delete(&self, found: &FoundObject) -> Result<(), ReferenceError> {
         if found.is_deleted() {
             return Ok(());
         }
@@ -307,7 +307,7 @@ impl Objects {
 
 /// The metadata that makes an object one of `owner`; `None` when it is already.
 fn adoption(
-    found: &Found,
+    found: &FoundObject,
     owner: &OwnerReference,
     labels: &[(&str, &str)],
     makers: &[&str],
@@ -359,7 +359,7 @@ fn is_of_clusters(owner: &OwnerReference) -> bool {
     [GROUP, control_plane::GROUP].contains(&owners::group_of(&owner.api_version))
 }
 
-fn taken(found: &Found, by: Option<&OwnerReference>) -> ReferenceError {
+fn taken(found: &FoundObject, by: Option<&OwnerReference>) -> ReferenceError {
     let by = by
         .map_or_else(|| "nobody, and not made for this".to_owned(), |owner| format!("{} {:?}", owner.kind, owner.name));
     ReferenceError::Taken { kind: found.resource.kind.clone(), name: found.object.name_any(), by }
@@ -369,7 +369,7 @@ fn taken(found: &Found, by: Option<&OwnerReference>) -> ReferenceError {
 mod tests {
     use super::*;
 
-    fn found(owners: Vec<OwnerReference>) -> Found {
+    fn found(owners: Vec<OwnerReference>) -> FoundObject {
         let resource = ApiResource {
             group: "g".into(),
             version: "v".into(),
@@ -380,7 +380,7 @@ mod tests {
         let mut object = DynamicObject::new("o", &resource);
         object.metadata =
             ObjectMeta { name: Some("o".into()), owner_references: Some(owners), ..ObjectMeta::default() };
-        Found { resource, object }
+        FoundObject { resource, object }
     }
 
     fn owner(name: &str, uid: &str, controller: bool) -> OwnerReference {
@@ -412,7 +412,7 @@ mod tests {
             let body = kube::client::Body::from(answer.to_string().into_bytes());
             std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body)))
         };
-        let objects = Objects::new(Client::new(tower::service_fn(answer), "default"));
+        let objects = ReferencedObjects::new(Client::new(tower::service_fn(answer), "default"));
         let count = || std::mem::take(&mut *asked.lock().unwrap()).len();
         for _ in 0..5 {
             let error = objects.resource("bootstrap.cluster.x-k8s.io", "Lacking").await.unwrap_err();
@@ -438,7 +438,7 @@ mod tests {
     fn what_is_anothers_is_not_adopted() {
         let mine = owner("m", "1", true);
         let adoption =
-            |found: &Found, owner: &OwnerReference, labels: &[(&str, &str)]| adoption(found, owner, labels, &[]);
+            |found: &FoundObject, owner: &OwnerReference, labels: &[(&str, &str)]| adoption(found, owner, labels, &[]);
         let metadata = adoption(&found(Vec::new()), &mine, &[("a", "b")]).unwrap().unwrap();
         assert_eq!(metadata["labels"], json!({"a": "b"}));
         assert_eq!(metadata["ownerReferences"], json!([mine]));

@@ -36,7 +36,7 @@ fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
 /// The part of an object that has too much in it. What is too large already may get smaller.
 fn overgrown(object: &Value, old: Option<&Value>) -> Option<&'static str> {
     ["spec", "status"].into_iter().find(|field| {
-        let (mut now, mut before) = (Count::default(), Count::default());
+        let (mut now, mut before) = (JsonSize::default(), JsonSize::default());
         now.add(&object[*field]);
         if let Some(old) = old {
             before.add(&old[*field]);
@@ -46,12 +46,12 @@ fn overgrown(object: &Value, old: Option<&Value>) -> Option<&'static str> {
 }
 
 #[derive(Default)]
-struct Count {
+struct JsonSize {
     containers: usize,
     values: usize,
 }
 
-impl Count {
+impl JsonSize {
     fn add(&mut self, value: &Value) {
         self.values += 1;
         match value {

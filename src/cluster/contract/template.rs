@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject, TypeMeta};
 use serde_json::{Value, json};
 
-use super::objects::Found;
+use super::objects::FoundObject;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND};
 
@@ -39,7 +39,7 @@ pub fn kind(template: &str) -> &str {
 /// # Errors
 ///
 /// When the template has no `spec.template.spec`.
-pub fn instance(template: &Found, clone: Clone<'_>) -> Result<DynamicObject, String> {
+pub fn instance(template: &FoundObject, clone: Clone<'_>) -> Result<DynamicObject, String> {
     let inner = &template.object.data["spec"]["template"];
     if !inner["spec"].is_object() {
         let (kind, name) = (&template.resource.kind, template.object.name_any());
@@ -80,7 +80,7 @@ pub fn origin(template: &ApiResource) -> String {
 mod tests {
     use super::*;
 
-    fn template(data: Value) -> Found {
+    fn template(data: Value) -> FoundObject {
         let resource = ApiResource {
             group: "infrastructure.cluster.x-k8s.io".into(),
             version: "v1beta2".into(),
@@ -90,7 +90,7 @@ mod tests {
         };
         let mut object = DynamicObject::new("workers", &resource).within("rack").data(data);
         object.metadata.labels = Some([("own".to_owned(), "x".to_owned())].into());
-        Found { resource, object }
+        FoundObject { resource, object }
     }
 
     #[test]

@@ -9,17 +9,17 @@ use kube::ResourceExt;
 use kube::api::Api;
 use serde_json::json;
 
-use super::budget::Budget;
-use super::etcd::Members;
-use super::fault::Fault;
-use super::plan::{Action, Decision, EtcdMember, Handover, Refusal, State};
-use super::scope::{Owned, Scope};
+use super::budget::ReconcileBudget;
+use super::etcd::EtcdMembers;
+use super::fault::ControlPlaneFault;
+use super::plan::{ControlPlaneAction, ControlPlaneDecision, EtcdMember, Handover, RemediationRefusal, WellState};
+use super::scope::{ControlPlaneScope, Owned};
 use super::status::OWNER_REMEDIATED;
 use super::{inside, make};
 use crate::api::cluster::v1beta2::Machine;
 use crate::api::control_plane::ANNOTATION_REMEDIATING;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
-use crate::cluster::contract::{Found, KubeVersion, Objects};
+use crate::cluster::contract::{FoundObject, KubeVersion, ReferencedObjects};
 use crate::cluster::workload::Workload;
 use crate::runtime::changes::change;
 use crate::runtime::conditions::{self, Severity, Verdict, older, set_old};
@@ -31,15 +31,15 @@ const COMPONENT: &str = "slipway-control-plane";
 
 /// With what is acted.
 pub(super) struct Hands<'a> {
-    pub(super) objects: &'a Objects,
-    pub(super) scope: &'a Scope,
+    pub(super) objects: &'a ReferencedObjects,
+    pub(super) scope: &'a ControlPlaneScope,
     pub(super) version: KubeVersion,
     /// What machines run on.
-    pub(super) template: &'a Result<Found, String>,
+    pub(super) template: &'a Result<FoundObject, String>,
     pub(super) workload: Option<&'a Workload>,
-    pub(super) members: Option<&'a Arc<dyn Members>>,
+    pub(super) members: Option<&'a Arc<dyn EtcdMembers>>,
     /// For what is asked of the cluster.
-    pub(super) budget: Budget,
+    pub(super) budget: ReconcileBudget,
 }
 
 /// Does what was decided. Whether something was done that brings about another look by itself.
@@ -47,29 +47,32 @@ pub(super) struct Hands<'a> {
 /// # Errors
 ///
 /// Why it could not be done; it is decided anew then.
-pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, Fault> {
+pub(super) async fn act(hands: &Hands<'_>, decision: &ControlPlaneDecision) -> Result<bool, ControlPlaneFault> {
     let Hands { objects, scope, .. } = hands;
-    if decision.rolling_out && matches!(decision.action, Action::Join { .. } | Action::Delete { .. }) {
-        let workload = hands.workload.ok_or_else(|| Fault::Inside("the cluster cannot be reached".into()))?;
+    if decision.rolling_out
+        && matches!(decision.action, ControlPlaneAction::Join { .. } | ControlPlaneAction::Delete { .. })
+    {
+        let workload =
+            hands.workload.ok_or_else(|| ControlPlaneFault::Inside("the cluster cannot be reached".into()))?;
         let prepare = inside::prepare(workload, &scope.spec, hands.version, scope.etcd_managed());
         let prepared = hands.budget.within(prepare).await;
-        prepared.map_err(|why| Fault::Inside(format!("the upgrade cannot be prepared: {why}")))?;
+        prepared.map_err(|why| ControlPlaneFault::Inside(format!("the upgrade cannot be prepared: {why}")))?;
     }
     match &decision.action {
-        Action::Wait(why) => {
+        ControlPlaneAction::Wait(why) => {
             tracing::debug!(control_plane = %crate::log::named(&scope.namespace(), &scope.plane.name_any()), why, "a control plane waits");
             return Ok(false);
         }
-        Action::Settle => return Ok(false),
-        Action::Initialize { failure_domain } => create(hands, false, failure_domain.clone()).await?,
-        Action::Join { failure_domain } => create(hands, true, failure_domain.clone()).await?,
-        Action::Delete { machine, handover } => {
+        ControlPlaneAction::Settle => return Ok(false),
+        ControlPlaneAction::Initialize { failure_domain } => create(hands, false, failure_domain.clone()).await?,
+        ControlPlaneAction::Join { failure_domain } => create(hands, true, failure_domain.clone()).await?,
+        ControlPlaneAction::Delete { machine, handover } => {
             hand_over(hands, handover.as_ref()).await?;
             let owned = named(scope, machine)?;
             make::delete(objects, &owned.machine).await?;
             tell(hands, "SuccessfulDelete", format!("Deleted machine {machine}"), false).await;
         }
-        Action::Replace { remediation, handover } => {
+        ControlPlaneAction::Replace { remediation, handover } => {
             // Noted first: whoever comes back after a crash goes on with this one.
             note(hands, Some(&remediation.written())).await?;
             hand_over(hands, handover.as_ref()).await?;
@@ -78,19 +81,19 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, 
             let message =
                 format!("Deleted machine {}, which is unhealthy: another one takes its place", remediation.machine);
             tell(hands, "MachineRemediated", message, true).await;
-            let deleting = Refusal {
+            let deleting = RemediationRefusal {
                 machine: remediation.machine.clone(),
                 reason: "MachineDeleting",
                 message: "The Machine is being deleted".into(),
             };
             say(objects, scope, &deleting).await?;
         }
-        Action::RemoveMember(member) => {
+        ControlPlaneAction::RemoveMember(member) => {
             remove(hands, member).await?;
             let message = format!("Removed member {} of etcd, which belongs to no machine", member.name);
             tell(hands, "EtcdMemberRemoved", message, true).await;
         }
-        Action::Release { machine, handover, member } => {
+        ControlPlaneAction::Release { machine, handover, member } => {
             hand_over(hands, handover.as_ref()).await?;
             let owned = named(scope, machine)?;
             if let Some(member) = member {
@@ -109,9 +112,9 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &Decision) -> Result<bool, 
     Ok(true)
 }
 
-async fn create(hands: &Hands<'_>, joins: bool, failure_domain: Option<String>) -> Result<(), Fault> {
+async fn create(hands: &Hands<'_>, joins: bool, failure_domain: Option<String>) -> Result<(), ControlPlaneFault> {
     let Hands { objects, scope, version, .. } = hands;
-    let template = hands.template.as_ref().map_err(|why| Fault::Inside(why.clone()))?;
+    let template = hands.template.as_ref().map_err(|why| ControlPlaneFault::Inside(why.clone()))?;
     let name = make::machine(objects, scope, template, *version, joins, failure_domain).await?;
     let how = if joins { "which joins" } else { "with which the control plane begins" };
     tell(hands, "SuccessfulCreate", format!("Created machine {name}, {how}"), false).await;
@@ -128,7 +131,7 @@ async fn tell(hands: &Hands<'_>, reason: &'static str, message: String, warning:
 }
 
 /// Notes a replacement at the control plane, or that it is done.
-async fn note(hands: &Hands<'_>, text: Option<&str>) -> Result<(), Fault> {
+async fn note(hands: &Hands<'_>, text: Option<&str>) -> Result<(), ControlPlaneFault> {
     let planes = Api::<KubeadmControlPlane>::namespaced(hands.objects.client().clone(), &hands.scope.namespace());
     let patch = json!({"metadata": {"annotations": {ANNOTATION_REMEDIATING: text}}});
     let name = hands.scope.plane.name_any();
@@ -141,38 +144,41 @@ async fn note(hands: &Hands<'_>, text: Option<&str>) -> Result<(), Fault> {
 /// # Errors
 ///
 /// What the API says.
-pub(super) async fn forget(objects: &Objects, plane: &KubeadmControlPlane) -> Result<KubeadmControlPlane, Fault> {
+pub(super) async fn forget(
+    objects: &ReferencedObjects,
+    plane: &KubeadmControlPlane,
+) -> Result<KubeadmControlPlane, ControlPlaneFault> {
     let planes =
         Api::<KubeadmControlPlane>::namespaced(objects.client().clone(), &plane.namespace().unwrap_or_default());
     Ok(change(&planes, plane, json!({"metadata": {"annotations": {ANNOTATION_REMEDIATING: null}}})).await?)
 }
 
-fn members<'h>(hands: &'h Hands<'_>) -> Result<&'h Arc<dyn Members>, Fault> {
-    hands.members.ok_or_else(|| Fault::Inside("etcd cannot be reached".into()))
+fn members<'h>(hands: &'h Hands<'_>) -> Result<&'h Arc<dyn EtcdMembers>, ControlPlaneFault> {
+    hands.members.ok_or_else(|| ControlPlaneFault::Inside("etcd cannot be reached".into()))
 }
 
-fn named<'s>(scope: &'s Scope, name: &str) -> Result<&'s Owned, Fault> {
+fn named<'s>(scope: &'s ControlPlaneScope, name: &str) -> Result<&'s Owned, ControlPlaneFault> {
     let found = scope.owned.iter().find(|owned| owned.name() == name);
-    found.ok_or_else(|| Fault::Inside(format!("there is no Machine {name}")))
+    found.ok_or_else(|| ControlPlaneFault::Inside(format!("there is no Machine {name}")))
 }
 
 /// Nodes at which etcd may be asked, without these: those first whose member is well.
-fn nodes(scope: &Scope, without: &[&str]) -> Vec<String> {
+fn nodes(scope: &ControlPlaneScope, without: &[&str]) -> Vec<String> {
     let mut owned: Vec<&Owned> =
         scope.owned.iter().filter(|owned| owned.machine.metadata.deletion_timestamp.is_none()).collect();
-    owned.sort_by_key(|owned| super::health::states(&owned.parts()).etcd_member != State::True);
+    owned.sort_by_key(|owned| super::health::states(&owned.parts()).etcd_member != WellState::True);
     let nodes = owned.into_iter().filter_map(Owned::node);
     nodes.filter(|node| !without.contains(&node.as_str())).collect()
 }
 
 /// Removes a member of etcd, asked at another one.
-async fn remove(hands: &Hands<'_>, member: &EtcdMember) -> Result<(), Fault> {
+async fn remove(hands: &Hands<'_>, member: &EtcdMember) -> Result<(), ControlPlaneFault> {
     let nodes = nodes(hands.scope, &[&member.name]);
-    hands.budget.within(members(hands)?.remove(member.id, &nodes)).await.map_err(Fault::Inside)
+    hands.budget.within(members(hands)?.remove(member.id, &nodes)).await.map_err(ControlPlaneFault::Inside)
 }
 
 /// Hands the lead of etcd to the first that takes it.
-async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(), Fault> {
+async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(), ControlPlaneFault> {
     let Some(Handover { from, to }) = handover else { return Ok(()) };
     let mut why = "nobody could take it".to_owned();
     for heir in to {
@@ -185,7 +191,7 @@ async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(),
             Err(error) => why = format!("{heir}: {error}"),
         }
     }
-    Err(Fault::Inside(format!("the lead of etcd stays with {from}: {why}")))
+    Err(ControlPlaneFault::Inside(format!("the lead of etcd stays with {from}: {why}")))
 }
 
 /// Says at a machine why it is not replaced, or that it is.
@@ -193,7 +199,11 @@ async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(),
 /// # Errors
 ///
 /// What the API says.
-pub(super) async fn say(objects: &Objects, scope: &Scope, refusal: &Refusal) -> Result<(), Fault> {
+pub(super) async fn say(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    refusal: &RemediationRefusal,
+) -> Result<(), ControlPlaneFault> {
     let owned = named(scope, &refusal.machine)?;
     let verdict = Verdict::no(refusal.reason, refusal.message.clone());
     let known = conditions::find(owned.conditions(), OWNER_REMEDIATED).map(Verdict::of);
@@ -216,11 +226,11 @@ pub(super) async fn say(objects: &Objects, scope: &Scope, refusal: &Refusal) -> 
 ///
 /// What the API says.
 pub(super) async fn change_conditions(
-    objects: &Objects,
+    objects: &ReferencedObjects,
     throttle: &MessageThrottle,
     machine: &Machine,
     alter: impl FnOnce(&mut Both),
-) -> Result<Option<Duration>, Fault> {
+) -> Result<Option<Duration>, ControlPlaneFault> {
     let mut status = machine.status.clone().unwrap_or_default();
     let mut both =
         Both { new: std::mem::take(&mut status.conditions), old: std::mem::take(older(&mut status.deprecated)) };

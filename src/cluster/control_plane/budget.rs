@@ -9,12 +9,12 @@ use tokio::time::{Instant, timeout_at};
 
 /// The time for everything that one look asks. What it cuts off is done anew by the next look.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
+pub(super) struct ReconcileBudget {
     end: Instant,
     whole: Duration,
 }
 
-impl Budget {
+impl ReconcileBudget {
     /// It begins now.
     pub(super) fn begin(whole: Duration) -> Self {
         Self { end: Instant::now() + whole, whole }
@@ -37,10 +37,10 @@ mod tests {
 
     #[tokio::test]
     async fn all_work_has_the_same_time() {
-        let budget = Budget::begin(Duration::from_secs(600));
+        let budget = ReconcileBudget::begin(Duration::from_secs(600));
         assert_eq!(budget.within(async { Ok(6) }).await, Ok(6));
         assert_eq!(budget.within(async { Err::<(), _>("refused".to_owned()) }).await, Err("refused".to_owned()));
-        let over = Budget { end: Instant::now(), whole: Duration::from_secs(10) };
+        let over = ReconcileBudget { end: Instant::now(), whole: Duration::from_secs(10) };
         let endless = over.within(std::future::pending::<Result<(), String>>()).await;
         assert_eq!(endless, Err("the cluster did not answer within 10s in all".to_owned()));
     }

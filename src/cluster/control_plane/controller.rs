@@ -11,20 +11,20 @@ use kube::runtime::controller::Action;
 use tokio::time::Instant;
 
 use super::act::{self, Hands};
-use super::budget::Budget;
-use super::etcd::{Door, Members};
-use super::fault::Fault;
+use super::budget::ReconcileBudget;
+use super::etcd::{EtcdConnector, EtcdMembers};
+use super::fault::ControlPlaneFault;
 use super::health::{self, Contact, NODE_MARKED, Verdicts};
-use super::plan::{self, Decision};
-use super::scope::{Owned, Scope};
+use super::plan::{self, ControlPlaneDecision};
+use super::scope::{ControlPlaneScope, Owned};
 use super::secrets::Provided;
-use super::status::{self, OWNER_REMEDIATED, Report, Shown};
+use super::status::{self, ControlPlaneStatusInput, OWNER_REMEDIATED, ShownMachine};
 use super::{admission, deletion, inside, make, secrets, settle};
 use crate::api::cluster;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlaneStatus};
 use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
-use crate::cluster::contract::{Found, KubeVersion, Objects, fields, pause};
+use crate::cluster::contract::{FoundObject, KubeVersion, ReferencedObjects, fields, pause};
 use crate::cluster::workload::{Workload, Workloads};
 use crate::runtime::conditions::{self, Truth, Verdict};
 use crate::runtime::throttle::{MessageThrottle, again};
@@ -35,7 +35,7 @@ pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// How often things are looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(super) struct ControlPlaneTimes {
     /// What changes unseen.
     pub(super) pause: Duration,
     /// A control plane that is as it should be.
@@ -49,11 +49,11 @@ pub(super) struct Times {
 }
 
 /// Keeps control planes.
-pub(super) struct Keeper {
-    pub(super) objects: Objects,
+pub(super) struct ControlPlaneReconciler {
+    pub(super) objects: ReferencedObjects,
     pub(super) workloads: Workloads,
-    pub(super) door: Arc<dyn Door>,
-    pub(super) times: Times,
+    pub(super) door: Arc<dyn EtcdConnector>,
+    pub(super) times: ControlPlaneTimes,
     /// When statuses of control planes and of their machines were written.
     pub(super) throttle: MessageThrottle,
     /// Since when clusters do not answer.
@@ -62,23 +62,23 @@ pub(super) struct Keeper {
 
 /// What a look has found out, for the status.
 #[derive(Default)]
-pub(super) struct Findings {
+pub(super) struct ControlPlaneFindings {
     pub(super) initialized: bool,
     pub(super) certificates: Option<Verdict>,
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<ShownMachine>,
     pub(super) ready_nodes: Option<usize>,
-    pub(super) etcd: Option<plan::Etcd>,
+    pub(super) etcd: Option<plan::EtcdStatus>,
     pub(super) contact: Option<Contact>,
-    pub(super) decision: Option<Decision>,
+    pub(super) decision: Option<ControlPlaneDecision>,
     pub(super) blocked: Option<String>,
     pub(super) deleting: Option<status::Deleting>,
     /// How long a machine's messages wait to be written.
     pub(super) held: Option<Duration>,
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for ControlPlaneReconciler {
     type Object = Slim<KubeadmControlPlane>;
-    type Error = Fault;
+    type Error = ControlPlaneFault;
 
     const NAME: &'static str = "kubeadmcontrolplane";
 
@@ -92,7 +92,7 @@ impl Reconcile for Keeper {
         self.times.pause.min(Duration::from_secs(5))
     }
 
-    async fn reconcile(&self, known: Arc<Slim<KubeadmControlPlane>>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<Slim<KubeadmControlPlane>>) -> Result<Action, ControlPlaneFault> {
         let (namespace, name) = key(known.as_ref());
         let planes = self.planes(&namespace);
         let Some(plane) = planes.get_opt(&name).await? else { return Ok(Action::await_change()) };
@@ -115,8 +115,9 @@ impl Reconcile for Keeper {
             objects::hold(&planes, plane, FINALIZER).await?;
             return Ok(Action::await_change());
         }
-        let scope = Scope::read(&self.objects, plane, of).await?;
-        let mut findings = Findings { initialized: scope.is_initialized(), ..Findings::default() };
+        let scope = ControlPlaneScope::read(&self.objects, plane, of).await?;
+        let mut findings =
+            ControlPlaneFindings { initialized: scope.is_initialized(), ..ControlPlaneFindings::default() };
         let done = self.look(&scope, &mut findings).await;
         if let Err(fault) = &done
             && !fault.is_conflict()
@@ -133,7 +134,7 @@ impl Reconcile for Keeper {
     }
 }
 
-impl Keeper {
+impl ControlPlaneReconciler {
     pub(super) fn planes(&self, namespace: &str) -> Api<KubeadmControlPlane> {
         Api::namespaced(self.objects.client().clone(), namespace)
     }
@@ -143,7 +144,11 @@ impl Keeper {
     }
 
     /// Looks at everything, and does the next thing. After which time it is looked at again; nothing where a change brings that about.
-    async fn look(&self, scope: &Scope, findings: &mut Findings) -> Result<Option<Duration>, Fault> {
+    async fn look(
+        &self,
+        scope: &ControlPlaneScope,
+        findings: &mut ControlPlaneFindings,
+    ) -> Result<Option<Duration>, ControlPlaneFault> {
         findings.shown = scope.owned.iter().map(Owned::shown).collect();
         let wait = Ok(Some(self.times.pause));
         let template = make::template(&self.objects, scope).await?;
@@ -189,7 +194,7 @@ impl Keeper {
     }
 
     /// Machines have what changes in place. Whether something was written: it is looked at anew then.
-    async fn keep(&self, scope: &Scope) -> Result<bool, Fault> {
+    async fn keep(&self, scope: &ControlPlaneScope) -> Result<bool, ControlPlaneFault> {
         let mut wrote = false;
         for owned in &scope.owned {
             if owned.machine.metadata.deletion_timestamp.is_some() {
@@ -203,15 +208,15 @@ impl Keeper {
 
     async fn decide(
         &self,
-        scope: &Scope,
-        findings: &mut Findings,
+        scope: &ControlPlaneScope,
+        findings: &mut ControlPlaneFindings,
         version: KubeVersion,
         certificates: bool,
-        template: &Result<Found, String>,
-    ) -> Result<Option<Duration>, Fault> {
-        let budget = Budget::begin(self.times.budget);
+        template: &Result<FoundObject, String>,
+    ) -> Result<Option<Duration>, ControlPlaneFault> {
+        let budget = ReconcileBudget::begin(self.times.budget);
         let inside = self.inside(scope, findings, budget).await;
-        let hosts: Vec<health::Host> = scope.owned.iter().map(Owned::host).collect();
+        let hosts: Vec<health::MachineHealth> = scope.owned.iter().map(Owned::host).collect();
         let examined = |contact: &Contact| -> Vec<Verdicts> {
             hosts.iter().map(|host| health::examine(host, contact, scope.etcd_managed())).collect()
         };
@@ -247,7 +252,7 @@ impl Keeper {
             members: inside.members.as_ref(),
             budget,
         };
-        let settled = decision.action == plan::Action::Settle;
+        let settled = decision.action == plan::ControlPlaneAction::Settle;
         findings.decision = Some(decision.clone());
         let acted = act::act(&hands, &decision).await?;
         if settled && findings.initialized {
@@ -261,7 +266,12 @@ impl Keeper {
     }
 
     /// Looks at the cluster that was made.
-    async fn inside(&self, scope: &Scope, findings: &mut Findings, budget: Budget) -> Inside {
+    async fn inside(
+        &self,
+        scope: &ControlPlaneScope,
+        findings: &mut ControlPlaneFindings,
+        budget: ReconcileBudget,
+    ) -> Inside {
         let (namespace, name) = (scope.namespace(), scope.name_of_cluster());
         let workload = match self.workloads.get(self.objects.client(), &namespace, &name).await {
             Ok(workload) => workload,
@@ -292,7 +302,7 @@ impl Keeper {
         }
     }
 
-    fn silence(&self, scope: &Scope, findings: &Findings, why: String) -> Inside {
+    fn silence(&self, scope: &ControlPlaneScope, findings: &ControlPlaneFindings, why: String) -> Inside {
         if !findings.initialized {
             return Inside::early();
         }
@@ -304,11 +314,11 @@ impl Keeper {
     /// Says at each machine how it is.
     async fn say(
         &self,
-        scope: &Scope,
-        findings: &mut Findings,
+        scope: &ControlPlaneScope,
+        findings: &mut ControlPlaneFindings,
         plane: &plan::Plane,
         parts: Option<&[Verdicts]>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ControlPlaneFault> {
         for (index, owned) in scope.owned.iter().enumerate() {
             let Some(planned) = plane.machines.get(index) else { continue };
             let generation = owned.machine.metadata.generation;
@@ -339,7 +349,11 @@ impl Keeper {
     }
 
     /// Shows what was found. How long that waits, where only messages are new.
-    async fn show(&self, scope: &Scope, findings: &Findings) -> Result<Option<Duration>, Fault> {
+    async fn show(
+        &self,
+        scope: &ControlPlaneScope,
+        findings: &ControlPlaneFindings,
+    ) -> Result<Option<Duration>, ControlPlaneFault> {
         let status = report(
             &scope.plane,
             Some(&scope.cluster),
@@ -389,13 +403,13 @@ pub(super) fn report(
     cluster: &str,
     desired: usize,
     etcd_managed: bool,
-    findings: &Findings,
+    findings: &ControlPlaneFindings,
 ) -> KubeadmControlPlaneStatus {
     let remediation = plane.annotations().get(ANNOTATION_REMEDIATING).and_then(|text| plan::Remediation::read(text));
     let contact = findings.contact.clone().unwrap_or(Contact::Early);
     status::status(
         plane.status.clone().unwrap_or_default(),
-        &Report {
+        &ControlPlaneStatusInput {
             cluster,
             generation: plane.metadata.generation,
             desired,
@@ -420,7 +434,7 @@ pub(super) fn report(
 struct Inside {
     contact: Contact,
     workload: Option<Workload>,
-    members: Option<Arc<dyn Members>>,
+    members: Option<Arc<dyn EtcdMembers>>,
     /// It has been silent for a moment only.
     in_grace: bool,
 }
@@ -430,7 +444,7 @@ impl Inside {
         Self { contact: Contact::Early, workload: None, members: None, in_grace: false }
     }
 
-    fn etcd(&self) -> Option<plan::Etcd> {
+    fn etcd(&self) -> Option<plan::EtcdStatus> {
         match &self.contact {
             Contact::Seen(seen) => seen.etcd.clone()?.ok(),
             _ => None,

@@ -9,10 +9,10 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::runtime::controller::Action;
 
-use super::controller::{Findings, Keeper, report};
-use super::fault::Fault;
+use super::controller::{ControlPlaneFindings, ControlPlaneReconciler, report};
+use super::fault::ControlPlaneFault;
 use super::scope::{Owned, machines};
-use super::status::{Deleting, Shown, slow};
+use super::status::{Deleting, ShownMachine, slow};
 use super::{desired, make};
 use crate::api::cluster::GROUP;
 use crate::api::cluster::LABEL_CLUSTER;
@@ -30,10 +30,10 @@ const NAMED: usize = 5;
 
 /// The next step of a deletion.
 pub(super) async fn delete(
-    keeper: &Keeper,
+    keeper: &ControlPlaneReconciler,
     plane: &KubeadmControlPlane,
     of: Option<&Cluster>,
-) -> Result<Action, Fault> {
+) -> Result<Action, ControlPlaneFault> {
     let namespace = plane.namespace().unwrap_or_default();
     let owner = owners::of_kind(&plane.metadata, GROUP, "Cluster").map(|owner| owner.name.clone());
     let cluster = owner.or_else(|| plane.labels().get(LABEL_CLUSTER).cloned());
@@ -61,7 +61,7 @@ pub(super) async fn delete(
     };
     let owned: Vec<Owned> =
         ours.into_iter().map(|machine| Owned { machine, told: None, config: None, infrastructure: None }).collect();
-    let shown: Vec<Shown> = owned.iter().map(Owned::shown).collect();
+    let shown: Vec<ShownMachine> = owned.iter().map(Owned::shown).collect();
     let deleting = if workers.is_empty() {
         for owned in &owned {
             make::release(&keeper.objects, &owned.machine).await?;
@@ -81,12 +81,12 @@ pub(super) async fn delete(
     };
     let spec = serde_json::to_value(&plane.spec).map_err(kube::Error::SerdeError)?;
     let initialized = plane.status.as_ref().and_then(|status| status.initialization.as_ref());
-    let findings = Findings {
+    let findings = ControlPlaneFindings {
         initialized: initialized.and_then(|done| done.control_plane_initialized).unwrap_or(false),
         shown,
         contact: Some(super::health::Contact::Seen(Box::default())),
         deleting: Some(deleting),
-        ..Findings::default()
+        ..ControlPlaneFindings::default()
     };
     let cluster = cluster.unwrap_or_default();
     let status = report(plane, of, &cluster, 0, desired::etcd_managed(&spec), &findings);

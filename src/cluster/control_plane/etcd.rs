@@ -21,10 +21,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-pub(super) use identity::Identity;
+pub(super) use identity::EtcdIdentity;
 use rpc::Channel;
 
-use super::plan::{Etcd, EtcdMember};
+use super::plan::{EtcdMember, EtcdStatus};
 use crate::cluster::workload::{Forward, Workload, brief, said};
 
 /// Namespace of kubeadm's pods.
@@ -40,9 +40,9 @@ const ASKED_AT_ONCE: usize = 8;
 
 /// etcd of a cluster.
 #[async_trait]
-pub(super) trait Members: Send + Sync {
+pub(super) trait EtcdMembers: Send + Sync {
     /// What it says. The members on all of these nodes are asked: one that is listed may be dead.
-    async fn look(&self, nodes: &[String]) -> Result<Etcd, String>;
+    async fn look(&self, nodes: &[String]) -> Result<EtcdStatus, String>;
 
     /// Has the member of another node lead, where that of a node does.
     async fn hand_over(&self, from: &str, to: &str) -> Result<(), String>;
@@ -53,7 +53,7 @@ pub(super) trait Members: Send + Sync {
 
 /// Opens the way to etcd of clusters.
 #[async_trait]
-pub(super) trait Door: Send + Sync {
+pub(super) trait EtcdConnector: Send + Sync {
     /// etcd of the cluster that `workload` is, with the key that the Secret of its CA has.
     async fn open(
         &self,
@@ -61,26 +61,26 @@ pub(super) trait Door: Send + Sync {
         workload: &Workload,
         namespace: &str,
         cluster: &str,
-    ) -> Result<Arc<dyn Members>, String>;
+    ) -> Result<Arc<dyn EtcdMembers>, String>;
 }
 
 /// Through the cluster's API server.
 pub(super) struct Tunnels;
 
 #[async_trait]
-impl Door for Tunnels {
+impl EtcdConnector for Tunnels {
     async fn open(
         &self,
         client: &Client,
         workload: &Workload,
         namespace: &str,
         cluster: &str,
-    ) -> Result<Arc<dyn Members>, String> {
+    ) -> Result<Arc<dyn EtcdMembers>, String> {
         let name = format!("{cluster}-etcd");
         let secret = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(&name).await;
         let secret = secret.map_err(|error| format!("the Secret {name:?} cannot be read: {}", said(&error)))?;
         let secret = secret.ok_or_else(|| format!("there is no Secret {name:?}"))?;
-        let identity = Identity::of_authority(&secret).map_err(|why| format!("the Secret {name:?}: {why}"))?;
+        let identity = EtcdIdentity::of_authority(&secret).map_err(|why| format!("the Secret {name:?}: {why}"))?;
         let tunnel = workload.tunnel().ok_or("the cluster cannot be tunnelled to")?;
         Ok(Arc::new(Tunnelled { pods: Api::namespaced(tunnel, SYSTEM), identity }))
     }
@@ -88,7 +88,7 @@ impl Door for Tunnels {
 
 struct Tunnelled {
     pods: Api<Pod>,
-    identity: Identity,
+    identity: EtcdIdentity,
 }
 
 impl Tunnelled {
@@ -115,7 +115,7 @@ impl Tunnelled {
 }
 
 /// TLS and HTTP/2 over a tunnel, which lives as long as the channel.
-async fn connect<S, T>(stream: S, identity: &Identity, tunnel: T) -> Result<Channel, String>
+async fn connect<S, T>(stream: S, identity: &EtcdIdentity, tunnel: T) -> Result<Channel, String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     T: Send + 'static,
@@ -133,8 +133,8 @@ async fn within<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, S
 }
 
 #[async_trait]
-impl Members for Tunnelled {
-    async fn look(&self, nodes: &[String]) -> Result<Etcd, String> {
+impl EtcdMembers for Tunnelled {
+    async fn look(&self, nodes: &[String]) -> Result<EtcdStatus, String> {
         within(look_at(nodes, TURN, |node| async move { look(&mut self.channel(&node).await?).await })).await
     }
 
@@ -148,9 +148,9 @@ impl Members for Tunnelled {
 }
 
 /// What the first of these nodes says that answers, and which do not. Who answers has a quorum: it lists the members only then.
-async fn look_at<L>(nodes: &[String], turn: Duration, look: impl Fn(String) -> L) -> Result<Etcd, String>
+async fn look_at<L>(nodes: &[String], turn: Duration, look: impl Fn(String) -> L) -> Result<EtcdStatus, String>
 where
-    L: Future<Output = Result<Etcd, String>>,
+    L: Future<Output = Result<EtcdStatus, String>>,
 {
     let asked: Vec<_> = nodes.iter().map(|node| timeout(turn, look(node.clone()))).collect();
     let late = |_| Err(format!("no answer within {} s", turn.as_secs()));
@@ -165,12 +165,12 @@ where
     }
     let why = || silent.iter().map(|(node, why)| format!("{node}: {why}")).collect::<Vec<_>>().join("; ");
     let etcd = etcd.ok_or_else(why)?;
-    Ok(Etcd { silent, ..etcd })
+    Ok(EtcdStatus { silent, ..etcd })
 }
 
 /// Members, leader and alarms.
-async fn look(channel: &mut Channel) -> Result<Etcd, String> {
-    let status: rpc::StatusResponse = channel.call(rpc::STATUS, &rpc::Empty {}).await?;
+async fn look(channel: &mut Channel) -> Result<EtcdStatus, String> {
+    let status: rpc::StatusResponse = channel.call(rpc::STATUS, &rpc::EmptyRequest {}).await?;
     let members = members(channel).await?;
     let alarms: rpc::AlarmResponse = channel.call(rpc::ALARM, &rpc::AlarmRequest::default()).await?;
     let word = |alarm: i32| match alarm {
@@ -180,14 +180,14 @@ async fn look(channel: &mut Channel) -> Result<Etcd, String> {
     };
     let alarms =
         alarms.alarms.iter().filter(|alarm| alarm.alarm != 0).map(|alarm| (alarm.member_id, word(alarm.alarm)));
-    Ok(Etcd { members, leader: status.leader, alarms: alarms.collect(), silent: BTreeMap::new() })
+    Ok(EtcdStatus { members, leader: status.leader, alarms: alarms.collect(), silent: BTreeMap::new() })
 }
 
 /// The members, as a quorum of them says.
 async fn members(channel: &mut Channel) -> Result<Vec<EtcdMember>, String> {
     let request = rpc::MemberListRequest { linearizable: true };
     let list: rpc::MemberListResponse = channel.call(rpc::MEMBER_LIST, &request).await?;
-    let member = |one: rpc::Member| EtcdMember { id: one.id, name: one.name, learner: one.is_learner };
+    let member = |one: rpc::MemberMessage| EtcdMember { id: one.id, name: one.name, learner: one.is_learner };
     Ok(list.members.into_iter().map(member).collect())
 }
 

@@ -6,7 +6,7 @@ use crate::runtime::Conflict;
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum ControlPlaneFault {
     /// What the API says.
     #[error("{}", said(.0))]
     Api(#[from] kube::Error),
@@ -18,7 +18,7 @@ pub(super) enum Fault {
     Inside(String),
 }
 
-impl Conflict for Fault {
+impl Conflict for ControlPlaneFault {
     fn is_conflict(&self) -> bool {
         match self {
             Self::Api(error) => error.is_conflict(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use kube::ResourceExt;
 
-use super::plan::{self, Etcd, State};
+use super::plan::{self, EtcdStatus, WellState};
 use crate::cluster::workload::brief;
 use crate::runtime::conditions::{Truth, Verdict};
 
@@ -32,13 +32,13 @@ const CONNECTION_DOWN: &str = "ConnectionDown";
 
 /// What a cluster said of itself.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct ClusterReport {
     /// Nodes of the machines, by name.
     pub nodes: BTreeMap<String, Node>,
     /// The pods that were found, by name.
     pub pods: BTreeMap<String, Pod>,
     /// What etcd says, or why it could not be asked.
-    pub etcd: Option<Result<Etcd, String>>,
+    pub etcd: Option<Result<EtcdStatus, String>>,
 }
 
 /// What is known of the cluster.
@@ -49,7 +49,7 @@ pub(super) enum Contact {
     /// It cannot be reached.
     Down(String),
     /// It said this.
-    Seen(Box<Seen>),
+    Seen(Box<ClusterReport>),
 }
 
 impl Contact {
@@ -61,7 +61,7 @@ impl Contact {
 
 /// A machine, as far as its parts go.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Host {
+pub(super) struct MachineHealth {
     pub(super) node: Option<String>,
     pub(super) deleted: bool,
     /// Its taints are somebody's own.
@@ -72,7 +72,7 @@ pub(super) struct Host {
 pub(super) type Verdicts = BTreeMap<&'static str, Verdict>;
 
 /// How the parts on a machine are.
-pub(super) fn examine(host: &Host, contact: &Contact, etcd_managed: bool) -> Verdicts {
+pub(super) fn examine(host: &MachineHealth, contact: &Contact, etcd_managed: bool) -> Verdicts {
     let pods = PODS.iter().filter(|(_, pod)| etcd_managed || *pod != "etcd");
     let all = |verdict: &dyn Fn(&'static str) -> Verdict| -> Verdicts {
         let mut verdicts: Verdicts = pods.clone().map(|(type_, _)| (*type_, verdict(type_))).collect();
@@ -112,15 +112,15 @@ pub(super) fn examine(host: &Host, contact: &Contact, etcd_managed: bool) -> Ver
 }
 
 /// The state of each part, for decisions.
-pub(super) fn states(verdicts: &Verdicts) -> plan::Health {
+pub(super) fn states(verdicts: &Verdicts) -> plan::ComponentHealth {
     let state = |type_: &str| match verdicts.get(type_).map(|verdict| verdict.truth) {
-        Some(Truth::True) => State::True,
-        Some(Truth::False) => State::False,
-        _ => State::Unknown,
+        Some(Truth::True) => WellState::True,
+        Some(Truth::False) => WellState::False,
+        _ => WellState::Unknown,
     };
     let [api_server, controller_manager, scheduler, etcd_pod] = PODS.map(|(type_, _)| state(type_));
     let (etcd_member, node) = (state(ETCD_MEMBER), state(NODE_MARKED));
-    plan::Health { api_server, controller_manager, scheduler, etcd_pod, etcd_member, node }
+    plan::ComponentHealth { api_server, controller_manager, scheduler, etcd_pod, etcd_member, node }
 }
 
 fn examine_node(node: &Node, untainted: bool) -> Verdict {
@@ -184,7 +184,7 @@ fn examine_containers(containers: &[ContainerStatus]) -> Verdict {
     }
 }
 
-fn examine_member(node: &str, etcd: Option<&Result<Etcd, String>>) -> Verdict {
+fn examine_member(node: &str, etcd: Option<&Result<EtcdStatus, String>>) -> Verdict {
     let etcd = match etcd {
         None => return Verdict::unknown(INSPECTION_FAILED, "etcd was not asked yet"),
         Some(Err(why)) => return Verdict::unknown(INSPECTION_FAILED, format!("etcd cannot be asked: {why}")),
@@ -208,7 +208,7 @@ fn examine_member(node: &str, etcd: Option<&Result<Etcd, String>>) -> Verdict {
 }
 
 /// What is wrong with etcd as a whole: members without a machine.
-pub(super) fn strays(hosts: &[Host], etcd: Option<&Etcd>) -> Vec<String> {
+pub(super) fn strays(hosts: &[MachineHealth], etcd: Option<&EtcdStatus>) -> Vec<String> {
     let owned = |name: &str| hosts.iter().any(|host| host.node.as_deref() == Some(name));
     let members = etcd.map(|etcd| etcd.members.as_slice()).unwrap_or_default();
     let strays = members.iter().filter(|member| !owned(&member.name));
@@ -247,35 +247,41 @@ mod tests {
         pod(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}))
     }
 
-    fn seen() -> Seen {
+    fn seen() -> ClusterReport {
         let pods = PODS.map(|(_, name)| (format!("{name}-n1"), running()));
         let member = EtcdMember { id: 1, name: "n1".into(), learner: false };
-        Seen {
+        ClusterReport {
             nodes: [("n1".to_owned(), fine("n1"))].into(),
             pods: pods.into(),
-            etcd: Some(Ok(Etcd { members: vec![member], leader: 1, ..Etcd::default() })),
+            etcd: Some(Ok(EtcdStatus { members: vec![member], leader: 1, ..EtcdStatus::default() })),
         }
     }
 
-    fn host() -> Host {
-        Host { node: Some("n1".into()), ..Host::default() }
+    fn host() -> MachineHealth {
+        MachineHealth { node: Some("n1".into()), ..MachineHealth::default() }
     }
 
-    fn examined(host: &Host, seen: Seen) -> plan::Health {
+    fn examined(host: &MachineHealth, seen: ClusterReport) -> plan::ComponentHealth {
         states(&examine(host, &Contact::Seen(Box::new(seen)), true))
     }
 
     #[test]
     fn machines_are_well_when_all_of_their_parts_are() {
-        assert_eq!(examined(&host(), seen()), plan::Health::WELL);
-        let none = plan::Health::default();
+        assert_eq!(examined(&host(), seen()), plan::ComponentHealth::WELL);
+        let none = plan::ComponentHealth::default();
         for (contact, what) in [(Contact::Early, "early"), (Contact::Down("no route".into()), "down")] {
             assert_eq!(states(&examine(&host(), &contact, true)), none, "{what}");
         }
-        assert_eq!(examined(&Host { node: None, ..host() }, seen()), none);
-        assert_eq!(examined(&host(), Seen { nodes: BTreeMap::new(), ..seen() }).api_server, State::Unknown);
-        let going = examined(&Host { deleted: true, ..host() }, seen());
-        assert_eq!((going.api_server, going.etcd_member, going.node), (State::False, State::False, State::False));
+        assert_eq!(examined(&MachineHealth { node: None, ..host() }, seen()), none);
+        assert_eq!(
+            examined(&host(), ClusterReport { nodes: BTreeMap::new(), ..seen() }).api_server,
+            WellState::Unknown
+        );
+        let going = examined(&MachineHealth { deleted: true, ..host() }, seen());
+        assert_eq!(
+            (going.api_server, going.etcd_member, going.node),
+            (WellState::False, WellState::False, WellState::False)
+        );
         let external = examine(&host(), &Contact::Seen(Box::new(seen())), false);
         assert_eq!(
             external.keys().copied().collect::<Vec<_>>(),
@@ -292,14 +298,14 @@ mod tests {
             "spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}})),
         );
         let health = examined(&host(), lost);
-        assert_eq!((health.api_server, health.etcd_member), (State::Unknown, State::True));
+        assert_eq!((health.api_server, health.etcd_member), (WellState::Unknown, WellState::True));
         let mut silent = seen();
         silent.nodes.insert(
             "n1".into(),
             node(json!({"metadata": {"name": "n1"},
             "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})),
         );
-        assert_eq!(examined(&host(), silent).scheduler, State::Unknown);
+        assert_eq!(examined(&host(), silent).scheduler, WellState::Unknown);
     }
 
     #[test]
@@ -342,9 +348,9 @@ mod tests {
 
     #[test]
     fn members_say_how_they_are() {
-        let etcd = |change: fn(&mut Etcd)| {
+        let etcd = |change: fn(&mut EtcdStatus)| {
             let member = EtcdMember { id: 7, name: "n1".into(), learner: false };
-            let mut etcd = Etcd { members: vec![member], leader: 7, ..Etcd::default() };
+            let mut etcd = EtcdStatus { members: vec![member], leader: 7, ..EtcdStatus::default() };
             change(&mut etcd);
             Some(Ok(etcd))
         };
@@ -362,7 +368,7 @@ mod tests {
             assert_eq!(examine_member("n1", etcd.as_ref()).truth, truth, "{etcd:?}");
         }
         let stray = |name: &str| EtcdMember { id: 255, name: name.into(), learner: false };
-        let all = Etcd { members: vec![stray("n1"), stray("n2"), stray("")], ..Etcd::default() };
+        let all = EtcdStatus { members: vec![stray("n1"), stray("n2"), stray("")], ..EtcdStatus::default() };
         let told = strays(&[host()], Some(&all));
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].contains("n2") && told[1].contains("ff"), "{told:?}");

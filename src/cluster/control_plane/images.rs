@@ -18,7 +18,7 @@ pub(super) fn version(tag: &str) -> Option<[u32; 3]> {
 
 /// An image, in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Image {
+pub(super) struct ImageReference {
     /// Registry and folders, without the slash at the end.
     pub(super) repository: String,
     /// Last part of the path.
@@ -29,7 +29,7 @@ pub(super) struct Image {
     pub(super) digest: String,
 }
 
-impl Image {
+impl ImageReference {
     /// The parts of a name like `registry.k8s.io/kube-proxy:v1.34.0`.
     pub(super) fn read(text: &str) -> Option<Self> {
         let (rest, digest) = match text.split_once('@') {
@@ -96,14 +96,14 @@ mod tests {
             ("a/b:v1@sha256:00", "v2", None, "a/b:v2"),
             ("a/b:v1@sha256:00", "v1", None, "a/b:v1@sha256:00"),
         ] {
-            let mut image = Image::read(text).unwrap().with_tag(tag);
+            let mut image = ImageReference::read(text).unwrap().with_tag(tag);
             if let Some(repository) = repository {
                 image = image.with_repository(repository);
             }
             assert_eq!(image.text(), wanted);
         }
         for text in ["", "a/", "a/b:c d"] {
-            assert_eq!(Image::read(text), None, "{text}");
+            assert_eq!(ImageReference::read(text), None, "{text}");
         }
     }
 }

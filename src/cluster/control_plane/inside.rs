@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::etcd::{Members, SYSTEM};
-use super::health::{NODE_LABEL, PODS, Seen};
-use super::upgrade::{self, Kept};
+use super::etcd::{EtcdMembers, SYSTEM};
+use super::health::{ClusterReport, NODE_LABEL, PODS};
+use super::upgrade::{self, CoreDnsKept};
 use crate::cluster::contract::KubeVersion;
 use crate::cluster::workload::{Forward, Workload, said};
 
@@ -56,8 +56,8 @@ pub(super) async fn is_begun(workload: &Workload) -> Result<bool, String> {
 pub(super) async fn look(
     workload: &Workload,
     nodes: &[String],
-    members: Option<Result<Arc<dyn Members>, String>>,
-) -> Result<Seen, String> {
+    members: Option<Result<Arc<dyn EtcdMembers>, String>>,
+) -> Result<ClusterReport, String> {
     let mut found = BTreeMap::new();
     for name in nodes {
         let node = workload.node(name).await.map_err(|error| error.to_string())?;
@@ -80,7 +80,7 @@ pub(super) async fn look(
         Some(Ok(_)) if alive.is_empty() => Some(Err("no Machine has a Node yet".into())),
         Some(Ok(members)) => Some(members.look(&alive).await),
     };
-    Ok(Seen { nodes: found, pods, etcd })
+    Ok(ClusterReport { nodes: found, pods, etcd })
 }
 
 /// What of a node is looked at: a cluster may put much into each. Lists are made anew, for one that is only filtered keeps its room.
@@ -208,8 +208,8 @@ pub(super) async fn update_coredns(workload: &Workload, spec: &Value) -> Result<
     let repository = config["imageRepository"].as_str().filter(|text| !text.is_empty());
     let image = match upgrade::coredns(image, repository, &config["dns"]) {
         Ok(image) => image,
-        Err(Kept::Same) => return Ok(()),
-        Err(Kept::Refused(why)) => return Err(format!("CoreDNS stays as it is: {why}")),
+        Err(CoreDnsKept::Same) => return Ok(()),
+        Err(CoreDnsKept::Refused(why)) => return Err(format!("CoreDNS stays as it is: {why}")),
     };
     configure(workload.client(), |before| upgrade::dns_configuration(before, config)).await?;
     let patched = deployments.patch(NAME, &PatchParams::default(), &Patch::Strategic(images(NAME, &image))).await;

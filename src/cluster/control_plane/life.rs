@@ -6,20 +6,20 @@ use std::time::Duration;
 use futures::stream;
 
 use super::admission;
-use super::controller::{Keeper, Times};
-use super::etcd::{Door, Tunnels};
+use super::controller::{ControlPlaneReconciler, ControlPlaneTimes};
+use super::etcd::{EtcdConnector, Tunnels};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::GROUP;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::apiserver::Admission;
-use crate::cluster::contract::Objects;
+use crate::cluster::contract::ReferencedObjects;
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::throttle::{MESSAGES, MessageThrottle};
 use crate::runtime::{Cache, Slim, Watches, run, wake};
 
 const KIND: &str = "KubeadmControlPlane";
-const TIMES: Times = Times {
+const TIMES: ControlPlaneTimes = ControlPlaneTimes {
     pause: Duration::from_secs(15),
     settled: Duration::from_secs(60),
     grace: Duration::from_secs(300),
@@ -32,8 +32,8 @@ pub struct ControlPlanes {
     known: Cache<Slim<KubeadmControlPlane>>,
     workloads: Workloads,
     acts: bool,
-    door: Arc<dyn Door>,
-    times: Times,
+    door: Arc<dyn EtcdConnector>,
+    times: ControlPlaneTimes,
 }
 
 impl ControlPlanes {
@@ -51,7 +51,7 @@ impl ControlPlanes {
 
     /// With another etcd and other times: tests have their own.
     #[cfg(test)]
-    pub(super) fn with(self, door: Arc<dyn Door>, times: Times) -> Self {
+    pub(super) fn with(self, door: Arc<dyn EtcdConnector>, times: ControlPlaneTimes) -> Self {
         Self { door, times, ..self }
     }
 }
@@ -69,8 +69,8 @@ impl Life for ControlPlanes {
         if !self.acts {
             return Ok(Vec::new());
         }
-        let keeper = Arc::new(Keeper {
-            objects: Objects::new(acting.client.clone()),
+        let keeper = Arc::new(ControlPlaneReconciler {
+            objects: ReferencedObjects::new(acting.client.clone()),
             workloads: self.workloads.clone(),
             door: self.door.clone(),
             times: self.times,

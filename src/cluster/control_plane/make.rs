@@ -12,15 +12,15 @@ use kube::api::{
 use serde_json::{Value, json};
 
 use super::desired;
-use super::fault::Fault;
-use super::scope::{Owned, Scope};
+use super::fault::ControlPlaneFault;
+use super::scope::{ControlPlaneScope, Owned};
 use crate::api::bootstrap;
 use crate::api::bootstrap::v1beta2::{KubeadmConfig, KubeadmConfigSpec};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE_NAME;
 use crate::api::cluster::v1beta2::{Machine, MachineSpec, Reference};
 use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATION_FOR};
-use crate::cluster::contract::{Found, KubeVersion, Objects, ReferenceError, template};
+use crate::cluster::contract::{FoundObject, KubeVersion, ReferenceError, ReferencedObjects, template};
 use crate::runtime::owners;
 
 /// Who applies machines.
@@ -29,7 +29,10 @@ const MANAGER: &str = "slipway-control-plane";
 const CONFIGS_MAX: u32 = 32;
 
 /// The template of machines cannot be had: why, for people.
-pub(super) async fn template(objects: &Objects, scope: &Scope) -> Result<Result<Found, String>, Fault> {
+pub(super) async fn template(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+) -> Result<Result<FoundObject, String>, ControlPlaneFault> {
     let reference = &scope.plane.spec.machine_template.spec.infrastructure_ref;
     match objects.get(&scope.namespace(), reference).await {
         // It is nobody's: templates stay when a cluster goes.
@@ -46,21 +49,21 @@ pub(super) async fn template(objects: &Objects, scope: &Scope) -> Result<Result<
 ///
 /// What the API says; why it cannot be made.
 pub(super) async fn machine(
-    objects: &Objects,
-    scope: &Scope,
-    template: &Found,
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    template: &FoundObject,
     version: KubeVersion,
     joins: bool,
     failure_domain: Option<String>,
-) -> Result<String, Fault> {
+) -> Result<String, ControlPlaneFault> {
     let told = desired::config(&scope.spec, version, joins);
     let config: KubeadmConfigSpec = serde_json::from_value(told)
-        .map_err(|error| Fault::Inside(format!("spec.kubeadmConfigSpec cannot be read: {error}")))?;
+        .map_err(|error| ControlPlaneFault::Inside(format!("spec.kubeadmConfigSpec cannot be read: {error}")))?;
     let name = match left_behind(objects, scope, &config).await? {
         Some(name) => name,
         None => {
             let plane = scope.plane.name_any();
-            desired::name(&scope.plane.spec, &scope.name_of_cluster(), &plane).map_err(Fault::Inside)?
+            desired::name(&scope.plane.spec, &scope.name_of_cluster(), &plane).map_err(ControlPlaneFault::Inside)?
         }
     };
     bootstrap_config(objects, scope, &name, config).await?;
@@ -88,11 +91,11 @@ pub(super) async fn machine(
 
 /// A machine as it is applied.
 fn applied(
-    scope: &Scope,
+    scope: &ControlPlaneScope,
     name: &str,
     annotations: BTreeMap<String, String>,
     spec: &MachineSpec,
-) -> Result<Value, Fault> {
+) -> Result<Value, ControlPlaneFault> {
     let labels = desired::labels(&scope.plane.spec, &scope.name_of_cluster(), &scope.plane.name_any());
     let spec = serde_json::to_value(spec).map_err(kube::Error::SerdeError)?;
     Ok(json!({
@@ -106,7 +109,11 @@ fn applied(
 }
 
 /// A configuration that was made for a machine which was not: its name. One that says something else is deleted.
-async fn left_behind(objects: &Objects, scope: &Scope, wanted: &KubeadmConfigSpec) -> Result<Option<String>, Fault> {
+async fn left_behind(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    wanted: &KubeadmConfigSpec,
+) -> Result<Option<String>, ControlPlaneFault> {
     let configs = Api::<KubeadmConfig>::namespaced(objects.client().clone(), &scope.namespace());
     let (cluster, plane) = (scope.name_of_cluster(), desired::label_value(&scope.plane.name_any()));
     let selector = format!("{LABEL_CLUSTER}={cluster},{LABEL_CONTROL_PLANE_NAME}={plane}");
@@ -134,7 +141,7 @@ async fn left_behind(objects: &Objects, scope: &Scope, wanted: &KubeadmConfigSpe
 }
 
 /// Deletes what was made for a machine that will not be made.
-async fn discard(objects: &Objects, scope: &Scope, name: &str) -> Result<(), Fault> {
+async fn discard(objects: &ReferencedObjects, scope: &ControlPlaneScope, name: &str) -> Result<(), ControlPlaneFault> {
     let reference = &scope.plane.spec.machine_template.spec.infrastructure_ref;
     let of_infrastructure =
         Reference { kind: template::kind(&reference.kind).into(), name: name.into(), ..reference.clone() };
@@ -151,7 +158,12 @@ async fn discard(objects: &Objects, scope: &Scope, name: &str) -> Result<(), Fau
     Ok(())
 }
 
-async fn bootstrap_config(objects: &Objects, scope: &Scope, name: &str, spec: KubeadmConfigSpec) -> Result<(), Fault> {
+async fn bootstrap_config(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    name: &str,
+    spec: KubeadmConfigSpec,
+) -> Result<(), ControlPlaneFault> {
     let mut config = KubeadmConfig::new(name, spec);
     config.metadata = ObjectMeta {
         name: Some(name.to_owned()),
@@ -171,7 +183,12 @@ async fn bootstrap_config(objects: &Objects, scope: &Scope, name: &str, spec: Ku
     }
 }
 
-async fn infrastructure(objects: &Objects, scope: &Scope, template: &Found, name: &str) -> Result<Reference, Fault> {
+async fn infrastructure(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    template: &FoundObject,
+    name: &str,
+) -> Result<Reference, ControlPlaneFault> {
     let cluster = scope.name_of_cluster();
     let clone = template::Clone {
         name,
@@ -180,7 +197,7 @@ async fn infrastructure(objects: &Objects, scope: &Scope, template: &Found, name
         labels: desired::labels(&scope.plane.spec, &cluster, &scope.plane.name_any()),
         annotations: desired::annotations(&scope.plane.spec),
     };
-    let object = template::instance(template, clone).map_err(Fault::Inside)?;
+    let object = template::instance(template, clone).map_err(ControlPlaneFault::Inside)?;
     let resource = objects.resource(&template.resource.group, template::kind(&template.resource.kind)).await?;
     let api = Api::<DynamicObject>::namespaced_with(objects.client().clone(), &scope.namespace(), &resource);
     match api.create(&PostParams::default(), &object).await {
@@ -193,11 +210,11 @@ async fn infrastructure(objects: &Objects, scope: &Scope, template: &Found, name
 }
 
 /// What has the name already must have been made for this control plane.
-fn ours(scope: &Scope, meta: &ObjectMeta, kind: &str, name: &str) -> Result<(), Fault> {
+fn ours(scope: &ControlPlaneScope, meta: &ObjectMeta, kind: &str, name: &str) -> Result<(), ControlPlaneFault> {
     if owners::is_owned(meta, &scope.plane.uid().unwrap_or_default()) {
         return Ok(());
     }
-    Err(Fault::Inside(format!("{kind} {name:?} is there already, and not of this control plane")))
+    Err(ControlPlaneFault::Inside(format!("{kind} {name:?} is there already, and not of this control plane")))
 }
 
 /// Puts into a machine what changes in place, and the labels and annotations of the template into what it names.
@@ -205,7 +222,11 @@ fn ours(scope: &Scope, meta: &ObjectMeta, kind: &str, name: &str) -> Result<(), 
 /// # Errors
 ///
 /// What the API says.
-pub(super) async fn keep(objects: &Objects, scope: &Scope, owned: &Owned) -> Result<Option<Machine>, Fault> {
+pub(super) async fn keep(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    owned: &Owned,
+) -> Result<Option<Machine>, ControlPlaneFault> {
     let machine = &owned.machine;
     let mut spec = MachineSpec {
         cluster_name: machine.spec.cluster_name.clone(),
@@ -265,7 +286,11 @@ fn superfluous(machine: &Machine, labels: &BTreeMap<String, String>, annotations
 /// # Errors
 ///
 /// What the API says.
-pub(super) async fn keep_going(objects: &Objects, scope: &Scope, owned: &Owned) -> Result<(), Fault> {
+pub(super) async fn keep_going(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    owned: &Owned,
+) -> Result<(), ControlPlaneFault> {
     let mut spec = owned.machine.spec.clone();
     desired::in_place(&mut spec, &scope.plane.spec, scope.etcd_managed());
     if spec.deletion == owned.machine.spec.deletion {
@@ -290,7 +315,7 @@ pub(super) async fn keep_going(objects: &Objects, scope: &Scope, owned: &Owned) 
 /// # Errors
 ///
 /// What the API says. A machine that is gone is well.
-pub(super) async fn release(objects: &Objects, machine: &Machine) -> Result<(), Fault> {
+pub(super) async fn release(objects: &ReferencedObjects, machine: &Machine) -> Result<(), ControlPlaneFault> {
     if !machine.annotations().contains_key(ANNOTATION_CLEANUP_HOOK) {
         return Ok(());
     }
@@ -309,7 +334,7 @@ pub(super) async fn release(objects: &Objects, machine: &Machine) -> Result<(), 
 /// # Errors
 ///
 /// What the API says. A machine that is gone is well.
-pub(super) async fn delete(objects: &Objects, machine: &Machine) -> Result<(), Fault> {
+pub(super) async fn delete(objects: &ReferencedObjects, machine: &Machine) -> Result<(), ControlPlaneFault> {
     if machine.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -328,16 +353,18 @@ pub(super) async fn delete(objects: &Objects, machine: &Machine) -> Result<(), F
 ///
 /// What the API says; that its version is too far from the control plane's.
 pub(super) async fn adopt(
-    objects: &Objects,
-    scope: &Scope,
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
     machine: &Machine,
     version: KubeVersion,
-) -> Result<(), Fault> {
+) -> Result<(), ControlPlaneFault> {
     let its = machine.spec.version.as_deref().and_then(|text| text.parse::<KubeVersion>().ok());
     let near = its.is_some_and(|its| its.major == version.major && its.minor.abs_diff(version.minor) <= 1);
     if !near {
         let name = machine.name_any();
-        return Err(Fault::Inside(format!("Machine {name} is not adopted: its version is too far from {version}")));
+        return Err(ControlPlaneFault::Inside(format!(
+            "Machine {name} is not adopted: its version is too far from {version}"
+        )));
     }
     let owner = owners::owner(&scope.plane, true);
     let Some(all) = owners::with(&machine.metadata, &owner) else { return Ok(()) };

@@ -18,12 +18,12 @@ use jiff::Timestamp;
 
 pub use preflight::Preflight;
 pub(super) use remediation::RECOVERY;
-pub use remediation::{Refusal, Remediation, Retries, remediated};
+pub use remediation::{Remediation, RemediationRefusal, Retries, remediated};
 pub use select::{RolloutRules, rollout_dates};
 
 /// Whether something is well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum WellState {
     /// It is.
     True,
     /// It is not.
@@ -35,35 +35,35 @@ pub enum State {
 
 /// What is known of the parts of the control plane on a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct ComponentHealth {
     /// Pod of the API server.
-    pub api_server: State,
+    pub api_server: WellState,
     /// Pod of the controller manager.
-    pub controller_manager: State,
+    pub controller_manager: WellState,
     /// Pod of the scheduler.
-    pub scheduler: State,
+    pub scheduler: WellState,
     /// Pod of etcd.
-    pub etcd_pod: State,
+    pub etcd_pod: WellState,
     /// Member of etcd.
-    pub etcd_member: State,
+    pub etcd_member: WellState,
     /// Labels and taints of the node.
-    pub node: State,
+    pub node: WellState,
 }
 
-impl Health {
+impl ComponentHealth {
     /// Everything is well.
     #[cfg(test)]
     pub const WELL: Self = Self {
-        api_server: State::True,
-        controller_manager: State::True,
-        scheduler: State::True,
-        etcd_pod: State::True,
-        etcd_member: State::True,
-        node: State::True,
+        api_server: WellState::True,
+        controller_manager: WellState::True,
+        scheduler: WellState::True,
+        etcd_pod: WellState::True,
+        etcd_member: WellState::True,
+        node: WellState::True,
     };
 
     /// The parts that must be well before anything is changed, by the condition that shows them.
-    fn parts(&self, etcd_managed: bool) -> Vec<(&'static str, State)> {
+    fn parts(&self, etcd_managed: bool) -> Vec<(&'static str, WellState)> {
         let mut parts = vec![
             ("APIServerPodHealthy", self.api_server),
             ("ControllerManagerPodHealthy", self.controller_manager),
@@ -81,7 +81,7 @@ pub const ETCD_MEMBER_HEALTHY: &str = "EtcdMemberHealthy";
 
 /// A machine of the control plane.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Machine {
+pub struct PlannedMachine {
     /// Its name.
     pub name: String,
     /// When it was made.
@@ -111,10 +111,10 @@ pub struct Machine {
     /// What it replaces.
     pub replaces: Option<Remediation>,
     /// How its parts are.
-    pub health: Health,
+    pub health: ComponentHealth,
 }
 
-impl Machine {
+impl PlannedMachine {
     fn is_deleting(&self) -> bool {
         self.deleted.is_some()
     }
@@ -138,7 +138,7 @@ pub struct EtcdMember {
 
 /// What etcd says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Etcd {
+pub struct EtcdStatus {
     /// Its members.
     pub members: Vec<EtcdMember>,
     /// Number of the member that leads.
@@ -171,20 +171,20 @@ pub struct Plane {
     /// A machine has been deleted because it was unhealthy, and its replacement is not there yet.
     pub remediation: Option<Remediation>,
     /// Its machines.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<PlannedMachine>,
     /// What etcd says; nothing when it could not be asked.
-    pub etcd: Option<Etcd>,
+    pub etcd: Option<EtcdStatus>,
     /// The time.
     pub now: Timestamp,
 }
 
 impl Plane {
-    fn machine(&self, name: &str) -> Option<&Machine> {
+    fn machine(&self, name: &str) -> Option<&PlannedMachine> {
         self.machines.iter().find(|machine| machine.name == name)
     }
 
     fn is_deleting(&self) -> bool {
-        self.machines.iter().any(Machine::is_deleting)
+        self.machines.iter().any(PlannedMachine::is_deleting)
     }
 
     /// Members of etcd, where they are known.
@@ -193,18 +193,18 @@ impl Plane {
     }
 
     /// Nodes that may lead etcd in the place of a machine's, best first.
-    fn heirs(&self, machine: &Machine) -> Vec<String> {
+    fn heirs(&self, machine: &PlannedMachine) -> Vec<String> {
         let others = self.machines.iter().filter(|other| other.name != machine.name && !other.is_deleting());
-        let mut heirs: Vec<&Machine> = others.filter(|other| other.node.is_some()).collect();
+        let mut heirs: Vec<&PlannedMachine> = others.filter(|other| other.node.is_some()).collect();
         heirs.sort_by_key(|other| {
-            let ill = other.health.etcd_member != State::True;
+            let ill = other.health.etcd_member != WellState::True;
             (ill, other.unhealthy, !other.outdated.is_empty(), std::cmp::Reverse(other.created))
         });
         heirs.iter().filter_map(|heir| heir.node.clone()).collect()
     }
 
     /// Whether a machine leads etcd.
-    fn leads(&self, machine: &Machine) -> bool {
+    fn leads(&self, machine: &PlannedMachine) -> bool {
         let Some(etcd) = &self.etcd else { return false };
         let leader = etcd.members.iter().find(|member| member.id == etcd.leader);
         leader.zip(machine.node.as_ref()).is_some_and(|(leader, node)| leader.name == *node)
@@ -222,7 +222,7 @@ pub struct Handover {
 
 /// What is done.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum ControlPlaneAction {
     /// The first machine is made.
     Initialize {
         /// Where.
@@ -266,63 +266,64 @@ pub enum Action {
 
 /// What is done, and what there is to say about it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
+pub struct ControlPlaneDecision {
     /// What is done.
-    pub action: Action,
+    pub action: ControlPlaneAction,
     /// Outdated machines are the reason.
     pub rolling_out: bool,
     /// Why an unhealthy machine is not replaced now.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<RemediationRefusal>,
     /// Why machines are neither made nor deleted now.
     pub preflight: Preflight,
 }
 
 /// What is done next.
-pub fn next(plane: &Plane) -> Decision {
-    let plain = |action| Decision { action, rolling_out: false, refusal: None, preflight: Preflight::default() };
+pub fn next(plane: &Plane) -> ControlPlaneDecision {
+    let plain =
+        |action| ControlPlaneDecision { action, rolling_out: false, refusal: None, preflight: Preflight::default() };
     if let Some(action) = deletion::stray_member(plane) {
         return plain(action);
     }
     if let Some(action) = deletion::deleting(plane) {
         let preflight = Preflight { deleting: true, ..Preflight::default() };
-        return Decision { preflight, ..plain(action) };
+        return ControlPlaneDecision { preflight, ..plain(action) };
     }
     let mut refusal = None;
     match remediation::next(plane) {
-        remediation::Step::Nothing => {}
-        remediation::Step::Replace(action) => return plain(action),
-        remediation::Step::Refuse(why) => refusal = Some(why),
+        remediation::RemediationStep::Nothing => {}
+        remediation::RemediationStep::Replace(action) => return plain(action),
+        remediation::RemediationStep::Refuse(why) => refusal = Some(why),
     }
     let outdated = plane.machines.iter().filter(|machine| machine.needs_rollout()).count();
     let rolling_out = outdated > 0;
     let room = plane.replicas + usize::from(rolling_out && plane.surge);
     let count = plane.machines.len();
     let (action, preflight) = if count == 0 {
-        (Action::Initialize { failure_domain: select::fewest(plane) }, Preflight::default())
+        (ControlPlaneAction::Initialize { failure_domain: select::fewest(plane) }, Preflight::default())
     } else if count < room {
         match preflight::check(plane, true, None) {
-            Ok(()) => (Action::Join { failure_domain: select::fewest(plane) }, Preflight::default()),
-            Err(preflight) => (Action::Wait(preflight.words()), preflight),
+            Ok(()) => (ControlPlaneAction::Join { failure_domain: select::fewest(plane) }, Preflight::default()),
+            Err(preflight) => (ControlPlaneAction::Wait(preflight.words()), preflight),
         }
     } else if count > plane.replicas || rolling_out {
         scale_down(plane)
     } else {
-        (Action::Settle, Preflight::default())
+        (ControlPlaneAction::Settle, Preflight::default())
     };
-    Decision { action, rolling_out, refusal, preflight }
+    ControlPlaneDecision { action, rolling_out, refusal, preflight }
 }
 
 /// Takes a machine away.
-fn scale_down(plane: &Plane) -> (Action, Preflight) {
+fn scale_down(plane: &Plane) -> (ControlPlaneAction, Preflight) {
     let Some(machine) = select::to_delete(plane) else {
-        return (Action::Wait("there is no machine to delete".into()), Preflight::default());
+        return (ControlPlaneAction::Wait("there is no machine to delete".into()), Preflight::default());
     };
     if let Err(preflight) = preflight::check(plane, false, Some(&machine.name)) {
-        return (Action::Wait(preflight.words()), preflight);
+        return (ControlPlaneAction::Wait(preflight.words()), preflight);
     }
     match deletion::handover(plane, machine) {
-        Ok(handover) => (Action::Delete { machine: machine.name.clone(), handover }, Preflight::default()),
-        Err(why) => (Action::Wait(why), Preflight { etcd: true, ..Preflight::default() }),
+        Ok(handover) => (ControlPlaneAction::Delete { machine: machine.name.clone(), handover }, Preflight::default()),
+        Err(why) => (ControlPlaneAction::Wait(why), Preflight { etcd: true, ..Preflight::default() }),
     }
 }
 

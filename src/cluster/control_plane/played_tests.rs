@@ -9,10 +9,10 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::ControlPlanes;
-use super::controller::Times;
-use super::etcd::{Door, Members};
+use super::controller::ControlPlaneTimes;
+use super::etcd::{EtcdConnector, EtcdMembers};
 use super::health::{NODE_LABEL, PODS};
-use super::plan::{Etcd, EtcdMember};
+use super::plan::{EtcdMember, EtcdStatus};
 use crate::cluster::workload::Workload;
 
 /// etcd of clusters, by their names. Cheap to clone.
@@ -22,7 +22,7 @@ pub(in crate::cluster) struct PlayedEtcds(Arc<Mutex<BTreeMap<String, Played>>>);
 /// etcd of a cluster.
 #[derive(Default)]
 struct Played {
-    etcd: Etcd,
+    etcd: EtcdStatus,
     /// Members whose machines are dead, by name.
     dead: BTreeSet<String>,
     /// Number of the last member.
@@ -96,8 +96,8 @@ impl PlayedEtcds {
 }
 
 #[async_trait]
-impl Door for PlayedEtcds {
-    async fn open(&self, _: &Client, _: &Workload, _: &str, cluster: &str) -> Result<Arc<dyn Members>, String> {
+impl EtcdConnector for PlayedEtcds {
+    async fn open(&self, _: &Client, _: &Workload, _: &str, cluster: &str) -> Result<Arc<dyn EtcdMembers>, String> {
         Ok(Arc::new(PlayedMembers { all: self.clone(), cluster: cluster.to_owned() }))
     }
 }
@@ -115,8 +115,8 @@ impl PlayedMembers {
 }
 
 #[async_trait]
-impl Members for PlayedMembers {
-    async fn look(&self, nodes: &[String]) -> Result<Etcd, String> {
+impl EtcdMembers for PlayedMembers {
+    async fn look(&self, nodes: &[String]) -> Result<EtcdStatus, String> {
         self.with(|played| played.asked(nodes).map(|()| played.etcd.clone()))
     }
 
@@ -160,7 +160,7 @@ pub(in crate::cluster) fn kubeadm_leaves(node: &mut Value) -> Vec<(String, Value
 pub(in crate::cluster) fn hurried(planes: ControlPlanes, etcds: &PlayedEtcds, pause: Duration) -> ControlPlanes {
     planes.with(
         Arc::new(etcds.clone()),
-        Times {
+        ControlPlaneTimes {
             pause,
             settled: pause,
             grace: Duration::ZERO,

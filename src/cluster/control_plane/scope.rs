@@ -7,11 +7,11 @@ use kube::api::{Api, ListParams};
 use serde_json::Value;
 
 use super::desired;
-use super::fault::Fault;
-use super::health::{self, Host, NODE_MARKED, PODS, Verdicts};
+use super::fault::ControlPlaneFault;
+use super::health::{self, MachineHealth, NODE_MARKED, PODS, Verdicts};
 use super::plan::{self, Plane, Remediation, Retries, RolloutRules, rollout_dates};
-use super::status::{OWNER_REMEDIATED, Shown};
-use super::told::Told;
+use super::status::{OWNER_REMEDIATED, ShownMachine};
+use super::told::ToldConfig;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{
     ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND, ANNOTATION_DELETE_MACHINE, ANNOTATION_REMEDIATE,
@@ -20,7 +20,7 @@ use crate::api::cluster::keys::{
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATING, ANNOTATION_REMEDIATION_FOR};
-use crate::cluster::contract::{Found, KubeVersion, Objects};
+use crate::cluster::contract::{FoundObject, KubeVersion, ReferencedObjects};
 use crate::runtime::conditions::{self, Verdict};
 use crate::runtime::owners;
 
@@ -33,9 +33,9 @@ const HOOK_LAST_SINCE: (u32, u32) = (1, 31);
 pub(super) struct Owned {
     pub(super) machine: Machine,
     /// What kubeadm was told.
-    pub(super) told: Option<Told>,
-    pub(super) config: Option<Found>,
-    pub(super) infrastructure: Option<Found>,
+    pub(super) told: Option<ToldConfig>,
+    pub(super) config: Option<FoundObject>,
+    pub(super) infrastructure: Option<FoundObject>,
 }
 
 impl Owned {
@@ -56,9 +56,9 @@ impl Owned {
     }
 
     /// For the look at its parts.
-    pub(super) fn host(&self) -> Host {
+    pub(super) fn host(&self) -> MachineHealth {
         let untainted = self.told.is_some_and(|told| told.is_untainted);
-        Host { node: self.node(), deleted: self.deleted().is_some(), untainted }
+        MachineHealth { node: self.node(), deleted: self.deleted().is_some(), untainted }
     }
 
     /// What its conditions say of its parts.
@@ -68,12 +68,12 @@ impl Owned {
     }
 
     /// For the status.
-    pub(super) fn shown(&self) -> Shown {
+    pub(super) fn shown(&self) -> ShownMachine {
         let said = ["Ready", "Available", "UpToDate", OWNER_REMEDIATED];
         let said = said
             .into_iter()
             .filter_map(|type_| Some((type_, Verdict::of(conditions::find(self.conditions(), type_)?))));
-        Shown {
+        ShownMachine {
             name: self.name(),
             version: self.machine.spec.version.clone(),
             node: self.node(),
@@ -110,11 +110,17 @@ impl Owned {
     }
 
     /// For the decision.
-    pub(super) fn planned(&self, spec: &Value, rules: RolloutRules, parts: &Verdicts, now: Timestamp) -> plan::Machine {
+    pub(super) fn planned(
+        &self,
+        spec: &Value,
+        rules: RolloutRules,
+        parts: &Verdicts,
+        now: Timestamp,
+    ) -> plan::PlannedMachine {
         let annotations = self.machine.annotations();
         let deleting = conditions::find(self.conditions(), "Deleting");
         let other = |key: &String| key.starts_with(PRE_TERMINATE_HOOK) && key != ANNOTATION_CLEANUP_HOOK;
-        plan::Machine {
+        plan::PlannedMachine {
             name: self.name(),
             created: self.machine.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0),
             deleted: self.deleted(),
@@ -135,7 +141,7 @@ impl Owned {
 }
 
 /// A control plane with everything that belongs to it.
-pub(super) struct Scope {
+pub(super) struct ControlPlaneScope {
     pub(super) plane: KubeadmControlPlane,
     /// The spec as it is written.
     pub(super) spec: Value,
@@ -147,9 +153,13 @@ pub(super) struct Scope {
     pub(super) foreign: Vec<String>,
 }
 
-impl Scope {
+impl ControlPlaneScope {
     /// Reads the machines of the control plane, and what they name.
-    pub(super) async fn read(objects: &Objects, plane: KubeadmControlPlane, cluster: Cluster) -> Result<Self, Fault> {
+    pub(super) async fn read(
+        objects: &ReferencedObjects,
+        plane: KubeadmControlPlane,
+        cluster: Cluster,
+    ) -> Result<Self, ControlPlaneFault> {
         let namespace = plane.namespace().unwrap_or_default();
         let selector = format!("{LABEL_CLUSTER}={},{LABEL_CONTROL_PLANE}", cluster.name_any());
         let uid = plane.uid().unwrap_or_default();
@@ -162,10 +172,10 @@ impl Scope {
                         Some(reference) => objects.get(&namespace, reference).await?,
                         None => None,
                     };
-                    let told = config.as_ref().map(|config| Told::new(&config.data()["spec"], &spec));
-                    let config = config.map(Found::bare);
+                    let told = config.as_ref().map(|config| ToldConfig::new(&config.data()["spec"], &spec));
+                    let config = config.map(FoundObject::bare);
                     let infrastructure =
-                        objects.get(&namespace, &machine.spec.infrastructure_ref).await?.map(Found::bare);
+                        objects.get(&namespace, &machine.spec.infrastructure_ref).await?.map(FoundObject::bare);
                     owned.push(Owned { machine, told, config, infrastructure });
                 }
                 Some(_) => foreign.push(machine.name_any()),
@@ -208,7 +218,7 @@ impl Scope {
         &self,
         version: KubeVersion,
         parts: &[Verdicts],
-        etcd: Option<plan::Etcd>,
+        etcd: Option<plan::EtcdStatus>,
         certificates: bool,
         now: Timestamp,
     ) -> Plane {
@@ -252,11 +262,11 @@ pub(super) const MOST: usize = 16;
 ///
 /// What the API says; when there are more than `most`.
 pub(super) async fn machines(
-    objects: &Objects,
+    objects: &ReferencedObjects,
     namespace: &str,
     selector: &str,
     most: usize,
-) -> Result<Vec<Machine>, Fault> {
+) -> Result<Vec<Machine>, ControlPlaneFault> {
     let api = Api::<Machine>::namespaced(objects.client().clone(), namespace);
     let (mut all, mut rest) = (Vec::new(), None);
     loop {
@@ -264,7 +274,9 @@ pub(super) async fn machines(
         let page = api.list(&params).await?;
         all.extend(page.items);
         if all.len() > most {
-            return Err(Fault::Inside(format!("there are more than {most} Machines with the labels {selector}")));
+            return Err(ControlPlaneFault::Inside(format!(
+                "there are more than {most} Machines with the labels {selector}"
+            )));
         }
         rest = page.metadata.continue_.filter(|token| !token.is_empty());
         if rest.is_none() {

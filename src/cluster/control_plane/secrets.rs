@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::controller::{SOON, Times};
-use super::fault::Fault;
-use super::scope::Scope;
-use crate::cluster::certificates::{self, CertificateError, Place};
-use crate::cluster::contract::Objects;
+use super::controller::{ControlPlaneTimes, SOON};
+use super::fault::ControlPlaneFault;
+use super::scope::ControlPlaneScope;
+use crate::cluster::certificates::{self, CertificateError, ClusterCertificates};
+use crate::cluster::contract::ReferencedObjects;
 use crate::runtime::conditions::Verdict;
 use crate::runtime::owners;
 
@@ -33,7 +33,7 @@ impl Provided {
 
     /// When a control plane that cannot begin without them looks again. Nobody tells of Secrets. Those that are made are there in an
     /// instant; what a user brought, a user mends.
-    pub(super) fn pause(&self, times: Times) -> Option<Duration> {
+    pub(super) fn pause(&self, times: ControlPlaneTimes) -> Option<Duration> {
         match self {
             Self::Available => None,
             Self::BeingMade => Some(times.pause.min(SOON)),
@@ -43,9 +43,12 @@ impl Provided {
 }
 
 /// Whether the cluster's certificates are there. Once it has begun, what is lacking was lost: others would be of another cluster.
-pub(super) async fn certificates(objects: &Objects, scope: &Scope) -> Result<Provided, Fault> {
+pub(super) async fn certificates(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+) -> Result<Provided, ControlPlaneFault> {
     let (namespace, cluster) = (scope.namespace(), scope.name_of_cluster());
-    let place = Place { namespace: &namespace, cluster: &cluster };
+    let place = ClusterCertificates { namespace: &namespace, cluster: &cluster };
     let config = scope.plane.spec.kubeadm_config_spec.as_ref().and_then(|spec| spec.cluster_configuration.as_ref());
     let had = if scope.is_initialized() {
         certificates::read(objects.client(), place, &certificates::needed(config), config).await
@@ -68,7 +71,7 @@ mod tests {
     #[test]
     fn what_a_user_has_to_mend_is_not_looked_at_each_second() {
         let seconds = Duration::from_secs;
-        let times = |pause| Times {
+        let times = |pause| ControlPlaneTimes {
             pause: seconds(pause),
             settled: seconds(60),
             grace: seconds(300),

@@ -3,13 +3,13 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::budget::Budget;
-use super::controller::Findings;
-use super::fault::Fault;
+use super::budget::ReconcileBudget;
+use super::controller::ControlPlaneFindings;
+use super::fault::ControlPlaneFault;
 use super::inside;
-use super::scope::Scope;
+use super::scope::ControlPlaneScope;
 use crate::api::control_plane::{ANNOTATION_SKIP_COREDNS, ANNOTATION_SKIP_KUBE_PROXY};
-use crate::cluster::contract::Objects;
+use crate::cluster::contract::ReferencedObjects;
 use crate::cluster::workload::Workload;
 use crate::runtime::conditions;
 
@@ -22,12 +22,12 @@ const ANNOTATION_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";
 ///
 /// What the appliance's own API says. What the cluster refuses is among the findings: the control plane is well all the same.
 pub(super) async fn settle(
-    objects: &Objects,
-    scope: &Scope,
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
     workload: &Workload,
-    budget: Budget,
-    findings: &mut Findings,
-) -> Result<(), Fault> {
+    budget: ReconcileBudget,
+    findings: &mut ControlPlaneFindings,
+) -> Result<(), ControlPlaneFault> {
     let skips = |annotation: &str| scope.plane.annotations().contains_key(annotation);
     let mut faults = Vec::new();
     if !skips(ANNOTATION_SKIP_KUBE_PROXY) {
@@ -47,7 +47,12 @@ pub(super) async fn settle(
 }
 
 /// Notes when the certificates of each machine end, once.
-async fn expiries(objects: &Objects, scope: &Scope, workload: &Workload, budget: Budget) -> Result<(), Fault> {
+async fn expiries(
+    objects: &ReferencedObjects,
+    scope: &ControlPlaneScope,
+    workload: &Workload,
+    budget: ReconcileBudget,
+) -> Result<(), ControlPlaneFault> {
     for owned in &scope.owned {
         let (Some(node), Some(config), Some(told)) = (owned.node(), &owned.config, owned.told) else { continue };
         if config.object.annotations().contains_key(ANNOTATION_EXPIRY)

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::health::{self, ETCD_MEMBER, Verdicts};
-use super::plan::{Action, Decision, Etcd, RECOVERY, Remediation};
+use super::plan::{ControlPlaneAction, ControlPlaneDecision, EtcdStatus, RECOVERY, Remediation};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::control_plane::v1beta2::{Initialization, KubeadmControlPlaneStatus, LastRemediation};
@@ -25,7 +25,7 @@ const NAMED: usize = 3;
 
 /// A machine, as far as the status goes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct ShownMachine {
     pub(super) name: String,
     pub(super) version: Option<String>,
     pub(super) node: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct Shown {
     pub(super) replaces: Option<Remediation>,
 }
 
-impl Shown {
+impl ShownMachine {
     fn holds(&self, type_: &str) -> bool {
         self.said.get(type_).is_some_and(Verdict::is_true)
     }
@@ -63,7 +63,7 @@ pub(super) struct Deleting {
 }
 
 /// What there is to show.
-pub(super) struct Report<'a> {
+pub(super) struct ControlPlaneStatusInput<'a> {
     pub(super) cluster: &'a str,
     pub(super) generation: Option<i64>,
     pub(super) desired: usize,
@@ -72,13 +72,13 @@ pub(super) struct Report<'a> {
     pub(super) paused: Verdict,
     /// `None` as long as nobody looked.
     pub(super) certificates: Option<Verdict>,
-    pub(super) machines: &'a [Shown],
+    pub(super) machines: &'a [ShownMachine],
     /// Nodes that are ready, where that is known.
     pub(super) ready_nodes: Option<usize>,
-    pub(super) etcd: Option<&'a Etcd>,
+    pub(super) etcd: Option<&'a EtcdStatus>,
     /// What is wrong with the parts, beside what machines say.
     pub(super) contact: &'a health::Contact,
-    pub(super) decision: Option<&'a Decision>,
+    pub(super) decision: Option<&'a ControlPlaneDecision>,
     /// Why nothing can be made.
     pub(super) blocked: Option<String>,
     pub(super) deleting: Option<Deleting>,
@@ -87,8 +87,12 @@ pub(super) struct Report<'a> {
 }
 
 /// The status, as it was and with what is known now.
-pub(super) fn status(mut status: KubeadmControlPlaneStatus, report: &Report<'_>) -> KubeadmControlPlaneStatus {
-    let count = |of: &dyn Fn(&Shown) -> bool| number(report.machines.iter().filter(|machine| of(machine)).count());
+pub(super) fn status(
+    mut status: KubeadmControlPlaneStatus,
+    report: &ControlPlaneStatusInput<'_>,
+) -> KubeadmControlPlaneStatus {
+    let count =
+        |of: &dyn Fn(&ShownMachine) -> bool| number(report.machines.iter().filter(|machine| of(machine)).count());
     status.selector = Some(format!("{LABEL_CLUSTER}={},{LABEL_CONTROL_PLANE}", report.cluster));
     status.replicas = Some(number(report.machines.len()));
     status.ready_replicas = Some(count(&|machine| machine.holds("Ready")));
@@ -129,7 +133,7 @@ fn number(count: usize) -> i32 {
 }
 
 /// What is being replaced, or was last.
-fn last_remediation(report: &Report<'_>) -> Option<LastRemediation> {
+fn last_remediation(report: &ControlPlaneStatusInput<'_>) -> Option<LastRemediation> {
     let of_machines = report.machines.iter().filter_map(|machine| machine.replaces.clone());
     let last = report.remediation.clone().or_else(|| of_machines.max_by_key(|remediation| remediation.timestamp))?;
     Some(LastRemediation {
@@ -140,7 +144,7 @@ fn last_remediation(report: &Report<'_>) -> Option<LastRemediation> {
 }
 
 /// How etcd and the parts of the control plane are as a whole.
-fn whole(report: &Report<'_>) -> Vec<(&'static str, Verdict)> {
+fn whole(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, Verdict)> {
     const REASONS: [&str; 3] = ["Healthy", "NotHealthy", "HealthUnknown"];
     let unknown = match report.contact {
         health::Contact::Early => Some(Verdict::unknown("InspectionFailed", waiting(report))),
@@ -161,7 +165,7 @@ fn whole(report: &Report<'_>) -> Vec<(&'static str, Verdict)> {
         if report.contact.is_down() && !report.machines.is_empty() {
             verdict.message = format!("{}\n{}", verdict.message, if_lost(report.machines.len()));
         }
-        let hosts: Vec<health::Host> = report.machines.iter().map(host).collect();
+        let hosts: Vec<health::MachineHealth> = report.machines.iter().map(host).collect();
         let strays = health::strays(&hosts, report.etcd);
         if !strays.is_empty() {
             let mut lines: Vec<String> = strays.iter().map(|stray| format!("* {stray}")).collect();
@@ -181,16 +185,16 @@ fn if_lost(machines: usize) -> String {
     format!("Where {losses} or more of the {machines} Machines are lost, etcd has no quorum. {RECOVERY}")
 }
 
-fn host(machine: &Shown) -> health::Host {
-    health::Host { node: machine.node.clone(), ..health::Host::default() }
+fn host(machine: &ShownMachine) -> health::MachineHealth {
+    health::MachineHealth { node: machine.node.clone(), ..health::MachineHealth::default() }
 }
 
-fn waiting(report: &Report<'_>) -> String {
+fn waiting(report: &ControlPlaneStatusInput<'_>) -> String {
     report.blocked.clone().unwrap_or_else(|| "Waiting for the control plane to be initialized".into())
 }
 
 /// What is under way.
-fn progress(report: &Report<'_>) -> Vec<(&'static str, Verdict)> {
+fn progress(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, Verdict)> {
     let machines = report.machines;
     let initialized = if report.initialized { Verdict::yes("Initialized") } else { Verdict::no("NotInitialized", "") };
     let said = |type_: &'static str, reasons| {
@@ -222,7 +226,7 @@ fn yes(reason: &str, message: String) -> Verdict {
     Verdict { message, ..Verdict::yes(reason) }
 }
 
-fn rolling_out(machines: &[Shown]) -> Verdict {
+fn rolling_out(machines: &[ShownMachine]) -> Verdict {
     let outdated: Vec<&Verdict> = machines
         .iter()
         .filter_map(|machine| machine.said.get("UpToDate"))
@@ -241,12 +245,12 @@ fn rolling_out(machines: &[Shown]) -> Verdict {
 }
 
 /// Why machines are neither made nor deleted.
-fn hindrances(report: &Report<'_>) -> Vec<String> {
+fn hindrances(report: &ControlPlaneStatusInput<'_>) -> Vec<String> {
     let preflight = report.decision.map(|decision| &decision.preflight);
     let mut lines: Vec<String> =
         preflight.map(|preflight| preflight.messages().into_iter().map(str::to_owned).collect()).unwrap_or_default();
     // What exactly is waited for.
-    if let Some(Decision { action: Action::Wait(why), preflight, .. }) = report.decision
+    if let Some(ControlPlaneDecision { action: ControlPlaneAction::Wait(why), preflight, .. }) = report.decision
         && !why.is_empty()
         && preflight.faults.is_empty()
         && !preflight.messages().iter().any(|line| line.trim_start_matches("* ") == why)
@@ -264,11 +268,11 @@ fn sentence(begin: String, because: &[String]) -> String {
     if because.is_empty() { begin } else { format!("{begin} is blocked because:\n{}", because.join("\n")) }
 }
 
-fn wanted(report: &Report<'_>) -> usize {
+fn wanted(report: &ControlPlaneStatusInput<'_>) -> usize {
     if report.deleting.is_some() { 0 } else { report.desired }
 }
 
-fn scaling_up(report: &Report<'_>) -> Verdict {
+fn scaling_up(report: &ControlPlaneStatusInput<'_>) -> Verdict {
     let (current, desired) = (report.machines.len(), wanted(report));
     if current >= desired {
         let message = report.blocked.as_ref().map(|why| format!("Scaling up would be blocked because {why}"));
@@ -278,7 +282,7 @@ fn scaling_up(report: &Report<'_>) -> Verdict {
     yes("ScalingUp", sentence(begin, &hindrances(report)))
 }
 
-fn scaling_down(report: &Report<'_>) -> Verdict {
+fn scaling_down(report: &ControlPlaneStatusInput<'_>) -> Verdict {
     let (current, desired) = (report.machines.len(), wanted(report));
     if current <= desired {
         return Verdict::no("NotScalingDown", "");
@@ -288,8 +292,8 @@ fn scaling_down(report: &Report<'_>) -> Verdict {
     yes("ScalingDown", sentence(format!("Scaling down from {current} to {desired} replicas"), &because))
 }
 
-fn remediating(machines: &[Shown]) -> Verdict {
-    let to_remediate: Vec<&Shown> = machines.iter().filter(|machine| machine.to_remediate()).collect();
+fn remediating(machines: &[ShownMachine]) -> Verdict {
+    let to_remediate: Vec<&ShownMachine> = machines.iter().filter(|machine| machine.to_remediate()).collect();
     if to_remediate.is_empty() {
         let ill: Vec<&str> =
             machines.iter().filter(|machine| machine.unhealthy).map(|machine| machine.name.as_str()).collect();
@@ -302,8 +306,9 @@ fn remediating(machines: &[Shown]) -> Verdict {
 }
 
 /// Machines that take long to go.
-pub(super) fn slow(machines: &[Shown], now: Timestamp) -> Option<String> {
-    let since = |machine: &Shown| machine.deleted.is_some_and(|deleted| now.duration_since(deleted) > SLOW_DELETION);
+pub(super) fn slow(machines: &[ShownMachine], now: Timestamp) -> Option<String> {
+    let since =
+        |machine: &ShownMachine| machine.deleted.is_some_and(|deleted| now.duration_since(deleted) > SLOW_DELETION);
     let slow: Vec<&str> =
         machines.iter().filter(|machine| since(machine)).map(|machine| machine.name.as_str()).collect();
     (!slow.is_empty()).then(|| format!("{} being deleted for more than 15 min", few(&slow)))

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use played::{CLUSTER, Site};
 
-use super::controller::Times;
+use super::controller::ControlPlaneTimes;
 use super::health::NODE_MARKED;
 use super::status::OWNER_REMEDIATED;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
@@ -188,7 +188,7 @@ async fn two_lost_machines_of_three_are_not_replaced() {
 #[tokio::test]
 async fn answers_that_vary_are_not_written_each_time() {
     // Messages wait for longer than the test lasts.
-    let site = Site::within(Times { messages: PATIENCE.saturating_mul(10), ..played::TIMES }).await;
+    let site = Site::within(ControlPlaneTimes { messages: PATIENCE.saturating_mul(10), ..played::TIMES }).await;
     site.create(3, "v1.34.0").await;
     site.until("three machines", async || replicas(&site.plane().await) == [Some(3); 4]).await;
     site.played.refuse();
@@ -211,7 +211,7 @@ async fn answers_that_vary_are_not_written_each_time() {
 
 #[tokio::test]
 async fn a_cluster_that_hangs_holds_up_its_control_plane_for_a_while_only() {
-    let site = Site::within(Times { budget: Duration::from_secs(1), ..played::TIMES }).await;
+    let site = Site::within(ControlPlaneTimes { budget: Duration::from_secs(1), ..played::TIMES }).await;
     site.create(1, "v1.34.0").await;
     site.until("a machine", async || replicas(&site.plane().await) == [Some(1); 4]).await;
     site.played.hang();

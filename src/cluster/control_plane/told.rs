@@ -13,7 +13,7 @@ const PORT: u16 = 6443;
 
 /// What counts of a KubeadmConfig.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ToldConfig {
     /// It says what would be said now.
     pub(super) is_current: bool,
     /// The node has no taint of control planes.
@@ -22,7 +22,7 @@ pub(super) struct Told {
     pub(super) port: u16,
 }
 
-impl Told {
+impl ToldConfig {
     /// Of a KubeadmConfig's spec; `plane` is the spec of the control plane.
     pub(super) fn new(told: &Value, plane: &Value) -> Self {
         let version = plane["version"].as_str().and_then(|version| version.parse::<KubeVersion>().ok());
@@ -64,12 +64,12 @@ mod tests {
             (init(json!(70000)), false, 6443),
             (joined, false, 7443),
         ] {
-            let found = Told::new(&told, &json!({"version": "none"}));
-            assert_eq!(found, Told { is_current: true, is_untainted, port }, "{told}");
+            let found = ToldConfig::new(&told, &json!({"version": "none"}));
+            assert_eq!(found, ToldConfig { is_current: true, is_untainted, port }, "{told}");
         }
         let plane = json!({"version": "v1.34.0", "kubeadmConfigSpec": {"files": [{"path": "/x", "content": "y"}]}});
         let told = desired::config(&plane, "v1.34.0".parse().unwrap(), true);
-        assert!(Told::new(&told, &plane).is_current);
-        assert!(!Told::new(&json!({"files": []}), &plane).is_current);
+        assert!(ToldConfig::new(&told, &plane).is_current);
+        assert!(!ToldConfig::new(&json!({"files": []}), &plane).is_current);
     }
 }

@@ -4,7 +4,7 @@ mod kubeadm_api;
 
 use serde_json::{Map, Value};
 
-use super::images::{self, Image};
+use super::images::{self, ImageReference};
 use crate::cluster::contract::KubeVersion;
 
 /// Bytes of kubeadm's configuration, and nodes of its YAML.
@@ -18,7 +18,7 @@ const COREFILE_STAYS: [u32; 3] = [1, 8, 0];
 
 /// Why CoreDNS is left as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum CoreDnsKept {
     /// It has the wanted image.
     Same,
     /// It is newer, or has an image that is none.
@@ -157,7 +157,7 @@ fn of_kubeadm(mut component: Value, listed: bool) -> Value {
 pub(super) fn kube_proxy(image: &str, version: &str, repository: Option<&str>) -> Option<String> {
     // A build has a plus sign, which a tag cannot have.
     let tag = version.replace('+', "_");
-    let mut wanted = Image::read(image)?.with_tag(&tag);
+    let mut wanted = ImageReference::read(image)?.with_tag(&tag);
     if let Some(repository) = repository {
         wanted = wanted.with_repository(repository);
     }
@@ -169,9 +169,9 @@ pub(super) fn kube_proxy(image: &str, version: &str, repository: Option<&str>) -
 /// # Errors
 ///
 /// Why it is left as it is.
-pub(super) fn coredns(image: &str, repository: Option<&str>, dns: &Value) -> Result<String, Kept> {
-    let refused = |why: String| Kept::Refused(why);
-    let now = Image::read(image).ok_or_else(|| refused("its image has a name that is none".into()))?;
+pub(super) fn coredns(image: &str, repository: Option<&str>, dns: &Value) -> Result<String, CoreDnsKept> {
+    let refused = |why: String| CoreDnsKept::Refused(why);
+    let now = ImageReference::read(image).ok_or_else(|| refused("its image has a name that is none".into()))?;
     let tag = text_of(dns, "imageTag").unwrap_or(&now.tag).to_owned();
     let of =
         |tag: &str| images::version(tag).ok_or_else(|| refused(format!("the tag {tag:?} of its image is no version")));
@@ -191,7 +191,7 @@ pub(super) fn coredns(image: &str, repository: Option<&str>, dns: &Value) -> Res
         wanted.repository.push_str("/coredns");
     }
     let wanted = wanted.text();
-    if wanted == image { Err(Kept::Same) } else { Ok(wanted) }
+    if wanted == image { Err(CoreDnsKept::Same) } else { Ok(wanted) }
 }
 
 #[cfg(test)]
@@ -310,7 +310,7 @@ mod tests {
             let found = coredns(image, repository, &dns);
             match (&found, wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
-                (Err(Kept::Same), Err(true)) | (Err(Kept::Refused(_)), Err(false)) => {}
+                (Err(CoreDnsKept::Same), Err(true)) | (Err(CoreDnsKept::Refused(_)), Err(false)) => {}
                 _ => panic!("{image}: {found:?}"),
             }
         }

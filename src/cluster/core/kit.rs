@@ -11,7 +11,7 @@ use crate::api::cluster::GROUP;
 use crate::api::cluster::v1beta2::{
     Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet, MachineTemplateSpec,
 };
-use crate::cluster::contract::{Objects, ReferenceError};
+use crate::cluster::contract::{ReferenceError, ReferencedObjects};
 use crate::cluster::workload::{WorkloadError, Workloads, said};
 use crate::runtime::{Cache, Conflict, Key, Mention, Note, Watches, events, objects, owners};
 
@@ -30,7 +30,7 @@ pub(super) const LOOK_MAX: Duration = Duration::from_secs(600);
 
 /// Why something could not be done; it is tried again.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum CoreFault {
     /// What the API says.
     #[error("{}", said(.0))]
     Api(#[from] kube::Error),
@@ -42,7 +42,7 @@ pub(super) enum Fault {
     Workload(#[from] WorkloadError),
 }
 
-impl Conflict for Fault {
+impl Conflict for CoreFault {
     fn is_conflict(&self) -> bool {
         match self {
             Self::Api(error) => error.is_conflict(),
@@ -54,7 +54,7 @@ impl Conflict for Fault {
 
 /// What is known of the objects of this room. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Caches {
+pub(super) struct CoreCaches {
     pub clusters: Cache<Cluster>,
     pub machines: Cache<Machine>,
     /// Without their templates: who goes by these reads the object.
@@ -64,7 +64,7 @@ pub(super) struct Caches {
     pub checks: Cache<MachineHealthCheck>,
 }
 
-impl Caches {
+impl CoreCaches {
     pub(super) fn new(watches: &mut Watches) -> Self {
         Self {
             clusters: Cache::new(watches, thin::<Cluster>),
@@ -141,9 +141,9 @@ fn deployment(object: &MachineDeployment) -> MachineDeployment {
 #[derive(Clone)]
 pub(super) struct Kit {
     pub client: Client,
-    pub objects: Objects,
+    pub objects: ReferencedObjects,
     pub workloads: Workloads,
-    pub caches: Caches,
+    pub caches: CoreCaches,
     /// How often what changes unseen is looked at: objects of kinds that are not watched, and the clusters that were made.
     pub pause: Duration,
     /// How long what is deleted waits for a cluster that does not answer.

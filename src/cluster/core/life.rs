@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::stream;
 use kube::{Resource, ResourceExt};
 
-use super::kit::{Caches, Kit, kept_by, of_cluster};
+use super::kit::{CoreCaches, Kit, kept_by, of_cluster};
 use super::{clusters, deployments, health, machines, sets};
 use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::GROUP;
@@ -15,7 +15,7 @@ use crate::api::cluster::keys::LABEL_DEPLOYMENT;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
-use crate::cluster::contract::{Objects, pause};
+use crate::cluster::contract::{ReferencedObjects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::{Change, Key, Watches, key, run, wake};
@@ -26,17 +26,17 @@ const PAUSE: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Clusters and their machines, as this process knows them.
-pub struct Clusters {
-    caches: Caches,
+pub struct ClusterLife {
+    caches: CoreCaches,
     workloads: Workloads,
     pause: Duration,
     patience: Duration,
 }
 
-impl Clusters {
+impl ClusterLife {
     /// None, until the watches run.
     pub fn new(watches: &mut Watches, workloads: Workloads) -> Self {
-        let caches = Caches::new(watches);
+        let caches = CoreCaches::new(watches);
         members(watches, &caches);
         cluster(watches, &caches);
         keepers(watches, &caches);
@@ -57,7 +57,7 @@ impl Clusters {
 }
 
 /// What belongs to a cluster has it looked at.
-fn members(watches: &mut Watches, caches: &Caches) {
+fn members(watches: &mut Watches, caches: &CoreCaches) {
     fn of<K: Resource>(object: &K, cluster: &str) -> Vec<Key> {
         vec![(object.namespace().unwrap_or_default(), cluster.to_owned())]
     }
@@ -68,7 +68,7 @@ fn members(watches: &mut Watches, caches: &Caches) {
 }
 
 /// A machine has those looked at that keep it, and a set its deployment.
-fn keepers(watches: &mut Watches, caches: &Caches) {
+fn keepers(watches: &mut Watches, caches: &CoreCaches) {
     wake::on::<Machine>(watches, caches.sets.wakes().clone(), |one| wake::owner(one, GROUP, "MachineSet"));
     wake::on::<MachineSet>(watches, caches.deployments.wakes().clone(), |one| {
         wake::owner(one, GROUP, "MachineDeployment")
@@ -92,7 +92,7 @@ fn keepers(watches: &mut Watches, caches: &Caches) {
 
 /// What of a cluster counts for its members.
 #[derive(PartialEq)]
-struct Counts {
+struct ClusterDigest {
     paused: bool,
     deleted: bool,
     provisioned: Option<bool>,
@@ -100,13 +100,13 @@ struct Counts {
 }
 
 /// A cluster has its members looked at when something changes that counts for them: not each time that one more of them is ready.
-fn cluster(watches: &mut Watches, caches: &Caches) {
-    let (caches, mut known) = (caches.clone(), HashMap::<Key, Counts>::new());
+fn cluster(watches: &mut Watches, caches: &CoreCaches) {
+    let (caches, mut known) = (caches.clone(), HashMap::<Key, ClusterDigest>::new());
     watches.observe(move |change: &Change<'_, Cluster>| {
         let of = match change {
             Change::Put(cluster) => {
                 let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
-                let counts = Counts {
+                let counts = ClusterDigest {
                     paused: pause::is_paused(Some(cluster), *cluster),
                     deleted: cluster.metadata.deletion_timestamp.is_some(),
                     provisioned: done.and_then(|done| done.infrastructure_provisioned),
@@ -133,11 +133,11 @@ fn cluster(watches: &mut Watches, caches: &Caches) {
     });
 }
 
-impl Life for Clusters {
+impl Life for ClusterLife {
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let kit = Kit {
             client: acting.client.clone(),
-            objects: Objects::new(acting.client.clone()),
+            objects: ReferencedObjects::new(acting.client.clone()),
             workloads: self.workloads.clone(),
             caches: self.caches.clone(),
             pause: self.pause,
@@ -150,11 +150,11 @@ impl Life for Clusters {
             }};
         }
         Ok(vec![
-            keep!("clusters", clusters::Keeper(kit.clone()), clusters),
-            keep!("machines of clusters", machines::Keeper::new(kit.clone()), machines),
-            keep!("sets of machines", sets::Keeper::new(kit.clone()), sets),
-            keep!("deployments of machines", deployments::Keeper(kit.clone()), deployments),
-            keep!("health checks of machines", health::Keeper(kit), checks),
+            keep!("clusters", clusters::ClusterReconciler(kit.clone()), clusters),
+            keep!("machines of clusters", machines::MachineReconciler::new(kit.clone()), machines),
+            keep!("sets of machines", sets::MachineSetReconciler::new(kit.clone()), sets),
+            keep!("deployments of machines", deployments::MachineDeploymentReconciler(kit.clone()), deployments),
+            keep!("health checks of machines", health::MachineHealthCheckReconciler(kit), checks),
         ])
     }
 }

@@ -14,7 +14,7 @@ mod seen;
 mod sets;
 mod template;
 
-pub use life::Clusters;
+pub use life::ClusterLife;
 
 use crate::api::cluster::convert;
 use crate::api::{Declared, ServedVersion, StoragePolicy, cluster};

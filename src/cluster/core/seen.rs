@@ -4,16 +4,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::kit::Fault;
+use super::kit::CoreFault;
 use crate::api::cluster::v1beta2::Reference;
 use crate::api::{bootstrap, control_plane, infrastructure};
-use crate::cluster::contract::{Found, Objects, ReferenceError, fields};
+use crate::cluster::contract::{FoundObject, ReferenceError, ReferencedObjects, fields};
 use crate::runtime::conditions::Verdict;
 use crate::runtime::owners;
 
 /// As what an object is named.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Role {
+pub(super) enum ReferenceRole {
     /// What makes a machine into a node, or the template of it.
     Bootstrap,
     /// What runs the control plane.
@@ -22,7 +22,7 @@ pub(super) enum Role {
     Infrastructure,
 }
 
-impl Role {
+impl ReferenceRole {
     /// The group that has its kinds; in a slice, as [`ReferenceError::Group`] says it.
     const fn group(self) -> &'static [&'static str] {
         match self {
@@ -34,18 +34,18 @@ impl Role {
 }
 
 /// What was found of an object that is named.
-pub(super) enum Named {
+pub(super) enum NamedObject {
     /// None is named.
     None,
     /// It is not there, or cannot be had: why.
     Missing(String),
     /// It is there.
-    There(Box<Found>),
+    There(Box<FoundObject>),
 }
 
 /// What was seen of an object that is named.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Seen {
+pub(super) enum SeenObject {
     /// None is named.
     Unnamed,
     /// It is not there, or cannot be had: why.
@@ -65,14 +65,14 @@ pub(super) enum Seen {
     },
 }
 
-impl Named {
+impl NamedObject {
     /// Looks for an object, in a namespace. One of another group than has the kinds for this role is left alone.
     pub(super) async fn find(
-        objects: &Objects,
+        objects: &ReferencedObjects,
         namespace: &str,
-        role: Role,
+        role: ReferenceRole,
         reference: Option<&Reference>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, CoreFault> {
         let Some(reference) = reference else { return Ok(Self::None) };
         let Reference { kind, name, api_group } = reference;
         let followed = role.group();
@@ -91,11 +91,11 @@ impl Named {
     /// The object as one of `owner`, and no longer of its makers; one of another is as if it were not there.
     pub(super) async fn adopt(
         self,
-        objects: &Objects,
+        objects: &ReferencedObjects,
         owner: &OwnerReference,
         labels: &[(&str, &str)],
         makers: &[&str],
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, CoreFault> {
         let Self::There(found) = self else { return Ok(self) };
         match objects.adopt(*found, owner, labels, makers).await {
             Ok(found) => Ok(Self::There(Box::new(found))),
@@ -113,7 +113,7 @@ impl Named {
     }
 
     /// The object, unless it is another's than this owner's: that stays.
-    pub(super) fn own(&self, owner: &OwnerReference) -> Option<&Found> {
+    pub(super) fn own(&self, owner: &OwnerReference) -> Option<&FoundObject> {
         let Self::There(found) = self else { return None };
         let meta = &found.object.metadata;
         let is_free = owners::controller(meta).is_none_or(|other| other.uid == owner.uid);
@@ -126,11 +126,11 @@ impl Named {
     }
 
     /// What is seen of it: the first of these conditions that it has, and whether the contract says that it is done.
-    pub(super) fn seen(&self, conditions: &[&str], done: impl Fn(&Value) -> bool) -> Seen {
+    pub(super) fn seen(&self, conditions: &[&str], done: impl Fn(&Value) -> bool) -> SeenObject {
         match self {
-            Self::None => Seen::Unnamed,
-            Self::Missing(why) => Seen::Missing(why.clone()),
-            Self::There(found) => Seen::There {
+            Self::None => SeenObject::Unnamed,
+            Self::Missing(why) => SeenObject::Missing(why.clone()),
+            Self::There(found) => SeenObject::There {
                 what: format!("{} {:?}", found.resource.kind, found.object.name_any()),
                 done: done(found.data()),
                 condition: conditions.iter().find_map(|type_| fields::condition(found.data(), type_)),
@@ -142,11 +142,11 @@ impl Named {
 }
 
 /// What a condition says of an object that is named: what the object says of itself, or else the contract's field.
-pub(super) fn mirrored(seen: &Seen, [ready, not_ready, missing]: [&str; 3]) -> Verdict {
+pub(super) fn mirrored(seen: &SeenObject, [ready, not_ready, missing]: [&str; 3]) -> Verdict {
     match seen {
-        Seen::Unnamed => Verdict::no(missing, "none is named"),
-        Seen::Missing(why) => Verdict::no(missing, why.clone()),
-        Seen::There { condition: Some(condition), .. } => {
+        SeenObject::Unnamed => Verdict::no(missing, "none is named"),
+        SeenObject::Missing(why) => Verdict::no(missing, why.clone()),
+        SeenObject::There { condition: Some(condition), .. } => {
             let reason = if condition.reason.is_empty() {
                 if condition.is_true() { ready } else { not_ready }
             } else {
@@ -154,7 +154,7 @@ pub(super) fn mirrored(seen: &Seen, [ready, not_ready, missing]: [&str; 3]) -> V
             };
             Verdict { reason: reason.to_owned(), ..condition.clone() }
         }
-        Seen::There { done: true, .. } => Verdict::yes(ready),
-        Seen::There { what, .. } => Verdict::no(not_ready, format!("{what} does not say that it is ready yet")),
+        SeenObject::There { done: true, .. } => Verdict::yes(ready),
+        SeenObject::There { what, .. } => Verdict::no(not_ready, format!("{what} does not say that it is ready yet")),
     }
 }

@@ -9,8 +9,8 @@ use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::index::{AddressClaims, Index};
-use super::pools::{Addresses, Allocated, Pool};
+use super::index::{AddressClaims, DataIndex};
+use super::pools::{Allocated, Pool, PoolAddresses};
 use crate::api::infrastructure::data::FINALIZER_DATA;
 use crate::api::infrastructure::data::v1beta2::Metal3Data;
 use crate::api::ipam::CONDITION_READY;
@@ -23,7 +23,7 @@ use crate::runtime::{key, objects, owners};
 const DNS_SERVERS_MAX: usize = 64;
 
 /// Claims of one group.
-trait Claims: Send + Sync + 'static {
+trait ClaimGroup: Send + Sync + 'static {
     type Claim: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
         + Debug
@@ -48,9 +48,9 @@ trait Claims: Send + Sync + 'static {
 }
 
 /// Of Metal3's pools.
-struct Metal3;
+struct Metal3PoolClaims;
 
-impl Claims for Metal3 {
+impl ClaimGroup for Metal3PoolClaims {
     type Claim = IPClaim;
     const OF: AddressClaims = AddressClaims::Metal3;
 
@@ -81,9 +81,9 @@ impl Claims for Metal3 {
 }
 
 /// Of any other's.
-struct Contract;
+struct ClusterApiClaims;
 
-impl Claims for Contract {
+impl ClaimGroup for ClusterApiClaims {
     type Claim = IPAddressClaim;
     const OF: AddressClaims = AddressClaims::Contract;
 
@@ -122,16 +122,16 @@ impl Claims for Contract {
 /// What the API says.
 pub(super) async fn of(
     client: &Client,
-    index: &Index,
+    index: &DataIndex,
     data: &Metal3Data,
     pools: &BTreeMap<String, Pool>,
-) -> Result<Result<Addresses, String>, kube::Error> {
-    let (mut addresses, mut waits) = (Addresses::new(), Vec::new());
+) -> Result<Result<PoolAddresses, String>, kube::Error> {
+    let (mut addresses, mut waits) = (PoolAddresses::new(), Vec::new());
     // All are asked for before any is waited for.
     for (name, pool) in pools {
         let one = match pool.is_metal3() {
-            true => of_pool::<Metal3>(client, index, data, name, pool).await?,
-            false => of_pool::<Contract>(client, index, data, name, pool).await?,
+            true => of_pool::<Metal3PoolClaims>(client, index, data, name, pool).await?,
+            false => of_pool::<ClusterApiClaims>(client, index, data, name, pool).await?,
         };
         match one {
             Ok(address) => drop(addresses.insert(name.clone(), address)),
@@ -141,9 +141,9 @@ pub(super) async fn of(
     Ok(if waits.is_empty() { Ok(addresses) } else { Err(waits.join("; ")) })
 }
 
-async fn of_pool<C: Claims>(
+async fn of_pool<C: ClaimGroup>(
     client: &Client,
-    index: &Index,
+    index: &DataIndex,
     data: &Metal3Data,
     pool: &str,
     of: &Pool,
@@ -191,15 +191,16 @@ async fn of_pool<C: Claims>(
 /// # Errors
 ///
 /// What the API says.
-pub(super) async fn give_back(client: &Client, index: &Index, data: &Metal3Data) -> Result<bool, kube::Error> {
-    let known = (index.addresses_of(&key(data), Metal3::OF), index.addresses_of(&key(data), Contract::OF));
+pub(super) async fn give_back(client: &Client, index: &DataIndex, data: &Metal3Data) -> Result<bool, kube::Error> {
+    let known =
+        (index.addresses_of(&key(data), Metal3PoolClaims::OF), index.addresses_of(&key(data), ClusterApiClaims::OF));
     let (Some(metal3), Some(contract)) = known else { return Ok(false) };
-    release::<Metal3>(client, data, metal3).await?;
-    release::<Contract>(client, data, contract).await?;
+    release::<Metal3PoolClaims>(client, data, metal3).await?;
+    release::<ClusterApiClaims>(client, data, contract).await?;
     Ok(true)
 }
 
-async fn release<C: Claims>(client: &Client, data: &Metal3Data, names: Vec<String>) -> Result<(), kube::Error> {
+async fn release<C: ClaimGroup>(client: &Client, data: &Metal3Data, names: Vec<String>) -> Result<(), kube::Error> {
     let claims = Api::<C::Claim>::namespaced(client.clone(), &key(data).0);
     for name in names {
         let Some(claim) = claims.get_opt(&name).await? else { continue };

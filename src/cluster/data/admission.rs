@@ -8,10 +8,10 @@ use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 const FIXED: &str = "cannot be modified";
 
 /// Rules of a kind: what is wrong with an object, and with what changed of it. They read both versions.
-type Rules = fn(&Value, Option<&Value>) -> Vec<FieldError>;
+type DataRules = fn(&Value, Option<&Value>) -> Vec<FieldError>;
 
 /// The rules of each kind, by `<group>/<plural>`.
-pub(super) const RULES: [(&str, Rules); 3] = [
+pub(super) const RULES: [(&str, DataRules); 3] = [
     ("infrastructure.cluster.x-k8s.io/metal3datatemplates", template),
     ("infrastructure.cluster.x-k8s.io/metal3dataclaims", claim),
     ("infrastructure.cluster.x-k8s.io/metal3datas", data),
@@ -22,7 +22,7 @@ pub(super) const RULES: [(&str, Rules); 3] = [
 /// # Errors
 ///
 /// Every rule that the change breaks.
-pub(super) fn admit(rules: Rules, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
+pub(super) fn admit(rules: DataRules, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     let same = request.old.is_some_and(|old| old["spec"] == request.object["spec"]);
     if request.status || request.operation == Operation::Delete || same {
         return Ok(());
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     /// Of each fault the path, when its message ends as wanted.
-    fn assert_faults(rules: Rules, new: &Value, old: Option<&Value>, wanted: &[(&str, &str)]) {
+    fn assert_faults(rules: DataRules, new: &Value, old: Option<&Value>, wanted: &[(&str, &str)]) {
         let faults = rules(new, old);
         assert_eq!(faults.len(), wanted.len(), "{new}: {faults:?}");
         for (fault, (path, end)) in faults.iter().zip(wanted) {

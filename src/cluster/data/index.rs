@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::{Resource, ResourceExt};
 
-use super::plan::{Claim, Data};
+use super::plan::{DataClaim, IndexedData};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::infrastructure::data::v1beta2::{Metal3Data, Metal3DataClaim};
@@ -27,12 +27,12 @@ pub(super) enum AddressClaims {
 
 /// Claims and data of all templates. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Index(Arc<Mutex<Known>>);
+pub(super) struct DataIndex(Arc<Mutex<DataState>>);
 
 #[derive(Default)]
-struct Known {
-    claims: Grouped<Claim>,
-    data: Grouped<Data>,
+struct DataState {
+    claims: Grouped<DataClaim>,
+    data: Grouped<IndexedData>,
     /// Data by its Metal3Machine, and whether it is ready.
     of_machine: Grouped<bool>,
     /// Claims of addresses by their data.
@@ -47,7 +47,7 @@ struct Known {
 
 /// Who is looked at when something changes.
 #[derive(Clone)]
-pub(super) struct Woken {
+pub(super) struct WakeTargets {
     /// Templates.
     pub templates: Wakes,
     /// Data.
@@ -62,9 +62,9 @@ pub(super) fn template_of(namespace: &str, reference: Option<&Metal3Reference>) 
 }
 
 /// What counts of a claim.
-pub(super) fn claim(object: &Metal3DataClaim) -> Claim {
+pub(super) fn claim(object: &Metal3DataClaim) -> DataClaim {
     let status = object.status.clone().unwrap_or_default();
-    Claim {
+    DataClaim {
         name: object.name_any(),
         uid: object.uid().unwrap_or_default(),
         created: object.creation_timestamp().map(|time| time.0),
@@ -78,17 +78,20 @@ pub(super) fn claim(object: &Metal3DataClaim) -> Claim {
     }
 }
 
-fn data(object: &Metal3Data) -> Option<(Key, Data)> {
+fn data(object: &Metal3Data) -> Option<(Key, IndexedData)> {
     let template = template_of(&key(object).0, object.spec.template.as_ref())?;
     let claim = object.spec.claim.as_ref().map(|claim| claim.name.clone()).unwrap_or_default();
     let claim_uid = owners::of_kind(&object.metadata, infrastructure::GROUP, "Metal3DataClaim");
     let claim_uid = claim_uid.map(|owner| owner.uid.clone());
-    Some((template, Data { name: object.name_any(), index: object.spec.index.unwrap_or_default(), claim, claim_uid }))
+    Some((
+        template,
+        IndexedData { name: object.name_any(), index: object.spec.index.unwrap_or_default(), claim, claim_uid },
+    ))
 }
 
-impl Index {
+impl DataIndex {
     /// Follows everything, and has those looked at whom a change concerns.
-    pub fn follow(&self, watches: &mut Watches, woken: &Woken) {
+    pub fn follow(&self, watches: &mut Watches, woken: &WakeTargets) {
         self.follow_claims(watches, woken.templates.clone());
         self.follow_data(watches, woken.templates.clone());
         self.follow_addresses::<IPClaim>(watches, AddressClaims::Metal3, woken);
@@ -135,11 +138,11 @@ impl Index {
         });
     }
 
-    fn follow_addresses<K>(&self, watches: &mut Watches, of: AddressClaims, woken: &Woken)
+    fn follow_addresses<K>(&self, watches: &mut Watches, of: AddressClaims, woken: &WakeTargets)
     where
         K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
     {
-        let (index, Woken { templates, data: woken }) = (self.listed_later(), woken.clone());
+        let (index, WakeTargets { templates, data: woken }) = (self.listed_later(), woken.clone());
         watches.observe(move |change: &Change<'_, K>| match change {
             Change::Put(object) => {
                 let place = key(*object);
@@ -183,7 +186,7 @@ impl Index {
     }
 
     /// Claims and data of a template; `None` as long as not everything was listed.
-    pub fn of(&self, template: &Key) -> Option<(Vec<Claim>, Vec<Data>)> {
+    pub fn of(&self, template: &Key) -> Option<(Vec<DataClaim>, Vec<IndexedData>)> {
         let known = self.lock();
         let claims = known.claims.of(template).map(|(_, claim)| claim.clone());
         let data = known.data.of(template).map(|(_, data)| data.clone());
@@ -217,7 +220,7 @@ impl Index {
         self.lock().addresses.entry(of).or_default().put(claim, Some((data.clone(), ())));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, DataState> {
         // Nothing in it can panic between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,7 +233,7 @@ impl Index {
         self.clone()
     }
 
-    fn put(&self, wakes: &Wakes, put: impl FnOnce(&mut Known) -> [Option<Key>; 2]) {
+    fn put(&self, wakes: &Wakes, put: impl FnOnce(&mut DataState) -> [Option<Key>; 2]) {
         let concerned = put(&mut self.lock());
         concerned.into_iter().flatten().for_each(|key| wakes.wake(key));
     }

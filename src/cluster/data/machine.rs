@@ -12,7 +12,7 @@ const NAME_MAX: usize = 253;
 
 /// Why data cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum RenderError {
+pub(super) enum DataRenderError {
     /// The host was not looked at.
     #[error("NICs list not populated: the BareMetalHost {0} was not inspected yet")]
     NoHardware(String),
@@ -80,7 +80,7 @@ impl Facts {
 
 /// A machine: the three objects that stand for it, and what of the host is needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Machine {
+pub(super) struct DataMachine {
     /// Their namespace.
     pub namespace: String,
     /// Cluster that it is of.
@@ -97,7 +97,7 @@ pub(super) struct Machine {
     pub nics: Option<Vec<(String, String)>>,
 }
 
-impl Machine {
+impl DataMachine {
     /// What is known of the host and its hardware.
     pub fn set_host(&mut self, host: &BareMetalHost, hardware: Option<&HardwareDetails>) {
         let nics = hardware.map(|hardware| &hardware.nics).filter(|nics| !nics.is_empty());
@@ -125,7 +125,7 @@ impl Machine {
     /// # Errors
     ///
     /// When it says none.
-    pub fn pool_name(&self, from: &FromAnnotation) -> Result<String, RenderError> {
+    pub fn pool_name(&self, from: &FromAnnotation) -> Result<String, DataRenderError> {
         let word = match from.object {
             MachineObject::Machine => "machine",
             MachineObject::Metal3Machine => "metal3machine",
@@ -133,9 +133,9 @@ impl Machine {
         };
         let name = self.object(from.object).annotations.get(&from.annotation).map(String::as_str).unwrap_or_default();
         match name.len() {
-            0 => Err(RenderError::NoAnnotation(from.annotation.clone(), word)),
+            0 => Err(DataRenderError::NoAnnotation(from.annotation.clone(), word)),
             1..=NAME_MAX => Ok(name.to_owned()),
-            _ => Err(RenderError::PoolName(from.annotation.clone(), word)),
+            _ => Err(DataRenderError::PoolName(from.annotation.clone(), word)),
         }
     }
 
@@ -144,10 +144,10 @@ impl Machine {
     /// # Errors
     ///
     /// When there is none of that name, or nobody looked yet.
-    pub fn mac_of(&self, interface: &str) -> Result<String, RenderError> {
-        let Some(nics) = &self.nics else { return Err(RenderError::NoHardware(self.host.name.clone())) };
+    pub fn mac_of(&self, interface: &str) -> Result<String, DataRenderError> {
+        let Some(nics) = &self.nics else { return Err(DataRenderError::NoHardware(self.host.name.clone())) };
         let nic = nics.iter().find(|(name, _)| name == interface);
-        nic.map(|(_, mac)| mac.clone()).ok_or_else(|| RenderError::NoInterface(interface.to_owned()))
+        nic.map(|(_, mac)| mac.clone()).ok_or_else(|| DataRenderError::NoInterface(interface.to_owned()))
     }
 
     /// What the node is known by at its provider, without the provider's name.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::machine::{Machine, RenderError};
-use super::pools::{Addresses, of};
+use super::machine::{DataMachine, DataRenderError};
+use super::pools::{PoolAddresses, of};
 use crate::api::infrastructure::data::v1beta2::MetaData;
 use crate::image::configdrive::MAX_DOCUMENT;
 
@@ -15,16 +15,16 @@ use crate::image::configdrive::MAX_DOCUMENT;
 pub(super) fn render(
     meta: &MetaData,
     index: i32,
-    machine: &Machine,
-    addresses: &Addresses,
-) -> Result<BTreeMap<String, String>, RenderError> {
-    let mut data = Collected::default();
+    machine: &DataMachine,
+    addresses: &PoolAddresses,
+) -> Result<BTreeMap<String, String>, DataRenderError> {
+    let mut data = MetaDataEntries::default();
     for entry in &meta.from_host_interfaces {
         let mac = match entry.from_boot_mac {
             Some(true) => machine
                 .boot_mac
                 .clone()
-                .ok_or_else(|| RenderError::NoBootMac(entry.key.clone(), machine.host.name.clone()))?,
+                .ok_or_else(|| DataRenderError::NoBootMac(entry.key.clone(), machine.host.name.clone()))?,
             _ => machine.mac_of(&entry.interface)?,
         };
         data.insert(entry.key.clone(), mac)?;
@@ -68,16 +68,16 @@ pub(super) fn render(
 
 /// Texts by key. One that is said again and again costs nothing to write, and much to keep.
 #[derive(Default)]
-struct Collected {
+struct MetaDataEntries {
     texts: BTreeMap<String, String>,
     bytes: usize,
 }
 
-impl Collected {
-    fn insert(&mut self, key: String, text: String) -> Result<(), RenderError> {
+impl MetaDataEntries {
+    fn insert(&mut self, key: String, text: String) -> Result<(), DataRenderError> {
         self.bytes = self.bytes.saturating_add(key.len() + text.len());
         if self.bytes > MAX_DOCUMENT {
-            return Err(RenderError::Large(self.bytes, MAX_DOCUMENT));
+            return Err(DataRenderError::Large(self.bytes, MAX_DOCUMENT));
         }
         self.texts.insert(key, text);
         Ok(())
@@ -92,14 +92,14 @@ pub(super) mod tests {
     use super::super::pools::Allocated;
     use super::*;
 
-    pub(in crate::cluster::data) fn machine() -> Machine {
+    pub(in crate::cluster::data) fn machine() -> DataMachine {
         let facts = |name: &str| Facts {
             name: name.into(),
             labels: [("label".into(), format!("label of {name}"))].into(),
             annotations: [("mac".into(), "52:54:00:00:00:09".into()), ("note".into(), format!("note of {name}"))]
                 .into(),
         };
-        Machine {
+        DataMachine {
             namespace: "rack".into(),
             cluster: "c".into(),
             machine: facts("machine-0"),
@@ -110,7 +110,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::cluster::data) fn addresses() -> Addresses {
+    pub(in crate::cluster::data) fn addresses() -> PoolAddresses {
         let v4 = Allocated {
             address: "10.0.0.5".parse().unwrap(),
             prefix: Some(24),
@@ -201,12 +201,12 @@ pub(super) mod tests {
         }
         let meta: MetaData =
             serde_json::from_value(json!({"fromHostInterfaces": [{"key": "a", "interface": "eno1"}]})).unwrap();
-        let uninspected = Machine { nics: None, ..machine() };
+        let uninspected = DataMachine { nics: None, ..machine() };
         let error = render(&meta, 0, &uninspected, &addresses()).unwrap_err();
         assert_eq!(error.to_string(), "NICs list not populated: the BareMetalHost host-0 was not inspected yet");
         let meta: MetaData =
             serde_json::from_value(json!({"fromHostInterfaces": [{"key": "a", "fromBootMAC": true}]})).unwrap();
-        let unknown = Machine { boot_mac: None, ..machine() };
+        let unknown = DataMachine { boot_mac: None, ..machine() };
         let error = render(&meta, 0, &unknown, &addresses()).unwrap_err();
         assert_eq!(error.to_string(), "metadata key \"a\": spec.bootMACAddress of the BareMetalHost host-0 is empty");
     }
@@ -222,6 +222,6 @@ pub(super) mod tests {
             render(&meta, 0, &machine, &addresses())
         };
         assert!(of(1).is_ok());
-        assert!(matches!(of(10_000), Err(RenderError::Large(..))));
+        assert!(matches!(of(10_000), Err(DataRenderError::Large(..))));
     }
 }

@@ -25,9 +25,9 @@ use futures::stream;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
-use self::index::{Index, Woken};
+use self::index::{DataIndex, WakeTargets};
 use self::render::Rendering;
-use self::strays::Strays;
+use self::strays::StrayDataClaims;
 use self::templates::Templates;
 use crate::api::infrastructure::data::v1beta2::{Metal3Data, Metal3DataClaim, Metal3DataTemplate};
 use crate::api::infrastructure::data::{convert, v1beta1};
@@ -119,7 +119,7 @@ pub struct MachineData {
     templates: Cache<Slim<Metal3DataTemplate>>,
     claims: Cache<Slim<Metal3DataClaim>>,
     data: Cache<Slim<Metal3Data>>,
-    index: Index,
+    index: DataIndex,
 }
 
 impl MachineData {
@@ -138,8 +138,8 @@ impl MachineData {
         };
         let data = Cache::indexed(watches, |data: &Metal3Data| Slim::from(data), claim);
         let claims = Cache::new(watches, |claim: &Metal3DataClaim| Slim::from(claim));
-        let index = Index::default();
-        index.follow(watches, &Woken { templates: templates.wakes().clone(), data: data.wakes().clone() });
+        let index = DataIndex::default();
+        index.follow(watches, &WakeTargets { templates: templates.wakes().clone(), data: data.wakes().clone() });
         let all = Self { templates, claims, data, index };
         let known = all.clone();
         watches.observe(move |change: &Change<'_, Metal3DataTemplate>| match change {
@@ -164,7 +164,7 @@ impl MachineData {
         let (client, index) = (client.clone(), self.index.clone());
         let Self { templates, claims, data, .. } = self.clone();
         let giving = Arc::new(Templates { client: client.clone(), index: index.clone() });
-        let strays = Arc::new(Strays { client: client.clone(), index: index.clone() });
+        let strays = Arc::new(StrayDataClaims { client: client.clone(), index: index.clone() });
         let rendering = Arc::new(Rendering { client, index });
         let stops = [stop.clone(), stop.clone(), stop.clone()];
         let [first, second, third] = stops;

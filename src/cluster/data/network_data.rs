@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
-use super::machine::{Machine, RenderError};
-use super::pools::{Addresses, of, of_gateway, of_network};
+use super::machine::{DataMachine, DataRenderError};
+use super::pools::{PoolAddresses, of, of_gateway, of_network};
 use crate::api::MacAddress;
 use crate::api::infrastructure::data::v1beta2::{self, BondLink, Links};
 use crate::api::infrastructure::data::{MacSource, NetworkRoute, Networks, Services, StaticNetwork};
@@ -23,9 +23,9 @@ const SERVERS_MAX: usize = 64;
 /// When something that it is made of is not there, or makes no sense.
 pub(super) fn render(
     data: &v1beta2::TemplateNetworkData,
-    machine: &Machine,
-    addresses: &Addresses,
-) -> Result<Value, RenderError> {
+    machine: &DataMachine,
+    addresses: &PoolAddresses,
+) -> Result<Value, DataRenderError> {
     let links = data.links.as_ref().map(|links| all_links(links, machine)).transpose()?;
     let networks = data.networks.as_ref().map(|networks| all_networks(networks, machine, addresses)).transpose()?;
     let dns = data.services.as_ref().map(|services| name_servers(services, None, "services", addresses)).transpose()?;
@@ -37,7 +37,7 @@ pub(super) fn render(
 }
 
 /// Bonds, network cards, VLANs, in this order.
-fn all_links(links: &Links, machine: &Machine) -> Result<Vec<Value>, RenderError> {
+fn all_links(links: &Links, machine: &DataMachine) -> Result<Vec<Value>, DataRenderError> {
     let mut all = Vec::new();
     for link in &links.bonds {
         all.push(bond(link, machine)?);
@@ -61,7 +61,7 @@ fn all_links(links: &Links, machine: &Machine) -> Result<Vec<Value>, RenderError
     Ok(all)
 }
 
-fn bond(link: &BondLink, machine: &Machine) -> Result<Value, RenderError> {
+fn bond(link: &BondLink, machine: &DataMachine) -> Result<Value, DataRenderError> {
     let mut entry = common(&link.id, json!("bond"), link.mtu, &link.name);
     entry.insert("bond_mode".into(), json!(link.bond_mode));
     entry.insert("bond_links".into(), json!(link.bond_links));
@@ -74,7 +74,7 @@ fn bond(link: &BondLink, machine: &Machine) -> Result<Value, RenderError> {
     for parameter in &link.parameters {
         let key = format!("bond_{}", parameter.name);
         if entry.contains_key(&key) || key == "bond_xmit_hash_policy" {
-            return Err(RenderError::Parameter(parameter.name.clone(), link.id.clone()));
+            return Err(DataRenderError::Parameter(parameter.name.clone(), link.id.clone()));
         }
         entry.insert(key, parameter.value.clone());
     }
@@ -95,7 +95,7 @@ fn common(id: &str, type_: Value, mtu: Option<i32>, name: &str) -> Map<String, V
 }
 
 /// The MAC address of a link; none when the template says none.
-fn mac(source: &MacSource, link: &str, machine: &Machine) -> Result<Option<String>, RenderError> {
+fn mac(source: &MacSource, link: &str, machine: &DataMachine) -> Result<Option<String>, DataRenderError> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let text = match (given(&source.string), given(&source.from_host_interface), &source.from_annotation) {
         (Some(text), _, _) => text,
@@ -105,18 +105,22 @@ fn mac(source: &MacSource, link: &str, machine: &Machine) -> Result<Option<Strin
     };
     // As cloud-init reads it, with either sign between the pairs.
     if text.replace('-', ":").parse::<MacAddress>().is_err() {
-        return Err(RenderError::Mac(link.to_owned(), text.chars().take(64).collect()));
+        return Err(DataRenderError::Mac(link.to_owned(), text.chars().take(64).collect()));
     }
     Ok(Some(text))
 }
 
 /// Static ones, those by DHCP, those by router advertisements.
-fn all_networks(networks: &Networks, machine: &Machine, addresses: &Addresses) -> Result<Vec<Value>, RenderError> {
+fn all_networks(
+    networks: &Networks,
+    machine: &DataMachine,
+    addresses: &PoolAddresses,
+) -> Result<Vec<Value>, DataRenderError> {
     let mut all = Vec::new();
     let with_address = networks.ipv4.iter().chain(&networks.ipv6).map(|network| network.routes.len());
     let without = networks.ipv4_dhcp.iter().chain(&networks.ipv6_dhcp).chain(&networks.ipv6_slaac);
     if with_address.chain(without.map(|network| network.routes.len())).sum::<usize>() > ROUTES_MAX {
-        return Err(RenderError::TooMany("routes", ROUTES_MAX));
+        return Err(DataRenderError::TooMany("routes", ROUTES_MAX));
     }
     for (type_, list, v6) in [("ipv4", &networks.ipv4, false), ("ipv6", &networks.ipv6, true)] {
         for network in list {
@@ -141,12 +145,12 @@ fn static_network(
     network: &StaticNetwork,
     type_: &str,
     v6: bool,
-    machine: &Machine,
-    addresses: &Addresses,
-) -> Result<Value, RenderError> {
+    machine: &DataMachine,
+    addresses: &PoolAddresses,
+) -> Result<Value, DataRenderError> {
     let its = of(addresses, &of_network(network, machine)?.0)?;
     if its.address.is_ipv6() != v6 {
-        return Err(RenderError::Version(network.id.clone(), its.address.to_string(), if v6 { 6 } else { 4 }));
+        return Err(DataRenderError::Version(network.id.clone(), its.address.to_string(), if v6 { 6 } else { 4 }));
     }
     let mut entry = json!({"id": network.id, "link": network.link, "type": type_, "ip_address": its.address.to_string(),
         "routes": routes(&network.routes, v6, &network.id, machine, addresses)?});
@@ -160,9 +164,9 @@ fn routes(
     routes: &[NetworkRoute],
     v6: bool,
     network: &str,
-    machine: &Machine,
-    addresses: &Addresses,
-) -> Result<Vec<Value>, RenderError> {
+    machine: &DataMachine,
+    addresses: &PoolAddresses,
+) -> Result<Vec<Value>, DataRenderError> {
     let mut all = Vec::new();
     for route in routes {
         let to = in_version(&route.network, v6, network)?;
@@ -186,13 +190,13 @@ fn name_servers(
     services: &Services,
     v6: Option<bool>,
     network: &str,
-    addresses: &Addresses,
-) -> Result<Vec<Value>, RenderError> {
+    addresses: &PoolAddresses,
+) -> Result<Vec<Value>, DataRenderError> {
     let pool = services.dns_from_ip_pool.as_ref().filter(|pool| !pool.is_empty());
     let of_pool = pool.map(|pool| of(addresses, pool)).transpose()?;
     let servers = services.dns.len().saturating_add(of_pool.map_or(0, |its| its.dns_servers.len()));
     if servers > SERVERS_MAX {
-        return Err(RenderError::TooMany("name servers", SERVERS_MAX));
+        return Err(DataRenderError::TooMany("name servers", SERVERS_MAX));
     }
     let all = services.dns.iter().chain(of_pool.into_iter().flat_map(|its| &its.dns_servers));
     all.map(|server| {
@@ -204,18 +208,18 @@ fn name_servers(
     .collect()
 }
 
-fn in_version(text: &str, v6: bool, network: &str) -> Result<String, RenderError> {
+fn in_version(text: &str, v6: bool, network: &str) -> Result<String, DataRenderError> {
     let read = text.parse::<IpAddr>().ok().filter(|address| address.is_ipv6() == v6);
     let shown = || text.chars().take(64).collect();
-    let wrong = || RenderError::Version(network.to_owned(), shown(), if v6 { 6 } else { 4 });
+    let wrong = || DataRenderError::Version(network.to_owned(), shown(), if v6 { 6 } else { 4 });
     read.map(|_| text.to_owned()).ok_or_else(wrong)
 }
 
 /// A mask as an address of its version.
-fn mask(prefix: i64, v6: bool, network: &str) -> Result<String, RenderError> {
+fn mask(prefix: i64, v6: bool, network: &str) -> Result<String, DataRenderError> {
     let any: IpAddr = if v6 { std::net::Ipv6Addr::UNSPECIFIED.into() } else { std::net::Ipv4Addr::UNSPECIFIED.into() };
     let net = u8::try_from(prefix).ok().and_then(|prefix| IpNetwork::new(any, prefix).ok());
-    net.map(|net| net.mask().to_string()).ok_or_else(|| RenderError::Prefix(network.to_owned(), prefix))
+    net.map(|net| net.mask().to_string()).ok_or_else(|| DataRenderError::Prefix(network.to_owned(), prefix))
 }
 
 #[cfg(test)]

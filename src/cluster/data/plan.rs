@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// What counts of a Metal3DataClaim.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Claim {
+pub(super) struct DataClaim {
     /// Name.
     pub name: String,
     /// Its object's UID.
@@ -32,7 +32,7 @@ pub(super) struct Claim {
 
 /// What counts of a Metal3Data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Data {
+pub(super) struct IndexedData {
     /// Name.
     pub name: String,
     /// Its index.
@@ -43,39 +43,39 @@ pub(super) struct Data {
     pub claim_uid: Option<String>,
 }
 
-impl Data {
+impl IndexedData {
     /// Whether it is of a claim, and not of an earlier one of its name.
-    fn is_of(&self, claim: &Claim) -> bool {
+    fn is_of(&self, claim: &DataClaim) -> bool {
         self.claim == claim.name && self.claim_uid.as_ref().is_none_or(|uid| *uid == claim.uid)
     }
 }
 
 /// One thing that is to be done.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum DataStep {
     /// The claim gets data with this index.
-    Make(Claim, OwnerReference, i32),
+    Make(DataClaim, OwnerReference, i32),
     /// The claim has its data, of this name, and is to hear of it.
-    Tell(Claim, String),
+    Tell(DataClaim, String),
     /// The claim gets none.
-    Refuse(Claim, String),
+    Refuse(DataClaim, String),
     /// The claim goes, and with it its data.
-    Release(Claim, Vec<String>),
+    Release(DataClaim, Vec<String>),
 }
 
 /// What is to be done, and who has which index.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct DataPlan {
     /// In any order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<DataStep>,
     /// Indexes and claims.
     pub indexes: BTreeMap<i32, String>,
 }
 
-impl Plan {
+impl DataPlan {
     /// Leaves so many steps: what answers a claim first, before what only tells it again. False when that is not all.
     pub fn keep(&mut self, most: usize) -> bool {
-        self.steps.sort_by_key(|step| matches!(step, Step::Tell(..)));
+        self.steps.sort_by_key(|step| matches!(step, DataStep::Tell(..)));
         let is_all = self.steps.len() <= most;
         self.steps.truncate(most);
         is_all
@@ -90,15 +90,15 @@ pub(super) fn data_name(template: &str, index: i32) -> String {
 /// Plans for a template. `closed` says why it makes nothing now; of `foreign` indexes the names are somebody else's.
 pub(super) fn plan(
     closed: Option<&str>,
-    mut claims: Vec<Claim>,
-    all: &[Data],
+    mut claims: Vec<DataClaim>,
+    all: &[IndexedData],
     paused: impl Fn(&str) -> bool,
     foreign: &BTreeSet<i32>,
-) -> Plan {
+) -> DataPlan {
     claims.sort_by(|one, other| (one.created, &one.name).cmp(&(other.created, &other.name)));
-    let mut plan = Plan::default();
+    let mut plan = DataPlan::default();
     let mut used: BTreeSet<i32> = foreign.clone();
-    let mut by_claim: BTreeMap<&str, Vec<&Data>> = BTreeMap::new();
+    let mut by_claim: BTreeMap<&str, Vec<&IndexedData>> = BTreeMap::new();
     for data in all {
         used.insert(data.index);
         plan.indexes.insert(data.index, data.claim.clone());
@@ -112,18 +112,18 @@ pub(super) fn plan(
             if claim.held {
                 let mut names: Vec<String> = its.iter().map(|data| data.name.clone()).collect();
                 names.extend(claim.rendered.clone().filter(|name| !names.contains(name)));
-                plan.steps.push(Step::Release(claim, names));
+                plan.steps.push(DataStep::Release(claim, names));
             }
             continue;
         }
         if claim.paused || claim.cluster.as_deref().is_some_and(&paused) {
             continue;
         }
-        let told = |data: &&&Data| claim.rendered.as_ref() == Some(&data.name);
+        let told = |data: &&&IndexedData| claim.rendered.as_ref() == Some(&data.name);
         if let Some(data) = its.iter().find(told).or_else(|| its.first()) {
             if claim.rendered.as_ref() != Some(&data.name) || claim.error.is_some() || !claim.held {
                 let name = data.name.clone();
-                plan.steps.push(Step::Tell(claim, name));
+                plan.steps.push(DataStep::Tell(claim, name));
             }
             continue;
         }
@@ -138,10 +138,10 @@ pub(super) fn plan(
             Ok((machine, index)) => {
                 used.insert(index);
                 from = index;
-                plan.steps.push(Step::Make(claim, machine, index));
+                plan.steps.push(DataStep::Make(claim, machine, index));
             }
             Err(why) if claim.error.as_ref() == Some(&why) && claim.rendered.is_none() => {}
-            Err(why) => plan.steps.push(Step::Refuse(claim, why)),
+            Err(why) => plan.steps.push(DataStep::Refuse(claim, why)),
         }
     }
     plan
@@ -167,8 +167,8 @@ mod tests {
         OwnerReference { kind: "Metal3Machine".into(), name: "m".into(), ..OwnerReference::default() }
     }
 
-    fn claim(name: &str) -> Claim {
-        Claim {
+    fn claim(name: &str) -> DataClaim {
+        DataClaim {
             name: name.into(),
             uid: name.into(),
             created: None,
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    fn data(index: i32, claim: &str) -> Data {
-        Data { name: data_name("t", index), index, claim: claim.into(), claim_uid: None }
+    fn data(index: i32, claim: &str) -> IndexedData {
+        IndexedData { name: data_name("t", index), index, claim: claim.into(), claim_uid: None }
     }
 
     #[test]
@@ -191,62 +191,72 @@ mod tests {
         let claims = vec![claim("told"), claim("x"), claim("y")];
         let mut plan = plan(None, claims, &[data(0, "told")], |_| false, &BTreeSet::new());
         assert!(plan.keep(3) && plan.steps.len() == 3);
-        assert!(matches!(plan.steps.last(), Some(Step::Tell(told, _)) if told.name == "told"));
-        assert!(!plan.keep(2) && plan.steps.iter().all(|step| matches!(step, Step::Make(..))));
+        assert!(matches!(plan.steps.last(), Some(DataStep::Tell(told, _)) if told.name == "told"));
+        assert!(!plan.keep(2) && plan.steps.iter().all(|step| matches!(step, DataStep::Make(..))));
     }
 
-    fn planned(closed: Option<&str>, claims: &[Claim], all: &[Data], foreign: &[i32]) -> Vec<String> {
+    fn planned(closed: Option<&str>, claims: &[DataClaim], all: &[IndexedData], foreign: &[i32]) -> Vec<String> {
         let foreign = foreign.iter().copied().collect();
         let plan = plan(closed, claims.to_vec(), all, |cluster| cluster == "paused", &foreign);
         let words = plan.steps.iter().map(|step| match step {
-            Step::Make(claim, _, index) => format!("{} gets {index}", claim.name),
-            Step::Tell(claim, name) => format!("{} has {name}", claim.name),
-            Step::Refuse(claim, why) => format!("{} gets none: {why}", claim.name),
-            Step::Release(claim, names) => format!("{} leaves {names:?}", claim.name),
+            DataStep::Make(claim, _, index) => format!("{} gets {index}", claim.name),
+            DataStep::Tell(claim, name) => format!("{} has {name}", claim.name),
+            DataStep::Refuse(claim, why) => format!("{} gets none: {why}", claim.name),
+            DataStep::Release(claim, names) => format!("{} leaves {names:?}", claim.name),
         });
         words.collect()
     }
 
     #[test]
     fn claims_get_the_lowest_free_index() {
-        let told = |name: &str, index| Claim { rendered: Some(data_name("t", index)), ..claim(name) };
-        let deleted = |name: &str| Claim { deleted: true, ..claim(name) };
-        type Row = (Vec<Claim>, Vec<Data>, Vec<i32>, Vec<&'static str>);
+        let told = |name: &str, index| DataClaim { rendered: Some(data_name("t", index)), ..claim(name) };
+        let deleted = |name: &str| DataClaim { deleted: true, ..claim(name) };
+        type Row = (Vec<DataClaim>, Vec<IndexedData>, Vec<i32>, Vec<&'static str>);
         let rows: Vec<Row> = vec![
             (vec![claim("b"), claim("a")], vec![], vec![], vec!["a gets 0", "b gets 1"]),
             (vec![claim("a"), claim("b")], vec![data(0, "x"), data(2, "y")], vec![], vec!["a gets 1", "b gets 3"]),
             (vec![claim("a")], vec![data(0, "x")], vec![1], vec!["a gets 2"]),
             (vec![claim("a")], vec![data(5, "a")], vec![], vec!["a has t-5"]),
             (vec![told("a", 5)], vec![data(5, "a")], vec![], vec![]),
-            (vec![Claim { error: Some("x".into()), ..told("a", 5) }], vec![data(5, "a")], vec![], vec!["a has t-5"]),
-            (vec![Claim { held: false, ..told("a", 5) }], vec![data(5, "a")], vec![], vec!["a has t-5"]),
+            (
+                vec![DataClaim { error: Some("x".into()), ..told("a", 5) }],
+                vec![data(5, "a")],
+                vec![],
+                vec!["a has t-5"],
+            ),
+            (vec![DataClaim { held: false, ..told("a", 5) }], vec![data(5, "a")], vec![], vec!["a has t-5"]),
             (vec![told("a", 5)], vec![], vec![], vec!["a gets 0"]),
             // It was made for a claim of the name that was before.
             (
                 vec![claim("a")],
-                vec![Data { claim_uid: Some("before".into()), ..data(0, "a") }],
+                vec![IndexedData { claim_uid: Some("before".into()), ..data(0, "a") }],
                 vec![],
                 vec!["a gets 1"],
             ),
-            (vec![claim("a")], vec![Data { claim_uid: Some("a".into()), ..data(0, "a") }], vec![], vec!["a has t-0"]),
+            (
+                vec![claim("a")],
+                vec![IndexedData { claim_uid: Some("a".into()), ..data(0, "a") }],
+                vec![],
+                vec!["a has t-0"],
+            ),
             (vec![deleted("a")], vec![data(1, "a")], vec![], vec!["a leaves [\"t-1\"]"]),
             (
-                vec![Claim { deleted: true, ..told("a", 7) }],
+                vec![DataClaim { deleted: true, ..told("a", 7) }],
                 vec![data(1, "a")],
                 vec![],
                 vec!["a leaves [\"t-1\", \"t-7\"]"],
             ),
-            (vec![Claim { held: false, ..deleted("a") }], vec![], vec![], vec![]),
+            (vec![DataClaim { held: false, ..deleted("a") }], vec![], vec![], vec![]),
             (vec![deleted("a"), claim("b")], vec![data(0, "a")], vec![], vec!["a leaves [\"t-0\"]", "b gets 1"]),
             (
-                vec![Claim { machine: None, ..claim("a") }],
+                vec![DataClaim { machine: None, ..claim("a") }],
                 vec![],
                 vec![],
                 vec!["a gets none: Metal3Machine not found in owner references"],
             ),
-            (vec![Claim { paused: true, ..claim("a") }], vec![], vec![], vec![]),
+            (vec![DataClaim { paused: true, ..claim("a") }], vec![], vec![], vec![]),
             (
-                vec![Claim { cluster: Some("paused".into()), ..claim("a") }, claim("b")],
+                vec![DataClaim { cluster: Some("paused".into()), ..claim("a") }, claim("b")],
                 vec![],
                 vec![],
                 vec!["b gets 0"],
@@ -260,7 +270,7 @@ mod tests {
             planned(Some(why), &[claim("a"), claim("b")], &[data(0, "a")], &[]),
             ["a has t-0".to_owned(), format!("b gets none: {why}")]
         );
-        let heard = Claim { error: Some(why.into()), ..claim("b") };
+        let heard = DataClaim { error: Some(why.into()), ..claim("b") };
         assert_eq!(planned(Some(why), &[heard], &[], &[]), [""; 0]);
         assert_eq!(free(&BTreeSet::from([i32::MAX]), i32::MAX), None);
     }

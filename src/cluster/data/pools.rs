@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::machine::{Machine, RenderError};
+use super::machine::{DataMachine, DataRenderError};
 use crate::api::infrastructure::data::v1beta2::Metal3DataTemplateSpec;
 use crate::api::infrastructure::data::{
     DEFAULT_POOL_GROUP, DEFAULT_POOL_KIND, Gateway, NetworkRoute, PoolReference, StaticNetwork,
@@ -47,23 +47,23 @@ pub(super) struct Allocated {
 }
 
 /// Addresses by the names of their pools.
-pub(super) type Addresses = BTreeMap<String, Allocated>;
+pub(super) type PoolAddresses = BTreeMap<String, Allocated>;
 
 /// The address of a pool.
-pub(super) fn of<'a>(addresses: &'a Addresses, pool: &str) -> Result<&'a Allocated, RenderError> {
-    addresses.get(pool).ok_or_else(|| RenderError::NotAllocated(pool.to_owned()))
+pub(super) fn of<'a>(addresses: &'a PoolAddresses, pool: &str) -> Result<&'a Allocated, DataRenderError> {
+    addresses.get(pool).ok_or_else(|| DataRenderError::NotAllocated(pool.to_owned()))
 }
 
 /// The pool of a network: its name, and where it is said what it is.
-pub(super) fn of_network(network: &StaticNetwork, machine: &Machine) -> Result<(String, Pool), RenderError> {
+pub(super) fn of_network(network: &StaticNetwork, machine: &DataMachine) -> Result<(String, Pool), DataRenderError> {
     let name = &network.ip_address_from_ip_pool;
     let named = Some(name).filter(|name| !name.is_empty());
     let found = first(network.from_pool_annotation.as_ref(), network.from_pool_ref.as_ref(), named, machine)?;
-    found.ok_or_else(|| RenderError::NoPool(network.id.clone()))
+    found.ok_or_else(|| DataRenderError::NoPool(network.id.clone()))
 }
 
 /// The pool of a router; none when it is not of one.
-pub(super) fn of_gateway(gateway: &Gateway, machine: &Machine) -> Result<Option<(String, Pool)>, RenderError> {
+pub(super) fn of_gateway(gateway: &Gateway, machine: &DataMachine) -> Result<Option<(String, Pool)>, DataRenderError> {
     if gateway.string.as_ref().is_some_and(|text| !text.is_empty()) {
         return Ok(None);
     }
@@ -75,8 +75,8 @@ fn first(
     annotation: Option<&crate::api::infrastructure::data::FromAnnotation>,
     reference: Option<&PoolReference>,
     name: Option<&String>,
-    machine: &Machine,
-) -> Result<Option<(String, Pool)>, RenderError> {
+    machine: &DataMachine,
+) -> Result<Option<(String, Pool)>, DataRenderError> {
     if let Some(annotation) = annotation {
         return Ok(Some((machine.pool_name(annotation)?, Pool::new(None, None))));
     }
@@ -94,9 +94,9 @@ fn first(
 /// When two of one name are meant, or an annotation does not say which.
 pub(super) fn referenced(
     template: &Metal3DataTemplateSpec,
-    machine: &Machine,
-) -> Result<BTreeMap<String, Pool>, RenderError> {
-    let mut pools = Found(BTreeMap::new());
+    machine: &DataMachine,
+) -> Result<BTreeMap<String, Pool>, DataRenderError> {
+    let mut pools = PoolsByName(BTreeMap::new());
     if let Some(meta) = &template.meta_data {
         let lists = [
             &meta.ip_addresses_from_pool,
@@ -123,25 +123,25 @@ pub(super) fn referenced(
     Ok(pools.0)
 }
 
-struct Found(BTreeMap<String, Pool>);
+struct PoolsByName(BTreeMap<String, Pool>);
 
-impl Found {
-    fn add(&mut self, name: String, pool: Pool) -> Result<(), RenderError> {
+impl PoolsByName {
+    fn add(&mut self, name: String, pool: Pool) -> Result<(), DataRenderError> {
         if self.0.get(&name).is_some_and(|known| *known != pool) {
-            return Err(RenderError::TwoPools(name));
+            return Err(DataRenderError::TwoPools(name));
         }
         self.0.insert(name, pool);
-        if self.0.len() > POOLS_MAX { Err(RenderError::TooMany("pools", POOLS_MAX)) } else { Ok(()) }
+        if self.0.len() > POOLS_MAX { Err(DataRenderError::TooMany("pools", POOLS_MAX)) } else { Ok(()) }
     }
 
-    fn dns(&mut self, pool: Option<&String>) -> Result<(), RenderError> {
+    fn dns(&mut self, pool: Option<&String>) -> Result<(), DataRenderError> {
         match pool.filter(|name| !name.is_empty()) {
             Some(name) => self.add(name.clone(), Pool::new(None, None)),
             None => Ok(()),
         }
     }
 
-    fn routes(&mut self, routes: &[NetworkRoute], machine: &Machine) -> Result<(), RenderError> {
+    fn routes(&mut self, routes: &[NetworkRoute], machine: &DataMachine) -> Result<(), DataRenderError> {
         for route in routes {
             if let Some((name, pool)) = of_gateway(&route.gateway, machine)? {
                 self.add(name, pool)?;
@@ -158,8 +158,8 @@ mod tests {
 
     use super::*;
 
-    fn machine() -> Machine {
-        let mut machine = Machine::default();
+    fn machine() -> DataMachine {
+        let mut machine = DataMachine::default();
         machine.host.annotations.insert("pool".into(), "of-rack".into());
         machine
     }

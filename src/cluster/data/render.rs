@@ -10,9 +10,9 @@ use kube::{Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
 use super::addresses;
-use super::index::{Index, template_of};
-use super::machine::{Facts, Machine, RenderError};
-use super::secrets::{Document, There, look, store, yaml};
+use super::index::{DataIndex, template_of};
+use super::machine::{DataMachine, DataRenderError, Facts};
+use super::secrets::{DataDocument, There, look, store, yaml};
 use super::templates::{MESSAGE_MAX, RETRY};
 use super::{meta_data, network_data, pools};
 use crate::api::cluster::v1beta2::{self, Cluster};
@@ -40,11 +40,11 @@ pub(super) struct Rendering {
     /// The API.
     pub client: Client,
     /// What is known of claims and data.
-    pub index: Index,
+    pub index: DataIndex,
 }
 
 /// Why there is nothing yet.
-enum Waits {
+enum RenderWait {
     /// For this.
     For(String),
     /// For this, which takes longer.
@@ -53,25 +53,25 @@ enum Waits {
     Api(kube::Error),
 }
 
-impl From<kube::Error> for Waits {
+impl From<kube::Error> for RenderWait {
     fn from(error: kube::Error) -> Self {
         Self::Api(error)
     }
 }
 
-impl From<RenderError> for Waits {
-    fn from(error: RenderError) -> Self {
+impl From<DataRenderError> for RenderWait {
+    fn from(error: DataRenderError) -> Self {
         Self::For(error.to_string())
     }
 }
 
 /// A Secret of an earlier Metal3Data says what an earlier machine was to be.
-fn stale(name: &str) -> Waits {
-    Waits::Long(format!("the Secret {name} was made for an earlier Metal3Data, and is not used: it must go first"))
+fn stale(name: &str) -> RenderWait {
+    RenderWait::Long(format!("the Secret {name} was made for an earlier Metal3Data, and is not used: it must go first"))
 }
 
-fn wait<T>(why: impl Into<String>) -> Result<T, Waits> {
-    Err(Waits::For(why.into()))
+fn wait<T>(why: impl Into<String>) -> Result<T, RenderWait> {
+    Err(RenderWait::For(why.into()))
 }
 
 impl Reconcile for Rendering {
@@ -105,9 +105,9 @@ impl Reconcile for Rendering {
         }
         let (error, next) = match self.make(&place, data).await {
             Ok(()) => (None, Action::await_change()),
-            Err(Waits::For(why)) => (Some(why), Action::requeue(LOOK_AGAIN)),
-            Err(Waits::Long(why)) => (Some(why), Action::requeue(LOOK_LATER)),
-            Err(Waits::Api(error)) => return Err(error),
+            Err(RenderWait::For(why)) => (Some(why), Action::requeue(LOOK_AGAIN)),
+            Err(RenderWait::Long(why)) => (Some(why), Action::requeue(LOOK_LATER)),
+            Err(RenderWait::Api(error)) => return Err(error),
         };
         let error = error.map(|why| why.chars().take(MESSAGE_MAX).collect::<String>());
         self.report(&place, error.is_none(), error).await?;
@@ -150,7 +150,7 @@ impl Rendering {
     }
 
     /// Makes what is not there yet.
-    async fn make(&self, place: &Key, data: Metal3Data) -> Result<(), Waits> {
+    async fn make(&self, place: &Key, data: Metal3Data) -> Result<(), RenderWait> {
         if self.is_made(place, &data).await? {
             return Ok(());
         }
@@ -182,16 +182,16 @@ impl Rendering {
         let pools = pools::referenced(&template.spec, &machine)?;
         let addresses = match addresses::of(&self.client, &self.index, &data, &pools).await {
             Err(kube::Error::Api(error)) if error.is_invalid() => return wait(error.message),
-            addresses => addresses?.map_err(Waits::For)?,
+            addresses => addresses?.map_err(RenderWait::For)?,
         };
         let mut made = Vec::new();
         for (document, name) in missing {
             let text = match document {
-                Document::Meta => {
+                DataDocument::Meta => {
                     let meta = template.spec.meta_data.clone().unwrap_or_default();
                     yaml(&meta_data::render(&meta, data.spec.index.unwrap_or_default(), &machine, &addresses)?)?
                 }
-                Document::Network => {
+                DataDocument::Network => {
                     let network = template.spec.network_data.clone().unwrap_or_default();
                     yaml(&network_data::render(&network, &machine, &addresses)?)?
                 }
@@ -228,7 +228,12 @@ impl Rendering {
     }
 
     /// The Metal3Machine that the data is for: it must still want this template.
-    async fn metal3_machine(&self, place: &Key, data: &Metal3Data, template: &str) -> Result<Metal3Machine, Waits> {
+    async fn metal3_machine(
+        &self,
+        place: &Key,
+        data: &Metal3Data,
+        template: &str,
+    ) -> Result<Metal3Machine, RenderWait> {
         let claim = data.spec.claim.as_ref().map(|claim| claim.name.as_str()).filter(|name| !name.is_empty());
         let Some(claim) = claim else { return wait("Metal3DataClaim name not set") };
         let Some(claim) = self.api::<Metal3DataClaim>(&place.0).get_opt(claim).await? else {
@@ -236,7 +241,7 @@ impl Rendering {
         };
         if !owners::is_owned(&data.metadata, &claim.uid().unwrap_or_default()) {
             let why = "this was made for an earlier Metal3DataClaim of the name";
-            return Err(Waits::Long(format!("{why} {}, and must go first", claim.name_any())));
+            return Err(RenderWait::Long(format!("{why} {}, and must go first", claim.name_any())));
         }
         let Some(owner) = owners::of_kind(&claim.metadata, infrastructure::GROUP, "Metal3Machine") else {
             return wait("Metal3Machine not found in owner references");
@@ -258,7 +263,7 @@ impl Rendering {
         data: Metal3Data,
         template: &Metal3DataTemplateSpec,
         machine: &str,
-    ) -> Result<Metal3Data, Waits> {
+    ) -> Result<Metal3Data, RenderWait> {
         let change = named(&data, template, machine);
         if change.is_null() {
             return Ok(data);
@@ -270,7 +275,7 @@ impl Rendering {
     }
 
     /// Everything of the machine that its data may be made of.
-    async fn facts(&self, place: &Key, metal3: &Metal3Machine) -> Result<Machine, Waits> {
+    async fn facts(&self, place: &Key, metal3: &Metal3Machine) -> Result<DataMachine, RenderWait> {
         let owner = owners::of_kind(&metal3.metadata, cluster::GROUP, "Machine");
         let Some(owner) = owner else { return wait("waiting for Machine Controller to set OwnerRef on Metal3Machine") };
         let Some(machine) = self.api::<v1beta2::Machine>(&place.0).get_opt(&owner.name).await? else {
@@ -295,12 +300,12 @@ impl Rendering {
                 data.and_then(|data| data.spec.hardware)
             }
         };
-        let mut facts = Machine {
+        let mut facts = DataMachine {
             namespace: place.0.clone(),
             cluster: machine.spec.cluster_name.clone(),
             machine: Facts::of(&machine),
             metal3: Facts::of(metal3),
-            ..Machine::default()
+            ..DataMachine::default()
         };
         facts.set_host(&host, hardware.as_ref());
         Ok(facts)
@@ -322,10 +327,10 @@ impl Rendering {
 }
 
 /// The documents that a template has, and the names of their Secrets.
-fn wanted(data: &Metal3Data, template: &Metal3DataTemplateSpec) -> Vec<(Document, String)> {
+fn wanted(data: &Metal3Data, template: &Metal3DataTemplateSpec) -> Vec<(DataDocument, String)> {
     let name = |secret: &Option<SecretReference>| secret.clone().and_then(|secret| secret.name).unwrap_or_default();
-    let meta = template.meta_data.as_ref().map(|_| (Document::Meta, name(&data.spec.meta_data)));
-    let network = template.network_data.as_ref().map(|_| (Document::Network, name(&data.spec.network_data)));
+    let meta = template.meta_data.as_ref().map(|_| (DataDocument::Meta, name(&data.spec.meta_data)));
+    let network = template.network_data.as_ref().map(|_| (DataDocument::Network, name(&data.spec.network_data)));
     meta.into_iter().chain(network).collect()
 }
 
@@ -370,11 +375,11 @@ mod tests {
         assert_eq!(named(&given, &both, "m"), Value::Null);
         assert_eq!(
             wanted(&given, &both),
-            [(Document::Meta, "given".into()), (Document::Network, "m-networkdata".into())]
+            [(DataDocument::Meta, "given".into()), (DataDocument::Network, "m-networkdata".into())]
         );
         assert_eq!(
             wanted(&given, &template(json!({"networkData": {}}))),
-            [(Document::Network, "m-networkdata".into())]
+            [(DataDocument::Network, "m-networkdata".into())]
         );
         assert_eq!(wanted(&given, &template(json!({}))), []);
     }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use serde::Serialize;
 
-use super::machine::RenderError;
+use super::machine::DataRenderError;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::infrastructure;
 use crate::api::infrastructure::data::SECRET_TYPE;
@@ -17,14 +17,14 @@ use crate::runtime::owners;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Document {
+pub(super) enum DataDocument {
     /// Meta data.
     Meta,
     /// Network data.
     Network,
 }
 
-impl Document {
+impl DataDocument {
     /// Key in its Secret.
     pub fn key(self) -> &'static str {
         match self {
@@ -47,10 +47,10 @@ impl Document {
 /// # Errors
 ///
 /// When it cannot be written, or is larger than anybody reads.
-pub(super) fn yaml(document: &impl Serialize) -> Result<String, RenderError> {
-    let text = serde_saphyr::to_string(document).map_err(|error| RenderError::Yaml(error.to_string()))?;
+pub(super) fn yaml(document: &impl Serialize) -> Result<String, DataRenderError> {
+    let text = serde_saphyr::to_string(document).map_err(|error| DataRenderError::Yaml(error.to_string()))?;
     if text.len() > MAX_DOCUMENT {
-        return Err(RenderError::Large(text.len(), MAX_DOCUMENT));
+        return Err(DataRenderError::Large(text.len(), MAX_DOCUMENT));
     }
     Ok(text)
 }
@@ -102,7 +102,7 @@ pub(super) async fn store(
     data: &Metal3Data,
     name: &str,
     cluster: &str,
-    document: Document,
+    document: DataDocument,
     text: String,
 ) -> Result<(), kube::Error> {
     let secret = Secret {
@@ -183,6 +183,6 @@ mod tests {
             assert_eq!(read[key.as_str()], value.as_str(), "{key} in {text}");
         }
         let large: BTreeMap<String, String> = [("a".to_owned(), "x".repeat(MAX_DOCUMENT))].into();
-        assert!(matches!(yaml(&large), Err(RenderError::Large(..))));
+        assert!(matches!(yaml(&large), Err(DataRenderError::Large(..))));
     }
 }

@@ -6,20 +6,20 @@ use std::time::Duration;
 use kube::runtime::controller::Action;
 use kube::{Api, Client};
 
-use super::index::{self, Index, template_of};
-use super::templates::{RETRY, Writer};
+use super::index::{self, DataIndex, template_of};
+use super::templates::{DataWriter, RETRY};
 use crate::api::infrastructure::data::v1beta2::{Metal3DataClaim, Metal3DataTemplate};
 use crate::runtime::{Reconcile, Slim, key};
 
 /// Tells claims why they wait, and lets those go that are deleted.
-pub(super) struct Strays {
+pub(super) struct StrayDataClaims {
     /// The API.
     pub client: Client,
     /// What is known of claims and data.
-    pub index: Index,
+    pub index: DataIndex,
 }
 
-impl Reconcile for Strays {
+impl Reconcile for StrayDataClaims {
     type Object = Slim<Metal3DataClaim>;
     type Error = kube::Error;
 
@@ -52,7 +52,7 @@ impl Reconcile for Strays {
             }
         };
         let claim = index::claim(&object);
-        let writer = Writer { client: &self.client, index: &self.index, namespace: &namespace };
+        let writer = DataWriter { client: &self.client, index: &self.index, namespace: &namespace };
         match (claim.deleted, claim.held) {
             (true, true) => {
                 let mut names: Vec<String> = data;

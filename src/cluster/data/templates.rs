@@ -12,8 +12,8 @@ use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::index::{Index, template_of};
-use super::plan::{Claim, Plan, Step, data_name, plan};
+use super::index::{DataIndex, template_of};
+use super::plan::{DataClaim, DataPlan, DataStep, data_name, plan};
 use crate::api::infrastructure::data::v1beta2::{
     IndexEntry, Metal3Data, Metal3DataClaim, Metal3DataSpec, Metal3DataTemplate,
 };
@@ -40,7 +40,7 @@ pub(super) struct Templates {
     /// The API.
     pub client: Client,
     /// What is known of claims and data.
-    pub index: Index,
+    pub index: DataIndex,
 }
 
 impl Reconcile for Templates {
@@ -68,7 +68,7 @@ impl Reconcile for Templates {
         let template = if deleted { template } else { objects::hold(&templates, template, FINALIZER_TEMPLATE).await? };
         let closed = deleted.then(|| format!("the Metal3DataTemplate {} is being deleted", place.1));
         // What is missing wakes it.
-        let Some(Answered { indexes, failed, is_all }) = self.answer(&place, closed.as_deref()).await else {
+        let Some(TemplateOutcome { indexes, failed, is_all }) = self.answer(&place, closed.as_deref()).await else {
             return Ok(Action::await_change());
         };
         if let Some(status) = status(&template, &indexes, Timestamp::now()) {
@@ -91,7 +91,7 @@ impl Reconcile for Templates {
 }
 
 /// What came of a look at a template's claims.
-struct Answered {
+struct TemplateOutcome {
     /// Who had which index.
     indexes: BTreeMap<i32, String>,
     /// What failed first.
@@ -102,15 +102,15 @@ struct Answered {
 
 impl Templates {
     /// Brings claims to where they belong, as many as have their turn in one look; `None` before anything is known.
-    async fn answer(&self, place: &Key, closed: Option<&str>) -> Option<Answered> {
-        let writer = Writer { client: &self.client, index: &self.index, namespace: &place.0 };
+    async fn answer(&self, place: &Key, closed: Option<&str>) -> Option<TemplateOutcome> {
+        let writer = DataWriter { client: &self.client, index: &self.index, namespace: &place.0 };
         let mut foreign = BTreeSet::new();
         for round in 0.. {
             let (claims, data) = self.index.of(place)?;
             let paused = |cluster: &str| self.index.is_paused(&(place.0.clone(), cluster.to_owned()));
             let mut plan = plan(closed, claims, &data, paused, &foreign);
             let is_all = plan.keep(IN_ONE_LOOK);
-            let Plan { steps, indexes } = plan;
+            let DataPlan { steps, indexes } = plan;
             let (mut taken, mut error) = (Vec::new(), None);
             let mut steps = stream::iter(steps).map(|step| writer.do_step(&place.1, step)).buffer_unordered(AT_ONCE);
             while let Some(done) = steps.next().await {
@@ -120,7 +120,7 @@ impl Templates {
                 }
             }
             if taken.is_empty() || round == ROUNDS || error.is_some() {
-                return Some(Answered { indexes, failed: error, is_all });
+                return Some(TemplateOutcome { indexes, failed: error, is_all });
             }
             foreign.extend(taken);
         }
@@ -129,23 +129,23 @@ impl Templates {
 }
 
 /// Writes for the claims of a namespace. Each write may be done twice, and be cut off anywhere.
-pub(super) struct Writer<'a> {
+pub(super) struct DataWriter<'a> {
     /// The API.
     pub client: &'a Client,
     /// What is known of claims and data.
-    pub index: &'a Index,
+    pub index: &'a DataIndex,
     /// The namespace.
     pub namespace: &'a str,
 }
 
-impl Writer<'_> {
+impl DataWriter<'_> {
     /// The index, when the name of its data is somebody else's.
-    async fn do_step(&self, template: &str, step: Step) -> Result<Option<i32>, kube::Error> {
+    async fn do_step(&self, template: &str, step: DataStep) -> Result<Option<i32>, kube::Error> {
         match step {
-            Step::Make(claim, machine, index) => return self.make(template, &claim, machine, index).await,
-            Step::Tell(claim, name) => self.tell(&claim, &name).await?,
-            Step::Refuse(claim, why) => self.refuse(&claim, &why).await?,
-            Step::Release(claim, names) => self.release(&claim, &names).await?,
+            DataStep::Make(claim, machine, index) => return self.make(template, &claim, machine, index).await,
+            DataStep::Tell(claim, name) => self.tell(&claim, &name).await?,
+            DataStep::Refuse(claim, why) => self.refuse(&claim, &why).await?,
+            DataStep::Release(claim, names) => self.release(&claim, &names).await?,
         }
         Ok(None)
     }
@@ -155,7 +155,7 @@ impl Writer<'_> {
     async fn make(
         &self,
         template: &str,
-        claim: &Claim,
+        claim: &DataClaim,
         machine: OwnerReference,
         index: i32,
     ) -> Result<Option<i32>, kube::Error> {
@@ -204,7 +204,7 @@ impl Writer<'_> {
         Ok(None)
     }
 
-    async fn tell(&self, claim: &Claim, name: &str) -> Result<(), kube::Error> {
+    async fn tell(&self, claim: &DataClaim, name: &str) -> Result<(), kube::Error> {
         let Some(object) = self.hold(claim).await? else { return Ok(()) };
         let rendered = Metal3Reference { name: name.to_owned(), namespace: Some(self.namespace.to_owned()) };
         self.say(&object, json!({"renderedData": rendered, "errorMessage": null})).await
@@ -215,7 +215,7 @@ impl Writer<'_> {
     /// # Errors
     ///
     /// What the API says.
-    pub async fn refuse(&self, claim: &Claim, why: &str) -> Result<(), kube::Error> {
+    pub async fn refuse(&self, claim: &DataClaim, why: &str) -> Result<(), kube::Error> {
         let Some(object) = self.read(claim).await?.filter(|object| object.metadata.deletion_timestamp.is_none()) else {
             return Ok(());
         };
@@ -228,7 +228,7 @@ impl Writer<'_> {
     /// # Errors
     ///
     /// What the API says.
-    pub async fn release(&self, claim: &Claim, names: &[String]) -> Result<(), kube::Error> {
+    pub async fn release(&self, claim: &DataClaim, names: &[String]) -> Result<(), kube::Error> {
         let all = self.data();
         for name in names {
             let Some(data) = all.get_opt(name).await? else { continue };
@@ -258,13 +258,13 @@ impl Writer<'_> {
     }
 
     /// The claim, when it is still the one that was looked at.
-    async fn read(&self, claim: &Claim) -> Result<Option<Metal3DataClaim>, kube::Error> {
+    async fn read(&self, claim: &DataClaim) -> Result<Option<Metal3DataClaim>, kube::Error> {
         let object = self.claims().get_opt(&claim.name).await?;
         Ok(object.filter(|object| object.uid().unwrap_or_default() == claim.uid))
     }
 
     /// The claim, held, unless it is to go.
-    async fn hold(&self, claim: &Claim) -> Result<Option<Metal3DataClaim>, kube::Error> {
+    async fn hold(&self, claim: &DataClaim) -> Result<Option<Metal3DataClaim>, kube::Error> {
         let Some(object) = self.read(claim).await?.filter(|object| object.meta().deletion_timestamp.is_none()) else {
             return Ok(None);
         };

@@ -17,7 +17,7 @@ use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::ipam::metal3::{IPAddress, IPClaim};
 use crate::api::ipam::v1beta2::{IPAddress as ContractAddress, IPAddressClaim};
 use crate::apiserver::ApiServer;
-use crate::cluster::ipam::Addresses;
+use crate::cluster::ipam::IpamLife;
 use crate::image::configdrive;
 use crate::modules::kinds;
 use crate::network_data::NetworkPlan;
@@ -49,7 +49,7 @@ impl Site {
         tokio::spawn(async move { api.run().await });
         let mut watches = Watches::default();
         let data = MachineData::watching(&mut watches);
-        let addresses = Addresses::watching(&mut watches, true);
+        let addresses = IpamLife::watching(&mut watches, true);
         tokio::spawn(watches.run(client.clone(), shutdown.clone()));
         let services = data.services(&client, &shutdown).into_iter().chain(addresses.services(&client, &shutdown));
         services.for_each(|(_, run)| drop(tokio::spawn(run)));

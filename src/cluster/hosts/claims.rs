@@ -16,8 +16,8 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::choose::{
-    Choice, Choosing, HardwareView, HostCandidate, HostView, NAMED, Refusal, Shut, Way, Wish, free_in, had_by,
-    has_credentials, kept_for, kept_in, refusal, shut_in,
+    CandidateHost, ChoiceReason, Choosing, HardwareView, HostCandidate, HostChoice, HostRefusal, HostWish, NAMED, Shut,
+    free_in, had_by, has_credentials, kept_for, kept_in, refusal, shut_in,
 };
 use super::consumer::{Consumer, MachineId, MachineKind};
 use super::names::LABEL_REUSE;
@@ -29,8 +29,8 @@ const UNHEARD: Duration = Duration::from_secs(30);
 
 /// The hosts to choose from. Cheap to clone.
 #[derive(Clone)]
-pub struct Hosts {
-    hosts: Cache<HostView>,
+pub struct HostPool {
+    hosts: Cache<CandidateHost>,
     hardware: Cache<HardwareView>,
     taken: Arc<Mutex<Taking>>,
 }
@@ -67,10 +67,10 @@ pub struct NoHost {
 
 /// A host that a machine is about to take. When it is dropped untaken, others may have it, and those are looked at that waited.
 pub struct Pick {
-    hosts: Hosts,
+    hosts: HostPool,
     host: Key,
     /// How it was chosen.
-    pub way: Way,
+    pub way: ChoiceReason,
     is_taken: bool,
 }
 
@@ -104,10 +104,10 @@ impl Taking {
     }
 }
 
-impl Hosts {
+impl HostPool {
     /// None yet, until the watches run.
     pub fn new(watches: &mut Watches) -> Self {
-        let hosts = Cache::indexed(watches, |object: &BareMetalHost| object.into(), HostView::mentions);
+        let hosts = Cache::indexed(watches, |object: &BareMetalHost| object.into(), CandidateHost::mentions);
         let hardware = Cache::new(watches, |object: &HardwareData| HardwareView::from(object));
         Self { hosts, hardware, taken: Arc::default() }
     }
@@ -122,7 +122,7 @@ impl Hosts {
     /// # Errors
     ///
     /// Why there is none.
-    pub async fn pick(&self, wish: &Wish) -> Result<Pick, NoHost> {
+    pub async fn pick(&self, wish: &HostWish) -> Result<Pick, NoHost> {
         let (machine, namespace) = (&wish.machine, &wish.machine.namespace);
         let turn = self.turn(namespace);
         let _turn = turn.lock().await;
@@ -141,7 +141,7 @@ impl Hosts {
         }
         let looked_at = choosing.looked_at();
         match choosing.end() {
-            Choice::Host(name, way) => {
+            HostChoice::Host(name, way) => {
                 let host = (namespace.clone(), name);
                 let mut taking = self.taking();
                 taking.let_go(machine);
@@ -149,7 +149,7 @@ impl Hosts {
                 drop(taking);
                 Ok(Pick { hosts: self.clone(), host, way, is_taken: false })
             }
-            Choice::None(why) => Err(NoHost { why, is_passing: !taken.is_empty(), looked_at }),
+            HostChoice::None(why) => Err(NoHost { why, is_passing: !taken.is_empty(), looked_at }),
         }
     }
 
@@ -187,19 +187,19 @@ impl Hosts {
 
     /// Counts the hosts of the namespace that a machine cannot get, whatever it wants, but for those that are `kept` for it.
     fn pass_over(&self, choosing: &mut Choosing<'_>, kept: Option<&Mention>) {
-        let Wish { machine, reuse, .. } = choosing.wish();
+        let HostWish { machine, reuse, .. } = choosing.wish();
         let namespace = &machine.namespace;
         for why in Shut::ALL {
             let which = shut_in(namespace, why);
             let (count, first) = (self.hosts.count_mentioning(&which), self.hosts.first_mentioning(&which, NAMED));
-            choosing.pass_over(&Refusal::Shut(why), count, first.iter().map(Arc::as_ref));
+            choosing.pass_over(&HostRefusal::Shut(why), count, first.iter().map(Arc::as_ref));
         }
         let own = kept.map_or(0, |kept| self.hosts.count_mentioning(kept));
         let count = self.hosts.count_mentioning(&kept_in(namespace)).saturating_sub(own);
         if count > 0 {
             let mut first = self.hosts.first_mentioning(&kept_in(namespace), own + NAMED);
             first.retain(|host| host.label(LABEL_REUSE) != reuse.as_deref());
-            choosing.pass_over(&Refusal::Kept, count, first.iter().map(Arc::as_ref));
+            choosing.pass_over(&HostRefusal::Kept, count, first.iter().map(Arc::as_ref));
         }
     }
 
@@ -243,15 +243,15 @@ impl Hosts {
     }
 
     /// Whether a machine may have a host, as it is now.
-    pub fn may_have(&self, wish: &Wish, found: &BareMetalHost) -> bool {
-        let view = HostView::from(found);
+    pub fn may_have(&self, wish: &HostWish, found: &BareMetalHost) -> bool {
+        let view = CandidateHost::from(found);
         let inspected = self.hardware.get(&key(found));
         let capacity = inspected.as_ref().and_then(|one| one.capacity.as_ref()).or(view.capacity.as_ref());
         refusal(wish, &HostCandidate { host: &view, capacity, taken: false }).is_none()
     }
 
     /// The other hosts of a host's namespace that have this Secret for their BMCs.
-    pub fn with_credentials(&self, host: &BareMetalHost, secret: &str) -> Vec<Arc<HostView>> {
+    pub fn with_credentials(&self, host: &BareMetalHost, secret: &str) -> Vec<Arc<CandidateHost>> {
         let mut all = self.hosts.mentioning(&has_credentials(&host.namespace().unwrap_or_default(), secret));
         all.retain(|other| other.metadata.name != host.metadata.name);
         all

@@ -1,8 +1,8 @@
-//! Hosts for machines: which one a machine gets ([`choose`]), how it takes it ([`Hosts::take`]), who has one ([`consumer`]), and
+//! Hosts for machines: which one a machine gets ([`choose`]), how it takes it ([`HostPool::take`]), who has one ([`consumer`]), and
 //! what a machine writes into its host ([`patches`]).
 //!
 //! Two kinds of machines ask: Metal3Machine (`infrastructure.cluster.x-k8s.io`) and the Machine of `cluster.k8s.io`. They choose
-//! from the same [`Hosts`], by the same rules, and a host is taken in the very version that was judged, so that none is ever taken
+//! from the same [`HostPool`], by the same rules, and a host is taken in the very version that was judged, so that none is ever taken
 //! twice.
 
 pub mod addresses;
@@ -15,9 +15,9 @@ pub mod patches;
 mod take;
 pub mod waking;
 
-pub use claims::{Hosts, NoHost, Pick};
+pub use claims::{HostPool, NoHost, Pick};
 pub use consumer::{Consumer, MachineId, MachineKind};
-pub use take::{TakeError, Taken, Taker, change};
+pub use take::{HostTake, HostTaker, TakeError, change};
 
 /// The name in the annotation [`names::ANNOTATION_HOST`] of a machine. The namespace that is said with it counts for nothing: hosts
 /// are of the machine's own.

@@ -5,7 +5,7 @@
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::choose::HostView;
+use super::choose::CandidateHost;
 use super::consumer::MachineId;
 use super::host_changes::{HostChanges, consumer};
 use super::names::{ANNOTATION_BLOCK_MOVE, LABEL_REUSE, PAUSED_BY_CLUSTER};
@@ -38,7 +38,7 @@ pub fn claim(host: &BareMetalHost, machine: &MachineId, cluster: Option<&str>) -
 
 /// What a host is to run. Secrets are the machine's namespace's, whatever a reference says.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Deployment<'a> {
+pub struct HostSpecPatch<'a> {
     /// The image.
     pub image: Option<&'a Image>,
     /// A method other than writing an image.
@@ -57,7 +57,7 @@ pub fn deploy(
     host: &BareMetalHost,
     machine: &MachineId,
     cleaning: Option<AutomatedCleaningMode>,
-    deployment: Deployment<'_>,
+    deployment: HostSpecPatch<'_>,
 ) -> Option<Value> {
     let mut patch = HostChanges::default();
     if host.spec.image.is_none() && host.spec.custom_deploy.is_none() {
@@ -81,7 +81,7 @@ pub fn deploy(
 
 /// Whether a host runs nothing, and was not told to.
 pub fn runs_nothing(host: &BareMetalHost) -> bool {
-    let view = HostView::from(host);
+    let view = CandidateHost::from(host);
     view.is_available() && !view.has_image
 }
 
@@ -130,7 +130,7 @@ pub struct Keep {
 
 /// What of a machine's a host was told, besides what it is to run. Only that is taken back: what the host had before stays.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Told<'a> {
+pub struct HostInstructions<'a> {
     /// Secret with user data.
     pub user_data: Option<&'a SecretReference>,
     /// Secret with meta data.
@@ -141,7 +141,7 @@ pub struct Told<'a> {
 
 /// How far a host is that is to be let go.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Release {
+pub enum ReleaseProgress {
     /// It is not the machine's.
     NotOurs,
     /// It must be told so.
@@ -156,15 +156,15 @@ pub enum Release {
 pub fn release(
     host: &BareMetalHost,
     machine: &MachineId,
-    told: Told<'_>,
+    told: HostInstructions<'_>,
     cluster: Option<&str>,
     keep: Option<&Keep>,
-) -> Release {
+) -> ReleaseProgress {
     if !machine.has(host) {
-        return Release::NotOurs;
+        return ReleaseProgress::NotOurs;
     }
     if let Some(patch) = end(host, told).of(host) {
-        return Release::Tell(patch);
+        return ReleaseProgress::Tell(patch);
     }
     let status = host.status.clone().unwrap_or_default();
     let state = status.provisioning.state;
@@ -186,7 +186,7 @@ pub fn release(
         | ProvisioningState::Deleting => false,
     };
     if !is_through {
-        return Release::Wait(waiting(host, state));
+        return ReleaseProgress::Wait(waiting(host, state));
     }
     let mut patch = HostChanges::default();
     match keep {
@@ -208,11 +208,11 @@ pub fn release(
         patch.annotation(ANNOTATION_BLOCK_MOVE, Value::Null);
     }
     // It is not empty: the consumer goes.
-    Release::LetGo(patch.of(host).unwrap_or_default())
+    ReleaseProgress::LetGo(patch.of(host).unwrap_or_default())
 }
 
 /// Nothing is to run any more, and nothing of the machine's is left.
-fn end(host: &BareMetalHost, told: Told<'_>) -> HostChanges {
+fn end(host: &BareMetalHost, told: HostInstructions<'_>) -> HostChanges {
     let mut patch = HostChanges::default();
     if host.spec.image.is_some() {
         patch.spec("image", Value::Null);
@@ -243,7 +243,7 @@ fn waiting(host: &BareMetalHost, state: ProvisioningState) -> String {
         let error: String = status.error_message.chars().take(500).collect();
         text = format!("{text}, with an error: {error}");
     }
-    if let Some(barred) = HostView::from(host).barred {
+    if let Some(barred) = CandidateHost::from(host).barred {
         text = format!("{text}, and {}", barred.word());
     }
     text
@@ -331,11 +331,11 @@ mod tests {
         let image = json!({"url": "http://x/y", "checksum": "aa", "diskFormat": "qcow2"});
         let image: Image = serde_json::from_value(image).expect("an image");
         let (user, network) = (SecretReference { namespace: Some("far".into()), ..secret("u") }, secret("n"));
-        let deployment = Deployment {
+        let deployment = HostSpecPatch {
             image: Some(&image),
             user_data: Some(&user),
             network_data: Some(&network),
-            ..Deployment::default()
+            ..HostSpecPatch::default()
         };
         let deploy = |host: &BareMetalHost| deploy(host, &machine(), Some(AutomatedCleaningMode::Disabled), deployment);
         let told = after(&ours(json!({})), deploy(&ours(json!({}))));
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_host_is_let_go_when_it_is_through() {
         let (user, meta) = (secret("u"), secret("other"));
-        let told = Told { user_data: Some(&user), meta_data: Some(&meta), network_data: None };
+        let told = HostInstructions { user_data: Some(&user), meta_data: Some(&meta), network_data: None };
         let release = |host: &BareMetalHost| release(host, &machine(), told, Some("c"), None);
         let host_in = |state: &str, more: Value| {
             let mut host = json!(ours(json!({"status": {"provisioning": {"state": state}}})));
@@ -368,17 +368,17 @@ mod tests {
             "provisioned",
             json!({"spec": {"online": true, "image": {"url": "x"}, "userData": {"name": "u"}, "metaData": {"name": "m"}}}),
         );
-        let Release::Tell(patch) = release(&running) else { panic!("it runs") };
+        let ReleaseProgress::Tell(patch) = release(&running) else { panic!("it runs") };
         assert_eq!(patch["spec"], json!({"image": null, "userData": null, "online": false}));
         for state in
             ["preparing", "provisioning", "provisioned", "deprovisioning", "powering off before delete", "deleting"]
         {
             let how_far = release(&host_in(state, json!({})));
-            assert_eq!(how_far, Release::Wait(format!("BareMetalHost h is {state}")), "{state}");
+            assert_eq!(how_far, ReleaseProgress::Wait(format!("BareMetalHost h is {state}")), "{state}");
         }
         for state in ["", "unmanaged", "registering", "match profile", "inspecting", "ready", "available"] {
             let host = host_in(state, json!({}));
-            let Release::LetGo(patch) = release(&host) else { panic!("{state}") };
+            let ReleaseProgress::LetGo(patch) = release(&host) else { panic!("{state}") };
             let free = after(&host, Some(patch));
             assert!(
                 free.spec.consumer_ref.is_none() && free.labels().is_empty() && free.annotations().is_empty(),
@@ -386,11 +386,11 @@ mod tests {
             );
         }
         let external = |on: bool| host_in("externally provisioned", json!({"status": {"poweredOn": on}}));
-        assert!(matches!(release(&external(true)), Release::Wait(_)));
-        assert!(matches!(release(&external(false)), Release::LetGo(_)));
+        assert!(matches!(release(&external(true)), ReleaseProgress::Wait(_)));
+        assert!(matches!(release(&external(false)), ReleaseProgress::LetGo(_)));
         // With its power left on, where it must not be switched off.
         let lasting = host_in("available", json!({"spec": {"disablePowerOff": true}}));
-        let Release::Tell(patch) = release(&lasting) else { panic!("it is off") };
+        let ReleaseProgress::Tell(patch) = release(&lasting) else { panic!("it is off") };
         assert_eq!(patch["spec"], json!({"online": true}));
         let stuck = host_in(
             "provisioned",
@@ -398,16 +398,18 @@ mod tests {
         );
         assert_eq!(
             release(&stuck),
-            Release::Wait("BareMetalHost h is provisioned, with an error: no BMC, and detached".into())
+            ReleaseProgress::Wait("BareMetalHost h is provisioned, with an error: no BMC, and detached".into())
         );
-        assert_eq!(release(&host(json!({}))), Release::NotOurs);
+        assert_eq!(release(&host(json!({}))), ReleaseProgress::NotOurs);
     }
 
     #[test]
     fn a_host_is_kept_for_whoever_comes_next() {
         let host = ours(json!({"status": {"provisioning": {"state": "available"}}}));
         let keep = Keep { for_whom: "md-w".into(), cluster: "c".into() };
-        let Release::LetGo(patch) = release(&host, &machine(), Told::default(), Some("c"), Some(&keep)) else {
+        let ReleaseProgress::LetGo(patch) =
+            release(&host, &machine(), HostInstructions::default(), Some("c"), Some(&keep))
+        else {
             panic!()
         };
         let kept = after(&host, Some(patch));

@@ -5,8 +5,8 @@ use kube::{Client, ResourceExt};
 use serde_json::Value;
 use tracing::{debug, info};
 
-use super::choose::{Way, Wish};
-use super::claims::{Hosts, NoHost};
+use super::choose::{ChoiceReason, HostWish};
+use super::claims::{HostPool, NoHost};
 use super::consumer::MachineId;
 use super::patches;
 use crate::api::metal3::BareMetalHost;
@@ -14,7 +14,7 @@ use crate::log::named;
 use crate::runtime::Conflict;
 
 /// A machine that takes a host.
-pub trait Taker: Send {
+pub trait HostTaker: Send {
     /// Which one.
     fn id(&self) -> MachineId;
 
@@ -34,11 +34,11 @@ pub trait Taker: Send {
 
 /// What a machine has.
 #[derive(Debug)]
-pub enum Taken {
+pub enum HostTake {
     /// This host, which it has had before.
     Had(Box<BareMetalHost>),
     /// This host, as of now.
-    New(Box<BareMetalHost>, Way),
+    New(Box<BareMetalHost>, ChoiceReason),
     /// None: the one on which it ran is not its any more.
     Lost(String),
     /// None is to be had.
@@ -67,7 +67,7 @@ impl Conflict for TakeError {
     }
 }
 
-impl Hosts {
+impl HostPool {
     /// The machine's host, which it takes now if it has none. Why a wish makes no sense counts only where one must be chosen.
     ///
     /// # Errors
@@ -76,10 +76,10 @@ impl Hosts {
     pub async fn take(
         &self,
         client: &Client,
-        machine: &mut impl Taker,
+        machine: &mut impl HostTaker,
         cluster: Option<&str>,
-        wish: Result<Wish, String>,
-    ) -> Result<Taken, TakeError> {
+        wish: Result<HostWish, String>,
+    ) -> Result<HostTake, TakeError> {
         let id = machine.id();
         let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &id.namespace);
         let noted = match machine.host() {
@@ -91,15 +91,15 @@ impl Hosts {
             Some((Some(found), _)) if id.has(&found) => return had(client, &id, found, cluster).await,
             Some((Some(found), name)) if machine.is_provisioned() => {
                 if found.spec.consumer_ref.is_some() {
-                    return Ok(Taken::Lost(format!("BareMetalHost {name:?} is another's by now")));
+                    return Ok(HostTake::Lost(format!("BareMetalHost {name:?} is another's by now")));
                 }
                 return had(client, &id, found, cluster).await;
             }
             Some((None, name)) if machine.is_provisioned() => {
-                return Ok(Taken::Lost(format!("BareMetalHost {name:?} is gone")));
+                return Ok(HostTake::Lost(format!("BareMetalHost {name:?} is gone")));
             }
             Some((Some(found), _)) => match &wish {
-                Err(why) => return Ok(Taken::Fault(why.clone())),
+                Err(why) => return Ok(HostTake::Fault(why.clone())),
                 Ok(wish) if self.may_have(wish, &found) => return had(client, &id, found, cluster).await,
                 // Somebody was faster, or it is not to be had any more.
                 Ok(_) => {}
@@ -111,36 +111,41 @@ impl Hosts {
         }
         let wish = match wish {
             Ok(wish) => wish,
-            Err(why) => return Ok(Taken::Fault(why)),
+            Err(why) => return Ok(HostTake::Fault(why)),
         };
         let pick = match self.pick(&wish).await {
             Ok(pick) => pick,
             Err(none) => {
                 let machine = named(&id.namespace, &id.name);
                 debug!(%machine, kind = id.kind.kind(), looked_at = none.looked_at, "a machine found no host");
-                return Ok(Taken::None(none));
+                return Ok(HostTake::None(none));
             }
         };
         let (name, way) = (pick.name().to_owned(), pick.way);
         machine.hold(client, Some(&name)).await?;
         let found = hosts.get_opt(&name).await?.ok_or(TakeError::Meanwhile)?;
         // What is known may be of before somebody else took it.
-        let is_own = way == Way::Had && id.has(&found);
+        let is_own = way == ChoiceReason::Had && id.has(&found);
         if !is_own && !self.may_have(&wish, &found) {
             return Err(TakeError::Meanwhile);
         }
         let found = own(client, &id, found, cluster).await?;
         pick.taken();
-        if way == Way::Had {
-            return Ok(Taken::Had(Box::new(found)));
+        if way == ChoiceReason::Had {
+            return Ok(HostTake::Had(Box::new(found)));
         }
         info!(host = %named(&id.namespace, &name), machine = %named(&id.namespace, &id.name), kind = id.kind.kind(), "a machine claimed a host");
-        Ok(Taken::New(Box::new(found), way))
+        Ok(HostTake::New(Box::new(found), way))
     }
 }
 
-async fn had(client: &Client, id: &MachineId, found: BareMetalHost, cluster: Option<&str>) -> Result<Taken, TakeError> {
-    Ok(Taken::Had(Box::new(own(client, id, found, cluster).await?)))
+async fn had(
+    client: &Client,
+    id: &MachineId,
+    found: BareMetalHost,
+    cluster: Option<&str>,
+) -> Result<HostTake, TakeError> {
+    Ok(HostTake::Had(Box::new(own(client, id, found, cluster).await?)))
 }
 
 /// Takes the host in this very version, unless all is as it should be.

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 
 use kube::{Resource, ResourceExt};
 
-use super::choose::{Capacity, HardwareView, HostView};
+use super::choose::{CandidateHost, Capacity, HardwareView};
 use super::consumer::{Consumer, MachineKind};
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::runtime::wake::on_change;
@@ -88,7 +88,7 @@ fn tell(wakes: &Wakes, (kind, namespace): (MachineKind, &str), consumer: &Consum
 
 /// What a host offers to whoever wants one: nothing while it is a machine's, or is not to be had.
 fn offer(host: &BareMetalHost) -> Option<u64> {
-    let view = HostView::from(host);
+    let view = CandidateHost::from(host);
     let is_had = matches!(view.consumer, Consumer::Machine(_));
     let is_barred = view.barred.is_some() || view.has_image || !view.error.is_empty() || !view.is_available();
     if is_had || is_barred || view.metadata.deletion_timestamp.is_some() {

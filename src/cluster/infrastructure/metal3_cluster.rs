@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Looks at Metal3Clusters.
-pub struct Clusters {
+pub struct Metal3ClusterReconciler {
     client: Client,
     cache: Cache<Slim<Metal3Cluster>>,
 }
@@ -47,7 +47,7 @@ const READ: usize = 4;
 
 /// The Cluster of a Metal3Cluster.
 #[derive(Clone, Copy, Debug)]
-enum Owner<'a> {
+enum OwnerCluster<'a> {
     /// Nobody has said yet which it is.
     Unsaid,
     /// It is not there.
@@ -68,15 +68,15 @@ enum Holder {
 
 /// What a Metal3Cluster is looked at with.
 #[derive(Clone, Copy, Debug)]
-struct Around<'a> {
-    owner: Owner<'a>,
+struct Metal3ClusterScope<'a> {
+    owner: OwnerCluster<'a>,
     /// A machine that must go first, of one that goes.
     left: Option<&'a str>,
     /// Another one that has the endpoint.
     holder: Option<&'a str>,
 }
 
-impl Clusters {
+impl Metal3ClusterReconciler {
     /// Nothing is looked at yet.
     pub fn new(client: Client, cache: Cache<Slim<Metal3Cluster>>) -> Self {
         Self { client, cache }
@@ -96,9 +96,9 @@ impl Clusters {
             None => None,
         };
         let owner = match (&cluster, reference) {
-            (Some(cluster), _) => Owner::Is(cluster),
-            (None, Some(_)) => Owner::Gone,
-            (None, None) => Owner::Unsaid,
+            (Some(cluster), _) => OwnerCluster::Is(cluster),
+            (None, Some(_)) => OwnerCluster::Gone,
+            (None, None) => OwnerCluster::Unsaid,
         };
         let is_paused = pause::is_paused(cluster.as_ref(), &object);
         let left = match object.metadata.deletion_timestamp {
@@ -113,7 +113,7 @@ impl Clusters {
         let is_held = objects::is_held(&object, FINALIZER_CLUSTER);
         let held = if !is_held
             && !is_paused
-            && matches!(owner, Owner::Is(_))
+            && matches!(owner, OwnerCluster::Is(_))
             && object.metadata.deletion_timestamp.is_none()
         {
             Some(objects::hold(&api, object.clone(), FINALIZER_CLUSTER).await?)
@@ -121,7 +121,7 @@ impl Clusters {
             None
         };
         let holder = match owner {
-            Owner::Is(_) if !is_paused && left.is_none() && !is_provisioned(&object) => {
+            OwnerCluster::Is(_) if !is_paused && left.is_none() && !is_provisioned(&object) => {
                 match self.holder(&object, &api).await? {
                     Holder::None => None,
                     Holder::Is(name) => Some(name),
@@ -132,7 +132,7 @@ impl Clusters {
         };
         let now = Timestamp::now();
         let old = object.status.clone().unwrap_or_default();
-        let around = Around { owner, left: left.as_deref(), holder: holder.as_deref() };
+        let around = Metal3ClusterScope { owner, left: left.as_deref(), holder: holder.as_deref() };
         let mut new = status(&object, around, now);
         if new != old {
             new.last_updated = Some(Time(whole(now)));
@@ -234,13 +234,13 @@ fn holds_endpoint_of(other: &Metal3Cluster, object: &Metal3Cluster) -> bool {
 }
 
 /// What is said of a Metal3Cluster.
-fn status(object: &Metal3Cluster, around: Around<'_>, now: Timestamp) -> Metal3ClusterStatus {
-    let Around { owner, left, holder } = around;
+fn status(object: &Metal3Cluster, around: Metal3ClusterScope<'_>, now: Timestamp) -> Metal3ClusterStatus {
+    let Metal3ClusterScope { owner, left, holder } = around;
     let mut status = object.status.clone().unwrap_or_default();
     let generation = object.metadata.generation;
     let cluster = match owner {
-        Owner::Is(cluster) => Some(cluster),
-        Owner::Unsaid | Owner::Gone => None,
+        OwnerCluster::Is(cluster) => Some(cluster),
+        OwnerCluster::Unsaid | OwnerCluster::Gone => None,
     };
     set(&mut status.conditions, pause::PAUSED, &pause::verdict(cluster, object), generation, now);
     if pause::is_paused(cluster, object) {
@@ -251,17 +251,17 @@ fn status(object: &Metal3Cluster, around: Around<'_>, now: Timestamp) -> Metal3C
     let is_reachable = endpoint.is_some_and(|endpoint| !endpoint.host.is_empty() && endpoint.port > 0);
     let (verdict, severity) = match (owner, left) {
         (_, Some(left)) => (Verdict::no("Deleting", format!("{left} must go first")), Severity::Info),
-        (Owner::Unsaid, _) => {
+        (OwnerCluster::Unsaid, _) => {
             (Verdict::no("WaitingForClusterOwnerRef", "Waiting for a Cluster to own this object"), Severity::Info)
         }
-        (Owner::Gone, _) => {
+        (OwnerCluster::Gone, _) => {
             (Verdict::no("FailedToGetOwnerCluster", "The Cluster that owns this object is not there"), Severity::Error)
         }
-        (Owner::Is(_), _) if !is_reachable => {
+        (OwnerCluster::Is(_), _) if !is_reachable => {
             let why = "spec.controlPlaneEndpoint needs a host and a port";
             (Verdict::no("ControlPlaneEndpointFailed", why), Severity::Error)
         }
-        (Owner::Is(_), _) => match holder {
+        (OwnerCluster::Is(_), _) => match holder {
             None => (Verdict::yes("Ready"), Severity::Info),
             Some(holder) => {
                 let why = format!("spec.controlPlaneEndpoint is that of Metal3Cluster {holder} already");
@@ -269,7 +269,7 @@ fn status(object: &Metal3Cluster, around: Around<'_>, now: Timestamp) -> Metal3C
             }
         },
     };
-    if matches!(owner, Owner::Is(_)) && left.is_none() {
+    if matches!(owner, OwnerCluster::Is(_)) && left.is_none() {
         status.initialization = Some(Initialization { provisioned: Some(is_reachable && holder.is_none()) });
     }
     set(&mut status.conditions, INFRASTRUCTURE, &verdict, generation, now);
@@ -290,7 +290,7 @@ fn status(object: &Metal3Cluster, around: Around<'_>, now: Timestamp) -> Metal3C
     status
 }
 
-impl Reconcile for Clusters {
+impl Reconcile for Metal3ClusterReconciler {
     type Object = Slim<Metal3Cluster>;
     type Error = kube::Error;
 
@@ -333,15 +333,20 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let cluster = Cluster::new("c", Default::default());
         let unreachable = || object(json!({"spec": {"controlPlaneEndpoint": {"port": 0}}}));
-        let around = |owner| Around { owner, left: None, holder: None };
-        let its = around(Owner::Is(&cluster));
-        let rows: Vec<(Metal3Cluster, Around<'_>, Option<bool>, &str)> = vec![
-            (object(json!({})), around(Owner::Unsaid), None, "WaitingForClusterOwnerRef"),
-            (object(json!({})), around(Owner::Gone), None, "FailedToGetOwnerCluster"),
+        let around = |owner| Metal3ClusterScope { owner, left: None, holder: None };
+        let its = around(OwnerCluster::Is(&cluster));
+        let rows: Vec<(Metal3Cluster, Metal3ClusterScope<'_>, Option<bool>, &str)> = vec![
+            (object(json!({})), around(OwnerCluster::Unsaid), None, "WaitingForClusterOwnerRef"),
+            (object(json!({})), around(OwnerCluster::Gone), None, "FailedToGetOwnerCluster"),
             (object(json!({})), its, Some(true), "Ready"),
             (unreachable(), its, Some(false), "ControlPlaneEndpointFailed"),
-            (object(json!({})), Around { left: Some("Machine m"), ..its }, None, "Deleting"),
-            (object(json!({})), Around { holder: Some("other"), ..its }, Some(false), "ControlPlaneEndpointInUse"),
+            (object(json!({})), Metal3ClusterScope { left: Some("Machine m"), ..its }, None, "Deleting"),
+            (
+                object(json!({})),
+                Metal3ClusterScope { holder: Some("other"), ..its },
+                Some(false),
+                "ControlPlaneEndpointInUse",
+            ),
         ];
         for (object, around, provisioned, reason) in rows {
             let said = status(&object, around, now);
@@ -392,7 +397,7 @@ mod tests {
     fn a_paused_cluster_stays_as_it_is() {
         let mut cluster = Cluster::new("c", Default::default());
         cluster.spec.paused = Some(true);
-        let around = Around { owner: Owner::Is(&cluster), left: None, holder: None };
+        let around = Metal3ClusterScope { owner: OwnerCluster::Is(&cluster), left: None, holder: None };
         let said = status(&object(json!({})), around, Timestamp::UNIX_EPOCH);
         assert!(is_true(&said.conditions, pause::PAUSED));
         assert_eq!((said.initialization, said.conditions.len()), (None, 1));

@@ -16,8 +16,8 @@ mod waking;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::machine::{MachineView, Machines, PAUSES, Pauses};
-use self::metal3_cluster::Clusters;
+use self::machine::{MachineView, Metal3MachineReconciler, PAUSES, Pauses};
+use self::metal3_cluster::Metal3ClusterReconciler;
 use self::remediation::{PAUSE, Remediations};
 use crate::api::infrastructure::remediation::v1beta2::Metal3Remediation;
 use crate::api::infrastructure::remediation::{
@@ -27,7 +27,7 @@ use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 use crate::api::infrastructure::{convert, v1beta1, v1beta2};
 use crate::api::{Declared, ServedVersion, StoragePolicy};
 use crate::apiserver::Admission;
-use crate::cluster::hosts::{Hosts, MachineKind};
+use crate::cluster::hosts::{HostPool, MachineKind};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Slim, Watches};
@@ -143,22 +143,22 @@ const RIGHTS: &[Right] = &[
 /// Acts on Metal3's clusters and machines.
 pub struct Infrastructure {
     /// None where others act.
-    caches: Option<Caches>,
+    caches: Option<InfrastructureCaches>,
     workloads: Workloads,
 }
 
 /// What is known of objects.
 #[derive(Clone)]
-struct Caches {
+struct InfrastructureCaches {
     clusters: Cache<Slim<Metal3Cluster>>,
     machines: Cache<MachineView>,
     remediations: Cache<Slim<Metal3Remediation>>,
-    hosts: Hosts,
+    hosts: HostPool,
 }
 
-impl Caches {
+impl InfrastructureCaches {
     /// Nothing yet, until the watches run. Hosts are watched already.
-    fn new(watches: &mut Watches, hosts: Hosts) -> Self {
+    fn new(watches: &mut Watches, hosts: HostPool) -> Self {
         let clusters = Cache::indexed(watches, |object: &Metal3Cluster| Slim::from(object), waking::mentions);
         let machines = Cache::indexed(watches, |object: &Metal3Machine| object.into(), MachineView::mentions);
         let remediations = Cache::new(watches, |object: &Metal3Remediation| Slim::from(object));
@@ -172,8 +172,8 @@ impl Caches {
 
 impl Infrastructure {
     /// Acts where there are hosts to choose from; the rules of the API are the same.
-    pub fn new(watches: &mut Watches, hosts: Option<Hosts>, workloads: Workloads) -> Self {
-        Self { caches: hosts.map(|hosts| Caches::new(watches, hosts)), workloads }
+    pub fn new(watches: &mut Watches, hosts: Option<HostPool>, workloads: Workloads) -> Self {
+        Self { caches: hosts.map(|hosts| InfrastructureCaches::new(watches, hosts)), workloads }
     }
 }
 
@@ -197,14 +197,14 @@ impl Life for Infrastructure {
 impl Infrastructure {
     /// What acts until it is stopped. What cannot be watched is looked at after these pauses: of machines, and of remediations.
     pub(in crate::cluster) fn services(&self, acting: &Acting, pauses: Pauses, remediation: Duration) -> Vec<Service> {
-        let Some(Caches { clusters, machines, remediations, hosts }) = self.caches.clone() else {
+        let Some(InfrastructureCaches { clusters, machines, remediations, hosts }) = self.caches.clone() else {
             return Vec::new();
         };
         let (client, stop) = (acting.client.clone(), acting.stop.clone());
-        let keeper = Machines::new(client.clone(), hosts, self.workloads.clone(), pauses);
+        let keeper = Metal3MachineReconciler::new(client.clone(), hosts, self.workloads.clone(), pauses);
         let healer = Remediations::new(client.clone(), self.workloads.clone(), remediation);
         vec![
-            service("Metal3Clusters", Clusters::new(client, clusters).run(stop.clone())),
+            service("Metal3Clusters", Metal3ClusterReconciler::new(client, clusters).run(stop.clone())),
             service("Metal3Machines", keeper.run(machines, stop.clone())),
             service("Metal3Remediations", healer.run(remediations, stop)),
         ]

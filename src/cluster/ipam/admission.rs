@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::allocation::DNS_SERVERS_MAX;
-use super::ranges::{Bounds, address, bounds};
+use super::ranges::{AddressBounds, address, bounds};
 use crate::api::ipam::ANNOTATION_ADDRESS;
 use crate::api::ipam::metal3::{AllocationStrategy, IPAddressSpec, IPClaimSpec, IPPoolSpec, IPPoolStatus};
 use crate::api::ipam::v1beta2;
@@ -24,10 +24,10 @@ const NO_ADDRESS: &str = "is not a valid IP address";
 const FIXED: &str = "cannot be modified";
 
 /// Rules of a kind: what is wrong with an object, and with what changed of it.
-type Rules = fn(&Value, Option<&Value>) -> Vec<FieldError>;
+type IpamRules = fn(&Value, Option<&Value>) -> Vec<FieldError>;
 
 /// The rules of each kind, by `<group>/<plural>`.
-pub(super) const RULES: [(&str, Rules); 5] = [
+pub(super) const RULES: [(&str, IpamRules); 5] = [
     ("ipam.metal3.io/ippools", pool),
     ("ipam.metal3.io/ipclaims", claim),
     ("ipam.metal3.io/ipaddresses", address_object),
@@ -41,7 +41,7 @@ pub(super) const RULES: [(&str, Rules); 5] = [
 /// # Errors
 ///
 /// Every rule that the change breaks.
-pub(super) fn admit(rules: Rules, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
+pub(super) fn admit(rules: IpamRules, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     let same =
         request.old.is_some_and(|old| old["spec"] == request.object["spec"] && wanted(old) == wanted(request.object));
     if request.status || request.operation == Operation::Delete || same {
@@ -104,7 +104,7 @@ fn pool(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             text(format!("spec.pools[{at}].dnsServers[{server_at}]"), server);
         }
     }
-    let mut spans: Vec<Bounds> = Vec::new();
+    let mut spans: Vec<AddressBounds> = Vec::new();
     for (at, range) in now.pools.iter().enumerate() {
         let path = || format!("spec.pools[{at}]");
         match bounds(range) {
@@ -131,7 +131,7 @@ fn pool(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 /// What is kept for claims must be addresses of the ranges, each for one.
-fn kept(pool: &IPPoolSpec, spans: &[Bounds], errors: &mut Vec<FieldError>) {
+fn kept(pool: &IPPoolSpec, spans: &[AddressBounds], errors: &mut Vec<FieldError>) {
     let mut owners: HashMap<IpAddr, &str> = HashMap::new();
     for (claim, text) in &pool.pre_allocations {
         let path = format!("spec.preAllocations.{claim}");
@@ -153,7 +153,7 @@ fn kept(pool: &IPPoolSpec, spans: &[Bounds], errors: &mut Vec<FieldError>) {
     }
 }
 
-fn inside(text: &str, spans: &[Bounds]) -> bool {
+fn inside(text: &str, spans: &[AddressBounds]) -> bool {
     address(text).is_some_and(|address| spans.iter().any(|span| span.contains(address)))
 }
 
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     /// Of each fault the path, and the detail without the value.
-    fn faults(rules: Rules, new: &Value, old: Option<&Value>) -> Vec<String> {
+    fn faults(rules: IpamRules, new: &Value, old: Option<&Value>) -> Vec<String> {
         let detail = |message: &str| {
             let rest = message.strip_prefix("Invalid value: ").or_else(|| message.strip_prefix("Forbidden: "));
             let rest = rest.unwrap_or(message);

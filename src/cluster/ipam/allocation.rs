@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use super::ranges::{Bounds, address, bounds, next};
+use super::ranges::{AddressBounds, address, bounds, next};
 use crate::api::ipam::metal3::{AllocationStrategy, IPPoolSpec, IPRange};
 
 /// An address with what a machine must know to use it.
@@ -21,7 +21,7 @@ pub(super) struct Given {
 
 /// Why a claim gets no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum AllocationRefusal {
     /// All are in use, or kept for others.
     #[error("Exhausted IP Pools")]
     Exhausted,
@@ -53,7 +53,7 @@ pub(super) enum Refusal {
     NotReady(String),
 }
 
-impl Refusal {
+impl AllocationRefusal {
     /// In one word, as the condition Ready has it.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ pub(super) const DNS_SERVERS_MAX: usize = 64;
 /// A pool, and what of it is taken.
 pub(super) struct Allocator<'p> {
     spec: &'p IPPoolSpec,
-    ranges: Vec<Span<'p>>,
+    ranges: Vec<FreeRange<'p>>,
     /// In use.
     used: BTreeSet<IpAddr>,
     /// In use, or kept for claims by their names.
@@ -81,8 +81,8 @@ pub(super) struct Allocator<'p> {
 }
 
 /// A range that gives something.
-struct Span<'p> {
-    bounds: Bounds,
+struct FreeRange<'p> {
+    bounds: AddressBounds,
     of: &'p IPRange,
     /// Below this nothing is free: none is given back while claims are answered.
     from: IpAddr,
@@ -95,7 +95,7 @@ impl<'p> Allocator<'p> {
     pub fn new(spec: &'p IPPoolSpec, used: BTreeSet<IpAddr>) -> Self {
         let spans = spec.pools.iter().filter_map(|of| {
             let bounds = bounds(of).ok().flatten()?;
-            Some(Span { bounds, of, from: bounds.first, open: true })
+            Some(FreeRange { bounds, of, from: bounds.first, open: true })
         });
         let kept = spec.pre_allocations.iter().filter_map(|(claim, text)| Some((claim.as_str(), address(text)?)));
         let kept: HashMap<&str, IpAddr> = kept.collect();
@@ -113,23 +113,23 @@ impl<'p> Allocator<'p> {
         claim: &str,
         wanted: Option<&str>,
         draw: &mut dyn FnMut(u128) -> u128,
-    ) -> Result<Given, Refusal> {
-        let invalid = |text: &str| Refusal::Invalid(text.chars().take(64).collect());
+    ) -> Result<Given, AllocationRefusal> {
+        let invalid = |text: &str| AllocationRefusal::Invalid(text.chars().take(64).collect());
         let wanted = wanted.map(|text| address(text).ok_or_else(|| invalid(text))).transpose()?;
         let kept = self.kept.get(claim).copied();
         let (address, at) = match (kept, wanted) {
-            (Some(kept), Some(wanted)) if kept != wanted => return Err(Refusal::Conflicting),
+            (Some(kept), Some(wanted)) if kept != wanted => return Err(AllocationRefusal::Conflicting),
             (Some(kept), _) => match self.span_of(kept) {
-                None => return Err(Refusal::OutOfBounds),
-                Some(_) if self.used.contains(&kept) => return Err(Refusal::InUse(kept)),
+                None => return Err(AllocationRefusal::OutOfBounds),
+                Some(_) if self.used.contains(&kept) => return Err(AllocationRefusal::InUse(kept)),
                 Some(at) => (kept, at),
             },
             (None, Some(wanted)) => match self.span_of(wanted) {
                 Some(at) if !self.taken.contains(&wanted) => (wanted, at),
-                _ => return Err(Refusal::Unavailable),
+                _ => return Err(AllocationRefusal::Unavailable),
             },
-            (None, None) if self.used.len() >= USED_MAX => return Err(Refusal::Full),
-            (None, None) => self.any(draw).ok_or(Refusal::Exhausted)?,
+            (None, None) if self.used.len() >= USED_MAX => return Err(AllocationRefusal::Full),
+            (None, None) => self.any(draw).ok_or(AllocationRefusal::Exhausted)?,
         };
         self.used.insert(address);
         self.taken.insert(address);
@@ -243,9 +243,9 @@ mod tests {
         let given = allocator.allocate("a", None, &mut none).unwrap();
         let wanted = Given { address: "fd00::2".parse().unwrap(), prefix: 0, gateway: None, dns_servers: vec![] };
         assert_eq!(given, wanted);
-        assert_eq!(allocator.allocate("b", None, &mut none), Err(Refusal::Exhausted));
-        assert_eq!(Refusal::Exhausted.reason(), "PoolExhausted");
-        assert_eq!(Refusal::Unavailable.reason(), "AllocationFailed");
+        assert_eq!(allocator.allocate("b", None, &mut none), Err(AllocationRefusal::Exhausted));
+        assert_eq!(AllocationRefusal::Exhausted.reason(), "PoolExhausted");
+        assert_eq!(AllocationRefusal::Unavailable.reason(), "AllocationFailed");
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         let last = Allocator::new(&pool, used(most - 1)).allocate("a", None, &mut none).unwrap();
         assert_eq!(last.dns_servers.len(), DNS_SERVERS_MAX);
         let full = Allocator::new(&pool, used(most)).allocate("a", None, &mut none).unwrap_err();
-        assert_eq!((&full, full.reason()), (&Refusal::Full, "PoolExhausted"));
+        assert_eq!((&full, full.reason()), (&AllocationRefusal::Full, "PoolExhausted"));
         assert!(full.to_string().contains("4096 addresses in use"), "{full}");
     }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::allocation::{Given, Refusal};
+use super::allocation::{AllocationRefusal, Given};
 use crate::api::ipam::metal3::{self, IPAddress, IPAddressSpec, IPClaim, IPPool};
 use crate::api::ipam::{self, ANNOTATION_ADDRESS, CONDITION_READY, v1beta2};
 use crate::api::metal3::ObjectReference;
@@ -24,7 +24,7 @@ const ADDRESS_MAX: usize = 64;
 
 /// A group of claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Group {
+pub(super) enum PoolGroup {
     /// `ipam.metal3.io`
     Metal3,
     /// `ipam.cluster.x-k8s.io`
@@ -32,11 +32,11 @@ pub(super) enum Group {
 }
 
 /// Which object of a namespace: its group and its name.
-pub(super) type Id = (Group, String);
+pub(super) type Id = (PoolGroup, String);
 
 /// What is said to a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ClaimMessage {
     /// Nothing yet, or not all of it.
     #[default]
     Nothing,
@@ -46,16 +46,16 @@ pub(super) enum Told {
     Refused(String, String),
 }
 
-impl Told {
+impl ClaimMessage {
     /// That it gets nothing, and why.
-    pub fn refused(why: &Refusal) -> Self {
+    pub fn refused(why: &AllocationRefusal) -> Self {
         Self::Refused(why.reason().to_owned(), why.to_string().chars().take(MESSAGE_MAX).collect())
     }
 }
 
 /// What counts of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(super) struct AddressClaim {
     /// Group and name.
     pub id: Id,
     /// Its object's UID.
@@ -71,12 +71,12 @@ pub(super) struct Claim {
     /// Whether it is to go.
     pub deleted: bool,
     /// What its status says.
-    pub told: Told,
+    pub told: ClaimMessage,
 }
 
 /// What counts of an address' object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct PoolAddress {
     /// Group and name.
     pub id: Id,
     /// The address, as its object has it.
@@ -101,11 +101,11 @@ pub(super) enum Refers {
 /// The kinds of a group.
 pub(super) trait Kinds: Send + Sync + 'static {
     /// Claims.
-    type Claim: Object;
+    type Claim: IpamObject;
     /// Addresses.
-    type Address: Object;
+    type Address: IpamObject;
     /// The group.
-    const GROUP: Group;
+    const GROUP: PoolGroup;
     /// Finalizer of claims that have an address.
     const CLAIM_FINALIZER: &'static str;
     /// Finalizer of addresses.
@@ -116,15 +116,15 @@ pub(super) trait Kinds: Send + Sync + 'static {
     /// Which pool an address is of, the address, and the name of its claim.
     fn of(address: &Self::Address) -> (Refers, String, String);
     /// What a claim's status says.
-    fn told(claim: &Self::Claim) -> Told;
+    fn told(claim: &Self::Claim) -> ClaimMessage;
     /// What a claim's status is to say.
-    fn tell(claim: &Self::Claim, told: &Told, now: Timestamp) -> Value;
+    fn tell(claim: &Self::Claim, told: &ClaimMessage, now: Timestamp) -> Value;
     /// The object that stands for an address.
     fn address(pool: &IPPool, claim: &str, given: &Given) -> Self::Address;
 }
 
 /// A kind of objects in namespaces.
-pub(super) trait Object:
+pub(super) trait IpamObject:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + Debug
@@ -136,7 +136,7 @@ pub(super) trait Object:
 {
 }
 
-impl<T> Object for T where
+impl<T> IpamObject for T where
     T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
         + Debug
@@ -149,10 +149,10 @@ impl<T> Object for T where
 }
 
 /// What counts of a claim.
-pub(super) fn claim<K: Kinds>(object: &K::Claim) -> Claim {
+pub(super) fn claim<K: Kinds>(object: &K::Claim) -> AddressClaim {
     let finalizers = object.finalizers();
     let wants = object.annotations().get(ANNOTATION_ADDRESS).filter(|text| !text.is_empty());
-    Claim {
+    AddressClaim {
         id: (K::GROUP, object.name_any()),
         uid: object.uid().unwrap_or_default(),
         created: object.creation_timestamp().map(|time| time.0),
@@ -165,11 +165,11 @@ pub(super) fn claim<K: Kinds>(object: &K::Claim) -> Claim {
 }
 
 /// What counts of an address' object.
-pub(super) fn address<K: Kinds>(object: &K::Address) -> (Refers, Address) {
+pub(super) fn address<K: Kinds>(object: &K::Address) -> (Refers, PoolAddress) {
     let (of, text, claim) = K::of(object);
     let held = objects::is_held(object, K::ADDRESS_FINALIZER);
     let address = text.chars().take(ADDRESS_MAX).collect();
-    (of, Address { id: (K::GROUP, object.name_any()), address, claim, held })
+    (of, PoolAddress { id: (K::GROUP, object.name_any()), address, claim, held })
 }
 
 /// The object that stands for an address, held and owned: it goes with its claim, and not before its pool.
@@ -187,12 +187,12 @@ pub(super) fn address_object<K: Kinds>(pool: &IPPool, claim: &K::Claim, name: &s
 }
 
 /// `ipam.metal3.io`
-pub(super) struct Metal3;
+pub(super) struct Metal3IpamGroup;
 
-impl Kinds for Metal3 {
+impl Kinds for Metal3IpamGroup {
     type Claim = IPClaim;
     type Address = IPAddress;
-    const GROUP: Group = Group::Metal3;
+    const GROUP: PoolGroup = PoolGroup::Metal3;
     const CLAIM_FINALIZER: &'static str = metal3::FINALIZER_CLAIM;
     const ADDRESS_FINALIZER: &'static str = metal3::FINALIZER_ADDRESS;
 
@@ -205,23 +205,23 @@ impl Kinds for Metal3 {
         (refers(&key(address).0, &address.spec.pool), address.spec.address.clone(), claim)
     }
 
-    fn told(claim: &IPClaim) -> Told {
+    fn told(claim: &IPClaim) -> ClaimMessage {
         let status = claim.status.clone().unwrap_or_default();
         match (status.address.and_then(|address| address.name), status.error_message) {
-            (Some(name), None) => Told::Address(name),
-            (None, Some(message)) => Told::Refused(String::new(), message),
-            _ => Told::Nothing,
+            (Some(name), None) => ClaimMessage::Address(name),
+            (None, Some(message)) => ClaimMessage::Refused(String::new(), message),
+            _ => ClaimMessage::Nothing,
         }
     }
 
-    fn tell(claim: &IPClaim, told: &Told, _: Timestamp) -> Value {
+    fn tell(claim: &IPClaim, told: &ClaimMessage, _: Timestamp) -> Value {
         match told {
-            Told::Nothing => json!({"address": null, "errorMessage": null}),
-            Told::Address(name) => json!({
+            ClaimMessage::Nothing => json!({"address": null, "errorMessage": null}),
+            ClaimMessage::Address(name) => json!({
                 "address": {"name": name, "namespace": claim.namespace()},
                 "errorMessage": null,
             }),
-            Told::Refused(_, message) => json!({"address": null, "errorMessage": message}),
+            ClaimMessage::Refused(_, message) => json!({"address": null, "errorMessage": message}),
         }
     }
 
@@ -250,12 +250,12 @@ fn refers(namespace: &str, pool: &ObjectReference) -> Refers {
 }
 
 /// `ipam.cluster.x-k8s.io`
-pub(super) struct Contract;
+pub(super) struct ClusterApiGroup;
 
-impl Kinds for Contract {
+impl Kinds for ClusterApiGroup {
     type Claim = v1beta2::IPAddressClaim;
     type Address = v1beta2::IPAddress;
-    const GROUP: Group = Group::Contract;
+    const GROUP: PoolGroup = PoolGroup::Contract;
     const CLAIM_FINALIZER: &'static str = ipam::FINALIZER_CLAIM;
     const ADDRESS_FINALIZER: &'static str = ipam::FINALIZER_ADDRESS;
 
@@ -268,21 +268,21 @@ impl Kinds for Contract {
         (of_metal3(&key(address).0, pool), address.spec.address.clone(), claim)
     }
 
-    fn told(claim: &Self::Claim) -> Told {
+    fn told(claim: &Self::Claim) -> ClaimMessage {
         let status = claim.status.clone().unwrap_or_default();
         let ready = status.conditions.into_iter().find(|condition| condition.type_ == CONDITION_READY);
         match (status.address_ref, ready) {
-            (Some(address), Some(ready)) if ready.status == "True" => Told::Address(address.name),
-            (None, Some(ready)) if ready.status == "False" => Told::Refused(ready.reason, ready.message),
-            _ => Told::Nothing,
+            (Some(address), Some(ready)) if ready.status == "True" => ClaimMessage::Address(address.name),
+            (None, Some(ready)) if ready.status == "False" => ClaimMessage::Refused(ready.reason, ready.message),
+            _ => ClaimMessage::Nothing,
         }
     }
 
-    fn tell(claim: &Self::Claim, told: &Told, now: Timestamp) -> Value {
+    fn tell(claim: &Self::Claim, told: &ClaimMessage, now: Timestamp) -> Value {
         let verdict = match told {
-            Told::Nothing => Verdict::unknown("NotYetAllocated", ""),
-            Told::Address(_) => Verdict::yes("Ready"),
-            Told::Refused(reason, message) => Verdict::no(reason, message),
+            ClaimMessage::Nothing => Verdict::unknown("NotYetAllocated", ""),
+            ClaimMessage::Address(_) => Verdict::yes("Ready"),
+            ClaimMessage::Refused(reason, message) => Verdict::no(reason, message),
         };
         let known = claim.status.clone().unwrap_or_default();
         let mut conditions = known.conditions;
@@ -291,7 +291,7 @@ impl Kinds for Contract {
         let mut old = known.deprecated.and_then(|deprecated| deprecated.v1beta1).unwrap_or_default().conditions;
         conditions::set_old(&mut old, CONDITION_READY, &verdict, Severity::Error, now);
         let address = match told {
-            Told::Address(name) => json!({"name": name}),
+            ClaimMessage::Address(name) => json!({"name": name}),
             _ => Value::Null,
         };
         json!({"addressRef": address, "conditions": conditions, "deprecated": {"v1beta1": {"conditions": old}}})
@@ -327,14 +327,14 @@ mod tests {
     fn reads_back<K: Kinds>(mut claim: Value) {
         let now = Timestamp::UNIX_EPOCH;
         let object = |value: &Value| serde_json::from_value::<K::Claim>(value.clone()).unwrap();
-        let refused = Told::refused(&Refusal::Exhausted);
-        for told in [Told::Address("p-1".into()), refused, Told::Address("p-2".into())] {
+        let refused = ClaimMessage::refused(&AllocationRefusal::Exhausted);
+        for told in [ClaimMessage::Address("p-1".into()), refused, ClaimMessage::Address("p-2".into())] {
             let status = K::tell(&object(&claim), &told, now);
             json_patch::merge(&mut claim["status"], &status);
             let read = K::told(&object(&claim));
             let same = match (&read, &told) {
                 // One group has a word for it, the other has none.
-                (Told::Refused(_, message), Told::Refused(_, wanted)) => message == wanted,
+                (ClaimMessage::Refused(_, message), ClaimMessage::Refused(_, wanted)) => message == wanted,
                 (read, told) => read == told,
             };
             assert!(same, "{read:?} {told:?}");
@@ -343,8 +343,10 @@ mod tests {
 
     #[test]
     fn what_was_told_is_read_back() {
-        reads_back::<Metal3>(json!({"metadata": {"name": "c", "namespace": "rack"}, "spec": {"pool": {"name": "p"}}}));
-        reads_back::<Contract>(json!({"metadata": {"name": "c", "namespace": "rack"},
+        reads_back::<Metal3IpamGroup>(
+            json!({"metadata": {"name": "c", "namespace": "rack"}, "spec": {"pool": {"name": "p"}}}),
+        );
+        reads_back::<ClusterApiGroup>(json!({"metadata": {"name": "c", "namespace": "rack"},
             "spec": {"poolRef": {"apiGroup": "ipam.metal3.io", "kind": "IPPool", "name": "p"}},
             "status": {"conditions": [{"type": "Other", "status": "True", "reason": "R", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
@@ -360,12 +362,12 @@ mod tests {
         ]}});
         let claim = serde_json::from_value(claim).unwrap();
         let now: Timestamp = "2026-02-02T00:00:00Z".parse().unwrap();
-        let status = Contract::tell(&claim, &Told::refused(&Refusal::Exhausted), now);
+        let status = ClusterApiGroup::tell(&claim, &ClaimMessage::refused(&AllocationRefusal::Exhausted), now);
         assert_eq!(status["conditions"][0]["type"], "Other");
         assert_eq!(status["conditions"][1]["lastTransitionTime"], "2026-01-02T00:00:00Z");
         assert_eq!(status["conditions"][1]["reason"], "PoolExhausted");
         assert_eq!(status["deprecated"]["v1beta1"]["conditions"][0]["message"], "Exhausted IP Pools");
-        let status = Contract::tell(&claim, &Told::Address("a".into()), now);
+        let status = ClusterApiGroup::tell(&claim, &ClaimMessage::Address("a".into()), now);
         assert_eq!(status["conditions"][1]["lastTransitionTime"], "2026-02-02T00:00:00Z");
         assert_eq!(status["addressRef"]["name"], "a");
     }

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::groups::{self, Address, Claim, Group, Kinds, Refers};
+use super::groups::{self, AddressClaim, Kinds, PoolAddress, PoolGroup, Refers};
 use crate::runtime::{Change, Grouped, Key, Wakes, Watches, key};
 
 /// Claims and addresses of all pools. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Index(Arc<Mutex<Known>>);
+pub(super) struct IpamIndex(Arc<Mutex<IpamState>>);
 
 #[derive(Default)]
-struct Known {
-    claims: HashMap<Group, Grouped<Claim>>,
-    addresses: HashMap<Group, Grouped<Address>>,
+struct IpamState {
+    claims: HashMap<PoolGroup, Grouped<AddressClaim>>,
+    addresses: HashMap<PoolGroup, Grouped<PoolAddress>>,
     /// Kinds that were not listed yet.
     awaited: usize,
 }
@@ -22,12 +22,12 @@ struct Known {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OfPool {
     /// Claims.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<AddressClaim>,
     /// Addresses.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<PoolAddress>,
 }
 
-impl Index {
+impl IpamIndex {
     /// Follows the claims of a group, and has the pools looked at that they are for.
     pub fn follow_claims<K: Kinds>(&self, watches: &mut Watches, pools: Wakes) {
         let index = self.listed_later();
@@ -74,7 +74,7 @@ impl Index {
     }
 
     /// The addresses of one claim of a pool; `None` as long as not everything was listed.
-    pub fn of_claim(&self, pool: &Key, (group, claim): (Group, &str)) -> Option<Vec<Address>> {
+    pub fn of_claim(&self, pool: &Key, (group, claim): (PoolGroup, &str)) -> Option<Vec<PoolAddress>> {
         let known = self.lock();
         let all = known.addresses.get(&group).into_iter().flat_map(|all| all.of(pool)).map(|(_, one)| one);
         let its = all.filter(|one| one.claim == claim).cloned().collect();
@@ -82,13 +82,13 @@ impl Index {
     }
 
     /// The names of a pool's claims of a group.
-    pub fn claims_of(&self, pool: &Key, group: Group) -> Vec<String> {
+    pub fn claims_of(&self, pool: &Key, group: PoolGroup) -> Vec<String> {
         let known = self.lock();
         let claims = known.claims.get(&group);
         claims.into_iter().flat_map(|claims| claims.of(pool)).map(|(name, _)| name.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, IpamState> {
         // Nothing in it can panic between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +98,7 @@ impl Index {
         self.clone()
     }
 
-    fn put(&self, pools: &Wakes, put: impl FnOnce(&mut Known) -> [Option<Key>; 2]) {
+    fn put(&self, pools: &Wakes, put: impl FnOnce(&mut IpamState) -> [Option<Key>; 2]) {
         let concerned = put(&mut self.lock());
         concerned.into_iter().flatten().for_each(|pool| pools.wake(pool));
     }
@@ -117,7 +117,7 @@ impl Index {
     }
 }
 
-fn of<K: Kinds>(object: &K::Address) -> Option<(Key, Address)> {
+fn of<K: Kinds>(object: &K::Address) -> Option<(Key, PoolAddress)> {
     match groups::address::<K>(object) {
         (Refers::Pool(pool), address) => Some((pool, address)),
         _ => None,
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_before_everything_was_listed() {
-        let (index, pool) = (Index::default(), ("rack".to_owned(), "p".to_owned()));
+        let (index, pool) = (IpamIndex::default(), ("rack".to_owned(), "p".to_owned()));
         let (one, other) = (index.listed_later(), index.listed_later());
         let (mut first, mut second) = (false, false);
         one.listed(&mut first, &Wakes::default());

@@ -22,10 +22,10 @@ use futures::stream;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
-use self::groups::{Contract, Group, Kinds, Metal3};
-use self::index::Index;
+use self::groups::{ClusterApiGroup, Kinds, Metal3IpamGroup, PoolGroup};
+use self::index::IpamIndex;
 use self::pools::Pools;
-use self::strays::Strays;
+use self::strays::StrayAddressClaims;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::ipam::metal3::{IPAddress, IPClaim, IPPool};
 use crate::api::ipam::{convert, metal3, v1alpha1, v1beta1, v1beta2};
@@ -106,15 +106,15 @@ pub fn module() -> Module {
 
 /// Gives addresses to claims. Cheap to clone.
 #[derive(Clone)]
-pub struct Addresses {
+pub struct IpamLife {
     pools: Cache<Slim<IPPool>>,
     claims: Cache<Slim<IPClaim>>,
     /// None where others answer them.
     contract_claims: Option<Cache<Slim<v1beta2::IPAddressClaim>>>,
-    index: Index,
+    index: IpamIndex,
 }
 
-impl Addresses {
+impl IpamLife {
     /// As the configuration says; `None` where others give addresses.
     pub fn new(watches: &mut Watches, config: &Config) -> Option<Self> {
         let elsewhere = config.engine.kubeconfig.is_some();
@@ -131,13 +131,13 @@ impl Addresses {
         };
         let pools = Cache::indexed(watches, |pool: &IPPool| Slim::from(pool), cluster);
         let wakes = || pools.wakes().clone();
-        let index = Index::default();
-        index.follow_addresses::<Metal3>(watches, wakes());
-        index.follow_addresses::<Contract>(watches, wakes());
-        index.follow_claims::<Metal3>(watches, wakes());
+        let index = IpamIndex::default();
+        index.follow_addresses::<Metal3IpamGroup>(watches, wakes());
+        index.follow_addresses::<ClusterApiGroup>(watches, wakes());
+        index.follow_claims::<Metal3IpamGroup>(watches, wakes());
         let claims = Cache::new(watches, |claim: &IPClaim| Slim::from(claim));
         let contract_claims = contract.then(|| {
-            index.follow_claims::<Contract>(watches, wakes());
+            index.follow_claims::<ClusterApiGroup>(watches, wakes());
             Cache::new(watches, |claim: &v1beta2::IPAddressClaim| Slim::from(claim))
         });
         let addresses = Self { pools, claims, contract_claims, index };
@@ -151,13 +151,13 @@ impl Addresses {
         let known = self.clone();
         watches.observe(move |change: &Change<'_, IPPool>| {
             let Change::Gone(pool) = change else { return };
-            let wake = |group: Group, claims: &crate::runtime::Wakes| {
+            let wake = |group: PoolGroup, claims: &crate::runtime::Wakes| {
                 let names = known.index.claims_of(pool, group);
                 names.into_iter().for_each(|name| claims.wake((pool.0.clone(), name)));
             };
-            wake(Metal3::GROUP, known.claims.wakes());
+            wake(Metal3IpamGroup::GROUP, known.claims.wakes());
             if let Some(claims) = &known.contract_claims {
-                wake(Contract::GROUP, claims.wakes());
+                wake(ClusterApiGroup::GROUP, claims.wakes());
             }
         });
     }
@@ -192,7 +192,7 @@ fn of_cluster(namespace: &str, name: &str) -> Mention {
     Mention::new("Cluster", namespace, name)
 }
 
-impl Life for Addresses {
+impl Life for IpamLife {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
         rules()
     }
@@ -202,20 +202,20 @@ impl Life for Addresses {
     }
 }
 
-impl Addresses {
+impl IpamLife {
     /// What gives addresses until it is stopped.
     pub(in crate::cluster) fn services(&self, client: &Client, stop: &CancellationToken) -> Vec<Service> {
         let index = &self.index;
         let Self { pools, claims, contract_claims, .. } = self.clone();
         let giving = Arc::new(Pools { client: client.clone(), index: index.clone() });
-        let strays = Arc::new(Strays::<Metal3>::new(client.clone(), index.clone()));
+        let strays = Arc::new(StrayAddressClaims::<Metal3IpamGroup>::new(client.clone(), index.clone()));
         let token = stop.clone();
         let mut services =
             vec![service("address pools", async move { run(giving, &pools, stream::empty(), token).await })];
         let token = stop.clone();
         services.push(service("address claims", async move { run(strays, &claims, stream::empty(), token).await }));
         if let Some(claims) = contract_claims {
-            let strays = Arc::new(Strays::<Contract>::new(client.clone(), index.clone()));
+            let strays = Arc::new(StrayAddressClaims::<ClusterApiGroup>::new(client.clone(), index.clone()));
             let token = stop.clone();
             services.push(service("address claims of Cluster API", async move {
                 run(strays, &claims, stream::empty(), token).await;

@@ -16,11 +16,11 @@ use kube::{Client, ResourceExt};
 use rand::Rng;
 use serde_json::{Map, Value, json};
 
-use super::allocation::Refusal;
-use super::effects::{Done, Writer};
-use super::groups::{Contract, Group, Kinds, Metal3, Told};
-use super::index::Index;
-use super::plan::{Plan, Step, plan};
+use super::allocation::AllocationRefusal;
+use super::effects::{ClaimOutcome, IpamWriter};
+use super::groups::{ClaimMessage, ClusterApiGroup, Kinds, Metal3IpamGroup, PoolGroup};
+use super::index::IpamIndex;
+use super::plan::{IpamPlan, IpamStep, plan};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::ipam::metal3::{FINALIZER_POOL, IPPool};
@@ -48,7 +48,7 @@ pub(super) struct Pools {
     /// The API.
     pub client: Client,
     /// What is known of claims and addresses.
-    pub index: Index,
+    pub index: IpamIndex,
 }
 
 impl Reconcile for Pools {
@@ -78,7 +78,8 @@ impl Reconcile for Pools {
             Some(patch) => changes::change(&pools, &pool, patch).await?,
             None => pool,
         };
-        let Some(Answered { allocations, failed, is_all }) = self.answer(&pool, &place, closed.as_deref()).await else {
+        let Some(PoolOutcome { allocations, failed, is_all }) = self.answer(&pool, &place, closed.as_deref()).await
+        else {
             // What is missing wakes it.
             return Ok(Action::await_change());
         };
@@ -98,7 +99,7 @@ impl Reconcile for Pools {
 }
 
 /// What came of a look at a pool's claims.
-struct Answered {
+struct PoolOutcome {
     /// Whose the addresses were.
     allocations: BTreeMap<String, String>,
     /// What failed first.
@@ -114,14 +115,14 @@ impl Pools {
     }
 
     /// Brings claims to where they belong, as many as have their turn in one look; `None` before anything is known.
-    async fn answer(&self, pool: &IPPool, place: &Key, closed: Option<&str>) -> Option<Answered> {
+    async fn answer(&self, pool: &IPPool, place: &Key, closed: Option<&str>) -> Option<PoolOutcome> {
         let mut foreign = BTreeSet::new();
         for round in 0.. {
             let known = self.index.of(place)?;
             let mut draw = |below: u128| rand::rng().random_range(0..below.max(1));
             let mut plan = plan(&pool.spec, closed, known.claims, known.addresses, &foreign, &mut draw);
             let is_all = plan.keep(IN_ONE_LOOK);
-            let Plan { steps, allocations } = plan;
+            let IpamPlan { steps, allocations } = plan;
             // Told of it, a claim is not thought about again in this look.
             let last = round == ROUNDS;
             let mut taken: Vec<IpAddr> = Vec::new();
@@ -135,7 +136,7 @@ impl Pools {
                 }
             }
             if taken.is_empty() || last || error.is_some() {
-                return Some(Answered { allocations, failed: error, is_all });
+                return Some(PoolOutcome { allocations, failed: error, is_all });
             }
             foreign.extend(taken);
         }
@@ -143,17 +144,26 @@ impl Pools {
     }
 
     /// The address, when its name is somebody else's.
-    async fn do_step(&self, pool: &IPPool, place: &Key, step: Step, last: bool) -> Result<Option<IpAddr>, kube::Error> {
+    async fn do_step(
+        &self,
+        pool: &IPPool,
+        place: &Key,
+        step: IpamStep,
+        last: bool,
+    ) -> Result<Option<IpAddr>, kube::Error> {
         let group = match &step {
-            Step::Give(claim, _) | Step::Tell(claim, _) | Step::Refuse(claim, _) | Step::Release(claim, _) => {
-                claim.id.0
-            }
-            Step::Orphan(address) | Step::Surplus(address) => address.id.0,
+            IpamStep::Give(claim, _)
+            | IpamStep::Tell(claim, _)
+            | IpamStep::Refuse(claim, _)
+            | IpamStep::Release(claim, _) => claim.id.0,
+            IpamStep::Orphan(address) | IpamStep::Surplus(address) => address.id.0,
         };
         match group {
-            Group::Metal3 => write(&Writer::<Metal3>::new(&self.client, &place.0, &self.index), pool, step, last).await,
-            Group::Contract => {
-                write(&Writer::<Contract>::new(&self.client, &place.0, &self.index), pool, step, last).await
+            PoolGroup::Metal3 => {
+                write(&IpamWriter::<Metal3IpamGroup>::new(&self.client, &place.0, &self.index), pool, step, last).await
+            }
+            PoolGroup::Contract => {
+                write(&IpamWriter::<ClusterApiGroup>::new(&self.client, &place.0, &self.index), pool, step, last).await
             }
         }
     }
@@ -172,35 +182,38 @@ impl Pools {
 }
 
 async fn write<K: Kinds>(
-    writer: &Writer<'_, K>,
+    writer: &IpamWriter<'_, K>,
     pool: &IPPool,
-    step: Step,
+    step: IpamStep,
     last: bool,
 ) -> Result<Option<IpAddr>, kube::Error> {
     match step {
-        Step::Give(claim, given) => {
+        IpamStep::Give(claim, given) => {
             let done = match writer.give(pool, &claim, &given).await {
                 // A name that the API refuses, as of a prefix that no name begins with, is not better the next time.
                 Err(kube::Error::Api(error)) if error.is_invalid() => {
                     let why = format!("Failed to create associated IPAddress object: {}", error.message);
                     writer
-                        .tell(&claim, &Told::Refused("AllocationFailed".into(), why.chars().take(1000).collect()))
+                        .tell(
+                            &claim,
+                            &ClaimMessage::Refused("AllocationFailed".into(), why.chars().take(1000).collect()),
+                        )
                         .await?
                 }
                 done => done?,
             };
-            let taken = done == Done::NameTaken;
+            let taken = done == ClaimOutcome::NameTaken;
             if taken && (last || pool.spec.pre_allocations.contains_key(&claim.id.1) || claim.wants.is_some()) {
-                writer.tell(&claim, &Told::refused(&Refusal::Unnamed(given.address))).await?;
+                writer.tell(&claim, &ClaimMessage::refused(&AllocationRefusal::Unnamed(given.address))).await?;
                 return Ok(None);
             }
             return Ok(Some(given.address).filter(|_| taken));
         }
-        Step::Tell(claim, name) => writer.tell(&claim, &Told::Address(name)).await?,
-        Step::Refuse(claim, refusal) => writer.tell(&claim, &Told::refused(&refusal)).await?,
-        Step::Release(claim, addresses) => writer.release(&claim, &addresses).await?,
-        Step::Orphan(address) => writer.give_back_orphan(&address).await?,
-        Step::Surplus(address) => writer.give_back_surplus(&address).await?,
+        IpamStep::Tell(claim, name) => writer.tell(&claim, &ClaimMessage::Address(name)).await?,
+        IpamStep::Refuse(claim, refusal) => writer.tell(&claim, &ClaimMessage::refused(&refusal)).await?,
+        IpamStep::Release(claim, addresses) => writer.release(&claim, &addresses).await?,
+        IpamStep::Orphan(address) => writer.give_back_orphan(&address).await?,
+        IpamStep::Surplus(address) => writer.give_back_surplus(&address).await?,
     };
     Ok(None)
 }

@@ -34,7 +34,7 @@ pub(super) enum RangeError {
 
 /// The first and the last address of a range, both of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct AddressBounds {
     pub first: IpAddr,
     pub last: IpAddr,
 }
@@ -49,7 +49,7 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
 /// # Errors
 ///
 /// When it cannot be understood.
-pub(super) fn bounds(range: &IPRange) -> Result<Option<Bounds>, RangeError> {
+pub(super) fn bounds(range: &IPRange) -> Result<Option<AddressBounds>, RangeError> {
     let read = |what, text: &Option<String>| {
         let read =
             |text: &String| address(text).ok_or_else(|| RangeError::Address(what, text.chars().take(64).collect()));
@@ -77,10 +77,10 @@ pub(super) fn bounds(range: &IPRange) -> Result<Option<Bounds>, RangeError> {
     let highest = if v6 { Ipv6Addr::from(u128::MAX).into() } else { Ipv4Addr::from(u32::MAX).into() };
     let last = end.unwrap_or(highest).min(subnet.map_or(highest, |net| net.broadcast()));
     let begins_inside = subnet.is_none_or(|net| net.contains(first));
-    Ok(Some(Bounds { first, last }).filter(|bounds| begins_inside && bounds.first <= bounds.last))
+    Ok(Some(AddressBounds { first, last }).filter(|bounds| begins_inside && bounds.first <= bounds.last))
 }
 
-impl Bounds {
+impl AddressBounds {
     /// Whether an address is one of the range's.
     pub fn contains(&self, address: IpAddr) -> bool {
         // Addresses of IPv4 come before those of IPv6.

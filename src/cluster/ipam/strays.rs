@@ -8,34 +8,34 @@ use kube::Client;
 use kube::api::Api;
 use kube::runtime::controller::Action;
 
-use super::allocation::Refusal;
-use super::effects::{Done, Writer};
-use super::groups::{self, Address, Group, Kinds, Refers, Told};
-use super::index::Index;
+use super::allocation::AllocationRefusal;
+use super::effects::{ClaimOutcome, IpamWriter};
+use super::groups::{self, ClaimMessage, Kinds, PoolAddress, PoolGroup, Refers};
+use super::index::IpamIndex;
 use crate::api::ipam::metal3::IPPool;
 use crate::runtime::{Reconcile, Slim, key};
 
 /// Tells claims why they wait, and lets those go that are deleted.
-pub(super) struct Strays<K> {
+pub(super) struct StrayAddressClaims<K> {
     client: Client,
-    index: Index,
+    index: IpamIndex,
     of: PhantomData<fn() -> K>,
 }
 
-impl<K> Strays<K> {
+impl<K> StrayAddressClaims<K> {
     /// Of one group.
-    pub fn new(client: Client, index: Index) -> Self {
+    pub fn new(client: Client, index: IpamIndex) -> Self {
         Self { client, index, of: PhantomData }
     }
 }
 
-impl<K: Kinds> Reconcile for Strays<K> {
+impl<K: Kinds> Reconcile for StrayAddressClaims<K> {
     type Object = Slim<K::Claim>;
     type Error = kube::Error;
 
     const NAME: &'static str = match K::GROUP {
-        Group::Metal3 => "ipclaim",
-        Group::Contract => "ipaddressclaim",
+        PoolGroup::Metal3 => "ipclaim",
+        PoolGroup::Contract => "ipaddressclaim",
     };
     // All claims of a pool that is gone are woken at once.
     const AT_ONCE: u16 = 32;
@@ -51,7 +51,7 @@ impl<K: Kinds> Reconcile for Strays<K> {
         let (namespace, name) = key(claim.as_ref());
         let claims = Api::<K::Claim>::namespaced(self.client.clone(), &namespace);
         let Some(object) = claims.get_opt(&name).await? else { return Ok(Action::await_change()) };
-        let (why, addresses): (String, Vec<Address>) = match K::claimed(&object) {
+        let (why, addresses): (String, Vec<PoolAddress>) = match K::claimed(&object) {
             Refers::Elsewhere => return Ok(Action::await_change()),
             Refers::Abroad => ("a claim has an address of an IPPool of its own namespace only".into(), Vec::new()),
             Refers::Pool(place) => {
@@ -65,18 +65,18 @@ impl<K: Kinds> Reconcile for Strays<K> {
             }
         };
         let claim = groups::claim::<K>(&object);
-        let writer = Writer::<K>::new(&self.client, &namespace, &self.index);
-        let told = Told::refused(&Refusal::NotReady(why));
+        let writer = IpamWriter::<K>::new(&self.client, &namespace, &self.index);
+        let told = ClaimMessage::refused(&AllocationRefusal::NotReady(why));
         let same = match (&claim.told, &told) {
-            (Told::Refused(_, message), Told::Refused(_, wanted)) => message == wanted,
+            (ClaimMessage::Refused(_, message), ClaimMessage::Refused(_, wanted)) => message == wanted,
             _ => false,
         };
         let done = match (claim.deleted, claim.held && !claim.in_use) {
             (true, true) => writer.release(&claim, &addresses).await?,
             // Its address stays its own, whatever became of the pool.
             (false, _) if addresses.is_empty() && !same => writer.tell(&claim, &told).await?,
-            _ => Done::Yes,
+            _ => ClaimOutcome::Yes,
         };
-        Ok(if done == Done::Yes { Action::await_change() } else { Action::requeue(self.retry_after()) })
+        Ok(if done == ClaimOutcome::Yes { Action::await_change() } else { Action::requeue(self.retry_after()) })
     }
 }

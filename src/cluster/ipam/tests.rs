@@ -9,7 +9,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::groups::Told;
+use super::groups::ClaimMessage;
 use super::*;
 use crate::apiserver::ApiServer;
 use crate::modules::kinds;
@@ -57,7 +57,7 @@ impl Site {
     fn act_as(&mut self, client: &Client) {
         self.acting = self.shutdown.child_token();
         let mut watches = Watches::default();
-        let addresses = Addresses::watching(&mut watches, true);
+        let addresses = IpamLife::watching(&mut watches, true);
         tokio::spawn(watches.run(self.client.clone(), self.acting.clone()));
         let services = addresses.services(client, &self.acting);
         self.services = services.into_iter().map(|(_, run)| tokio::spawn(async { run.await.unwrap() })).collect();
@@ -71,7 +71,7 @@ impl Site {
         }
     }
 
-    fn api<K: groups::Object>(&self) -> Api<K> {
+    fn api<K: groups::IpamObject>(&self) -> Api<K> {
         Api::namespaced(self.client.clone(), "default")
     }
 
@@ -96,20 +96,20 @@ impl Site {
         self.api().create(&PostParams::default(), &claim).await.unwrap();
     }
 
-    async fn delete<K: groups::Object>(&self, name: &str) {
+    async fn delete<K: groups::IpamObject>(&self, name: &str) {
         self.api::<K>().delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    async fn is_gone<K: groups::Object>(&self, name: &str) -> bool {
+    async fn is_gone<K: groups::IpamObject>(&self, name: &str) -> bool {
         self.api::<K>().get_opt(name).await.unwrap().is_none()
     }
 
-    async fn told(&self, name: &str) -> Told {
-        self.api().get_opt(name).await.unwrap().map(|claim| Metal3::told(&claim)).unwrap_or_default()
+    async fn told(&self, name: &str) -> ClaimMessage {
+        self.api().get_opt(name).await.unwrap().map(|claim| Metal3IpamGroup::told(&claim)).unwrap_or_default()
     }
 
-    async fn contract_told(&self, name: &str) -> Told {
-        self.api().get_opt(name).await.unwrap().map(|claim| Contract::told(&claim)).unwrap_or_default()
+    async fn contract_told(&self, name: &str) -> ClaimMessage {
+        self.api().get_opt(name).await.unwrap().map(|claim| ClusterApiGroup::told(&claim)).unwrap_or_default()
     }
 
     async fn indexes(&self) -> Value {
@@ -155,8 +155,8 @@ impl Site {
     }
 }
 
-fn told(name: &str) -> Told {
-    Told::Address(name.to_owned())
+fn told(name: &str) -> ClaimMessage {
+    ClaimMessage::Address(name.to_owned())
 }
 
 fn two_addresses() -> Value {
@@ -200,12 +200,12 @@ async fn claims_of_both_groups_get_addresses_and_give_them_back() {
     // A third one waits, and gets what is given back.
     site.claim("c").await;
     site.until("the third claim hears why", async || {
-        site.told("c").await == Told::Refused(String::new(), "Exhausted IP Pools".into())
+        site.told("c").await == ClaimMessage::Refused(String::new(), "Exhausted IP Pools".into())
     })
     .await;
     site.contract_claim("d").await;
     site.until("the fourth claim hears why", async || {
-        site.contract_told("d").await == Told::Refused("PoolExhausted".into(), "Exhausted IP Pools".into())
+        site.contract_told("d").await == ClaimMessage::Refused("PoolExhausted".into(), "Exhausted IP Pools".into())
     })
     .await;
     site.delete::<IPClaim>("a").await;
@@ -226,7 +226,7 @@ async fn a_claim_that_others_hold_keeps_its_address_until_they_let_go() {
     site.until("it is answered", async || site.told("a").await == told("net-10-0-0-1")).await;
     site.delete::<IPClaim>("a").await;
     site.claim("b").await;
-    site.until("the next one hears why", async || matches!(site.told("b").await, Told::Refused(..))).await;
+    site.until("the next one hears why", async || matches!(site.told("b").await, ClaimMessage::Refused(..))).await;
     assert!(!site.is_gone::<IPAddress>("net-10-0-0-1").await);
     let release = json!({"metadata": {"finalizers": [metal3::FINALIZER_CLAIM]}});
     site.api::<IPClaim>().patch("a", &PatchParams::default(), &Patch::Merge(release)).await.unwrap();
@@ -242,7 +242,7 @@ async fn a_pool_waits_for_its_addresses_and_gives_no_more() {
     site.delete::<IPPool>("pool").await;
     site.claim("b").await;
     site.until("the next one hears why", async || {
-        site.told("b").await == Told::Refused(String::new(), "the IPPool pool is being deleted".into())
+        site.told("b").await == ClaimMessage::Refused(String::new(), "the IPPool pool is being deleted".into())
     })
     .await;
     assert!(!site.is_gone::<IPPool>("pool").await);
@@ -250,7 +250,7 @@ async fn a_pool_waits_for_its_addresses_and_gives_no_more() {
     site.until("it is gone", async || site.is_gone::<IPPool>("pool").await).await;
     assert_eq!(site.given().await, [""; 0]);
     site.until("the other one hears of that", async || {
-        site.told("b").await == Told::Refused(String::new(), "there is no IPPool pool".into())
+        site.told("b").await == ClaimMessage::Refused(String::new(), "there is no IPPool pool".into())
     })
     .await;
     // Another pool of that name is as good.
@@ -266,7 +266,10 @@ async fn claims_end_without_their_pool() {
     site.contract_claim("b").await;
     site.until("both are answered", async || site.given().await.len() == 2).await;
     site.until("both know", async || {
-        matches!((site.told("a").await, site.contract_told("b").await), (Told::Address(_), Told::Address(_)))
+        matches!(
+            (site.told("a").await, site.contract_told("b").await),
+            (ClaimMessage::Address(_), ClaimMessage::Address(_))
+        )
     })
     .await;
     // Somebody tears the pool away.
@@ -321,7 +324,7 @@ async fn what_is_kept_or_wished_for_is_given_and_other_namespaces_are_not_asked(
     let abroad = json!({"metadata": {"name": "abroad"}, "spec": {"pool": {"name": "pool", "namespace": "other"}}});
     site.api::<IPClaim>().create(&PostParams::default(), &serde_json::from_value(abroad).unwrap()).await.unwrap();
     site.until("it hears why", async || {
-        matches!(site.told("abroad").await, Told::Refused(_, why) if why.contains("of its own namespace only"))
+        matches!(site.told("abroad").await, ClaimMessage::Refused(_, why) if why.contains("of its own namespace only"))
     })
     .await;
     site.delete::<IPClaim>("abroad").await;
@@ -355,7 +358,7 @@ async fn a_pool_of_a_cluster_waits_for_it_and_rests_while_it_does() {
     site.pool(spec).await;
     site.claim("a").await;
     site.until("it hears why", async || {
-        site.told("a").await == Told::Refused(String::new(), "the IPPool pool waits for its Cluster c".into())
+        site.told("a").await == ClaimMessage::Refused(String::new(), "the IPPool pool waits for its Cluster c".into())
     })
     .await;
     let cluster = json!({"metadata": {"name": "c"}, "spec": {"paused": true}});
@@ -409,7 +412,7 @@ async fn no_two_claims_have_one_address_wherever_a_process_was_killed() {
         let is_done = async || {
             let metal3 = [site.told("a").await, site.told("b").await];
             let contract = [site.contract_told("a").await, site.contract_told("b").await];
-            let answered = |told: &Told| matches!(told, Told::Address(_));
+            let answered = |told: &ClaimMessage| matches!(told, ClaimMessage::Address(_));
             metal3.iter().chain(&contract).all(answered)
                 && site.is_gone::<IPClaim>("old").await
                 && site.indexes().await.as_object().is_some_and(|all| all.len() == 4)
@@ -424,7 +427,7 @@ async fn no_two_claims_have_one_address_wherever_a_process_was_killed() {
         let is_done = async || {
             let metal3 = [site.told("a").await, site.told("b").await];
             let contract = [site.contract_told("a").await, site.contract_told("b").await];
-            metal3.iter().chain(&contract).all(|told| matches!(told, Told::Address(_)))
+            metal3.iter().chain(&contract).all(|told| matches!(told, ClaimMessage::Address(_)))
                 && site.is_gone::<IPClaim>("old").await
         };
         site.until("everything is answered", is_done).await;

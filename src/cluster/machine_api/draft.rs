@@ -14,7 +14,7 @@ use super::names::{
 use crate::api::machine_api::{Machine, MachineStatus};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::cluster::hosts::names::ANNOTATION_HOST;
-use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
+use crate::cluster::hosts::{HostTaker, MachineId, MachineKind, noted};
 use crate::runtime::changes::{change, difference, write_status};
 use crate::runtime::conditions::{Truth, put, whole};
 use crate::runtime::objects;
@@ -40,7 +40,7 @@ pub struct Notes {
 
 /// How far a Machine is, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum MachineProgress {
     /// It waits for a host or for what a host needs.
     Pending(&'static str, String),
     /// Its host is made ready.
@@ -54,7 +54,7 @@ pub enum Progress {
 }
 
 /// A Machine as it was read, and as it is to be.
-pub struct Draft {
+pub struct MachineDraft {
     read: Machine,
     /// What it is to be.
     pub new: Machine,
@@ -63,7 +63,7 @@ pub struct Draft {
     now: Timestamp,
 }
 
-impl Draft {
+impl MachineDraft {
     /// As it was read.
     pub fn new(read: Machine, now: Timestamp) -> Self {
         let status = read.status.as_ref();
@@ -83,17 +83,17 @@ impl Draft {
     }
 
     /// Says how far it is.
-    pub fn say(&mut self, progress: Progress) {
+    pub fn say(&mut self, progress: MachineProgress) {
         let now = self.now;
         let has_run = self.notes.provisioned;
         let status = self.status();
         let mut fault = None;
         let (phase, condition) = match progress {
-            Progress::Pending(reason, why) => (PENDING, (false, reason, why)),
-            Progress::Provisioning(reason, why) => (PROVISIONING, (false, reason, why)),
-            Progress::Running => (RUNNING, (true, "Provisioned", String::new())),
-            Progress::Terminating(why) => (TERMINATING, (false, "Deleting", why)),
-            Progress::Failed(reason, why) => {
+            MachineProgress::Pending(reason, why) => (PENDING, (false, reason, why)),
+            MachineProgress::Provisioning(reason, why) => (PROVISIONING, (false, reason, why)),
+            MachineProgress::Running => (RUNNING, (true, "Provisioned", String::new())),
+            MachineProgress::Terminating(why) => (TERMINATING, (false, "Deleting", why)),
+            MachineProgress::Failed(reason, why) => {
                 fault = Some((reason, why.clone()));
                 // One that runs goes on doing so.
                 (if has_run { RUNNING } else { FAILED }, (false, reason, why))
@@ -178,7 +178,7 @@ impl Draft {
     }
 }
 
-impl Taker for Draft {
+impl HostTaker for MachineDraft {
     fn id(&self) -> MachineId {
         MachineId::of(MachineKind::MachineApi, &self.read)
     }
@@ -259,21 +259,21 @@ impl Notes {
 mod tests {
     use super::*;
 
-    fn draft(status: Value) -> Draft {
+    fn draft(status: Value) -> MachineDraft {
         let machine = json!({"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine",
             "metadata": {"name": "m", "namespace": "rack"}, "spec": {"providerSpec": {}}, "status": status});
-        Draft::new(serde_json::from_value(machine).expect("a machine"), Timestamp::UNIX_EPOCH)
+        MachineDraft::new(serde_json::from_value(machine).expect("a machine"), Timestamp::UNIX_EPOCH)
     }
 
     #[test]
     fn each_progress_has_its_phase_and_only_faults_are_errors() {
         let rows = [
-            (Progress::Pending("NoHost", "w".into()), false, ("Pending", "False", None)),
-            (Progress::Provisioning("Provisioning", "w".into()), false, ("Provisioning", "False", None)),
-            (Progress::Running, true, ("Running", "True", None)),
-            (Progress::Terminating("w".into()), true, ("Terminating", "False", None)),
-            (Progress::Failed("InvalidConfiguration", "w".into()), false, ("Failed", "False", Some("w"))),
-            (Progress::Failed("UpdateError", "w".into()), true, ("Running", "False", Some("w"))),
+            (MachineProgress::Pending("NoHost", "w".into()), false, ("Pending", "False", None)),
+            (MachineProgress::Provisioning("Provisioning", "w".into()), false, ("Provisioning", "False", None)),
+            (MachineProgress::Running, true, ("Running", "True", None)),
+            (MachineProgress::Terminating("w".into()), true, ("Terminating", "False", None)),
+            (MachineProgress::Failed("InvalidConfiguration", "w".into()), false, ("Failed", "False", Some("w"))),
+            (MachineProgress::Failed("UpdateError", "w".into()), true, ("Running", "False", Some("w"))),
         ];
         for (progress, provisioned, (phase, ready, error)) in rows {
             let mut draft = draft(json!({"errorReason": "Old", "errorMessage": "old",

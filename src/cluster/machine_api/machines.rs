@@ -14,18 +14,20 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::draft::{Draft, Progress};
+use super::draft::{MachineDraft, MachineProgress};
 use super::names::{ANNOTATION_PAUSED, COMPONENT, INVALID_CONFIGURATION, UPDATE_ERROR};
-use super::preparer::{Leaving, Preparation, Prepared, Preparer};
-use super::shape::{self, Asked};
+use super::preparer::{HostDeparture, Preparation, Prepared, Preparer};
+use super::shape::{self, ProviderSpecRequest};
 use super::view::ClaimView;
 use crate::api::cluster::keys;
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::machine_api::Machine;
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
-use crate::cluster::hosts::choose::{Needs, Wish};
-use crate::cluster::hosts::patches::{self, Deployment, Release, Told};
-use crate::cluster::hosts::{Hosts, MachineId, MachineKind, NoHost, TakeError, Taken, Taker, addresses, change};
+use crate::cluster::hosts::choose::{HostWish, Needs};
+use crate::cluster::hosts::patches::{self, HostInstructions, HostSpecPatch, ReleaseProgress};
+use crate::cluster::hosts::{
+    HostPool, HostTake, HostTaker, MachineId, MachineKind, NoHost, TakeError, addresses, change,
+};
 use crate::log::named;
 use crate::runtime::{Cache, Note, Reconcile, events, run as run_controller};
 
@@ -45,7 +47,7 @@ pub const PAUSE: Duration = Duration::from_secs(10);
 /// Looks at Machines.
 pub struct HostClaims {
     client: Client,
-    hosts: Hosts,
+    hosts: HostPool,
     /// What Machines run that need not say it.
     default_image: Option<Image>,
     /// How often a Secret that is not there yet is looked for.
@@ -56,7 +58,7 @@ pub struct HostClaims {
 
 impl HostClaims {
     /// Nothing is looked at yet.
-    pub fn new(client: Client, hosts: Hosts, default_image: Option<Image>, pause: Duration) -> Self {
+    pub fn new(client: Client, hosts: HostPool, default_image: Option<Image>, pause: Duration) -> Self {
         Self { client, hosts, default_image, pause, preparer: None }
     }
 
@@ -94,7 +96,7 @@ impl HostClaims {
             Ok(Some(asked)) => Ok(told_by(asked, &preparation)),
             Err(fault) => Err(fault.to_string()),
         };
-        let mut draft = Draft::new(machine, Timestamp::now());
+        let mut draft = MachineDraft::new(machine, Timestamp::now());
         let looked = match self.advance(&mut draft, asked, &preparation).await {
             // It is gone.
             Ok(None) => return Ok(Action::await_change()),
@@ -109,8 +111,8 @@ impl HostClaims {
     /// One step further. None when the Machine is gone.
     async fn advance(
         &self,
-        draft: &mut Draft,
-        asked: Result<Asked, String>,
+        draft: &mut MachineDraft,
+        asked: Result<ProviderSpecRequest, String>,
         preparation: &Preparation,
     ) -> Result<Option<Action>, TakeError> {
         let paused = pausing(&draft.new);
@@ -124,20 +126,25 @@ impl HostClaims {
         let asked = match asked {
             Ok(asked) => asked,
             Err(why) => {
-                draft.say(Progress::Failed(INVALID_CONFIGURATION, why));
+                draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, why));
                 return Ok(Some(Action::await_change()));
             }
         };
         self.normal(draft, &asked, preparation).await.map(Some)
     }
 
-    async fn normal(&self, draft: &mut Draft, asked: &Asked, preparation: &Preparation) -> Result<Action, TakeError> {
+    async fn normal(
+        &self,
+        draft: &mut MachineDraft,
+        asked: &ProviderSpecRequest,
+        preparation: &Preparation,
+    ) -> Result<Action, TakeError> {
         // One that was told something goes on with that.
         let is_told = draft.is_provisioned() || draft.notes.user_data.is_some();
         if let Preparation::Wait(reason, why) = preparation
             && !is_told
         {
-            draft.say(Progress::Pending(reason, why.clone()));
+            draft.say(MachineProgress::Pending(reason, why.clone()));
             return Ok(Action::requeue(self.pause));
         }
         if let Some(name) = asked.user_data.as_ref().and_then(|reference| reference.name.as_deref())
@@ -145,29 +152,29 @@ impl HostClaims {
             && !self.is_there(&draft.id().namespace, name).await?
         {
             let why = format!("Waiting for the Secret {name:?} with the user data, which is not there");
-            draft.say(Progress::Pending("WaitingForUserData", why));
+            draft.say(MachineProgress::Pending("WaitingForUserData", why));
             return Ok(Action::requeue(self.pause));
         }
         let wish = wish(draft, asked);
         let found = match self.hosts.take(&self.client, draft, None, wish).await? {
-            Taken::Had(found) => *found,
-            Taken::New(found, _) => {
+            HostTake::Had(found) => *found,
+            HostTake::New(found, _) => {
                 self.claimed(draft, &found, asked).await;
                 *found
             }
-            Taken::Lost(why) => {
-                draft.say(Progress::Failed(UPDATE_ERROR, why));
+            HostTake::Lost(why) => {
+                draft.say(MachineProgress::Failed(UPDATE_ERROR, why));
                 return Ok(Action::requeue(LOOK_AGAIN));
             }
-            Taken::Fault(why) => {
-                draft.say(Progress::Failed(INVALID_CONFIGURATION, why));
+            HostTake::Fault(why) => {
+                draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, why));
                 return Ok(Action::await_change());
             }
-            Taken::None(NoHost { why, is_passing, .. }) => {
+            HostTake::None(NoHost { why, is_passing, .. }) => {
                 if draft.said() != Some(why.as_str()) {
                     self.tell(draft, "NoBareMetalHost", why.clone(), true).await;
                 }
-                draft.say(Progress::Pending("NoBareMetalHost", why));
+                draft.say(MachineProgress::Pending("NoBareMetalHost", why));
                 return Ok(Action::requeue(if is_passing { LOOK_SOON } else { LOOK_AGAIN }));
             }
         };
@@ -177,8 +184,8 @@ impl HostClaims {
     /// Tells the host what to run, and says what became of it.
     async fn deploy(
         &self,
-        draft: &mut Draft,
-        asked: &Asked,
+        draft: &mut MachineDraft,
+        asked: &ProviderSpecRequest,
         preparation: &Preparation,
         found: BareMetalHost,
     ) -> Result<Action, TakeError> {
@@ -187,7 +194,7 @@ impl HostClaims {
             && !is_told
             && !draft.is_provisioned()
         {
-            draft.say(Progress::Pending(reason, why.clone()));
+            draft.say(MachineProgress::Pending(reason, why.clone()));
             return Ok(Action::requeue(self.pause));
         }
         let patch = if draft.is_provisioned() || is_told {
@@ -195,13 +202,13 @@ impl HostClaims {
         } else {
             draft.notes.user_data = asked.user_data.as_ref().and_then(|reference| reference.name.clone());
             // What the host is told is noted first: whoever lets it go takes back what is noted.
-            draft.say(Progress::Provisioning("Provisioning", String::new()));
+            draft.say(MachineProgress::Provisioning("Provisioning", String::new()));
             draft.store(&self.client).await?;
-            let deployment = Deployment {
+            let deployment = HostSpecPatch {
                 image: asked.image.as_ref(),
                 custom_deploy: asked.custom_deploy.as_ref(),
                 user_data: asked.user_data.as_ref(),
-                ..Deployment::default()
+                ..HostSpecPatch::default()
             };
             patches::deploy(&found, &draft.id(), None, deployment)
         };
@@ -211,7 +218,7 @@ impl HostClaims {
                 // What a host may run is judged where it is told so.
                 Err(kube::Error::Api(refused)) if refused.code == 422 => {
                     let why = format!("the host refuses what it is to run: {}", refused.message);
-                    draft.say(Progress::Failed(INVALID_CONFIGURATION, why.chars().take(SHOWN).collect()));
+                    draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, why.chars().take(SHOWN).collect()));
                     return Ok(Action::await_change());
                 }
                 changed => changed?,
@@ -223,7 +230,7 @@ impl HostClaims {
         draft.status().addresses = addresses.collect();
         draft.describe(&found);
         let progress = progress(&found);
-        if progress == Progress::Running && !draft.notes.provisioned {
+        if progress == MachineProgress::Running && !draft.notes.provisioned {
             draft.notes.provisioned = true;
             self.tell(draft, "Provisioned", format!("BareMetalHost {} runs its image", found.name_any()), false).await;
         }
@@ -232,16 +239,16 @@ impl HostClaims {
     }
 
     /// Lets go whatever the Machine has. None when nothing is left, and the Machine with it.
-    async fn release(&self, draft: &mut Draft) -> Result<Option<Action>, TakeError> {
+    async fn release(&self, draft: &mut MachineDraft) -> Result<Option<Action>, TakeError> {
         let id = draft.id();
         self.hosts.forget(&id);
         // Another appliance may have taken a host that the Machine has not noted.
         let name = draft.host().or_else(|| self.hosts.of(&id));
         if let Some(preparer) = &self.preparer
             && name.is_some()
-            && let Leaving::Wait(why) = preparer.leave(&self.client, &draft.new).await?
+            && let HostDeparture::Wait(why) = preparer.leave(&self.client, &draft.new).await?
         {
-            draft.say(Progress::Terminating(format!("Waiting: {why}")));
+            draft.say(MachineProgress::Terminating(format!("Waiting: {why}")));
             return Ok(Some(Action::requeue(self.pause)));
         }
         let hosts = Api::<BareMetalHost>::namespaced(self.client.clone(), &id.namespace);
@@ -251,22 +258,22 @@ impl HostClaims {
         };
         if let Some(found) = found {
             let told = draft.notes.told();
-            let told = Told { user_data: told.as_ref(), ..Told::default() };
+            let told = HostInstructions { user_data: told.as_ref(), ..HostInstructions::default() };
             match patches::release(&found, &id, told, None, None) {
-                Release::NotOurs => {}
-                Release::Tell(patch) => {
+                ReleaseProgress::NotOurs => {}
+                ReleaseProgress::Tell(patch) => {
                     let found = change(&self.client, &found, patch).await?;
                     draft.describe(&found);
                     let why = format!("BareMetalHost {} was told to deprovision", found.name_any());
-                    draft.say(Progress::Terminating(why));
+                    draft.say(MachineProgress::Terminating(why));
                     return Ok(Some(Action::requeue(LOOK_AT_HOST)));
                 }
-                Release::Wait(why) => {
+                ReleaseProgress::Wait(why) => {
                     draft.describe(&found);
-                    draft.say(Progress::Terminating(format!("Waiting: {why}")));
+                    draft.say(MachineProgress::Terminating(format!("Waiting: {why}")));
                     return Ok(Some(Action::requeue(LOOK_AT_HOST)));
                 }
-                Release::LetGo(patch) => {
+                ReleaseProgress::LetGo(patch) => {
                     change(&self.client, &found, patch).await?;
                     info!(host = %named(&id.namespace, &found.name_any()), machine = %named(&id.namespace, &id.name), kind = id.kind.kind(), "a machine let its host go");
                 }
@@ -277,7 +284,7 @@ impl HostClaims {
     }
 
     /// The Machine has a host as of now.
-    async fn claimed(&self, draft: &Draft, found: &BareMetalHost, asked: &Asked) {
+    async fn claimed(&self, draft: &MachineDraft, found: &BareMetalHost, asked: &ProviderSpecRequest) {
         self.tell(draft, "BareMetalHostClaimed", format!("Claimed BareMetalHost {}", found.name_any()), false).await;
         if !asked.idle.is_empty() {
             let message = format!("Without effect here: {} of providerSpec.value", asked.idle.join(", "));
@@ -293,13 +300,13 @@ impl HostClaims {
         Ok(Api::<Secret>::namespaced(self.client.clone(), namespace).get_opt(secret).await?.is_some())
     }
 
-    async fn tell(&self, draft: &Draft, reason: &'static str, message: String, warning: bool) {
+    async fn tell(&self, draft: &MachineDraft, reason: &'static str, message: String, warning: bool) {
         events::tell(&self.client, COMPONENT, &draft.new, &Note { reason, message, warning }).await;
     }
 }
 
 /// What a Machine asks of its host, with what is ready for it.
-fn told_by(mut asked: Asked, preparation: &Preparation) -> Asked {
+fn told_by(mut asked: ProviderSpecRequest, preparation: &Preparation) -> ProviderSpecRequest {
     if let Preparation::Ready(Prepared { user_data, fields, .. }) = preparation {
         asked.user_data = Some(user_data.clone());
         asked.idle.retain(|field| !fields.contains(field));
@@ -313,8 +320,8 @@ fn pausing(machine: &Machine) -> Option<&'static str> {
 }
 
 /// What the Machine wants, or why that makes no sense.
-fn wish(draft: &Draft, asked: &Asked) -> Result<Wish, String> {
-    Ok(Wish {
+fn wish(draft: &MachineDraft, asked: &ProviderSpecRequest) -> Result<HostWish, String> {
+    Ok(HostWish {
         machine: draft.id(),
         cluster: None,
         selector: asked.selector.clone(),
@@ -325,17 +332,17 @@ fn wish(draft: &Draft, asked: &Asked) -> Result<Wish, String> {
 }
 
 /// How far a Machine's host is.
-fn progress(host: &BareMetalHost) -> Progress {
+fn progress(host: &BareMetalHost) -> MachineProgress {
     let status = host.status.clone().unwrap_or_default();
     let (name, state) = (host.name_any(), status.provisioning.state);
     if matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned) {
-        return Progress::Running;
+        return MachineProgress::Running;
     }
     if status.error_message.is_empty() {
-        return Progress::Provisioning("Provisioning", format!("BareMetalHost {name} is {}", state.as_str()));
+        return MachineProgress::Provisioning("Provisioning", format!("BareMetalHost {name} is {}", state.as_str()));
     }
     let error: String = status.error_message.chars().take(SHOWN).collect();
-    Progress::Provisioning("ProvisioningError", format!("BareMetalHost {name} is {}: {error}", state.as_str()))
+    MachineProgress::Provisioning("ProvisioningError", format!("BareMetalHost {name} is {}: {error}", state.as_str()))
 }
 
 impl Reconcile for HostClaims {
@@ -380,11 +387,11 @@ mod tests {
             .expect("a host")
         };
         let state = |state: &str, error: &str| json!({"provisioning": {"state": state}, "errorMessage": error});
-        let said = |reason, why: &str| Progress::Provisioning(reason, why.to_owned());
+        let said = |reason, why: &str| MachineProgress::Provisioning(reason, why.to_owned());
         for (status, wanted) in [
-            (state("provisioned", ""), Progress::Running),
-            (state("provisioned", "the BMC does not answer"), Progress::Running),
-            (state("externally provisioned", ""), Progress::Running),
+            (state("provisioned", ""), MachineProgress::Running),
+            (state("provisioned", "the BMC does not answer"), MachineProgress::Running),
+            (state("externally provisioned", ""), MachineProgress::Running),
             (state("preparing", ""), said("Provisioning", "BareMetalHost h is preparing")),
             (state("provisioning", "404"), said("ProvisioningError", "BareMetalHost h is provisioning: 404")),
             (state("deprovisioning", ""), said("Provisioning", "BareMetalHost h is deprovisioning")),

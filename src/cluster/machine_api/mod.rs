@@ -18,11 +18,11 @@ mod view;
 
 use std::sync::Arc;
 
-pub use self::preparer::{Leaving, Preparation, Prepared, Preparer};
+pub use self::preparer::{HostDeparture, Preparation, Prepared, Preparer};
 
 use self::machines::{HostClaims, PAUSE};
 use self::view::ClaimView;
-use super::hosts::{Hosts, MachineKind, waking};
+use super::hosts::{HostPool, MachineKind, waking};
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::machine_api::Machine;
 use crate::api::{Declared, StoragePolicy};
@@ -63,7 +63,7 @@ const RIGHTS: &[Right] = &[
 /// Acts on Machines.
 pub struct MachineApi {
     /// None where others act.
-    caches: Option<(Cache<ClaimView>, Hosts)>,
+    caches: Option<(Cache<ClaimView>, HostPool)>,
     /// What Machines run that need not say it.
     default_image: Option<Image>,
     /// Makes them nodes, where somebody does.
@@ -72,7 +72,7 @@ pub struct MachineApi {
 
 impl MachineApi {
     /// Acts where there are hosts to choose from; the rules of the API are the same.
-    pub fn new(watches: &mut Watches, hosts: Option<Hosts>, default_image: Option<Image>) -> Self {
+    pub fn new(watches: &mut Watches, hosts: Option<HostPool>, default_image: Option<Image>) -> Self {
         Self { caches: hosts.map(|hosts| (watched(watches, &hosts), hosts)), default_image, preparer: None }
     }
 
@@ -84,7 +84,7 @@ impl MachineApi {
 }
 
 /// None yet, until the watches run. Hosts are watched already.
-fn watched(watches: &mut Watches, hosts: &Hosts) -> Cache<ClaimView> {
+fn watched(watches: &mut Watches, hosts: &HostPool) -> Cache<ClaimView> {
     let machines = Cache::indexed(watches, |object: &Machine| ClaimView::from(object), ClaimView::mentions);
     waking::machines(watches, &machines, MachineKind::MachineApi);
     hosts.wake_by(MachineKind::MachineApi, machines.wakes().clone());

@@ -25,7 +25,11 @@ pub trait Preparer: Send + Sync {
     /// # Errors
     ///
     /// What the API says.
-    fn leave<'a>(&'a self, client: &'a Client, machine: &'a Machine) -> BoxFuture<'a, Result<Leaving, kube::Error>>;
+    fn leave<'a>(
+        &'a self,
+        client: &'a Client,
+        machine: &'a Machine,
+    ) -> BoxFuture<'a, Result<HostDeparture, kube::Error>>;
 }
 
 /// What a Machine is to run.
@@ -53,7 +57,7 @@ pub struct Prepared {
 
 /// Whether a host may be let go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leaving {
+pub enum HostDeparture {
     /// Now.
     Go,
     /// Not yet: for what it waits.

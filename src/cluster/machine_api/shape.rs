@@ -20,13 +20,13 @@ use crate::api::infrastructure::v1beta2::Image;
 use crate::api::infrastructure::{CustomDeploy, HostRequirement, HostSelector};
 use crate::api::machine_api::ProviderSpec;
 use crate::api::metal3::SecretReference;
-use crate::cluster::hosts::choose::{Selector, SelectorFault};
+use crate::cluster::hosts::choose::{CompiledSelector, SelectorFault};
 
 /// Letters of a fault that are shown.
 const SHOWN: usize = 500;
 
 /// A shape of `providerSpec.value`.
-struct Shape {
+struct ProviderSpecShape {
     api_version: &'static str,
     kind: &'static str,
     /// Its fields besides `apiVersion`, `kind`, `metadata`, `image` and `userData`.
@@ -38,22 +38,22 @@ struct Shape {
 }
 
 /// The shapes that are taken here. Another provider's room takes a Machine by taking its row.
-const SHAPES: &[Shape] = &[
-    Shape {
+const SHAPES: &[ProviderSpecShape] = &[
+    ProviderSpecShape {
         api_version: "baremetalproviderconfig/v1alpha1",
         kind: "BareMetalProviderConfig",
         fields: &["selector"],
         idle: &[],
         needs_image: false,
     },
-    Shape {
+    ProviderSpecShape {
         api_version: "baremetal.cluster.k8s.io/v1alpha1",
         kind: "BareMetalMachineProviderSpec",
         fields: &["hostSelector", "customDeploy"],
         idle: &[],
         needs_image: true,
     },
-    Shape {
+    ProviderSpecShape {
         api_version: "baremetal.k8s.io/v1alpha1",
         kind: "BareMetalMachineProviderSpec",
         fields: &["hostSelector"],
@@ -76,7 +76,7 @@ const SHAPES: &[Shape] = &[
 
 /// What a Machine asks of its host.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asked {
+pub struct ProviderSpecRequest {
     /// What the host is to run.
     pub image: Option<Image>,
     /// The same, by another method than writing an image.
@@ -84,7 +84,7 @@ pub struct Asked {
     /// Secret of the Machine's namespace with user data.
     pub user_data: Option<SecretReference>,
     /// Labels that the host must have.
-    pub selector: Selector,
+    pub selector: CompiledSelector,
     /// Fields of the value that have no effect here.
     pub idle: Vec<&'static str>,
 }
@@ -126,7 +126,7 @@ impl ShapeFault {
 /// Every field that a shape has.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct ProviderSpecFields {
     #[serde(default)]
     image: Option<WireImage>,
     #[serde(default)]
@@ -189,7 +189,7 @@ pub fn is_ours(spec: &ProviderSpec) -> bool {
     spec.value.as_ref().is_some_and(|value| shape(value).is_some())
 }
 
-fn shape(value: &Value) -> Option<&'static Shape> {
+fn shape(value: &Value) -> Option<&'static ProviderSpecShape> {
     let api_version = value.get("apiVersion")?.as_str()?;
     SHAPES.iter().find(|shape| shape.api_version == api_version)
 }
@@ -200,19 +200,24 @@ fn shape(value: &Value) -> Option<&'static Shape> {
 /// # Errors
 ///
 /// Why it makes no sense.
-pub fn read(spec: &ProviderSpec, namespace: &str, default_image: Option<&Image>) -> Result<Option<Asked>, ShapeFault> {
+pub fn read(
+    spec: &ProviderSpec,
+    namespace: &str,
+    default_image: Option<&Image>,
+) -> Result<Option<ProviderSpecRequest>, ShapeFault> {
     let Some((value, shape)) = spec.value.as_ref().and_then(|value| Some((value, shape(value)?))) else {
         return Ok(None);
     };
     let idle = known(value, shape)?;
-    let wire = Wire::deserialize(value).map_err(|error| ShapeFault::Field(shorten(&error.to_string())))?;
+    let wire =
+        ProviderSpecFields::deserialize(value).map_err(|error| ShapeFault::Field(shorten(&error.to_string())))?;
     let host_selector = wire.host_selector.unwrap_or(WireSelector { match_labels: None, match_expressions: None });
     let mut labels = wire.selector.unwrap_or_default();
     labels.extend(host_selector.match_labels.unwrap_or_default());
     let expressions = host_selector.match_expressions.unwrap_or_default();
     let selector =
         HostSelector { match_labels: labels, match_expressions: expressions.into_iter().map(requirement).collect() };
-    let selector = Selector::new(Some(&selector))?;
+    let selector = CompiledSelector::new(Some(&selector))?;
     let user_data = match wire.user_data {
         None => None,
         Some(WireSecret { namespace: other, .. }) if !other.is_empty() && other != namespace => {
@@ -240,11 +245,11 @@ pub fn read(spec: &ProviderSpec, namespace: &str, default_image: Option<&Image>)
         },
     };
     let custom_deploy = custom_deploy.map(|deploy| CustomDeploy { method: deploy.method });
-    Ok(Some(Asked { image, custom_deploy, user_data, selector, idle }))
+    Ok(Some(ProviderSpecRequest { image, custom_deploy, user_data, selector, idle }))
 }
 
 /// That the value has no fields but those of its shape; those of them that have no effect.
-fn known(value: &Value, shape: &'static Shape) -> Result<Vec<&'static str>, ShapeFault> {
+fn known(value: &Value, shape: &'static ProviderSpecShape) -> Result<Vec<&'static str>, ShapeFault> {
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     if kind != shape.kind {
         return Err(ShapeFault::Kind { api_version: shape.api_version, found: shorten(kind), wanted: shape.kind });
@@ -306,7 +311,7 @@ mod tests {
         Image { url: "http://images.test/default.raw".into(), checksum: Some("dd".into()), ..Image::default() }
     }
 
-    fn asked(value: Value) -> Result<Option<Asked>, ShapeFault> {
+    fn asked(value: Value) -> Result<Option<ProviderSpecRequest>, ShapeFault> {
         read(&spec(value), "rack", Some(&default_image()))
     }
 
@@ -370,7 +375,7 @@ mod tests {
             mirantis(json!({"hostSelector": {"matchLabels": {}, "matchExpressions": []}})),
         ] {
             let asked = asked(value.clone()).expect("sense").expect("ours");
-            assert_eq!(asked.selector, Selector::default(), "{value}");
+            assert_eq!(asked.selector, CompiledSelector::default(), "{value}");
         }
         // As clients in Go write what is not there.
         let nulls = r#"{"apiVersion": "baremetal.cluster.k8s.io/v1alpha1", "kind": "BareMetalMachineProviderSpec",

@@ -16,16 +16,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::rack::Rack;
 use crate::apiserver::ApiServer;
-use crate::cluster::bootstrap::Bootstrap;
+use crate::cluster::bootstrap::BootstrapLife;
 use crate::cluster::certificates::ClusterSecrets;
 use crate::cluster::control_plane::ControlPlanes;
 use crate::cluster::control_plane::played_tests::{PlayedEtcds, hurried};
-use crate::cluster::core::Clusters;
+use crate::cluster::core::ClusterLife;
 use crate::cluster::data::MachineData;
-use crate::cluster::hosts::Hosts;
+use crate::cluster::hosts::HostPool;
 use crate::cluster::infrastructure::Infrastructure;
 use crate::cluster::infrastructure::machine::Pauses;
-use crate::cluster::ipam::Addresses;
+use crate::cluster::ipam::IpamLife;
 use crate::cluster::workload::Workloads;
 use crate::engine::Fence;
 use crate::module::{Acting, Life, Service};
@@ -270,27 +270,27 @@ fn mortal(client: &Client, left: &Arc<AtomicI64>) -> Client {
 
 /// All rooms that act on clusters, in the order in which the program begins them.
 struct Rooms {
-    core: Clusters,
+    core: ClusterLife,
     control_plane: ControlPlanes,
     infrastructure: Infrastructure,
     certificates: ClusterSecrets,
-    bootstrap: Bootstrap,
+    bootstrap: BootstrapLife,
     data: MachineData,
-    ipam: Addresses,
+    ipam: IpamLife,
 }
 
 impl Rooms {
     fn new(watches: &mut Watches, workloads: &Workloads, etcds: &PlayedEtcds) -> Self {
         let workloads = || workloads.clone();
-        let hosts = Hosts::new(watches);
+        let hosts = HostPool::new(watches);
         Self {
-            core: Clusters::new(watches, workloads()).within(PAUSE, PATIENCE),
+            core: ClusterLife::new(watches, workloads()).within(PAUSE, PATIENCE),
             control_plane: hurried(ControlPlanes::new(watches, workloads(), true), etcds, PAUSE),
             infrastructure: Infrastructure::new(watches, Some(hosts), workloads()),
             certificates: ClusterSecrets::new(watches).within(PAUSE),
-            bootstrap: Bootstrap::new(watches, workloads()).hurried(PAUSE),
+            bootstrap: BootstrapLife::new(watches, workloads()).hurried(PAUSE),
             data: MachineData::watching(watches),
-            ipam: Addresses::watching(watches, true),
+            ipam: IpamLife::watching(watches, true),
         }
     }
 

@@ -50,7 +50,7 @@ impl Rooms {
     }
 
     /// A namespace's part.
-    pub(super) fn of(&self, namespace: &str) -> Room {
+    pub(super) fn of(&self, namespace: &str) -> AnswerRoom {
         let size = self.size / PART;
         let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         let own = namespaces.get(namespace).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -59,13 +59,13 @@ impl Rooms {
             namespaces.insert(namespace.to_owned(), Arc::downgrade(&own));
             own
         });
-        Room { size, own, all: self.all.clone() }
+        AnswerRoom { size, own, all: self.all.clone() }
     }
 }
 
 /// The room for what a namespace has. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Room {
+pub(super) struct AnswerRoom {
     /// KiB of it.
     size: u32,
     own: Arc<Semaphore>,
@@ -74,16 +74,16 @@ pub(super) struct Room {
 
 /// What is taken of it, until it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct RoomPermit {
     kib: u32,
     own: Option<OwnedSemaphorePermit>,
     all: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl AnswerRoom {
     /// Waits until there is room for what has grown to so many bytes. The namespace's part comes first: who has used that
     /// up waits in nobody else's way.
-    pub(super) async fn grow(&self, taken: &mut Taken, bytes: usize) {
+    pub(super) async fn grow(&self, taken: &mut RoomPermit, bytes: usize) {
         let (wanted, more) = self.lacks(taken, bytes);
         if more == 0 {
             return;
@@ -95,7 +95,7 @@ impl Room {
     }
 
     /// Takes the room now, if there is any.
-    pub(super) fn try_grow(&self, taken: &mut Taken, bytes: usize) -> bool {
+    pub(super) fn try_grow(&self, taken: &mut RoomPermit, bytes: usize) -> bool {
         let (wanted, more) = self.lacks(taken, bytes);
         if more == 0 {
             return true;
@@ -107,13 +107,13 @@ impl Room {
     }
 
     /// KiB that so many bytes take, and how many of them are not taken yet.
-    fn lacks(&self, taken: &Taken, bytes: usize) -> (u32, u32) {
+    fn lacks(&self, taken: &RoomPermit, bytes: usize) -> (u32, u32) {
         let wanted = u32::try_from(bytes.saturating_sub(FREE).div_ceil(1 << 10)).unwrap_or(u32::MAX).min(self.size);
         (wanted, wanted.saturating_sub(taken.kib))
     }
 }
 
-impl Taken {
+impl RoomPermit {
     fn add(&mut self, kib: u32, own: OwnedSemaphorePermit, all: OwnedSemaphorePermit) {
         self.kib = kib;
         merge(&mut self.own, own);
@@ -129,18 +129,18 @@ fn merge(before: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) 
 }
 
 /// An answer that holds its room until it was handed over.
-pub(super) struct Answer {
+pub(super) struct WorkloadAnswer {
     body: Full<Bytes>,
-    _taken: Taken,
+    _taken: RoomPermit,
 }
 
-impl Answer {
-    pub(super) fn new(body: Bytes, taken: Taken) -> Self {
+impl WorkloadAnswer {
+    pub(super) fn new(body: Bytes, taken: RoomPermit) -> Self {
         Self { body: Full::new(body), _taken: taken }
     }
 }
 
-impl Body for Answer {
+impl Body for WorkloadAnswer {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -254,18 +254,18 @@ mod tests {
         let (one, other) = (rooms.of("one"), rooms.of("other"));
         let mut held = Vec::new();
         for _ in 0..(UNDER_WAY / PART) as usize / (ANSWER_MAX >> 10) {
-            let mut taken = Taken::default();
+            let mut taken = RoomPermit::default();
             one.grow(&mut taken, FREE + ANSWER_MAX / 2).await;
             one.grow(&mut taken, FREE + ANSWER_MAX).await;
             held.push(taken);
         }
         // The same part, whoever asks for it.
-        let (mut small, mut large) = (Taken::default(), Taken::default());
+        let (mut small, mut large) = (RoomPermit::default(), RoomPermit::default());
         let again = rooms.of("one");
         again.grow(&mut small, FREE).await;
         assert!(again.try_grow(&mut small, FREE) && !again.try_grow(&mut small, FREE + 1));
         assert!(again.grow(&mut large, FREE + 1).now_or_never().is_none());
-        let mut others = Taken::default();
+        let mut others = RoomPermit::default();
         assert!(other.grow(&mut others, FREE + ANSWER_MAX).now_or_never().is_some());
         held.pop();
         assert!(again.grow(&mut large, FREE + ANSWER_MAX).now_or_never().is_some());

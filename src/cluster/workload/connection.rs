@@ -20,8 +20,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service};
 
-use super::answer::{ANSWER_MAX, Answer, FREE, Room, Taken, check, containers, limit};
-use super::kubeconfig::Target;
+use super::answer::{ANSWER_MAX, AnswerRoom, FREE, RoomPermit, WorkloadAnswer, check, containers, limit};
+use super::kubeconfig::WorkloadTarget;
 use super::tunnel::Tunnel;
 use crate::outbound::client::{Client, ClientSettings, Error};
 use crate::outbound::{Guard, refusal};
@@ -62,13 +62,13 @@ impl Default for Patience {
 
 /// Sends requests to one cluster. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Connection(Arc<Inner>);
+pub(super) struct WorkloadConnection(Arc<Inner>);
 
 struct Inner {
-    target: Target,
+    target: WorkloadTarget,
     guard: Guard,
     patience: Patience,
-    room: Room,
+    room: AnswerRoom,
     /// One large answer is read at a time: a cluster is not to have all of its namespace's room.
     large: Semaphore,
     places: Arc<Semaphore>,
@@ -86,8 +86,8 @@ struct Silence {
     times: u32,
 }
 
-impl Connection {
-    pub(super) fn new(target: Target, guard: Guard, patience: Patience, room: Room) -> Self {
+impl WorkloadConnection {
+    pub(super) fn new(target: WorkloadTarget, guard: Guard, patience: Patience, room: AnswerRoom) -> Self {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         Self(Arc::new(Inner {
             target,
@@ -138,7 +138,7 @@ impl Inner {
         silent.as_ref().filter(|one| one.at.elapsed() < pause(one.times)).map(|one| one.why.clone())
     }
 
-    async fn exchange(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+    async fn exchange(&self, request: Request<Body>) -> Result<Response<WorkloadAnswer>, BoxError> {
         if let Some(why) = self.silence() {
             return Err(why.into());
         }
@@ -172,10 +172,10 @@ impl Inner {
                 idle.push(client);
                 idle.truncate(AT_ONCE);
                 check(&answer, most, objects)?;
-                Ok(head.map(|()| Answer::new(answer, taken)))
+                Ok(head.map(|()| WorkloadAnswer::new(answer, taken)))
             }
-            Err(Fault::Crowded) => Err("too much is read of clusters at once".into()),
-            Err(Fault::Client(error)) => {
+            Err(WorkloadFault::Crowded) => Err("too much is read of clusters at once".into()),
+            Err(WorkloadFault::Client(error)) => {
                 let why = told(&error, self.patience.deadline);
                 if error.is_timeout() || error.is_connect() {
                     let times = silent.as_ref().map_or(0, |before| before.times.saturating_add(1));
@@ -195,9 +195,9 @@ impl Inner {
         url: &Url,
         fields: http::HeaderMap,
         body: Bytes,
-    ) -> Result<(Response<()>, Bytes, Taken), Fault> {
+    ) -> Result<(Response<()>, Bytes, RoomPermit), WorkloadFault> {
         let mut answer = client.send(method, url, fields, body, Some(self.patience.deadline)).await?;
-        let (mut whole, mut taken, mut turn) = (BytesMut::new(), Taken::default(), None);
+        let (mut whole, mut taken, mut turn) = (BytesMut::new(), RoomPermit::default(), None);
         while let Some(chunk) = answer.chunk().await? {
             if turn.is_none() && whole.len() + chunk.len() > FREE {
                 // All at once: who holds some room does not wait for more.
@@ -206,7 +206,7 @@ impl Inner {
                     self.room.grow(&mut taken, FREE + ANSWER_MAX).await;
                     turn
                 };
-                turn = Some(timeout(ROOM_WAIT, room).await.map_err(|_| Fault::Crowded)?);
+                turn = Some(timeout(ROOM_WAIT, room).await.map_err(|_| WorkloadFault::Crowded)?);
             }
             whole.extend_from_slice(&chunk);
         }
@@ -218,14 +218,14 @@ impl Inner {
 }
 
 /// Why there is no answer.
-enum Fault {
+enum WorkloadFault {
     /// The cluster's, or the way to it.
     Client(Error),
     /// There was no room for it.
     Crowded,
 }
 
-impl From<Error> for Fault {
+impl From<Error> for WorkloadFault {
     fn from(error: Error) -> Self {
         Self::Client(error)
     }
@@ -249,8 +249,8 @@ fn told(error: &Error, deadline: Duration) -> String {
     }
 }
 
-impl Service<Request<Body>> for Connection {
-    type Response = Response<Answer>;
+impl Service<Request<Body>> for WorkloadConnection {
+    type Response = Response<WorkloadAnswer>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 

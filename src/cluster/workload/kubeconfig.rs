@@ -18,7 +18,7 @@ const TEXT_MAX: usize = 256 << 10;
 const NODES_MAX: usize = 20_000;
 
 /// Where a cluster is reached, and as whom.
-pub(super) struct Target {
+pub(super) struct WorkloadTarget {
     /// Base of all URLs.
     pub server: Url,
     /// Host and port are these.
@@ -31,19 +31,19 @@ pub(super) struct Target {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Text {
+struct KubeconfigFile {
     #[serde(default)]
     current_context: String,
     #[serde(default)]
-    contexts: Vec<Named<Context>>,
+    contexts: Vec<NamedEntry<KubeconfigContext>>,
     #[serde(default)]
-    clusters: Vec<Named<Cluster>>,
+    clusters: Vec<NamedEntry<KubeconfigCluster>>,
     #[serde(default)]
-    users: Vec<Named<User>>,
+    users: Vec<NamedEntry<KubeconfigUser>>,
 }
 
 #[derive(Deserialize)]
-struct Named<T> {
+struct NamedEntry<T> {
     #[serde(default)]
     name: String,
     #[serde(alias = "context", alias = "cluster", alias = "user")]
@@ -51,7 +51,7 @@ struct Named<T> {
 }
 
 #[derive(Deserialize)]
-struct Context {
+struct KubeconfigContext {
     #[serde(default)]
     cluster: String,
     #[serde(default)]
@@ -60,7 +60,7 @@ struct Context {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Cluster {
+struct KubeconfigCluster {
     #[serde(default)]
     server: String,
     #[serde(default)]
@@ -71,7 +71,7 @@ struct Cluster {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct User {
+struct KubeconfigUser {
     #[serde(default)]
     client_certificate_data: String,
     #[serde(default)]
@@ -90,9 +90,9 @@ const OF_USERS: &[&str] = &["extensions"];
 /// What its current context is made of.
 struct Current {
     name: String,
-    context: Context,
-    cluster: Cluster,
-    user: User,
+    context: KubeconfigContext,
+    cluster: KubeconfigCluster,
+    user: KubeconfigUser,
 }
 
 /// Reads a kubeconfig.
@@ -100,7 +100,7 @@ struct Current {
 /// # Errors
 ///
 /// Why it cannot be used.
-pub(super) fn read(text: &[u8]) -> Result<Target, String> {
+pub(super) fn read(text: &[u8]) -> Result<WorkloadTarget, String> {
     let Current { cluster, user, .. } = current(text)?;
     target(&cluster, &user)
 }
@@ -141,7 +141,7 @@ fn current(text: &[u8]) -> Result<Current, String> {
     }
     let text = std::str::from_utf8(text).map_err(|_| "it is no text")?;
     let budget = serde_saphyr::budget! { max_nodes: NODES_MAX, max_total_scalar_bytes: TEXT_MAX };
-    let text: Text = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget })
+    let text: KubeconfigFile = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget })
         // The error's text shows lines of the file, in which keys may be.
         .map_err(|_| "it is no kubeconfig in YAML")?;
     let name = text.current_context;
@@ -153,7 +153,7 @@ fn current(text: &[u8]) -> Result<Current, String> {
     Ok(Current { name, context, cluster, user })
 }
 
-fn target(cluster: &Cluster, user: &User) -> Result<Target, String> {
+fn target(cluster: &KubeconfigCluster, user: &KubeconfigUser) -> Result<WorkloadTarget, String> {
     let server = Url::parse(&cluster.server).map_err(|_| "the cluster's server is no URL")?;
     if server.scheme() != "https" || !server.has_host() {
         return Err("the cluster's server is not https://HOST:PORT".to_owned());
@@ -163,10 +163,10 @@ fn target(cluster: &Cluster, user: &User) -> Result<Target, String> {
     }
     let port = server.port_or_known_default().ok_or("the cluster's server has no port")?;
     let (tls, login) = (tls(cluster, user)?, login(user)?);
-    Ok(Target { server, port, tls, login })
+    Ok(WorkloadTarget { server, port, tls, login })
 }
 
-fn named<T>(all: Vec<Named<T>>, name: &str) -> Option<T> {
+fn named<T>(all: Vec<NamedEntry<T>>, name: &str) -> Option<T> {
     all.into_iter().find(|one| one.name == name).map(|one| one.is)
 }
 
@@ -183,7 +183,7 @@ fn refuse(rest: &serde_json::Map<String, Value>, harmless: &[&str], whose: &str)
     }
 }
 
-fn tls(cluster: &Cluster, user: &User) -> Result<rustls::ClientConfig, String> {
+fn tls(cluster: &KubeconfigCluster, user: &KubeconfigUser) -> Result<rustls::ClientConfig, String> {
     let decoded = |text: &str, what: &str| STANDARD.decode(text.trim()).map_err(|_| format!("its {what} is no base64"));
     let certificates = |text: &str, what: &str| -> Result<Vec<CertificateDer<'static>>, String> {
         let pem = decoded(text, what)?;
@@ -210,7 +210,7 @@ fn tls(cluster: &Cluster, user: &User) -> Result<rustls::ClientConfig, String> {
     tls.with_client_auth_cert(chain, key).map_err(|error| format!("its client certificate cannot be used: {error}"))
 }
 
-fn login(user: &User) -> Result<Option<HeaderValue>, String> {
+fn login(user: &KubeconfigUser) -> Result<Option<HeaderValue>, String> {
     if user.token.is_empty() {
         return Ok(None);
     }

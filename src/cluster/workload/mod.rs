@@ -20,10 +20,10 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
-use answer::{Room, Rooms, UNDER_WAY};
-use connection::{Connection, Patience};
+use answer::{AnswerRoom, Rooms, UNDER_WAY};
+use connection::{Patience, WorkloadConnection};
 pub use nodes::Nodes;
-use nodes::{GOOD_FOR, Heard, KEPT_OF_ALL, Listed};
+use nodes::{GOOD_FOR, KEPT_OF_ALL, LastListing, NodeListing};
 pub use pages::{PAGES_MAX, pages};
 pub use tunnel::Forward;
 
@@ -146,10 +146,10 @@ pub struct Workloads {
     under_way: Rooms,
     /// For lists of nodes that are kept for a while.
     lists: Rooms,
-    known: Arc<Mutex<HashMap<Key, Known>>>,
+    known: Arc<Mutex<HashMap<Key, KnownWorkload>>>,
 }
 
-struct Known {
+struct KnownWorkload {
     /// Version of the Secret that the connections were made of.
     version: Option<String>,
     workload: Workload,
@@ -162,8 +162,8 @@ pub struct Workload {
     client: Client,
     tunnel: Option<Client>,
     server: String,
-    nodes: Arc<Listed>,
-    answered: Arc<Mutex<Heard<()>>>,
+    nodes: Arc<NodeListing>,
+    answered: Arc<Mutex<LastListing<()>>>,
 }
 
 impl Workloads {
@@ -207,7 +207,8 @@ impl Workloads {
         let target =
             text.ok_or_else(|| "it has no key \"value\"".to_owned()).and_then(|text| kubeconfig::read(&text.0));
         let target = target.map_err(|why| WorkloadError::Kubeconfig { name, why })?;
-        let connection = Connection::new(target, self.guard.clone(), Patience::default(), self.under_way.of(namespace));
+        let connection =
+            WorkloadConnection::new(target, self.guard.clone(), Patience::default(), self.under_way.of(namespace));
         let server = connection.server().to_string();
         let tunnel = Client::new(connection.tunnel(), "default");
         let workload = Workload::new(Client::new(connection, "default"), server, GOOD_FOR, self.lists.of(namespace))
@@ -232,7 +233,7 @@ impl Workloads {
         if known.len() >= KEPT {
             make_room(&mut known);
         }
-        known.insert(key, Known { version, workload: workload.clone(), asked: Instant::now() });
+        known.insert(key, KnownWorkload { version, workload: workload.clone(), asked: Instant::now() });
         workload
     }
 
@@ -250,7 +251,7 @@ impl Workloads {
     #[cfg(test)]
     pub fn play(&self, namespace: &str, cluster: &str, client: Client) {
         let key = (namespace.to_owned(), cluster.to_owned());
-        let known = Known {
+        let known = KnownWorkload {
             version: Some(PLAYED.to_owned()),
             workload: Workload::new(client, PLAYED.to_owned(), Duration::ZERO, self.lists.of(namespace)),
             asked: Instant::now(),
@@ -266,7 +267,7 @@ impl Workloads {
 }
 
 /// Forgets the cluster that was asked for least lately, of those of the namespace that has most.
-fn make_room(known: &mut HashMap<Key, Known>) {
+fn make_room(known: &mut HashMap<Key, KnownWorkload>) {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for (namespace, _) in known.keys() {
         *counts.entry(namespace).or_default() += 1;
@@ -285,8 +286,8 @@ fn make_room(known: &mut HashMap<Key, Known>) {
 const PLAYED: &str = "played";
 
 impl Workload {
-    fn new(client: Client, server: String, good_for: Duration, room: Room) -> Self {
-        let nodes = Arc::new(Listed::new(good_for, room));
+    fn new(client: Client, server: String, good_for: Duration, room: AnswerRoom) -> Self {
+        let nodes = Arc::new(NodeListing::new(good_for, room));
         Self { client, tunnel: None, server, nodes, answered: Arc::default() }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::WorkloadError;
-use super::answer::{Room, Taken};
+use super::answer::{AnswerRoom, RoomPermit};
 use super::pages::pages;
 use crate::json_marks::marks;
 
@@ -44,7 +44,7 @@ const CROWDED: &str = "too many nodes of clusters are looked at at once";
 pub struct Nodes {
     by_name: HashMap<String, Arc<Node>>,
     by_provider: HashMap<String, Vec<Arc<Node>>>,
-    _taken: Taken,
+    _taken: RoomPermit,
 }
 
 impl Nodes {
@@ -89,18 +89,18 @@ impl Nodes {
 }
 
 /// What was heard last, or why nothing was, and a time that belongs to it.
-pub(super) type Heard<T> = Option<(Instant, Result<T, String>)>;
+pub(super) type LastListing<T> = Option<(Instant, Result<T, String>)>;
 
 /// The last list, and until when it is good. It goes then, whether somebody asks for another one or not.
-pub(super) struct Listed {
-    last: Arc<Mutex<Heard<Arc<Nodes>>>>,
+pub(super) struct NodeListing {
+    last: Arc<Mutex<LastListing<Arc<Nodes>>>>,
     good_for: Duration,
-    room: Room,
+    room: AnswerRoom,
 }
 
-impl Listed {
+impl NodeListing {
     /// None yet.
-    pub(super) fn new(good_for: Duration, room: Room) -> Self {
+    pub(super) fn new(good_for: Duration, room: AnswerRoom) -> Self {
         Self { last: Arc::default(), good_for, room }
     }
 
@@ -145,8 +145,8 @@ fn good_for(took: Duration, most: Duration) -> Duration {
     took.saturating_mul(GOOD_TIMES).max(GOOD_AT_LEAST).min(most)
 }
 
-async fn list(client: &Client, room: &Room) -> Result<Nodes, WorkloadError> {
-    let (mut all, mut kept, mut taken, mut fits) = (Vec::new(), 0, Taken::default(), true);
+async fn list(client: &Client, room: &AnswerRoom) -> Result<Nodes, WorkloadError> {
+    let (mut all, mut kept, mut taken, mut fits) = (Vec::new(), 0, RoomPermit::default(), true);
     pages(&Api::<Node>::all(client.clone()), &ListParams::default(), (PAGE, MOST), |node| {
         let node = slim(node);
         kept += serde_json::to_vec(&node).map_or(0, |json| weight(&json));

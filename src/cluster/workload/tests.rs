@@ -241,7 +241,7 @@ async fn a_cluster_that_hangs_is_left_alone_and_holds_up_no_other() {
         let target = kubeconfig::read(server.kubeconfig().as_bytes()).unwrap_or_else(|why| panic!("{why}"));
         let patience =
             Patience { deadline, first_pause: Duration::from_secs(600), left_alone: Duration::from_secs(600) };
-        let connection = Connection::new(target, guard.clone(), patience, Rooms::new(UNDER_WAY).of("default"));
+        let connection = WorkloadConnection::new(target, guard.clone(), patience, Rooms::new(UNDER_WAY).of("default"));
         let lists = Rooms::new(KEPT_OF_ALL).of("default");
         Workload::new(Client::new(connection, "default"), String::new(), GOOD_FOR, lists)
     };

@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::{BoxError, Service};
 
-use super::kubeconfig::Target;
+use super::kubeconfig::WorkloadTarget;
 use crate::outbound::Guard;
 
 /// Until a connection stands, and its request is answered.
@@ -64,7 +64,7 @@ struct Inner {
 }
 
 impl Tunnel {
-    pub(super) fn new(target: &Target, guard: Guard) -> Self {
+    pub(super) fn new(target: &WorkloadTarget, guard: Guard) -> Self {
         let mut tls = target.tls.clone();
         // What is upgraded is not of HTTP/2.
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];

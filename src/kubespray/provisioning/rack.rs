@@ -5,7 +5,7 @@ use kube::{Resource, ResourceExt};
 use crate::api::MacAddress;
 use crate::api::bpa::{GROUP, Provisioning};
 use crate::api::metal3::{BareMetalHost, ObjectReference};
-use crate::cluster::hosts::choose::HostView;
+use crate::cluster::hosts::choose::CandidateHost;
 
 /// Which node of its consumer a host is.
 pub const ANNOTATION_NODE: &str = "bpa.akraino.org/node";
@@ -18,7 +18,7 @@ const MOST_CARDS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct RackHost {
     /// What every choice looks at.
-    pub view: HostView,
+    pub view: CandidateHost,
     /// The card that it boots from.
     pub boot: Option<MacAddress>,
     /// All that inspection found.
@@ -48,7 +48,7 @@ impl From<&BareMetalHost> for RackHost {
         let user_data = host.spec.user_data.as_ref();
         let is_near = user_data.is_some_and(|one| one.namespace.is_none() || one.namespace == namespace);
         Self {
-            view: HostView::from(host),
+            view: CandidateHost::from(host),
             boot: host.spec.boot_mac_address.as_ref().and_then(|mac| mac.parse().ok()),
             cards: cards.iter().filter_map(|card| card.mac.parse().ok()).take(MOST_CARDS).collect(),
             seat: owner.map(|owner| (owner, node.unwrap_or_default())),

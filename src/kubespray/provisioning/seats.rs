@@ -13,7 +13,7 @@ use super::wanted::WantedNode;
 use crate::api::MacAddress;
 use crate::api::infrastructure::HostSelector;
 use crate::api::metal3::ProvisioningState;
-use crate::cluster::hosts::choose::{Choice, HostCandidate, Needs, Selector, Wish, choose, refusal};
+use crate::cluster::hosts::choose::{CompiledSelector, HostCandidate, HostChoice, HostWish, Needs, choose, refusal};
 use crate::cluster::hosts::{Consumer, MachineId};
 
 /// Letters of what others wrote that are repeated.
@@ -175,7 +175,7 @@ impl<'h> Rack<'h> {
         let wish = wish(&self.namespace, node);
         if !self.free.contains_key(&wanted.0) {
             self.looked_at += self.hosts.len();
-            let any = Wish { needs: Needs::default(), ..wish.clone() };
+            let any = HostWish { needs: Needs::default(), ..wish.clone() };
             let mut free: Vec<&RackHost> = self.hosts.iter().copied().filter(|host| is_free(&any, host)).collect();
             // By name they are already.
             free.sort_by_key(|host| size(host));
@@ -201,27 +201,27 @@ impl<'h> Rack<'h> {
     }
 
     /// What is said of the hosts that a node does not get.
-    fn why_none(&mut self, wish: &Wish) -> String {
+    fn why_none(&mut self, wish: &HostWish) -> String {
         self.looked_at += self.hosts.len();
         let left = self.hosts.iter().filter(|host| !self.taken.contains(host.name()));
         let candidates: Vec<HostCandidate<'_>> = left.map(|host| candidate(host)).collect();
         match choose(wish, &candidates) {
-            Choice::None(why) => why,
+            HostChoice::None(why) => why,
             // One that says that it is a machine's without a name.
-            Choice::Host(name, _) => format!("BareMetalHost {name} is claimed by others"),
+            HostChoice::Host(name, _) => format!("BareMetalHost {name} is claimed by others"),
         }
     }
 }
 
-fn wish(namespace: &str, node: &WantedNode) -> Wish {
+fn wish(namespace: &str, node: &WantedNode) -> HostWish {
     let match_labels: BTreeMap<_, _> =
         node.labels.iter().map(|label| ((*label).to_owned(), "true".to_owned())).collect();
     let selector = HostSelector { match_labels, ..HostSelector::default() };
-    Wish {
+    HostWish {
         machine: MachineId { namespace: namespace.to_owned(), ..MachineId::default() },
-        selector: Selector::new(Some(&selector)).unwrap_or_default(),
+        selector: CompiledSelector::new(Some(&selector)).unwrap_or_default(),
         needs: node.needs,
-        ..Wish::default()
+        ..HostWish::default()
     }
 }
 
@@ -230,7 +230,7 @@ fn candidate(host: &RackHost) -> HostCandidate<'_> {
 }
 
 /// Whether a host may be had, but for its size.
-fn is_free(wish: &Wish, host: &RackHost) -> bool {
+fn is_free(wish: &HostWish, host: &RackHost) -> bool {
     let is_here = host.view.metadata.namespace.as_deref() == Some(&wish.machine.namespace);
     is_here && host.view.consumer == Consumer::Nobody && refusal(wish, &candidate(host)).is_none()
 }

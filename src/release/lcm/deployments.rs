@@ -15,7 +15,7 @@ use serde_json::json;
 use super::deployment::TYPE;
 use super::material::{Material, meta};
 use crate::api::lcm::{LCMCluster, LCMClusterSpec, LCMMachine, MachineRole};
-use crate::cluster::bootstrap::token::{self, Lifetime, TokenError};
+use crate::cluster::bootstrap::token::{self, BootstrapTokenError, Lifetime};
 use crate::cluster::workload::Workload;
 use crate::runtime::conditions::whole;
 use crate::runtime::{Conflict, owners};
@@ -43,7 +43,7 @@ pub(super) enum DeploymentError {
     Strange(String),
     /// The token cannot be made.
     #[error("no token to join can be made: {0}")]
-    Token(#[from] TokenError),
+    Token(#[from] BootstrapTokenError),
 }
 
 impl Conflict for DeploymentError {

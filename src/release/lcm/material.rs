@@ -16,7 +16,9 @@ use serde_json::json;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::SECRET_TYPE;
 use crate::api::lcm::{ANNOTATION_CLUSTER_NAME, ANNOTATION_SECRET_TYPE, LCMCluster};
-use crate::cluster::certificates::{CertificateError, Place, Purpose, hashes, kubeconfig, needed, provide, read};
+use crate::cluster::certificates::{
+    CertificateError, CertificatePurpose, ClusterCertificates, hashes, kubeconfig, needed, provide, read,
+};
 use crate::cluster::workload::secret_name;
 use crate::runtime::{Conflict, owners};
 
@@ -92,15 +94,15 @@ pub(super) async fn material(
             return Err(MaterialError::Strange(secret, why));
         }
     }
-    let place = Place { namespace: &namespace, cluster: &name };
+    let place = ClusterCertificates { namespace: &namespace, cluster: &name };
     let all = if initialized {
         read(client, place, &needed(None), None).await?
     } else {
         provide(client, place, &owners::owner(cluster, true), None).await?
     };
-    let authority = all.of(Purpose::Ca).cloned().unwrap_or_default();
-    let ca_hash =
-        hashes(&authority.certificate).map_err(|why| CertificateError::Bad { name: Purpose::Ca.secret(&name), why })?;
+    let authority = all.of(CertificatePurpose::Ca).cloned().unwrap_or_default();
+    let ca_hash = hashes(&authority.certificate)
+        .map_err(|why| CertificateError::Bad { name: CertificatePurpose::Ca.secret(&name), why })?;
     let files = all.files(None).into_iter().filter_map(|file| {
         // `etcd/ca.crt` has a name of its own, for keys of a Secret have no folders.
         let name = file.path.strip_prefix("/etc/kubernetes/pki/")?.replace('/', "-");

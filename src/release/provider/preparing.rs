@@ -21,7 +21,7 @@ use crate::api::infrastructure::v1beta2::Image;
 use crate::api::lcm::{ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMMachine, NodeState};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::metal3::SecretReference;
-use crate::cluster::machine_api::{Leaving, Preparation, Prepared, Preparer};
+use crate::cluster::machine_api::{HostDeparture, Preparation, Prepared, Preparer};
 use crate::release::catalogue::join::distribution;
 use crate::runtime::owners;
 
@@ -85,29 +85,29 @@ impl NodePreparer {
         Ok(Preparation::Ready(Prepared { image, user_data, fields: machine_spec::FIELDS }))
     }
 
-    async fn leaving(&self, client: &Client, machine: &Machine) -> Result<Leaving, kube::Error> {
-        let Some(cluster) = machine_spec::cluster_of(machine) else { return Ok(Leaving::Go) };
+    async fn leaving(&self, client: &Client, machine: &Machine) -> Result<HostDeparture, kube::Error> {
+        let Some(cluster) = machine_spec::cluster_of(machine) else { return Ok(HostDeparture::Go) };
         let namespace = machine.namespace().unwrap_or_default();
         let machines = Api::<LCMMachine>::namespaced(client.clone(), &namespace);
         let lcm = machines.get_opt(&machine.name_any()).await?.filter(|lcm| is_of(lcm, &owners::owner(machine, true)));
-        let Some(lcm) = lcm else { return Ok(Leaving::Go) };
+        let Some(lcm) = lcm else { return Ok(HostDeparture::Go) };
         let found = Api::<Cluster>::namespaced(client.clone(), &namespace).get_opt(cluster).await?;
         // With the cluster goes what ran on the node, too.
         if found.is_none_or(|found| found.metadata.deletion_timestamp.is_some()) {
-            return Ok(Leaving::Go);
+            return Ok(HostDeparture::Go);
         }
         // What makes no sense asks for nothing but the usual.
         let policy = machine_spec::read(machine).map(|wish| wish.deletion_policy).unwrap_or_default();
         let since = machine.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         match leave(policy, &lcm, since, Timestamp::now()) {
-            Leave::Go => Ok(Leaving::Go),
+            Leave::Go => Ok(HostDeparture::Go),
             Leave::Ask(why) => {
                 let patch =
                     json!({"metadata": {"resourceVersion": lcm.resource_version()}, "spec": {"prepareDeletion": true}});
                 machines.patch(&lcm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-                Ok(Leaving::Wait(why))
+                Ok(HostDeparture::Wait(why))
             }
-            Leave::Wait(why) => Ok(Leaving::Wait(why)),
+            Leave::Wait(why) => Ok(HostDeparture::Wait(why)),
         }
     }
 }
@@ -121,7 +121,11 @@ impl Preparer for NodePreparer {
         self.preparation(client, machine).boxed()
     }
 
-    fn leave<'a>(&'a self, client: &'a Client, machine: &'a Machine) -> BoxFuture<'a, Result<Leaving, kube::Error>> {
+    fn leave<'a>(
+        &'a self,
+        client: &'a Client,
+        machine: &'a Machine,
+    ) -> BoxFuture<'a, Result<HostDeparture, kube::Error>> {
         self.leaving(client, machine).boxed()
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::element::{Element, same};
 use super::set::Set;
 use super::typed::elements;
-use crate::apiserver::schema::{Atom, List, Map, MergeType as Type, Relation};
+use crate::apiserver::schema::{Atom, List, Map, MergeType, Relation};
 
 /// Paths that differ.
 #[derive(Clone, Debug, Default, PartialEq)]

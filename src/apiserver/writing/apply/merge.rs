@@ -7,7 +7,7 @@ use serde_json::{Map as Fields, Value};
 use super::element::Element;
 use super::set::Set;
 use super::typed::{element_of, elements};
-use crate::apiserver::schema::{Atom, List, Map, MergeType as Type, Relation};
+use crate::apiserver::schema::{Atom, List, Map, MergeType, Relation};
 
 /// The first value with the second laid over it.
 pub fn merge(kind: Type<'_>, under: &Value, over: &Value) -> Value {

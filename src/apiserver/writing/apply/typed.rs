@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::element::Element;
 use super::go;
 use super::set::Set;
-use crate::apiserver::schema::{Atom, List, Map, MergeType as Type, Relation, Scalar};
+use crate::apiserver::schema::{Atom, List, Map, MergeType, Relation, Scalar};
 
 /// Faults reported for one value.
 const FAULTS_MAX: usize = 16;

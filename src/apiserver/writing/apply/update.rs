@@ -13,7 +13,7 @@ use super::merge::{merge, without};
 use super::set::Set;
 use super::typed::{fault, reconciled, to_set, with_named};
 use crate::apiserver::kinds::resource::Resource;
-use crate::apiserver::schema::{MergeType as Type, Schema};
+use crate::apiserver::schema::{MergeType, Schema};
 
 /// Manager of what was there before the first apply, on objects whose owners were never told.
 const BEFORE: &str = "before-first-apply";

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
 use serde_saphyr::LitStr;
 
-use super::{Command, NodeFile, RenderError, SENTINEL, UserData, yaml};
+use super::{KubeadmCommand, NodeFile, SENTINEL, UserData, UserDataError, yaml};
 use crate::api::bootstrap::node::{Encoding, Filesystem, Ntp, PartitionSpec, TableType, User};
 use crate::api::bootstrap::v1beta2::Partition;
 
@@ -18,10 +18,10 @@ const HEADER: &str = "## template: jinja\n#cloud-config\n";
 /// Makes the folder of the sentinel.
 const PLACEHOLDER: &str = "/run/cluster-api/placeholder";
 
-pub(super) fn render(data: &UserData<'_>) -> Result<String, RenderError> {
+pub(super) fn render(data: &UserData<'_>) -> Result<String, UserDataError> {
     let config = match data.command {
-        Command::Init => "/run/kubeadm/kubeadm.yaml",
-        Command::Join => "/run/kubeadm/kubeadm-join-config.yaml",
+        KubeadmCommand::Init => "/run/kubeadm/kubeadm.yaml",
+        KubeadmCommand::Join => "/run/kubeadm/kubeadm-join-config.yaml",
     };
     let own = [
         NodeFile::of_root(config, "0640", data.kubeadm.as_bytes()),
@@ -31,40 +31,40 @@ pub(super) fn render(data: &UserData<'_>) -> Result<String, RenderError> {
     let kubeadm = format!("{} && {SENTINEL}", data.kubeadm_command(config));
     let commands = spec.pre_kubeadm_commands.iter().chain([&kubeadm]).chain(&spec.post_kubeadm_commands);
     let disks = spec.disk_setup.as_ref();
-    let document = Document {
+    let document = CloudConfig {
         write_files: data.files.iter().chain(&own).map(FilePart::from).collect(),
-        bootcmd: spec.boot_commands.iter().map(|command| Text(command)).collect(),
-        runcmd: commands.map(|command| Text(command)).collect(),
+        bootcmd: spec.boot_commands.iter().map(|command| CloudInitText(command)).collect(),
+        runcmd: commands.map(|command| CloudInitText(command)).collect(),
         ntp: spec.ntp.as_ref().map(NtpPart::from),
         users: data.users.iter().map(UserPart::from).collect(),
         disk_setup: disks.into_iter().flat_map(|disks| &disks.partitions).map(disk).collect(),
         fs_setup: disks.into_iter().flat_map(|disks| &disks.filesystems).map(FilesystemPart::from).collect(),
-        mounts: spec.mounts.iter().map(|mount| mount.iter().map(|column| Text(column)).collect()).collect(),
+        mounts: spec.mounts.iter().map(|mount| mount.iter().map(|column| CloudInitText(column)).collect()).collect(),
     };
     Ok(format!("{HEADER}{}", yaml(&document)?))
 }
 
 /// A text of a user's.
 #[derive(Clone, Copy)]
-struct Text<'a>(&'a str);
+struct CloudInitText<'a>(&'a str);
 
-impl Serialize for Text<'_> {
+impl Serialize for CloudInitText<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let stays = ["\n", "{{", "{%", "{#"].iter().any(|mark| self.0.contains(mark));
         if stays { LitStr(self.0).serialize(serializer) } else { serializer.serialize_str(self.0) }
     }
 }
 
-fn text(text: &Option<String>) -> Option<Text<'_>> {
-    text.as_deref().map(Text)
+fn text(text: &Option<String>) -> Option<CloudInitText<'_>> {
+    text.as_deref().map(CloudInitText)
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct CloudConfig<'a> {
     write_files: Vec<FilePart<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    bootcmd: Vec<Text<'a>>,
-    runcmd: Vec<Text<'a>>,
+    bootcmd: Vec<CloudInitText<'a>>,
+    runcmd: Vec<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ntp: Option<NtpPart<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -74,42 +74,42 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     fs_setup: Vec<FilesystemPart<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    mounts: Vec<Vec<Text<'a>>>,
+    mounts: Vec<Vec<CloudInitText<'a>>>,
 }
 
 #[derive(Serialize)]
 struct FilePart<'a> {
-    path: Text<'a>,
+    path: CloudInitText<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<Encoding>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<Text<'a>>,
+    owner: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    permissions: Option<Text<'a>>,
+    permissions: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     append: Option<bool>,
-    content: Content<'a>,
+    content: FileContent<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Content<'a> {
-    Text(Text<'a>),
+enum FileContent<'a> {
+    Text(CloudInitText<'a>),
     Encoded(String),
 }
 
 impl<'a> From<&'a NodeFile> for FilePart<'a> {
     fn from(file: &'a NodeFile) -> Self {
         let (encoding, content) = match (std::str::from_utf8(&file.content), file.encoding) {
-            (Ok(text), encoding) => (encoding, Content::Text(Text(text))),
+            (Ok(text), encoding) => (encoding, FileContent::Text(CloudInitText(text))),
             // What is no text is encoded once more.
             (Err(_), Some(Encoding::Gzip | Encoding::GzipBase64)) => {
-                (Some(Encoding::GzipBase64), Content::Encoded(STANDARD.encode(&file.content)))
+                (Some(Encoding::GzipBase64), FileContent::Encoded(STANDARD.encode(&file.content)))
             }
-            (Err(_), _) => (Some(Encoding::Base64), Content::Encoded(STANDARD.encode(&file.content))),
+            (Err(_), _) => (Some(Encoding::Base64), FileContent::Encoded(STANDARD.encode(&file.content))),
         };
         Self {
-            path: Text(&file.path),
+            path: CloudInitText(&file.path),
             encoding,
             owner: text(&file.owner),
             permissions: text(&file.permissions),
@@ -123,44 +123,44 @@ impl<'a> From<&'a NodeFile> for FilePart<'a> {
 struct NtpPart<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     enabled: Option<bool>,
-    servers: Vec<Text<'a>>,
+    servers: Vec<CloudInitText<'a>>,
 }
 
 impl<'a> From<&'a Ntp> for NtpPart<'a> {
     fn from(ntp: &'a Ntp) -> Self {
-        Self { enabled: ntp.enabled, servers: ntp.servers.iter().map(|server| Text(server)).collect() }
+        Self { enabled: ntp.enabled, servers: ntp.servers.iter().map(|server| CloudInitText(server)).collect() }
     }
 }
 
 #[derive(Serialize)]
 struct UserPart<'a> {
-    name: Text<'a>,
+    name: CloudInitText<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    passwd: Option<Text<'a>>,
+    passwd: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    gecos: Option<Text<'a>>,
+    gecos: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    groups: Option<Text<'a>>,
+    groups: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    homedir: Option<Text<'a>>,
+    homedir: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     inactive: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lock_passwd: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    shell: Option<Text<'a>>,
+    shell: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    primary_group: Option<Text<'a>>,
+    primary_group: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    sudo: Option<Text<'a>>,
+    sudo: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    ssh_authorized_keys: Vec<Text<'a>>,
+    ssh_authorized_keys: Vec<CloudInitText<'a>>,
 }
 
 impl<'a> From<&'a User> for UserPart<'a> {
     fn from(user: &'a User) -> Self {
         Self {
-            name: Text(&user.name),
+            name: CloudInitText(&user.name),
             passwd: text(&user.passwd),
             gecos: text(&user.gecos),
             groups: text(&user.groups),
@@ -170,7 +170,7 @@ impl<'a> From<&'a User> for UserPart<'a> {
             shell: text(&user.shell),
             primary_group: text(&user.primary_group),
             sudo: text(&user.sudo),
-            ssh_authorized_keys: user.ssh_authorized_keys.iter().map(|key| Text(key)).collect(),
+            ssh_authorized_keys: user.ssh_authorized_keys.iter().map(|key| CloudInitText(key)).collect(),
         }
     }
 }
@@ -179,21 +179,21 @@ impl<'a> From<&'a User> for UserPart<'a> {
 struct DiskPart {
     #[serde(skip_serializing_if = "Option::is_none")]
     table_type: Option<TableType>,
-    layout: Layout,
+    layout: PartitionLayout,
     #[serde(skip_serializing_if = "Option::is_none")]
     overwrite: Option<bool>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Layout {
+enum PartitionLayout {
     Whole(bool),
-    Parts(Vec<Part>),
+    Parts(Vec<PartitionPart>),
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Part {
+enum PartitionPart {
     Percent(i32),
     Typed(i32, Code),
 }
@@ -212,16 +212,16 @@ fn code(text: &str) -> Code {
 
 fn disk(partition: &Partition) -> (&str, DiskPart) {
     let layout = if partition.disk_layout.is_empty() {
-        Layout::Whole(partition.layout.unwrap_or_default())
+        PartitionLayout::Whole(partition.layout.unwrap_or_default())
     } else {
-        Layout::Parts(partition.disk_layout.iter().map(part).collect())
+        PartitionLayout::Parts(partition.disk_layout.iter().map(part).collect())
     };
     (&partition.device, DiskPart { table_type: partition.table_type, layout, overwrite: partition.overwrite })
 }
 
-fn part(part: &PartitionSpec) -> Part {
+fn part(part: &PartitionSpec) -> PartitionPart {
     let code = match part.partition_type.as_deref() {
-        None => return Part::Percent(part.percentage),
+        None => return PartitionPart::Percent(part.percentage),
         Some("Linux") => Code::Number(83),
         Some("LinuxSwap") => Code::Number(82),
         Some("LinuxExtended") => Code::Number(85),
@@ -231,34 +231,34 @@ fn part(part: &PartitionSpec) -> Part {
         Some("NTFS") => code("07"),
         Some(other) => Code::Text(other.to_owned()),
     };
-    Part::Typed(part.percentage, code)
+    PartitionPart::Typed(part.percentage, code)
 }
 
 #[derive(Serialize)]
 struct FilesystemPart<'a> {
-    label: Option<Text<'a>>,
-    filesystem: Text<'a>,
-    device: Text<'a>,
+    label: Option<CloudInitText<'a>>,
+    filesystem: CloudInitText<'a>,
+    device: CloudInitText<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     partition: Option<Code>,
     #[serde(skip_serializing_if = "Option::is_none")]
     overwrite: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replace_fs: Option<Text<'a>>,
+    replace_fs: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    extra_opts: Vec<Text<'a>>,
+    extra_opts: Vec<CloudInitText<'a>>,
 }
 
 impl<'a> From<&'a Filesystem> for FilesystemPart<'a> {
     fn from(filesystem: &'a Filesystem) -> Self {
         Self {
             label: text(&filesystem.label),
-            filesystem: Text(&filesystem.filesystem),
-            device: Text(&filesystem.device),
+            filesystem: CloudInitText(&filesystem.filesystem),
+            device: CloudInitText(&filesystem.device),
             partition: filesystem.partition.as_deref().map(code),
             overwrite: filesystem.overwrite,
             replace_fs: text(&filesystem.replace_fs),
-            extra_opts: filesystem.extra_opts.iter().map(|option| Text(option)).collect(),
+            extra_opts: filesystem.extra_opts.iter().map(|option| CloudInitText(option)).collect(),
         }
     }
 }
@@ -275,7 +275,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn data(spec: &KubeadmConfigSpec, command: Command) -> UserData<'_> {
+    fn data(spec: &KubeadmConfigSpec, command: KubeadmCommand) -> UserData<'_> {
         UserData { command, kubeadm: "---\na: b\n".into(), files: Vec::new(), users: spec.users.clone(), spec }
     }
 
@@ -291,7 +291,7 @@ mod tests {
             "preKubeadmCommands": ["echo \"before\""], "postKubeadmCommands": ["echo 'after': x"], "bootCommands": ["modprobe x"],
             "verbosity": 4,
         }));
-        let mut data = data(&spec, Command::Init);
+        let mut data = data(&spec, KubeadmCommand::Init);
         data.files = vec![NodeFile::of_root("/etc/kubernetes/pki/ca.crt", "0640", "-----BEGIN\nx\n")];
         let wanted = json!({
             "write_files": [
@@ -326,7 +326,7 @@ mod tests {
             },
             "mounts": [["LABEL=etcd_disk", "/var/lib/etcd"]],
         }));
-        let read = read(&data(&spec, Command::Join));
+        let read = read(&data(&spec, KubeadmCommand::Join));
         assert_eq!(read["ntp"], json!({"enabled": true, "servers": ["0.pool.test"]}));
         assert_eq!(
             read["users"],
@@ -364,7 +364,7 @@ mod tests {
             (&[0x1f, 0x8b][..], Some(Encoding::Gzip), json!({"encoding": "gzip+base64", "content": "H4s="})),
             (&b"text"[..], None, json!({"content": "text"})),
         ] {
-            let mut data = data(&spec, Command::Init);
+            let mut data = data(&spec, KubeadmCommand::Init);
             let file = NodeFile {
                 path: "/x".into(),
                 encoding,
@@ -389,7 +389,7 @@ mod tests {
             "first {{ ds.x }}\nsecond 'y' \"z\"\n",
         ];
         let spec = spec(json!({ "preKubeadmCommands": commands }));
-        let data = data(&spec, Command::Init);
+        let data = data(&spec, KubeadmCommand::Init);
         let text = String::from_utf8(data.render().unwrap()).unwrap();
         for line in commands.iter().flat_map(|command| command.lines()) {
             assert!(text.contains(line), "{line}\n{text}");
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn what_is_too_large_is_refused() {
         let spec = KubeadmConfigSpec::default();
-        let mut data = data(&spec, Command::Init);
+        let mut data = data(&spec, KubeadmCommand::Init);
         data.files = vec![NodeFile::of_root("/x", "0600", vec![b'x'; super::super::LARGEST])];
         assert!(data.render().unwrap_err().to_string().contains("Secret"));
     }
@@ -409,7 +409,7 @@ mod tests {
         #[test]
         fn any_text_comes_back(command in ".{0,40}|[ \\t\\n:#'\"{}%&*!|>-]{0,12}|[0-9:._+x-]{0,8}|yes|No|~|0644|---\n.*", path in "\\PC{1,20}") {
             let spec = spec(json!({"preKubeadmCommands": [command], "users": [{"name": path, "sudo": command}]}));
-            let mut data = data(&spec, Command::Join);
+            let mut data = data(&spec, KubeadmCommand::Join);
             data.files = vec![NodeFile::of_root(&path, &command, command.as_bytes())];
             let read = read(&data);
             prop_assert_eq!(&read["runcmd"][0], &json!(command));

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{NodeFile, RenderError, SENTINEL, UserData, unsupported};
+use super::{NodeFile, SENTINEL, UserData, UserDataError, unsupported};
 use crate::api::bootstrap::node::{Encoding, Filesystem, IgnitionSpec, Ntp, TableType, User};
 use crate::api::bootstrap::v1beta2::{DiskSetup, Partition};
 
@@ -28,7 +28,7 @@ ExecStart=/bin/bash /etc/kubeadm.sh
 WantedBy=multi-user.target
 ";
 
-pub(super) fn render(data: &UserData<'_>) -> Result<String, RenderError> {
+pub(super) fn render(data: &UserData<'_>) -> Result<String, UserDataError> {
     let spec = data.spec;
     if !spec.boot_commands.is_empty() {
         return Err(unsupported("spec.bootCommands", "Ignition has no commands at each boot"));
@@ -78,7 +78,7 @@ pub(super) fn render(data: &UserData<'_>) -> Result<String, RenderError> {
     if let Some(more) = spec.ignition.as_ref().map(additional).transpose()?.flatten() {
         config["ignition"]["config"] = json!({"merge": [{"source": url(more.as_bytes())}]});
     }
-    serde_json::to_string(&config).map_err(|error| RenderError::Text(error.to_string()))
+    serde_json::to_string(&config).map_err(|error| UserDataError::Text(error.to_string()))
 }
 
 /// Content as a URL.
@@ -101,7 +101,7 @@ fn root_file(path: &str, mode: u32, content: &str) -> Value {
     json!({"path": path, "mode": mode, "overwrite": true, "contents": {"source": url(content.as_bytes())}})
 }
 
-fn file(number: usize, file: &NodeFile) -> Result<Value, RenderError> {
+fn file(number: usize, file: &NodeFile) -> Result<Value, UserDataError> {
     let field = |name: &str| format!("spec.files[{number}].{name}");
     let content = match file.encoding {
         None => file.content.clone(),
@@ -136,7 +136,7 @@ fn file(number: usize, file: &NodeFile) -> Result<Value, RenderError> {
     Ok(made.into())
 }
 
-fn user((number, user): (usize, &User)) -> Result<Value, RenderError> {
+fn user((number, user): (usize, &User)) -> Result<Value, UserDataError> {
     if user.inactive == Some(true) {
         return Err(unsupported(format!("spec.users[{number}].inactive"), "Ignition has no inactive users"));
     }
@@ -175,7 +175,7 @@ fn time(ntp: &Ntp) -> Option<Value> {
     Some(root_file("/etc/ntp.conf", 0o644, &text))
 }
 
-fn partition((number, partition): (usize, &Partition)) -> Result<Value, RenderError> {
+fn partition((number, partition): (usize, &Partition)) -> Result<Value, UserDataError> {
     let field = |name: &str| format!("spec.diskSetup.partitions[{number}].{name}");
     if partition.table_type == Some(TableType::Mbr) {
         return Err(unsupported(field("tableType"), "Ignition knows only gpt"));
@@ -193,7 +193,7 @@ fn partition((number, partition): (usize, &Partition)) -> Result<Value, RenderEr
     Ok(made)
 }
 
-fn filesystem((number, filesystem): (usize, &Filesystem)) -> Result<Value, RenderError> {
+fn filesystem((number, filesystem): (usize, &Filesystem)) -> Result<Value, UserDataError> {
     let field = |name: &str| format!("spec.diskSetup.filesystems[{number}].{name}");
     for (name, value) in [("partition", &filesystem.partition), ("replaceFS", &filesystem.replace_fs)] {
         if value.is_some() {
@@ -214,7 +214,7 @@ fn filesystem((number, filesystem): (usize, &Filesystem)) -> Result<Value, Rende
 }
 
 /// A unit that mounts a file system: its label or device, where, and options.
-fn mount(number: usize, mount: &[String], disks: &DiskSetup) -> Result<Value, RenderError> {
+fn mount(number: usize, mount: &[String], disks: &DiskSetup) -> Result<Value, UserDataError> {
     let field = format!("spec.mounts[{number}]");
     let [what, place, options @ ..] = mount else {
         return Err(unsupported(field, "it names no file system and a folder for it"));
@@ -267,7 +267,7 @@ fn unit_name(path: &str) -> Option<String> {
 }
 
 /// A configuration that is merged: one of Ignition's own form.
-fn additional(spec: &IgnitionSpec) -> Result<Option<String>, RenderError> {
+fn additional(spec: &IgnitionSpec) -> Result<Option<String>, UserDataError> {
     const FIELD: &str = "spec.ignition.containerLinuxConfig.additionalConfig";
     let config = spec.container_linux_config.as_ref().and_then(|config| config.additional_config.as_deref());
     let Some(text) = config else { return Ok(None) };
@@ -281,7 +281,7 @@ fn additional(spec: &IgnitionSpec) -> Result<Option<String>, RenderError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Command;
+    use super::super::KubeadmCommand;
     use super::*;
     use crate::api::bootstrap::v1beta2::KubeadmConfigSpec;
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     fn data(spec: &KubeadmConfigSpec) -> UserData<'_> {
-        let command = Command::Join;
+        let command = KubeadmCommand::Join;
         UserData { command, kubeadm: "---\na: b\n".into(), files: Vec::new(), users: spec.users.clone(), spec }
     }
 

@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{RenderError, yaml};
+use super::{UserDataError, yaml};
 use crate::api::bootstrap::v1beta2::{ClusterConfiguration, InitConfiguration, JoinConfiguration};
 use crate::api::cluster::convert::duration;
 use crate::cluster::contract::KubeVersion;
@@ -31,16 +31,16 @@ impl KubeadmApi {
     /// # Errors
     ///
     /// When the version is none, or too old.
-    pub fn of(version: &str) -> Result<Self, RenderError> {
-        let parsed: KubeVersion = version.parse().map_err(RenderError::Version)?;
+    pub fn of(version: &str) -> Result<Self, UserDataError> {
+        let parsed: KubeVersion = version.parse().map_err(UserDataError::Version)?;
         if parsed < OLDEST {
-            return Err(RenderError::Version(format!("Kubernetes {parsed} is too old: {OLDEST} is the oldest one")));
+            return Err(UserDataError::Version(format!("Kubernetes {parsed} is too old: {OLDEST} is the oldest one")));
         }
         Ok(if parsed < BETA4 { Self::V1Beta3 } else { Self::V1Beta4 })
     }
 
-    fn document(self, kind: &str, part: &impl Serialize) -> Result<Map<String, Value>, RenderError> {
-        let part = serde_json::to_value(part).map_err(|error| RenderError::Text(error.to_string()))?;
+    fn document(self, kind: &str, part: &impl Serialize) -> Result<Map<String, Value>, UserDataError> {
+        let part = serde_json::to_value(part).map_err(|error| UserDataError::Text(error.to_string()))?;
         let Value::Object(mut part) = part else { return Ok(Map::new()) };
         let version = match self {
             Self::V1Beta3 => "kubeadm.k8s.io/v1beta3",
@@ -103,7 +103,7 @@ pub fn init(
     facts: &ClusterFacts,
     cluster: &ClusterConfiguration,
     init: &InitConfiguration,
-) -> Result<String, RenderError> {
+) -> Result<String, UserDataError> {
     let api = KubeadmApi::of(&facts.version)?;
     let node = init_document(api, init)?;
     Ok(format!("---\n{}---\n{}", yaml(&cluster_document(api, facts, cluster, init)?)?, yaml(&node)?))
@@ -114,7 +114,7 @@ fn cluster_document(
     facts: &ClusterFacts,
     cluster: &ClusterConfiguration,
     init: &InitConfiguration,
-) -> Result<Map<String, Value>, RenderError> {
+) -> Result<Map<String, Value>, UserDataError> {
     let mut document = api.document("ClusterConfiguration", cluster)?;
     for program in ["apiServer", "controllerManager", "scheduler"] {
         api.program(document.get_mut(program), "extraArgs");
@@ -155,7 +155,7 @@ fn cluster_document(
     Ok(document)
 }
 
-fn init_document(api: KubeadmApi, init: &InitConfiguration) -> Result<Map<String, Value>, RenderError> {
+fn init_document(api: KubeadmApi, init: &InitConfiguration) -> Result<Map<String, Value>, UserDataError> {
     let mut document = api.document("InitConfiguration", init)?;
     api.node(&mut document);
     if let Some(Value::Array(tokens)) = document.get_mut("bootstrapTokens") {
@@ -173,7 +173,7 @@ fn init_document(api: KubeadmApi, init: &InitConfiguration) -> Result<Map<String
 /// # Errors
 ///
 /// When no kubeadm is known for the version.
-pub fn join(version: &str, join: &JoinConfiguration) -> Result<String, RenderError> {
+pub fn join(version: &str, join: &JoinConfiguration) -> Result<String, UserDataError> {
     let api = KubeadmApi::of(version)?;
     let mut document = api.document("JoinConfiguration", join)?;
     api.node(&mut document);

@@ -20,7 +20,7 @@ const SENTINEL: &str = "echo success > /run/cluster-api/bootstrap-success.comple
 
 /// User data cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum RenderError {
+pub enum UserDataError {
     /// No kubeadm is known for the version.
     #[error("{0}")]
     Version(String),
@@ -45,14 +45,14 @@ pub enum RenderError {
 
 /// What kubeadm does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum KubeadmCommand {
     /// Begin a cluster.
     Init,
     /// Join one.
     Join,
 }
 
-impl Command {
+impl KubeadmCommand {
     fn word(self) -> &'static str {
         match self {
             Self::Init => "init",
@@ -95,7 +95,7 @@ impl NodeFile {
 #[derive(Clone, Debug, PartialEq)]
 pub struct UserData<'a> {
     /// What kubeadm does.
-    pub command: Command,
+    pub command: KubeadmCommand,
     /// kubeadm's configuration.
     pub kubeadm: String,
     /// Files, with what is in them.
@@ -112,13 +112,13 @@ impl UserData<'_> {
     /// # Errors
     ///
     /// When that form has no such thing, or it is too large.
-    pub fn render(&self) -> Result<Vec<u8>, RenderError> {
+    pub fn render(&self) -> Result<Vec<u8>, UserDataError> {
         let text = match self.spec.format.unwrap_or_default() {
             Format::CloudConfig => cloud_init::render(self)?,
             Format::Ignition => ignition::render(self)?,
         };
         if text.len() > LARGEST {
-            return Err(RenderError::Large { size: text.len() });
+            return Err(UserDataError::Large { size: text.len() });
         }
         Ok(text.into_bytes())
     }
@@ -130,12 +130,12 @@ impl UserData<'_> {
     }
 }
 
-fn unsupported(field: impl Into<String>, why: impl Into<String>) -> RenderError {
-    RenderError::Unsupported { field: field.into(), why: why.into() }
+fn unsupported(field: impl Into<String>, why: impl Into<String>) -> UserDataError {
+    UserDataError::Unsupported { field: field.into(), why: why.into() }
 }
 
 /// YAML in which no line is broken: what is a template is filled in before it is read.
-fn yaml(value: &impl Serialize) -> Result<String, RenderError> {
+fn yaml(value: &impl Serialize) -> Result<String, UserDataError> {
     let options = serde_saphyr::ser_options! { folded_wrap_chars: 1 << 30, min_fold_chars: 0 };
-    serde_saphyr::to_string_with_options(value, options).map_err(|error| RenderError::Text(error.to_string()))
+    serde_saphyr::to_string_with_options(value, options).map_err(|error| UserDataError::Text(error.to_string()))
 }

@@ -17,13 +17,13 @@ const GOOD_FOR: Duration = Duration::from_secs(3600);
 const SKEW: Duration = Duration::from_secs(300);
 
 /// A certificate of a cluster's CA for etcd, and the CA.
-pub(crate) struct Identity {
+pub(crate) struct EtcdIdentity {
     authority: Vec<CertificateDer<'static>>,
     certificate: CertificateDer<'static>,
     key: PrivatePkcs8KeyDer<'static>,
 }
 
-impl Identity {
+impl EtcdIdentity {
     /// One that the CA in a Secret signs now.
     ///
     /// # Errors

@@ -24,10 +24,10 @@ pub(super) const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Empty {}
+pub(super) struct EmptyRequest {}
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Member {
+pub(super) struct MemberMessage {
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
     #[prost(string, tag = "2")]
@@ -45,7 +45,7 @@ pub(super) struct MemberListRequest {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct MemberListResponse {
     #[prost(message, repeated, tag = "2")]
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<MemberMessage>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -20,12 +20,12 @@ use rpc::frames;
 #[derive(Default)]
 struct Played {
     calls: Mutex<Vec<String>>,
-    members: Mutex<Vec<rpc::Member>>,
+    members: Mutex<Vec<rpc::MemberMessage>>,
     fails: Mutex<Option<&'static str>>,
 }
 
-fn member(id: u64, name: &str) -> rpc::Member {
-    rpc::Member { id, name: name.into(), is_learner: false }
+fn member(id: u64, name: &str) -> rpc::MemberMessage {
+    rpc::MemberMessage { id, name: name.into(), is_learner: false }
 }
 
 impl Played {
@@ -123,7 +123,7 @@ async fn opened(played: &Arc<Played>, served: &Authority, asking: &Authority) ->
                 .await,
         );
     });
-    let identity = Identity::of_authority(&secret(asking))?;
+    let identity = EtcdIdentity::of_authority(&secret(asking))?;
     connect(ours, &identity, ()).await
 }
 
@@ -147,7 +147,7 @@ async fn etcd_says_who_it_is() {
 async fn a_member_that_is_listed_and_does_not_answer_is_told() {
     let well = |node: &str| {
         let member = EtcdMember { name: node.into(), ..EtcdMember::default() };
-        Ok(Etcd { members: vec![member], ..Etcd::default() })
+        Ok(EtcdStatus { members: vec![member], ..EtcdStatus::default() })
     };
     let turn = Duration::from_millis(20);
     let nodes = ["a", "b", "c", "d"].map(str::to_owned);
@@ -207,7 +207,7 @@ async fn another_authority_is_not_believed() {
     assert!(opened(&played, &one, &other).await.is_err());
     let bad = Secret { data: Some([("tls.crt".to_owned(), ByteString(b"x".to_vec()))].into()), ..Secret::default() };
     for secret in [Secret::default(), bad] {
-        assert!(Identity::of_authority(&secret).is_err());
+        assert!(EtcdIdentity::of_authority(&secret).is_err());
     }
 }
 

@@ -1,9 +1,9 @@
 //! Machines that go, and members of etcd that nobody owns.
 
-use super::{Action, EtcdMember, Handover, Machine, Plane, nodes, quorum};
+use super::{ControlPlaneAction, EtcdMember, Handover, Plane, PlannedMachine, nodes, quorum};
 
 /// Removes a member of etcd that belongs to no machine: one whose machine went without it, or that somebody added by hand.
-pub(super) fn stray_member(plane: &Plane) -> Option<Action> {
+pub(super) fn stray_member(plane: &Plane) -> Option<ControlPlaneAction> {
     if !plane.etcd_managed || plane.machines.is_empty() {
         return None;
     }
@@ -24,13 +24,13 @@ pub(super) fn stray_member(plane: &Plane) -> Option<Action> {
     if plane.members().len() < 2 || !stands || !quorum::components_stand(plane, None) {
         return None;
     }
-    Some(Action::RemoveMember(stray.clone()))
+    Some(ControlPlaneAction::RemoveMember(stray.clone()))
 }
 
 /// Waits for the machine that is being deleted, and lets it go once its member of etcd has left.
-pub(super) fn deleting(plane: &Plane) -> Option<Action> {
+pub(super) fn deleting(plane: &Plane) -> Option<ControlPlaneAction> {
     let going = plane.machines.iter().filter(|machine| machine.is_deleting());
-    let wait = |why: String| Some(Action::Wait(why));
+    let wait = |why: String| Some(ControlPlaneAction::Wait(why));
     // One after the other.
     if let Some(machine) = going.clone().find(|machine| !machine.hook) {
         return wait(format!("Machine {} is being deleted", machine.name));
@@ -43,7 +43,7 @@ pub(super) fn deleting(plane: &Plane) -> Option<Action> {
     if !machine.awaits_hook {
         return wait(format!("Machine {name} is being drained"));
     }
-    let released = |handover, member| Some(Action::Release { machine: name.clone(), handover, member });
+    let released = |handover, member| Some(ControlPlaneAction::Release { machine: name.clone(), handover, member });
     if plane.machines.len() <= 1 {
         return released(None, None);
     }
@@ -68,7 +68,7 @@ pub(super) fn deleting(plane: &Plane) -> Option<Action> {
 }
 
 /// Who takes the lead of etcd when a machine goes; an error when that cannot be said.
-pub(super) fn handover(plane: &Plane, machine: &Machine) -> Result<Option<Handover>, String> {
+pub(super) fn handover(plane: &Plane, machine: &PlannedMachine) -> Result<Option<Handover>, String> {
     if !plane.etcd_managed {
         return Ok(None);
     }

@@ -1,6 +1,6 @@
 //! Whether a control plane has settled enough for a machine to come or go.
 
-use super::{ETCD_MEMBER_HEALTHY, Plane, State, quorum};
+use super::{ETCD_MEMBER_HEALTHY, Plane, WellState, quorum};
 
 /// What keeps machines from being made or deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,9 +68,9 @@ fn all_well(plane: &Plane, excluded: Option<&str>, preflight: &mut Preflight) {
         }
         for (part, state) in machine.health.parts(plane.etcd_managed) {
             let how = match state {
-                State::True => continue,
-                State::False => "false",
-                State::Unknown => "unknown",
+                WellState::True => continue,
+                WellState::False => "false",
+                WellState::Unknown => "unknown",
             };
             if part == ETCD_MEMBER_HEALTHY {
                 preflight.etcd = true

@@ -1,12 +1,14 @@
 //! Whether a control plane stands a change.
 
-use super::{EtcdMember, Plane, State};
+use super::{EtcdMember, Plane, WellState};
 
 /// Whether a machine's whole control plane is well. Its parts talk to each other alone: one is worth nothing without the others.
-fn is_well(plane: &Plane, machine: &super::Machine) -> bool {
+fn is_well(plane: &Plane, machine: &super::PlannedMachine) -> bool {
     let health = &machine.health;
-    let etcd = !plane.etcd_managed || health.etcd_pod == State::True;
-    etcd && [health.api_server, health.controller_manager, health.scheduler].iter().all(|state| *state == State::True)
+    let etcd = !plane.etcd_managed || health.etcd_pod == WellState::True;
+    etcd && [health.api_server, health.controller_manager, health.scheduler]
+        .iter()
+        .all(|state| *state == WellState::True)
 }
 
 /// Whether a machine is left whose control plane is well, without this one.
@@ -62,9 +64,9 @@ pub(super) fn is_lost(plane: &Plane) -> bool {
 /// Whether a member is well, as far as its machine knows; one without a machine has at least no alarm. That etcd lists a member
 /// says nothing of whether it lives: one on a node that nobody hears of may be dead, and is not counted on.
 fn member_is_well(plane: &Plane, member: &EtcdMember) -> bool {
-    let hosts = |machine: &&super::Machine| machine.node.as_deref() == Some(member.name.as_str());
+    let hosts = |machine: &&super::PlannedMachine| machine.node.as_deref() == Some(member.name.as_str());
     match plane.machines.iter().find(hosts) {
-        Some(machine) => machine.health.etcd_member == State::True && machine.health.etcd_pod == State::True,
+        Some(machine) => machine.health.etcd_member == WellState::True && machine.health.etcd_pod == WellState::True,
         None => !plane.etcd.iter().flat_map(|etcd| &etcd.alarms).any(|(id, _)| *id == member.id),
     }
 }

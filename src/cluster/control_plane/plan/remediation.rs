@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Machine, Plane, State, deletion, quorum};
+use super::{ControlPlaneAction, Plane, PlannedMachine, WellState, deletion, quorum};
 use crate::runtime::conditions::whole;
 
 /// How often an unhealthy machine is replaced.
@@ -49,7 +49,7 @@ impl Remediation {
 
 /// Why an unhealthy machine is not replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RemediationRefusal {
     /// Its name.
     pub machine: String,
     /// `CannotBeRemediated` or `RemediationDeferred`.
@@ -59,16 +59,16 @@ pub struct Refusal {
 }
 
 /// What is done about unhealthy machines.
-pub(super) enum Step {
+pub(super) enum RemediationStep {
     Nothing,
-    Replace(Action),
-    Refuse(Refusal),
+    Replace(ControlPlaneAction),
+    Refuse(RemediationRefusal),
 }
 
 /// Whether what is noted at the control plane has been done: a machine came that bears the note, or none is lacking any more.
 pub fn remediated(plane: &Plane) -> bool {
     let Some(noted) = &plane.remediation else { return false };
-    let came = |machine: &Machine| machine.replaces.as_ref() == Some(noted) || machine.created > noted.timestamp;
+    let came = |machine: &PlannedMachine| machine.replaces.as_ref() == Some(noted) || machine.created > noted.timestamp;
     let needless = plane.machine(&noted.machine).is_none() && plane.machines.len() >= plane.replicas;
     // It is well again before it was replaced.
     let is_dropped = plane.machine(&noted.machine).is_some_and(|machine| {
@@ -78,24 +78,28 @@ pub fn remediated(plane: &Plane) -> bool {
     needless || is_dropped || plane.machines.iter().any(came)
 }
 
-pub(super) fn next(plane: &Plane) -> Step {
+pub(super) fn next(plane: &Plane) -> RemediationStep {
     let ill = plane.machines.iter().filter(|machine| machine.unhealthy && machine.to_remediate);
-    let Some(machine) = ill.min_by_key(|machine| urgency(machine, plane.etcd_managed)) else { return Step::Nothing };
+    let Some(machine) = ill.min_by_key(|machine| urgency(machine, plane.etcd_managed)) else {
+        return RemediationStep::Nothing;
+    };
     if machine.is_deleting() {
-        return Step::Nothing;
+        return RemediationStep::Nothing;
     }
-    let refuse = |reason, message: String| Step::Refuse(Refusal { machine: machine.name.clone(), reason, message });
+    let refuse = |reason, message: String| {
+        RemediationStep::Refuse(RemediationRefusal { machine: machine.name.clone(), reason, message })
+    };
     let remediation = match &plane.remediation {
         // It was noted, and not yet deleted.
         Some(noted) if noted.machine == machine.name => noted.clone(),
-        Some(_) => return Step::Nothing,
+        Some(_) => return RemediationStep::Nothing,
         None => match retry(plane, machine) {
             Ok(remediation) => remediation,
             Err((reason, why)) => return refuse(reason, why),
         },
     };
     if !plane.initialized {
-        return Step::Replace(Action::Replace { remediation, handover: None });
+        return RemediationStep::Replace(ControlPlaneAction::Replace { remediation, handover: None });
     }
     if plane.machines.len() <= 1 {
         return refuse(CANNOT, "It is the only Machine of the control plane".into());
@@ -127,7 +131,7 @@ pub(super) fn next(plane: &Plane) -> Step {
         return refuse(CANNOT, message);
     }
     match deletion::handover(plane, machine) {
-        Ok(handover) => Step::Replace(Action::Replace { remediation, handover }),
+        Ok(handover) => RemediationStep::Replace(ControlPlaneAction::Replace { remediation, handover }),
         Err(why) => refuse(CANNOT, why),
     }
 }
@@ -143,7 +147,7 @@ pub(in crate::cluster::control_plane) const RECOVERY: &str = "Bring one of them 
      docs/cluster.md, \"When etcd has lost its quorum\"";
 
 /// Why etcd does not stand without a machine; nothing when it does.
-fn quorum_lost_without(plane: &Plane, machine: &Machine) -> Option<String> {
+fn quorum_lost_without(plane: &Plane, machine: &PlannedMachine) -> Option<String> {
     // Its member has no name that could be known, or is not ours.
     let node = machine.node.as_deref().filter(|_| plane.etcd_managed)?;
     if quorum::etcd_stands(plane, false, Some(node)) {
@@ -155,16 +159,16 @@ fn quorum_lost_without(plane: &Plane, machine: &Machine) -> Option<String> {
 }
 
 /// The most broken one comes first: the others have a better chance once it is replaced.
-fn urgency(machine: &Machine, etcd_managed: bool) -> impl Ord + use<> {
-    let Machine { health, .. } = machine;
-    let well = |state: State| state == State::True;
+fn urgency(machine: &PlannedMachine, etcd_managed: bool) -> impl Ord + use<> {
+    let PlannedMachine { health, .. } = machine;
+    let well = |state: WellState| state == WellState::True;
     let etcd = if etcd_managed { (well(health.etcd_member), well(health.etcd_pod)) } else { (true, true) };
     let parts = [health.api_server, health.controller_manager, health.scheduler, health.node].map(well);
     (!machine.remediate_first, machine.node.is_some(), etcd, parts, machine.created, machine.name.clone())
 }
 
 /// The note for a replacement, or why it is too early or too late for one.
-fn retry(plane: &Plane, machine: &Machine) -> Result<Remediation, (&'static str, String)> {
+fn retry(plane: &Plane, machine: &PlannedMachine) -> Result<Remediation, (&'static str, String)> {
     let first = Remediation { machine: machine.name.clone(), timestamp: whole(plane.now), retry_count: 0 };
     let Some(last) = &machine.replaces else { return Ok(first) };
     let since = |seconds: i32| SignedDuration::from_secs(i64::from(seconds.max(0)));

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{EtcdMember, Machine, Plane, State};
+use super::{EtcdMember, Plane, PlannedMachine, WellState};
 
 /// Where a new machine is made: where the fewest are that stay, then where the fewest are at all.
 pub(super) fn fewest(plane: &Plane) -> Option<String> {
-    let stays = |machine: &Machine| machine.outdated.is_empty() && machine.deleted.is_none();
+    let stays = |machine: &PlannedMachine| machine.outdated.is_empty() && machine.deleted.is_none();
     let counted = counts(plane, stays);
     counted.into_iter().min_by_key(|(name, counts)| (*counts, *name)).map(|(name, _)| name.to_owned())
 }
 
 /// How many machines are in each failure domain: those of a kind, and all.
-fn counts(plane: &Plane, of_kind: impl Fn(&Machine) -> bool) -> BTreeMap<&str, (usize, usize)> {
+fn counts(plane: &Plane, of_kind: impl Fn(&PlannedMachine) -> bool) -> BTreeMap<&str, (usize, usize)> {
     let mut counts: BTreeMap<&str, (usize, usize)> =
         plane.failure_domains.iter().map(|name| (name.as_str(), (0, 0))).collect();
     for machine in &plane.machines {
@@ -28,18 +28,18 @@ fn counts(plane: &Plane, of_kind: impl Fn(&Machine) -> bool) -> BTreeMap<&str, (
 
 /// The machine that goes: one that somebody marked, then an outdated one that is ill, then an outdated one, then one that is not
 /// well, for no other may go while it is there, then any; of these the oldest of where the most are.
-pub(super) fn to_delete(plane: &Plane) -> Option<&Machine> {
-    let outdated = |machine: &Machine| machine.needs_rollout();
-    let any_is = |machine: &Machine, of: &dyn Fn(State) -> bool| {
+pub(super) fn to_delete(plane: &Plane) -> Option<&PlannedMachine> {
+    let outdated = |machine: &PlannedMachine| machine.needs_rollout();
+    let any_is = |machine: &PlannedMachine, of: &dyn Fn(WellState) -> bool| {
         machine.node.is_some() && machine.health.parts(plane.etcd_managed).iter().any(|(_, state)| of(*state))
     };
-    let ill = |machine: &Machine| any_is(machine, &|state| state == State::False);
+    let ill = |machine: &PlannedMachine| any_is(machine, &|state| state == WellState::False);
     // Of one that comes nothing is known either.
-    let has_joined = |machine: &Machine| {
+    let has_joined = |machine: &PlannedMachine| {
         let is_its = |member: &EtcdMember| Some(&member.name) == machine.node.as_ref();
         !plane.etcd_managed || plane.members().iter().any(is_its)
     };
-    let all = |of_kind: &dyn Fn(&Machine) -> bool| -> Vec<&Machine> {
+    let all = |of_kind: &dyn Fn(&PlannedMachine) -> bool| -> Vec<&PlannedMachine> {
         plane.machines.iter().filter(|machine| of_kind(machine)).collect()
     };
     let eligible = [
@@ -47,7 +47,7 @@ pub(super) fn to_delete(plane: &Plane) -> Option<&Machine> {
         all(&|machine| machine.delete_first),
         all(&|machine| outdated(machine) && ill(machine)),
         all(&outdated),
-        all(&|machine| has_joined(machine) && any_is(machine, &|state| state != State::True)),
+        all(&|machine| has_joined(machine) && any_is(machine, &|state| state != WellState::True)),
         all(&|_| true),
     ];
     let eligible = eligible.into_iter().find(|machines| !machines.is_empty())?;
@@ -55,10 +55,11 @@ pub(super) fn to_delete(plane: &Plane) -> Option<&Machine> {
 }
 
 /// The oldest of where the most machines are. What is nowhere, or where nothing should be any more, comes first.
-fn most<'m>(plane: &'m Plane, eligible: &[&'m Machine]) -> Option<&'m Machine> {
-    let known =
-        |machine: &Machine| machine.failure_domain.as_ref().is_some_and(|name| plane.failure_domains.contains(name));
-    let strays: Vec<&Machine> = eligible.iter().copied().filter(|machine| !known(machine)).collect();
+fn most<'m>(plane: &'m Plane, eligible: &[&'m PlannedMachine]) -> Option<&'m PlannedMachine> {
+    let known = |machine: &PlannedMachine| {
+        machine.failure_domain.as_ref().is_some_and(|name| plane.failure_domains.contains(name))
+    };
+    let strays: Vec<&PlannedMachine> = eligible.iter().copied().filter(|machine| !known(machine)).collect();
     if !strays.is_empty() {
         return oldest(&strays);
     }
@@ -66,12 +67,12 @@ fn most<'m>(plane: &'m Plane, eligible: &[&'m Machine]) -> Option<&'m Machine> {
     // Only where an eligible one is.
     let places = counted.into_iter().filter(|(_, (eligible, _))| *eligible > 0);
     let (name, _) = places.max_by_key(|(name, (eligible, all))| (*eligible, *all, std::cmp::Reverse(*name)))?;
-    let there: Vec<&Machine> =
+    let there: Vec<&PlannedMachine> =
         eligible.iter().copied().filter(|machine| machine.failure_domain.as_deref() == Some(name)).collect();
     oldest(&there)
 }
 
-fn oldest<'m>(machines: &[&'m Machine]) -> Option<&'m Machine> {
+fn oldest<'m>(machines: &[&'m PlannedMachine]) -> Option<&'m PlannedMachine> {
     machines.iter().copied().min_by_key(|machine| (machine.created, &machine.name))
 }
 

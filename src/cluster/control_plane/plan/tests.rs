@@ -14,15 +14,15 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 /// A machine that is as it should be: made the older the lower its number, with a node of its name.
-fn machine(number: u32) -> Machine {
+fn machine(number: u32) -> PlannedMachine {
     let name = format!("m{number}");
-    Machine {
+    PlannedMachine {
         node: Some(name.clone()),
         name,
         created: at(-10_000 + i64::from(number)),
         hook: true,
-        health: Health::WELL,
-        ..Machine::default()
+        health: ComponentHealth::WELL,
+        ..PlannedMachine::default()
     }
 }
 
@@ -31,8 +31,8 @@ fn plane() -> Plane {
     of((1..=3).map(machine))
 }
 
-fn of(machines: impl IntoIterator<Item = Machine>) -> Plane {
-    let machines: Vec<Machine> = machines.into_iter().collect();
+fn of(machines: impl IntoIterator<Item = PlannedMachine>) -> Plane {
+    let machines: Vec<PlannedMachine> = machines.into_iter().collect();
     let members = machines
         .iter()
         .zip(1..)
@@ -44,7 +44,7 @@ fn of(machines: impl IntoIterator<Item = Machine>) -> Plane {
         initialized: true,
         certificates: true,
         hook_is_last: true,
-        etcd: Some(Etcd { members: members.collect(), leader: 1, ..Etcd::default() }),
+        etcd: Some(EtcdStatus { members: members.collect(), leader: 1, ..EtcdStatus::default() }),
         now: at(0),
         machines,
         ..Plane::default()
@@ -62,31 +62,31 @@ fn outdated(plane: &mut Plane, machines: &[usize]) {
     }
 }
 
-fn etcd(plane: &mut Plane) -> &mut Etcd {
+fn etcd(plane: &mut Plane) -> &mut EtcdStatus {
     plane.etcd.as_mut().unwrap()
 }
 
 /// An action in a few words.
-fn words(decision: &Decision) -> String {
+fn words(decision: &ControlPlaneDecision) -> String {
     let over = |handover: &Option<Handover>| match handover {
         Some(Handover { from, to }) => format!(", lead {from} to {}", to.join(" ")),
         None => String::new(),
     };
     let place = |domain: &Option<String>| domain.as_ref().map(|name| format!(" in {name}")).unwrap_or_default();
     match &decision.action {
-        Action::Initialize { failure_domain } => format!("init{}", place(failure_domain)),
-        Action::Join { failure_domain } => format!("join{}", place(failure_domain)),
-        Action::Delete { machine, handover } => format!("delete {machine}{}", over(handover)),
-        Action::Replace { remediation, handover } => {
+        ControlPlaneAction::Initialize { failure_domain } => format!("init{}", place(failure_domain)),
+        ControlPlaneAction::Join { failure_domain } => format!("join{}", place(failure_domain)),
+        ControlPlaneAction::Delete { machine, handover } => format!("delete {machine}{}", over(handover)),
+        ControlPlaneAction::Replace { remediation, handover } => {
             format!("replace {} try {}{}", remediation.machine, remediation.retry_count, over(handover))
         }
-        Action::RemoveMember(member) => format!("remove member {} {:?}", member.id, member.name),
-        Action::Release { machine, handover, member } => {
+        ControlPlaneAction::RemoveMember(member) => format!("remove member {} {:?}", member.id, member.name),
+        ControlPlaneAction::Release { machine, handover, member } => {
             let member = member.as_ref().map(|member| format!(", without member {}", member.id)).unwrap_or_default();
             format!("release {machine}{}{member}", over(handover))
         }
-        Action::Wait(why) => format!("wait: {why}"),
-        Action::Settle => "settle".into(),
+        ControlPlaneAction::Wait(why) => format!("wait: {why}"),
+        ControlPlaneAction::Settle => "settle".into(),
     }
 }
 
@@ -104,8 +104,11 @@ fn check(rows: Vec<(&str, Plane, &str)>) {
 #[test]
 fn machines_are_added_one_by_one() {
     let empty = || with(of([]), |plane| plane.replicas = 3);
-    let young =
-        || with(of([Machine { node: None, health: Health::default(), ..machine(1) }]), |plane| plane.replicas = 3);
+    let young = || {
+        with(of([PlannedMachine { node: None, health: ComponentHealth::default(), ..machine(1) }]), |plane| {
+            plane.replicas = 3
+        })
+    };
     check(vec![
         ("none yet", with(empty(), |plane| plane.initialized = false), "init"),
         ("in a place", with(empty(), |plane| plane.failure_domains = vec!["b".into(), "a".into()]), "init in a"),
@@ -119,7 +122,7 @@ fn machines_are_added_one_by_one() {
             "a part is ill",
             with(of([machine(1)]), |plane| {
                 plane.replicas = 3;
-                plane.machines[0].health.scheduler = State::False;
+                plane.machines[0].health.scheduler = WellState::False;
             }),
             "wait: waiting for control plane components to become healthy; Machine m1: SchedulerPodHealthy is false",
         ),
@@ -127,7 +130,7 @@ fn machines_are_added_one_by_one() {
             "nobody knows of etcd",
             with(of([machine(1)]), |plane| {
                 plane.replicas = 3;
-                plane.machines[0].health.etcd_member = State::Unknown;
+                plane.machines[0].health.etcd_member = WellState::Unknown;
             }),
             "wait: waiting for etcd cluster to become healthy; Machine m1: EtcdMemberHealthy is unknown",
         ),
@@ -137,8 +140,8 @@ fn machines_are_added_one_by_one() {
                 plane.replicas = 2;
                 plane.etcd_managed = false;
                 plane.etcd = None;
-                plane.machines[0].health.etcd_member = State::Unknown;
-                plane.machines[0].health.etcd_pod = State::Unknown;
+                plane.machines[0].health.etcd_member = WellState::Unknown;
+                plane.machines[0].health.etcd_pod = WellState::Unknown;
             }),
             "join",
         ),
@@ -160,7 +163,7 @@ fn machines_are_spread() {
         with(
             of((1..)
                 .zip(places)
-                .map(|(number, place)| Machine { failure_domain: Some((*place).into()), ..machine(number) })),
+                .map(|(number, place)| PlannedMachine { failure_domain: Some((*place).into()), ..machine(number) })),
             |plane| {
                 plane.failure_domains = domains.iter().map(|name| (*name).to_owned()).collect();
                 etcd(plane).leader = 9;
@@ -215,18 +218,18 @@ fn machines_are_taken_away_one_by_one() {
             "one that nobody hears of before an older one",
             fewer(|plane| {
                 etcd(plane).leader = 1;
-                plane.machines[2].health.api_server = State::Unknown;
+                plane.machines[2].health.api_server = WellState::Unknown;
             }),
             "delete m3",
         ),
         (
             "not while another one is ill",
-            fewer(|plane| plane.machines[1..].iter_mut().for_each(|one| one.health.api_server = State::False)),
+            fewer(|plane| plane.machines[1..].iter_mut().for_each(|one| one.health.api_server = WellState::False)),
             "wait: …",
         ),
         (
             "the ill one that goes does not matter",
-            fewer(|plane| plane.machines[0].health.api_server = State::Unknown),
+            fewer(|plane| plane.machines[0].health.api_server = WellState::Unknown),
             "delete m1",
         ),
         ("nobody knows who leads", fewer(|plane| plane.etcd = None), "wait: the leader of etcd is not known"),
@@ -257,11 +260,11 @@ fn outdated_machines_are_rolled_out() {
             four(|plane| plane.machines[3].created = at(-99_999)),
             "delete m1…",
         ),
-        ("an ill one goes first", four(|plane| plane.machines[1].health.scheduler = State::False), "delete m2"),
+        ("an ill one goes first", four(|plane| plane.machines[1].health.scheduler = WellState::False), "delete m2"),
         (
             "a marked one goes before",
             four(|plane| {
-                plane.machines[1].health.scheduler = State::True;
+                plane.machines[1].health.scheduler = WellState::True;
                 plane.machines[2].delete_first = true;
             }),
             "delete m3",
@@ -313,7 +316,7 @@ fn a_machine_that_goes_takes_its_member_along() {
         with(plane(), |plane| {
             plane.machines[1].deleted = Some(at(-60));
             plane.machines[1].awaits_hook = true;
-            plane.machines[1].health = Health { etcd_member: State::False, ..Health::default() };
+            plane.machines[1].health = ComponentHealth { etcd_member: WellState::False, ..ComponentHealth::default() };
             change(plane);
         })
     };
@@ -345,12 +348,12 @@ fn a_machine_that_goes_takes_its_member_along() {
         ),
         (
             "quorum would be lost",
-            going(|plane| plane.machines[0].health.etcd_member = State::False),
+            going(|plane| plane.machines[0].health.etcd_member = WellState::False),
             "wait: without Machine m2 etcd could lose its quorum",
         ),
         (
             "nothing else would work",
-            going(|plane| plane.machines.iter_mut().for_each(|machine| machine.health.api_server = State::Unknown)),
+            going(|plane| plane.machines.iter_mut().for_each(|machine| machine.health.api_server = WellState::Unknown)),
             "wait: without Machine m2 no control plane components would be healthy",
         ),
         (
@@ -370,13 +373,15 @@ fn a_machine_that_goes_takes_its_member_along() {
             going(|plane| {
                 plane.etcd_managed = false;
                 plane.etcd = None;
-                plane.machines.iter_mut().for_each(|machine| machine.health.etcd_pod = State::Unknown);
+                plane.machines.iter_mut().for_each(|machine| machine.health.etcd_pod = WellState::Unknown);
             }),
             "release m2",
         ),
         (
             "the last one goes whatever is known",
-            with(of([Machine { deleted: Some(at(0)), awaits_hook: true, ..machine(1) }]), |plane| plane.etcd = None),
+            with(of([PlannedMachine { deleted: Some(at(0)), awaits_hook: true, ..machine(1) }]), |plane| {
+                plane.etcd = None
+            }),
             "release m1",
         ),
         (
@@ -405,19 +410,21 @@ fn members_that_nobody_owns_are_removed() {
         ("that never started", stray("", |_| {}), "remove member 7 \"\""),
         (
             "perhaps of one whose node came first",
-            stray("", |plane| plane.machines.push(Machine { health: Health::default(), ..machine(4) })),
+            stray("", |plane| plane.machines.push(PlannedMachine { health: ComponentHealth::default(), ..machine(4) })),
             "wait: …",
         ),
         (
             "perhaps of one that comes",
-            stray("new", |plane| plane.machines.push(Machine { node: None, health: Health::default(), ..machine(4) })),
+            stray("new", |plane| {
+                plane.machines.push(PlannedMachine { node: None, health: ComponentHealth::default(), ..machine(4) })
+            }),
             "wait: …",
         ),
         (
             "not when quorum would be lost",
             stray("gone", |plane| {
-                plane.machines[0].health.etcd_member = State::False;
-                plane.machines[1].health.etcd_member = State::False;
+                plane.machines[0].health.etcd_member = WellState::False;
+                plane.machines[1].health.etcd_member = WellState::False;
             }),
             "settle",
         ),

@@ -1,11 +1,11 @@
 //! Whether a control plane can be used.
 
-use super::{Report, Shown};
+use super::{ControlPlaneStatusInput, ShownMachine};
 use crate::cluster::control_plane::health::{ETCD_MEMBER, PODS};
 use crate::runtime::conditions::Verdict;
 
 /// Whether it can: its certificates are there, a machine has all of its parts in health, and etcd has a quorum.
-pub(super) fn verdict(report: &Report<'_>, certificates: bool) -> Verdict {
+pub(super) fn verdict(report: &ControlPlaneStatusInput<'_>, certificates: bool) -> Verdict {
     let no = |why: Vec<String>| Verdict::no("NotAvailable", why.join("\n"));
     if !report.initialized {
         return no(vec!["Control plane not yet initialized".into()]);
@@ -15,7 +15,7 @@ pub(super) fn verdict(report: &Report<'_>, certificates: bool) -> Verdict {
         return Verdict::unknown("InspectionFailed", "The members of etcd are not known");
     }
     // Machines without an identity have nothing yet that could be well.
-    let running: Vec<&Shown> = report.machines.iter().filter(|machine| machine.has_provider_id).collect();
+    let running: Vec<&ShownMachine> = report.machines.iter().filter(|machine| machine.has_provider_id).collect();
     let well = running.iter().filter(|machine| is_well(machine, report.etcd_managed)).count();
     let voting = members.iter().filter(|member| !member.learner && !member.name.is_empty()).count();
     let of = |name: &str| report.machines.iter().find(|machine| machine.node.as_deref() == Some(name));
@@ -54,11 +54,11 @@ pub(super) fn verdict(report: &Report<'_>, certificates: bool) -> Verdict {
     Verdict { message: told.join("\n"), ..Verdict::yes("Available") }
 }
 
-fn holds(machine: &Shown, type_: &str) -> bool {
+fn holds(machine: &ShownMachine, type_: &str) -> bool {
     machine.parts.get(type_).is_some_and(Verdict::is_true)
 }
 
-fn is_well(machine: &Shown, etcd_managed: bool) -> bool {
+fn is_well(machine: &ShownMachine, etcd_managed: bool) -> bool {
     let pods = PODS.iter().filter(|(_, pod)| etcd_managed || *pod != "etcd");
     pods.map(|(type_, _)| *type_).all(|type_| holds(machine, type_)) && (!etcd_managed || holds(machine, ETCD_MEMBER))
 }

@@ -1,8 +1,8 @@
 //! The same for clients of v1beta1.
 
-use super::{Report, number};
+use super::{ControlPlaneStatusInput, number};
 use crate::api::control_plane::v1beta2::{DeprecatedStatus, KubeadmControlPlaneStatus};
-use crate::cluster::control_plane::plan::Action;
+use crate::cluster::control_plane::plan::ControlPlaneAction;
 use crate::runtime::conditions::{self, Severity, Truth, Verdict, find_old, set_old, summary_old};
 
 /// Conditions that `Ready` sums up.
@@ -10,7 +10,11 @@ const PARTS: [&str; 6] =
     ["MachinesCreated", "MachinesSpecUpToDate", "Resized", "MachinesReady", "Available", "CertificatesAvailable"];
 
 /// Puts in what v1beta1 shows.
-pub(super) fn show(status: &mut KubeadmControlPlaneStatus, report: &Report<'_>, parts: &[(&'static str, Verdict)]) {
+pub(super) fn show(
+    status: &mut KubeadmControlPlaneStatus,
+    report: &ControlPlaneStatusInput<'_>,
+    parts: &[(&'static str, Verdict)],
+) {
     let replicas = report.machines.len();
     let old: &mut DeprecatedStatus = status.deprecated.get_or_insert_default().v1beta1.get_or_insert_default();
     old.updated_replicas = status.up_to_date_replicas.unwrap_or_default();
@@ -39,7 +43,10 @@ pub(super) fn show(status: &mut KubeadmControlPlaneStatus, report: &Report<'_>, 
         Some(why) => {
             set("MachinesCreated", &Verdict::no("InfrastructureTemplateCloningFailed", why.clone()), Severity::Error)
         }
-        None if matches!(creating, Some(Action::Initialize { .. } | Action::Join { .. }) | None) && replicas == 0 => {}
+        None if matches!(
+            creating,
+            Some(ControlPlaneAction::Initialize { .. } | ControlPlaneAction::Join { .. }) | None
+        ) && replicas == 0 => {}
         None => set("MachinesCreated", &Verdict::yes("MachinesCreated"), Severity::Info),
     }
     let outdated = replicas.saturating_sub(usize::try_from(old.updated_replicas).unwrap_or_default());
@@ -71,7 +78,7 @@ pub(super) fn show(status: &mut KubeadmControlPlaneStatus, report: &Report<'_>, 
     set_old(&mut old.conditions, "Ready", &ready, severity, report.now);
 }
 
-fn resized(report: &Report<'_>) -> Verdict {
+fn resized(report: &ControlPlaneStatusInput<'_>) -> Verdict {
     let (current, desired) = (report.machines.len(), report.desired);
     if report.deleting.is_some() {
         return Verdict::no(

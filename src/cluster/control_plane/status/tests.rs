@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cluster::control_plane::health::{Contact, PODS};
-use crate::cluster::control_plane::plan::{Action, EtcdMember, Preflight};
+use crate::cluster::control_plane::plan::{ControlPlaneAction, EtcdMember, Preflight};
 
 const NOW: i64 = 1_800_000_000;
 
@@ -10,29 +10,29 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(NOW + seconds).unwrap()
 }
 
-fn machine(name: &str) -> Shown {
+fn machine(name: &str) -> ShownMachine {
     let types = PODS.map(|(type_, _)| type_).into_iter().chain([health::ETCD_MEMBER]);
-    Shown {
+    ShownMachine {
         name: name.into(),
         version: Some("v1.34.0".into()),
         node: Some(name.into()),
         has_provider_id: true,
         said: ["Ready", "Available", "UpToDate"].map(|type_| (type_, Verdict::yes(type_))).into(),
         parts: types.map(|type_| (type_, Verdict::yes("Healthy"))).collect(),
-        ..Shown::default()
+        ..ShownMachine::default()
     }
 }
 
-fn members(names: &[&str]) -> Etcd {
+fn members(names: &[&str]) -> EtcdStatus {
     let members = (1..).zip(names).map(|(id, name)| EtcdMember { id, name: (*name).into(), learner: false });
-    Etcd { members: members.collect(), leader: 1, ..Etcd::default() }
+    EtcdStatus { members: members.collect(), leader: 1, ..EtcdStatus::default() }
 }
 
 struct Case {
-    machines: Vec<Shown>,
-    etcd: Option<Etcd>,
+    machines: Vec<ShownMachine>,
+    etcd: Option<EtcdStatus>,
     contact: Contact,
-    decision: Option<Decision>,
+    decision: Option<ControlPlaneDecision>,
     initialized: bool,
     desired: usize,
     blocked: Option<String>,
@@ -63,7 +63,7 @@ impl Case {
     }
 
     fn status(self) -> KubeadmControlPlaneStatus {
-        let report = Report {
+        let report = ControlPlaneStatusInput {
             cluster: "one",
             generation: Some(3),
             desired: self.desired,
@@ -92,8 +92,13 @@ impl Case {
     }
 }
 
-fn waiting(preflight: Preflight) -> Decision {
-    Decision { action: Action::Wait(String::new()), rolling_out: false, refusal: None, preflight }
+fn waiting(preflight: Preflight) -> ControlPlaneDecision {
+    ControlPlaneDecision {
+        action: ControlPlaneAction::Wait(String::new()),
+        rolling_out: false,
+        refusal: None,
+        preflight,
+    }
 }
 
 #[test]
@@ -276,7 +281,7 @@ fn clients_of_v1beta1_see_their_conditions() {
             format!("{} {} {}", one.status, one.reason.unwrap_or_default(), one.severity.unwrap_or_default())
         })
     };
-    let rolling = Decision { rolling_out: true, ..waiting(Preflight::default()) };
+    let rolling = ControlPlaneDecision { rolling_out: true, ..waiting(Preflight::default()) };
     for (type_, case, wanted) in [
         ("Ready", case(), Some("True  ")),
         ("Available", case(), Some("True  ")),

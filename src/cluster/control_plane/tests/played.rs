@@ -26,10 +26,10 @@ use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::infrastructure::v1beta2::{Metal3Machine, Metal3MachineTemplate};
 use crate::apiserver::ApiServer;
 use crate::cluster::control_plane::ControlPlanes;
-use crate::cluster::control_plane::controller::Times;
-use crate::cluster::control_plane::etcd::{Door, Members};
+use crate::cluster::control_plane::controller::ControlPlaneTimes;
+use crate::cluster::control_plane::etcd::{EtcdConnector, EtcdMembers};
 use crate::cluster::control_plane::health::{NODE_LABEL, PODS};
-use crate::cluster::control_plane::plan::{Etcd, EtcdMember};
+use crate::cluster::control_plane::plan::{EtcdMember, EtcdStatus};
 use crate::cluster::workload::{Workload, Workloads};
 use crate::engine::Fence;
 use crate::module::{Acting, Life};
@@ -40,7 +40,7 @@ use crate::store::{Store, StoreOptions};
 pub(super) const NAMESPACE: &str = "default";
 pub(super) const CLUSTER: &str = "one";
 const FINALIZER_MACHINE: &str = "machine.cluster.x-k8s.io";
-pub(super) const TIMES: Times = Times {
+pub(super) const TIMES: ControlPlaneTimes = ControlPlaneTimes {
     pause: Duration::from_millis(50),
     settled: Duration::from_millis(200),
     grace: Duration::ZERO,
@@ -56,7 +56,7 @@ pub(super) struct Played(Mutex<State>);
 struct State {
     /// Objects by their path.
     objects: BTreeMap<String, Value>,
-    etcd: Etcd,
+    etcd: EtcdStatus,
     next_id: u64,
     handed_over: usize,
     /// Fewest members since there were three.
@@ -238,15 +238,15 @@ impl Played {
 struct PlayedDoor(Arc<Played>);
 
 #[async_trait]
-impl Door for PlayedDoor {
-    async fn open(&self, _: &Client, _: &Workload, _: &str, _: &str) -> Result<Arc<dyn Members>, String> {
+impl EtcdConnector for PlayedDoor {
+    async fn open(&self, _: &Client, _: &Workload, _: &str, _: &str) -> Result<Arc<dyn EtcdMembers>, String> {
         Ok(Arc::new(PlayedDoor(self.0.clone())))
     }
 }
 
 #[async_trait]
-impl Members for PlayedDoor {
-    async fn look(&self, nodes: &[String]) -> Result<Etcd, String> {
+impl EtcdMembers for PlayedDoor {
+    async fn look(&self, nodes: &[String]) -> Result<EtcdStatus, String> {
         assert!(!nodes.is_empty());
         Ok(self.0.state().etcd.clone())
     }
@@ -292,7 +292,7 @@ impl Site {
         Self::within(TIMES).await
     }
 
-    pub(super) async fn within(times: Times) -> Self {
+    pub(super) async fn within(times: ControlPlaneTimes) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 1000 };

@@ -11,17 +11,17 @@ use kube::api::Api;
 use kube::runtime::controller::Action;
 
 use super::status::is_control_plane;
-use super::{Keeper, Parts, owner};
+use super::{ClusterParts, ClusterReconciler, owner};
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
-use crate::cluster::core::kit::Fault;
-use crate::cluster::core::seen::{Named, Role};
+use crate::cluster::core::kit::CoreFault;
+use crate::cluster::core::seen::{NamedObject, ReferenceRole};
 use crate::runtime::conditions::Verdict;
 use crate::runtime::{Key, changes, objects, owners};
 
 /// What goes next, and is waited for.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum DeletionStep {
     /// These MachineDeployments, MachineSets and Machines, which no other object deletes.
     Workers { deployments: Vec<String>, sets: Vec<String>, machines: Vec<String> },
     /// The control plane's object.
@@ -35,7 +35,7 @@ enum Step {
 }
 
 /// What goes next. An object that another of these controls goes with it; whatever else controls one would not have it go.
-fn next(parts: &Parts, control_plane: bool, infrastructure: bool) -> Step {
+fn next(parts: &ClusterParts, control_plane: bool, infrastructure: bool) -> DeletionStep {
     let keepers = parts.deployments.iter().map(|one| &one.metadata).chain(parts.sets.iter().map(|one| &one.metadata));
     let keepers: HashSet<&str> = keepers.filter_map(|meta| meta.uid.as_deref()).collect();
     let free = |meta: &kube::core::ObjectMeta| {
@@ -44,35 +44,45 @@ fn next(parts: &Parts, control_plane: bool, infrastructure: bool) -> Step {
     let name = |meta: &kube::core::ObjectMeta| meta.name.clone().unwrap_or_default();
     let (planes, workers): (Vec<_>, Vec<_>) = parts.machines.iter().partition(|machine| is_control_plane(machine));
     if !parts.deployments.is_empty() || !parts.sets.is_empty() || !workers.is_empty() {
-        return Step::Workers {
+        return DeletionStep::Workers {
             deployments: parts.deployments.iter().map(|one| name(&one.metadata)).collect(),
             sets: parts.sets.iter().filter(|one| free(&one.metadata)).map(|one| name(&one.metadata)).collect(),
             machines: workers.iter().filter(|one| free(&one.metadata)).map(|one| name(&one.metadata)).collect(),
         };
     }
     if control_plane {
-        return Step::ControlPlane;
+        return DeletionStep::ControlPlane;
     }
     if !planes.is_empty() {
         // Whoever owned them is gone.
-        return Step::Planes(planes.iter().map(|one| name(&one.metadata)).collect());
+        return DeletionStep::Planes(planes.iter().map(|one| name(&one.metadata)).collect());
     }
-    if infrastructure { Step::Infrastructure } else { Step::Nothing }
+    if infrastructure { DeletionStep::Infrastructure } else { DeletionStep::Nothing }
 }
 
-impl Keeper {
-    pub(super) async fn delete(&self, api: &Api<Cluster>, cluster: Cluster, key: &Key) -> Result<Action, Fault> {
+impl ClusterReconciler {
+    pub(super) async fn delete(&self, api: &Api<Cluster>, cluster: Cluster, key: &Key) -> Result<Action, CoreFault> {
         let Self(kit) = self;
-        let infrastructure =
-            Named::find(&kit.objects, &key.0, Role::Infrastructure, cluster.spec.infrastructure_ref.as_ref()).await?;
-        let control_plane =
-            Named::find(&kit.objects, &key.0, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref()).await?;
-        let parts = Parts::of(kit, key);
+        let infrastructure = NamedObject::find(
+            &kit.objects,
+            &key.0,
+            ReferenceRole::Infrastructure,
+            cluster.spec.infrastructure_ref.as_ref(),
+        )
+        .await?;
+        let control_plane = NamedObject::find(
+            &kit.objects,
+            &key.0,
+            ReferenceRole::ControlPlane,
+            cluster.spec.control_plane_ref.as_ref(),
+        )
+        .await?;
+        let parts = ClusterParts::of(kit, key);
         let owner = owner(&cluster);
         let step = next(&parts, control_plane.own(&owner).is_some(), infrastructure.own(&owner).is_some());
         let (namespace, name) = key;
         let verdict = match &step {
-            Step::Workers { deployments, sets, machines } => {
+            DeletionStep::Workers { deployments, sets, machines } => {
                 self.delete_all::<MachineDeployment>(namespace, deployments).await?;
                 self.delete_all::<MachineSet>(namespace, sets).await?;
                 self.delete_all::<Machine>(namespace, machines).await?;
@@ -86,28 +96,30 @@ impl Keeper {
                     ..Verdict::yes("WaitingForWorkersDeletion")
                 }
             }
-            Step::ControlPlane | Step::Infrastructure => {
-                let named = if step == Step::ControlPlane { &control_plane } else { &infrastructure };
+            DeletionStep::ControlPlane | DeletionStep::Infrastructure => {
+                let named = if step == DeletionStep::ControlPlane { &control_plane } else { &infrastructure };
                 if let Some(found) = named.own(&owner) {
                     kit.objects.delete(found).await?;
                 }
                 let (reason, what) = match step {
-                    Step::ControlPlane => ("WaitingForControlPlaneDeletion", cluster.spec.control_plane_ref.as_ref()),
+                    DeletionStep::ControlPlane => {
+                        ("WaitingForControlPlaneDeletion", cluster.spec.control_plane_ref.as_ref())
+                    }
                     _ => ("WaitingForInfrastructureDeletion", cluster.spec.infrastructure_ref.as_ref()),
                 };
                 let what = what.map(|what| format!("waiting for {} {:?}", what.kind, what.name)).unwrap_or_default();
                 Verdict { message: what, ..Verdict::yes(reason) }
             }
-            Step::Planes(machines) => {
+            DeletionStep::Planes(machines) => {
                 self.delete_all::<Machine>(namespace, machines).await?;
                 let message = format!("waiting for {} Machines", machines.len());
                 Verdict { message, ..Verdict::yes("WaitingForControlPlaneDeletion") }
             }
             // What is known may be behind: somebody made a machine in between.
-            Step::Nothing if self.is_any_left(namespace, name).await? => {
+            DeletionStep::Nothing if self.is_any_left(namespace, name).await? => {
                 Verdict { message: "looking for what is left".into(), ..Verdict::yes("WaitingForWorkersDeletion") }
             }
-            Step::Nothing => {
+            DeletionStep::Nothing => {
                 objects::release(api, &cluster, FINALIZER_CLUSTER).await?;
                 kit.workloads.forget(namespace, name);
                 return Ok(Action::await_change());
@@ -117,7 +129,7 @@ impl Keeper {
         Ok(Action::requeue(kit.pause))
     }
 
-    async fn is_any_left(&self, namespace: &str, cluster: &str) -> Result<bool, Fault> {
+    async fn is_any_left(&self, namespace: &str, cluster: &str) -> Result<bool, CoreFault> {
         let kit = &self.0;
         let left = kit.listed::<Machine>(namespace, |one| one.spec.cluster_name == cluster).await?.len()
             + kit.listed::<MachineSet>(namespace, |one| one.spec.cluster_name == cluster).await?.len()
@@ -125,7 +137,7 @@ impl Keeper {
         Ok(left > 0)
     }
 
-    async fn delete_all<K>(&self, namespace: &str, names: &[String]) -> Result<(), Fault>
+    async fn delete_all<K>(&self, namespace: &str, names: &[String]) -> Result<(), CoreFault>
     where
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
             + Clone
@@ -168,11 +180,11 @@ mod tests {
             let mut set = MachineSet::new("s", Default::default());
             set.metadata.uid = Some("set".into());
             let sets = if sets { vec![Arc::new(set)] } else { Vec::new() };
-            Parts { machines: machines.to_vec(), sets, deployments: Vec::new() }
+            ClusterParts { machines: machines.to_vec(), sets, deployments: Vec::new() }
         };
         let (free, owned) = (machine("free", false, None), machine("owned", false, Some("set")));
         let (plane, foreign) = (machine("plane", true, None), machine("foreign", false, Some("other")));
-        let workers = |sets: &[&str], machines: &[&str]| Step::Workers {
+        let workers = |sets: &[&str], machines: &[&str]| DeletionStep::Workers {
             deployments: Vec::new(),
             sets: sets.iter().map(|name| (*name).to_owned()).collect(),
             machines: machines.iter().map(|name| (*name).to_owned()).collect(),
@@ -182,11 +194,11 @@ mod tests {
             // Whatever controls them does not have them go: nobody else would.
             (parts(&[foreign, plane.clone()], true), true, true, workers(&["s"], &["foreign"])),
             (parts(&[owned, plane.clone()], false), true, true, workers(&[], &["owned"])),
-            (parts(std::slice::from_ref(&plane), false), true, true, Step::ControlPlane),
-            (parts(&[plane], false), false, true, Step::Planes(vec!["plane".into()])),
-            (parts(&[], false), true, true, Step::ControlPlane),
-            (parts(&[], false), false, true, Step::Infrastructure),
-            (parts(&[], false), false, false, Step::Nothing),
+            (parts(std::slice::from_ref(&plane), false), true, true, DeletionStep::ControlPlane),
+            (parts(&[plane], false), false, true, DeletionStep::Planes(vec!["plane".into()])),
+            (parts(&[], false), true, true, DeletionStep::ControlPlane),
+            (parts(&[], false), false, true, DeletionStep::Infrastructure),
+            (parts(&[], false), false, false, DeletionStep::Nothing),
         ];
         for (parts, control_plane, infrastructure, wanted) in rows {
             assert_eq!(next(&parts, control_plane, infrastructure), wanted);

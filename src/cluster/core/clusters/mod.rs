@@ -11,9 +11,9 @@ use kube::api::Api;
 use kube::runtime::controller::Action;
 use serde_json::json;
 
-use self::status::View;
-use super::kit::{Fault, Kit, of_cluster};
-use super::seen::{Named, Role};
+use self::status::ClusterStatusInput;
+use super::kit::{CoreFault, Kit, of_cluster};
+use super::seen::{NamedObject, ReferenceRole};
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, Replicas};
@@ -23,16 +23,16 @@ use crate::runtime::conditions::Verdict;
 use crate::runtime::{Key, Reconcile, key, objects, owners};
 
 /// Keeps Clusters.
-pub(super) struct Keeper(pub Kit);
+pub(super) struct ClusterReconciler(pub Kit);
 
 /// What there is of a cluster.
-struct Parts {
+struct ClusterParts {
     machines: Vec<Arc<Machine>>,
     sets: Vec<Arc<MachineSet>>,
     deployments: Vec<Arc<MachineDeployment>>,
 }
 
-impl Parts {
+impl ClusterParts {
     fn of(kit: &Kit, cluster: &Key) -> Self {
         let of = of_cluster(cluster);
         let mut machines = kit.caches.machines.mentioning(&of);
@@ -46,9 +46,9 @@ impl Parts {
     }
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for ClusterReconciler {
     type Object = Cluster;
-    type Error = Fault;
+    type Error = CoreFault;
 
     const NAME: &'static str = "cluster";
 
@@ -64,7 +64,7 @@ impl Reconcile for Keeper {
         self.0.workloads.forget(namespace, name);
     }
 
-    async fn reconcile(&self, known: Arc<Cluster>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<Cluster>) -> Result<Action, CoreFault> {
         let Self(kit) = self;
         let key = key(known.as_ref());
         let api = kit.api::<Cluster>(&key.0);
@@ -76,10 +76,20 @@ impl Reconcile for Keeper {
             return self.delete(&api, cluster, &key).await;
         }
         let cluster = objects::hold(&api, cluster, FINALIZER_CLUSTER).await?;
-        let infrastructure =
-            Named::find(&kit.objects, &key.0, Role::Infrastructure, cluster.spec.infrastructure_ref.as_ref()).await?;
-        let control_plane =
-            Named::find(&kit.objects, &key.0, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref()).await?;
+        let infrastructure = NamedObject::find(
+            &kit.objects,
+            &key.0,
+            ReferenceRole::Infrastructure,
+            cluster.spec.infrastructure_ref.as_ref(),
+        )
+        .await?;
+        let control_plane = NamedObject::find(
+            &kit.objects,
+            &key.0,
+            ReferenceRole::ControlPlane,
+            cluster.spec.control_plane_ref.as_ref(),
+        )
+        .await?;
         let (owner, label) = (owner(&cluster), [(LABEL_CLUSTER, key.1.as_str())]);
         let infrastructure = infrastructure.adopt(&kit.objects, &owner, &label, &[]).await?;
         let control_plane = control_plane.adopt(&kit.objects, &owner, &label, &[]).await?;
@@ -95,9 +105,14 @@ fn owner(cluster: &Cluster) -> OwnerReference {
     owners::owner(cluster, cluster.spec.topology.is_some())
 }
 
-impl Keeper {
+impl ClusterReconciler {
     /// Where the API server is reached is taken from the first that says it, and never changes again.
-    async fn take_endpoint(&self, api: &Api<Cluster>, cluster: Cluster, from: [&Named; 2]) -> Result<Cluster, Fault> {
+    async fn take_endpoint(
+        &self,
+        api: &Api<Cluster>,
+        cluster: Cluster,
+        from: [&NamedObject; 2],
+    ) -> Result<Cluster, CoreFault> {
         if status::has_endpoint(&cluster) {
             return Ok(cluster);
         }
@@ -112,12 +127,12 @@ impl Keeper {
         api: &Api<Cluster>,
         cluster: &Cluster,
         key: &Key,
-        infrastructure: &Named,
-        control_plane: &Named,
+        infrastructure: &NamedObject,
+        control_plane: &NamedObject,
         deleting: Option<Verdict>,
-    ) -> Result<(), Fault> {
-        let parts = Parts::of(&self.0, key);
-        let view = View {
+    ) -> Result<(), CoreFault> {
+        let parts = ClusterParts::of(&self.0, key);
+        let view = ClusterStatusInput {
             cluster,
             infrastructure: infrastructure.seen(&["Ready"], fields::is_provisioned),
             // The control plane of the older contract says it by `Ready`.

@@ -7,15 +7,15 @@ use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, ClusterStatus, Machine, MachineDeployment, MachineSet};
 use crate::api::cluster::{CLUSTER_VERSIONS_MAX, FailureDomain, Polarity, Replicas};
 use crate::cluster::contract::{count_versions, pause, version_of};
-use crate::cluster::core::seen::{Seen, mirrored};
+use crate::cluster::core::seen::{SeenObject, mirrored};
 use crate::runtime::conditions::{self, Severity, Verdict};
 use crate::runtime::owners;
 
 /// Everything that the status is made of.
-pub(super) struct View<'a> {
+pub(super) struct ClusterStatusInput<'a> {
     pub cluster: &'a Cluster,
-    pub infrastructure: Seen,
-    pub control_plane: Seen,
+    pub infrastructure: SeenObject,
+    pub control_plane: SeenObject,
     /// Machines that the control plane's object counts.
     pub counted: Replicas,
     /// Where its machines may be, as the infrastructure says; `None` when that is not there.
@@ -54,16 +54,16 @@ pub(super) fn has_endpoint(cluster: &Cluster) -> bool {
 }
 
 /// The status that follows from what was seen.
-pub(super) fn status(view: &View<'_>, now: Timestamp) -> ClusterStatus {
+pub(super) fn status(view: &ClusterStatusInput<'_>, now: Timestamp) -> ClusterStatus {
     let cluster = view.cluster;
     let mut status = cluster.status.clone().unwrap_or_default();
     let mut done = status.initialization.clone().unwrap_or_default();
     // Once it is so it stays so, whatever becomes of the objects.
-    let is_done = |seen: &Seen| matches!(seen, Seen::There { done: true, .. });
+    let is_done = |seen: &SeenObject| matches!(seen, SeenObject::There { done: true, .. });
     if is_done(&view.infrastructure) {
         done.infrastructure_provisioned = Some(true);
     }
-    let alone = matches!(view.control_plane, Seen::Unnamed);
+    let alone = matches!(view.control_plane, SeenObject::Unnamed);
     let by_machine = alone && view.machines.iter().any(|machine| is_control_plane(machine) && has_node(machine));
     if is_done(&view.control_plane) || by_machine {
         done.control_plane_initialized = Some(true);
@@ -112,7 +112,7 @@ fn counted(machines: &[&std::sync::Arc<Machine>], wished: usize) -> Replicas {
 }
 
 /// Workers wished for: by deployments, by sets of nobody, and machines of nobody.
-fn wished(view: &View<'_>, workers: &[&std::sync::Arc<Machine>]) -> usize {
+fn wished(view: &ClusterStatusInput<'_>, workers: &[&std::sync::Arc<Machine>]) -> usize {
     let number = |replicas: Option<i32>| usize::try_from(replicas.unwrap_or(1)).unwrap_or(0);
     let deployed: usize = view.deployments.iter().map(|one| number(one.spec.replicas)).sum();
     let sets = view.sets.iter().filter(|set| owners::controller(&set.metadata).is_none());
@@ -122,7 +122,7 @@ fn wished(view: &View<'_>, workers: &[&std::sync::Arc<Machine>]) -> usize {
 
 fn set_conditions(
     status: &mut ClusterStatus,
-    view: &View<'_>,
+    view: &ClusterStatusInput<'_>,
     initialized: bool,
     planes: &[&std::sync::Arc<Machine>],
     workers: &[&std::sync::Arc<Machine>],
@@ -131,8 +131,8 @@ fn set_conditions(
     let cluster = view.cluster;
     let infrastructure = mirrored(&view.infrastructure, ["Ready", "NotReady", "DoesNotExist"]);
     let control_plane = match &view.control_plane {
-        Seen::Unnamed if planes.is_empty() => Verdict::unknown("NotAvailable", "there is no control plane yet"),
-        Seen::Unnamed => every(planes, "Available", ["Available", "NotAvailable", "AvailableUnknown"]),
+        SeenObject::Unnamed if planes.is_empty() => Verdict::unknown("NotAvailable", "there is no control plane yet"),
+        SeenObject::Unnamed => every(planes, "Available", ["Available", "NotAvailable", "AvailableUnknown"]),
         seen => mirrored(seen, ["Available", "NotAvailable", "DoesNotExist"]),
     };
     let initialized = if initialized {
@@ -215,7 +215,7 @@ fn every(machines: &[&std::sync::Arc<Machine>], type_: &str, reasons: [&str; 3])
 }
 
 /// Whether one of those that keep machines says that it is doing something.
-fn some(view: &View<'_>, type_: &str, [yes, no]: [&str; 2]) -> Verdict {
+fn some(view: &ClusterStatusInput<'_>, type_: &str, [yes, no]: [&str; 2]) -> Verdict {
     let deployments = view
         .deployments
         .iter()
@@ -232,7 +232,7 @@ fn some(view: &View<'_>, type_: &str, [yes, no]: [&str; 2]) -> Verdict {
     if names.is_empty() { Verdict::no(no, "") } else { Verdict { message: names.join(", "), ..Verdict::yes(yes) } }
 }
 
-fn remediating(view: &View<'_>) -> Verdict {
+fn remediating(view: &ClusterStatusInput<'_>) -> Verdict {
     let names: Vec<String> = view
         .machines
         .iter()
@@ -259,17 +259,17 @@ mod tests {
     use crate::api::cluster::ApiEndpoint;
     use crate::api::cluster::v1beta2::{ClusterInitialization, MachineStatus, NodeReference, Reference};
 
-    fn there(done: bool, condition: Option<Verdict>) -> Seen {
-        Seen::There { what: "X \"x\"".into(), done, condition, deleted: false, failure: None }
+    fn there(done: bool, condition: Option<Verdict>) -> SeenObject {
+        SeenObject::There { what: "X \"x\"".into(), done, condition, deleted: false, failure: None }
     }
 
     fn view<'a>(
         cluster: &'a Cluster,
         machines: &'a [Arc<Machine>],
-        infrastructure: Seen,
-        control_plane: Seen,
-    ) -> View<'a> {
-        View {
+        infrastructure: SeenObject,
+        control_plane: SeenObject,
+    ) -> ClusterStatusInput<'a> {
+        ClusterStatusInput {
             cluster,
             infrastructure,
             control_plane,
@@ -292,7 +292,7 @@ mod tests {
     fn phases_are_as_published() {
         let mut cluster = Cluster::new("c", Default::default());
         let of = |cluster: &Cluster, done| {
-            status(&view(cluster, &[], there(done, None), Seen::Unnamed), Timestamp::UNIX_EPOCH).phase.unwrap()
+            status(&view(cluster, &[], there(done, None), SeenObject::Unnamed), Timestamp::UNIX_EPOCH).phase.unwrap()
         };
         assert_eq!(of(&cluster, false), "Pending");
         cluster.spec.infrastructure_ref = Some(Reference::default());
@@ -311,7 +311,7 @@ mod tests {
             ClusterInitialization { infrastructure_provisioned: Some(true), control_plane_initialized: Some(true) };
         assert_eq!(first.initialization, Some(both.clone()));
         cluster.status = Some(first);
-        let gone = || Seen::Missing("there is no X \"x\"".into());
+        let gone = || SeenObject::Missing("there is no X \"x\"".into());
         let later = status(&view(&cluster, &[], gone(), gone()), Timestamp::UNIX_EPOCH);
         assert_eq!(later.initialization, Some(both));
         assert_eq!(says(&later, "InfrastructureReady"), ("False", "DoesNotExist"));
@@ -325,7 +325,7 @@ mod tests {
         machine.metadata.labels = Some([(LABEL_CONTROL_PLANE.to_owned(), String::new())].into());
         let of = |machine: &Machine| {
             let machines = [Arc::new(machine.clone())];
-            status(&view(&cluster, &machines, there(true, None), Seen::Unnamed), Timestamp::UNIX_EPOCH)
+            status(&view(&cluster, &machines, there(true, None), SeenObject::Unnamed), Timestamp::UNIX_EPOCH)
         };
         assert_eq!(says(&of(&machine), "ControlPlaneInitialized"), ("False", "NotInitialized"));
         machine.status = Some(MachineStatus { node_ref: Some(NodeReference::default()), ..Default::default() });
@@ -339,7 +339,7 @@ mod tests {
     fn a_cluster_is_available_when_all_of_it_is() {
         let cluster = Cluster::new("c", Default::default());
         let mut all = view(&cluster, &[], there(true, None), there(true, Some(Verdict::yes("Available"))));
-        let of = |view: &View<'_>| status(view, Timestamp::UNIX_EPOCH);
+        let of = |view: &ClusterStatusInput<'_>| status(view, Timestamp::UNIX_EPOCH);
         assert_eq!(says(&of(&all), "Available"), ("False", "NotAvailable"), "nobody answers");
         all.probe = Some(Ok(()));
         assert_eq!(says(&of(&all), "Available"), ("True", "Available"));

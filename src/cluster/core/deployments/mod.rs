@@ -12,9 +12,9 @@ use kube::api::{Api, PostParams};
 use kube::runtime::controller::Action;
 use serde_json::{Map, json};
 
-use self::rollout::{SetCount, Wish, plan};
-use self::status::View;
-use super::kit::{Fault, Kit, kept_by, nobodys};
+use self::rollout::{DesiredDeployment, SetCount, plan};
+use self::status::MachineDeploymentStatusInput;
+use super::kit::{CoreFault, Kit, kept_by, nobodys};
 use super::numbers::scaled;
 use super::template::{hash, is_same, selector, selects};
 use crate::api::cluster::keys::{
@@ -30,11 +30,11 @@ use crate::runtime::objects::Marks;
 use crate::runtime::{Reconcile, conditions, key, objects, owners};
 
 /// Keeps MachineDeployments.
-pub(super) struct Keeper(pub Kit);
+pub(super) struct MachineDeploymentReconciler(pub Kit);
 
-impl Reconcile for Keeper {
+impl Reconcile for MachineDeploymentReconciler {
     type Object = MachineDeployment;
-    type Error = Fault;
+    type Error = CoreFault;
 
     const NAME: &'static str = "machinedeployment";
 
@@ -46,7 +46,7 @@ impl Reconcile for Keeper {
         self.0.pause
     }
 
-    async fn reconcile(&self, known: Arc<MachineDeployment>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<MachineDeployment>) -> Result<Action, CoreFault> {
         let Self(kit) = self;
         let (namespace, name) = key(known.as_ref());
         let api = kit.api::<MachineDeployment>(&namespace);
@@ -82,7 +82,7 @@ async fn hold(
     api: &Api<MachineDeployment>,
     deployment: MachineDeployment,
     cluster: &Cluster,
-) -> Result<MachineDeployment, Fault> {
+) -> Result<MachineDeployment, CoreFault> {
     let owners = owners::with(&deployment.metadata, &owners::owner(cluster, false));
     let of = deployment.spec.cluster_name.clone();
     let labels = [(LABEL_CLUSTER, of.as_str())];
@@ -171,7 +171,7 @@ async fn note_revision(
     api: &Api<MachineDeployment>,
     deployment: MachineDeployment,
     newest: Option<&MachineSet>,
-) -> Result<MachineDeployment, Fault> {
+) -> Result<MachineDeployment, CoreFault> {
     let Some(wanted) = newest.map(|set| revision(set.annotations())) else { return Ok(deployment) };
     if revision(deployment.annotations()) == wanted {
         return Ok(deployment);
@@ -186,7 +186,7 @@ fn is_own(deployment: &MachineDeployment, set: &MachineSet) -> bool {
 }
 
 /// What the deployment wishes for.
-fn wish(deployment: &MachineDeployment) -> Wish {
+fn wish(deployment: &MachineDeployment) -> DesiredDeployment {
     let replicas = usize::try_from(deployment.spec.replicas.unwrap_or(1)).unwrap_or(0);
     let strategy = deployment.spec.rollout.as_ref().and_then(|rollout| rollout.strategy.as_ref());
     let update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
@@ -194,7 +194,7 @@ fn wish(deployment: &MachineDeployment) -> Wish {
         |value: Option<&_>, round_up, unset| value.and_then(|value| scaled(value, replicas, round_up)).unwrap_or(unset);
     let by = strategy.map(|strategy| strategy.type_).unwrap_or_default();
     let rolling = by == RolloutType::RollingUpdate;
-    Wish {
+    DesiredDeployment {
         replicas,
         surge: if rolling { part(update.and_then(|update| update.max_surge.as_ref()), true, 1) } else { 0 },
         lacking: if rolling { part(update.and_then(|update| update.max_unavailable.as_ref()), false, 0) } else { 0 },
@@ -203,14 +203,14 @@ fn wish(deployment: &MachineDeployment) -> Wish {
     }
 }
 
-impl Keeper {
+impl MachineDeploymentReconciler {
     /// The machines of a set, as far as is known.
     fn machines(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
         self.0.caches.machines.mentioning(&kept_by(set))
     }
 
     /// The deployment's sets, those of nobody that its selector is for among them; the oldest first.
-    async fn sets(&self, deployment: &MachineDeployment) -> Result<Vec<Arc<MachineSet>>, Fault> {
+    async fn sets(&self, deployment: &MachineDeployment) -> Result<Vec<Arc<MachineSet>>, CoreFault> {
         let namespace = deployment.namespace().unwrap_or_default();
         let Some(selector) = selector(&deployment.spec.selector) else { return Ok(Vec::new()) };
         let (api, known) = (self.0.api::<MachineSet>(&namespace), &self.0.caches.sets);
@@ -245,7 +245,7 @@ impl Keeper {
         &self,
         deployment: &MachineDeployment,
         mut sets: Vec<Arc<MachineSet>>,
-    ) -> Result<(Option<Arc<MachineSet>>, Vec<Arc<MachineSet>>), Fault> {
+    ) -> Result<(Option<Arc<MachineSet>>, Vec<Arc<MachineSet>>), CoreFault> {
         let now = Timestamp::now();
         let last = sets.iter().map(|set| revision(set.annotations())).max().unwrap_or(0);
         let own = self.0.api::<MachineSet>(&deployment.namespace().unwrap_or_default());
@@ -298,7 +298,7 @@ impl Keeper {
         deployment: &MachineDeployment,
         set: &Arc<MachineSet>,
         wanted: i64,
-    ) -> Result<Arc<MachineSet>, Fault> {
+    ) -> Result<Arc<MachineSet>, CoreFault> {
         if set.metadata.deletion_timestamp.is_some() {
             return Ok(set.clone());
         }
@@ -341,7 +341,7 @@ impl Keeper {
         deployment: &MachineDeployment,
         newest: Option<&MachineSet>,
         sets: &[Arc<MachineSet>],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         let api = self.0.api::<MachineSet>(&deployment.namespace().unwrap_or_default());
         let old: Vec<&Arc<MachineSet>> =
             sets.iter().filter(|set| newest.is_none_or(|newest| newest.metadata.uid != set.metadata.uid)).collect();
@@ -369,7 +369,7 @@ impl Keeper {
         api: &Api<MachineDeployment>,
         deployment: &MachineDeployment,
         cluster: Option<&Cluster>,
-    ) -> Result<Action, Fault> {
+    ) -> Result<Action, CoreFault> {
         if !objects::is_held(deployment, FINALIZER_DEPLOYMENT) {
             return Ok(Action::await_change());
         }
@@ -398,11 +398,19 @@ impl Keeper {
         cluster: Option<&Cluster>,
         sets: &[Arc<MachineSet>],
         newest: Option<&MachineSet>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         let mut machines: Vec<_> = sets.iter().flat_map(|set| self.machines(set)).collect();
         machines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
         let selector = selector(&deployment.spec.selector).map(|selector| selector.to_string()).unwrap_or_default();
-        let view = View { deployment, cluster, sets, newest, machines: &machines, selector, wish: wish(deployment) };
+        let view = MachineDeploymentStatusInput {
+            deployment,
+            cluster,
+            sets,
+            newest,
+            machines: &machines,
+            selector,
+            wish: wish(deployment),
+        };
         let status = status::status(&view, Timestamp::now());
         write_status(api, deployment, deployment.status.as_ref(), &status).await?;
         Ok(())

@@ -22,7 +22,7 @@ pub(super) struct SetCount {
 
 /// What a deployment wishes for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct DesiredDeployment {
     pub replicas: usize,
     /// Machines that may be there besides.
     pub surge: usize,
@@ -34,7 +34,7 @@ pub(super) struct Wish {
 }
 
 /// How many machines each set is to have next, where that is other than before. `old` are the oldest first.
-pub(super) fn plan(wish: Wish, newest: Option<&SetCount>, old: &[SetCount]) -> Vec<(String, usize)> {
+pub(super) fn plan(wish: DesiredDeployment, newest: Option<&SetCount>, old: &[SetCount]) -> Vec<(String, usize)> {
     let mut next: Vec<(String, usize, usize)> =
         newest.into_iter().chain(old).map(|set| (set.name.clone(), set.wished, set.wished)).collect();
     let Some(newest) = newest else { return Vec::new() };
@@ -47,14 +47,14 @@ pub(super) fn plan(wish: Wish, newest: Option<&SetCount>, old: &[SetCount]) -> V
     changed.map(|(name, _, after)| (name, after)).collect()
 }
 
-type Next = [(String, usize, usize)];
+type ReplicaChanges = [(String, usize, usize)];
 
-fn total(next: &Next) -> usize {
+fn total(next: &ReplicaChanges) -> usize {
     next.iter().map(|(_, _, after)| after).sum()
 }
 
 /// Nothing is replaced: the newest grows, and the oldest shrink first.
-fn paused(wish: Wish, next: &mut Next) {
+fn paused(wish: DesiredDeployment, next: &mut ReplicaChanges) {
     let there = total(next);
     if there < wish.replicas
         && let Some((_, _, after)) = next.first_mut()
@@ -65,7 +65,7 @@ fn paused(wish: Wish, next: &mut Next) {
 }
 
 /// The old ones first, the oldest of them before the others; the newest last.
-fn shrink_to(most: usize, next: &mut Next) {
+fn shrink_to(most: usize, next: &mut ReplicaChanges) {
     let mut surplus = total(next).saturating_sub(most);
     let (newest, old) = next.split_at_mut(next.len().min(1));
     for (_, _, after) in old.iter_mut().chain(newest) {
@@ -76,7 +76,7 @@ fn shrink_to(most: usize, next: &mut Next) {
 }
 
 /// Old machines stay until somebody deletes them; so many fewer are wished for then of their set, and more of the newest.
-fn on_delete(wish: Wish, old: &[SetCount], next: &mut Next) {
+fn on_delete(wish: DesiredDeployment, old: &[SetCount], next: &mut ReplicaChanges) {
     let (first, rest) = next.split_at_mut(next.len().min(1));
     for ((_, _, after), set) in rest.iter_mut().zip(old) {
         *after = set.wished.min(set.there.saturating_sub(set.going));
@@ -88,7 +88,7 @@ fn on_delete(wish: Wish, old: &[SetCount], next: &mut Next) {
     shrink_to(wish.replicas, next);
 }
 
-fn rolling(wish: Wish, newest: &SetCount, old: &[SetCount], next: &mut Next) {
+fn rolling(wish: DesiredDeployment, newest: &SetCount, old: &[SetCount], next: &mut ReplicaChanges) {
     // With neither, nothing could ever be replaced.
     let surge = if wish.surge == 0 && wish.lacking == 0 { 1 } else { wish.surge };
     let least = wish.replicas.saturating_sub(wish.lacking);
@@ -131,11 +131,11 @@ mod tests {
         SetCount { name: name.to_owned(), wished, there: wished, available, going: 0 }
     }
 
-    fn wish(replicas: usize, surge: usize, lacking: usize) -> Wish {
-        Wish { replicas, surge, lacking, by: RolloutType::RollingUpdate, paused: false }
+    fn wish(replicas: usize, surge: usize, lacking: usize) -> DesiredDeployment {
+        DesiredDeployment { replicas, surge, lacking, by: RolloutType::RollingUpdate, paused: false }
     }
 
-    fn planned(wish: Wish, newest: &SetCount, old: &[SetCount]) -> Vec<(String, usize)> {
+    fn planned(wish: DesiredDeployment, newest: &SetCount, old: &[SetCount]) -> Vec<(String, usize)> {
         plan(wish, Some(newest), old)
     }
 
@@ -177,22 +177,28 @@ mod tests {
 
     #[test]
     fn on_delete_a_new_machine_comes_for_each_that_somebody_deleted() {
-        let wish = Wish { by: RolloutType::OnDelete, ..wish(3, 1, 0) };
+        let wish = DesiredDeployment { by: RolloutType::OnDelete, ..wish(3, 1, 0) };
         assert_eq!(planned(wish, &set("n", 0, 0), &[set("o", 3, 3)]), []);
         let going = SetCount { name: "o".into(), wished: 3, there: 3, available: 2, going: 1 };
         assert_eq!(planned(wish, &set("n", 0, 0), &[going]), [("n".into(), 1), ("o".into(), 2)]);
-        let fewer = Wish { replicas: 2, ..wish };
+        let fewer = DesiredDeployment { replicas: 2, ..wish };
         assert_eq!(planned(fewer, &set("n", 0, 0), &[set("o", 3, 3)]), [("o".into(), 2)]);
-        let more = Wish { replicas: 5, ..wish };
+        let more = DesiredDeployment { replicas: 5, ..wish };
         assert_eq!(planned(more, &set("n", 0, 0), &[set("o", 3, 3)]), [("n".into(), 2)]);
     }
 
     #[test]
     fn a_pause_replaces_nothing_and_still_scales() {
-        let wish = Wish { paused: true, ..wish(3, 1, 0) };
+        let wish = DesiredDeployment { paused: true, ..wish(3, 1, 0) };
         assert_eq!(planned(wish, &set("n", 0, 0), &[set("o", 3, 3)]), []);
-        assert_eq!(planned(Wish { replicas: 4, ..wish }, &set("n", 1, 1), &[set("o", 2, 2)]), [("n".into(), 2)]);
-        assert_eq!(planned(Wish { replicas: 1, ..wish }, &set("n", 1, 1), &[set("o", 2, 2)]), [("o".into(), 0)]);
+        assert_eq!(
+            planned(DesiredDeployment { replicas: 4, ..wish }, &set("n", 1, 1), &[set("o", 2, 2)]),
+            [("n".into(), 2)]
+        );
+        assert_eq!(
+            planned(DesiredDeployment { replicas: 1, ..wish }, &set("n", 1, 1), &[set("o", 2, 2)]),
+            [("o".into(), 0)]
+        );
         assert_eq!(plan(wish, None, &[set("o", 3, 3)]), []);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::rollout::Wish;
+use super::rollout::DesiredDeployment;
 use crate::api::cluster::DeploymentPhase;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
 use crate::cluster::contract::{count_versions, pause, version_of};
@@ -12,7 +12,7 @@ use crate::runtime::conditions::{self, Severity, Verdict};
 use crate::runtime::owners;
 
 /// Everything that the status is made of.
-pub(super) struct View<'a> {
+pub(super) struct MachineDeploymentStatusInput<'a> {
     pub deployment: &'a MachineDeployment,
     pub cluster: Option<&'a Cluster>,
     pub sets: &'a [Arc<MachineSet>],
@@ -20,7 +20,7 @@ pub(super) struct View<'a> {
     pub newest: Option<&'a MachineSet>,
     pub machines: &'a [Arc<Machine>],
     pub selector: String,
-    pub wish: Wish,
+    pub wish: DesiredDeployment,
 }
 
 fn owns(set: &MachineSet, machine: &Machine) -> bool {
@@ -33,8 +33,8 @@ fn count(number: usize) -> Option<i32> {
 }
 
 /// The status that follows.
-pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineDeploymentStatus {
-    let View { deployment, machines, wish, .. } = view;
+pub(super) fn status(view: &MachineDeploymentStatusInput<'_>, now: Timestamp) -> MachineDeploymentStatus {
+    let MachineDeploymentStatusInput { deployment, machines, wish, .. } = view;
     let mut status = deployment.status.clone().unwrap_or_default();
     let says = |machine: &Machine, type_: &str| {
         machine.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, type_))
@@ -103,7 +103,7 @@ pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineDeploymentStatus
     status
 }
 
-fn paused(view: &View<'_>) -> Verdict {
+fn paused(view: &MachineDeploymentStatusInput<'_>) -> Verdict {
     if view.deployment.spec.paused == Some(true) {
         return Verdict { message: "spec.paused of the MachineDeployment is true".into(), ..Verdict::yes("Paused") };
     }
@@ -133,7 +133,7 @@ fn rolling_out(machines: &[Arc<Machine>]) -> Verdict {
     Verdict { message: format!("{old} machines are not up to date"), ..Verdict::yes("RollingOut") }
 }
 
-fn scaling_up(view: &View<'_>, is: usize, wished: usize) -> Verdict {
+fn scaling_up(view: &MachineDeploymentStatusInput<'_>, is: usize, wished: usize) -> Verdict {
     let blocked = view.sets.iter().find_map(|set| {
         let found = conditions::find(&set.status.as_ref()?.conditions, "ScalingUp")?;
         found.message.contains("is blocked").then(|| found.message.clone())
@@ -152,7 +152,7 @@ fn scaling_down(is: usize, wished: usize) -> Verdict {
     Verdict { message: format!("scaling down from {is} to {wished} machines"), ..Verdict::yes("ScalingDown") }
 }
 
-fn remediating(view: &View<'_>) -> Verdict {
+fn remediating(view: &MachineDeploymentStatusInput<'_>) -> Verdict {
     let names = lack(view.machines, "OwnerRemediated");
     if names.is_empty() {
         return Verdict::no("NotRemediating", "");
@@ -180,8 +180,9 @@ mod tests {
             Arc::new(machine)
         };
         let of = |replicas: usize, machines: &[Arc<Machine>]| {
-            let wish = Wish { replicas, surge: 1, lacking: 1, by: RolloutType::RollingUpdate, paused: false };
-            let view = View {
+            let wish =
+                DesiredDeployment { replicas, surge: 1, lacking: 1, by: RolloutType::RollingUpdate, paused: false };
+            let view = MachineDeploymentStatusInput {
                 deployment: &deployment,
                 cluster: None,
                 sets: &[],
@@ -196,8 +197,9 @@ mod tests {
         };
         // The set of a template that has just become another one has no machine that says so yet.
         let newest = MachineSet::new("s", Default::default());
-        let wish = || Wish { replicas: 1, surge: 1, lacking: 1, by: RolloutType::RollingUpdate, paused: false };
-        let view = View {
+        let wish =
+            || DesiredDeployment { replicas: 1, surge: 1, lacking: 1, by: RolloutType::RollingUpdate, paused: false };
+        let view = MachineDeploymentStatusInput {
             deployment: &deployment,
             cluster: None,
             sets: &[],

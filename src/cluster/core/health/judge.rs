@@ -17,7 +17,7 @@ const STARTUP: i32 = 600;
 
 /// What is to be said of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
+pub(super) enum HealthJudgement {
     /// It is well; it may have failed in so many seconds, if nothing changes.
     Well(Option<i64>),
     /// It has failed: why.
@@ -49,8 +49,8 @@ pub(super) fn judge(
     machine: &Machine,
     node: Option<&Node>,
     now: Timestamp,
-) -> Judgement {
-    let failed = |reason: &str, message: String| Judgement::Failed(Verdict::no(reason, message));
+) -> HealthJudgement {
+    let failed = |reason: &str, message: String| HealthJudgement::Failed(Verdict::no(reason, message));
     if machine.annotations().contains_key(ANNOTATION_REMEDIATE) {
         return failed("HasRemediateAnnotation", format!("the machine has the annotation {ANNOTATION_REMEDIATE}"));
     }
@@ -77,15 +77,15 @@ pub(super) fn judge(
         }
     }
     // Without an API server no machine can be a node: none of them is to blame.
-    let Some(since) = begun(cluster) else { return Judgement::Well(soonest) };
+    let Some(since) = begun(cluster) else { return HealthJudgement::Well(soonest) };
     let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
     let Some(named) = named else {
         let seconds = checks.node_startup_timeout_seconds.unwrap_or(STARTUP);
         let made = machine.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
         return match left(since.max(made), seconds, now) {
-            _ if seconds == 0 => Judgement::Well(soonest),
+            _ if seconds == 0 => HealthJudgement::Well(soonest),
             0 => failed("NodeStartupTimeout", format!("it has no node after {seconds} s")),
-            seconds => Judgement::Well(sooner(soonest, seconds)),
+            seconds => HealthJudgement::Well(sooner(soonest, seconds)),
         };
     };
     let Some(node) = node else { return failed("NodeDeleted", format!("the node {:?} is gone", named.name)) };
@@ -106,7 +106,7 @@ pub(super) fn judge(
             }
         }
     }
-    Judgement::Well(soonest)
+    HealthJudgement::Well(soonest)
 }
 
 fn sooner(soonest: Option<i64>, seconds: i64) -> Option<i64> {
@@ -225,8 +225,8 @@ mod tests {
             node,
             at(second),
         ) {
-            Judgement::Well(next) => Err(next),
-            Judgement::Failed(verdict) => Ok(verdict.reason),
+            HealthJudgement::Well(next) => Err(next),
+            HealthJudgement::Failed(verdict) => Ok(verdict.reason),
         };
         let (ready, early) = (cluster(true), cluster(false));
         // It must become a node, once it can.

@@ -12,8 +12,8 @@ use kube::api::Api;
 use kube::runtime::controller::Action;
 use tokio::task::consume_budget;
 
-use self::judge::{Judgement, allowed, is_target, judge};
-use super::kit::{Fault, Kit, of_cluster};
+use self::judge::{HealthJudgement, allowed, is_target, judge};
+use super::kit::{CoreFault, Kit, of_cluster};
 use super::template::{selector, selects};
 use crate::api::cluster::v1beta2::{
     Cluster, Machine, MachineHealthCheck, MachineHealthCheckStatus, Reference, RemediationTemplate,
@@ -35,17 +35,17 @@ const TARGETS: usize = 10_000;
 const WAITING: &str = "WaitingForRemediation";
 
 /// Keeps MachineHealthChecks.
-pub(super) struct Keeper(pub Kit);
+pub(super) struct MachineHealthCheckReconciler(pub Kit);
 
 /// A machine, and what is to be said of it.
-struct Target {
+struct HealthCheckTarget {
     machine: Arc<Machine>,
-    judgement: Judgement,
+    judgement: HealthJudgement,
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for MachineHealthCheckReconciler {
     type Object = MachineHealthCheck;
-    type Error = Fault;
+    type Error = CoreFault;
 
     const NAME: &'static str = "machinehealthcheck";
 
@@ -57,7 +57,7 @@ impl Reconcile for Keeper {
         self.0.pause
     }
 
-    async fn reconcile(&self, known: Arc<MachineHealthCheck>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<MachineHealthCheck>) -> Result<Action, CoreFault> {
         let Self(kit) = self;
         let (namespace, name) = key(known.as_ref());
         let api = kit.api::<MachineHealthCheck>(&namespace);
@@ -86,19 +86,19 @@ impl Reconcile for Keeper {
             let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
             let node = named.and_then(|node| nodes.named(&node.name));
             let judgement = judge(&check, &cluster, &machine, node.map(Arc::as_ref), now);
-            targets.push(Target { machine, judgement });
+            targets.push(HealthCheckTarget { machine, judgement });
             // There may be thousands: others have their turn.
             consume_budget().await;
         }
-        let failed = targets.iter().filter(|target| matches!(target.judgement, Judgement::Failed(_))).count();
+        let failed = targets.iter().filter(|target| matches!(target.judgement, HealthJudgement::Failed(_))).count();
         let room = allowed(&check, targets.len(), failed);
         for target in &targets {
             self.act(&check, target, room.is_ok()).await?;
             consume_budget().await;
         }
         let soonest = targets.iter().filter_map(|target| match target.judgement {
-            Judgement::Well(next) => next,
-            Judgement::Failed(_) => None,
+            HealthJudgement::Well(next) => next,
+            HealthJudgement::Failed(_) => None,
         });
         let soonest = soonest.min().map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
         self.say(&api, &check, &cluster, &targets, failed, &room).await?;
@@ -111,14 +111,14 @@ async fn hold(
     api: &Api<MachineHealthCheck>,
     check: MachineHealthCheck,
     cluster: &Cluster,
-) -> Result<MachineHealthCheck, Fault> {
+) -> Result<MachineHealthCheck, CoreFault> {
     let owners = owners::with(&check.metadata, &owners::owner(cluster, false));
     let of = check.spec.cluster_name.clone();
     let labels = [(LABEL_CLUSTER, of.as_str())];
     Ok(objects::mark(api, check, &Marks { finalizer: None, labels: &labels, owners }).await?)
 }
 
-impl Keeper {
+impl MachineHealthCheckReconciler {
     /// The machines that a check is for, by name.
     async fn machines(&self, check: &MachineHealthCheck, cluster: &Cluster) -> Vec<Arc<Machine>> {
         let Some(own) = selector(&check.spec.selector) else { return Vec::new() };
@@ -158,7 +158,12 @@ impl Keeper {
     }
 
     /// Says of a machine whether it has failed, and has something done about it where that is allowed.
-    async fn act(&self, check: &MachineHealthCheck, target: &Target, allowed: bool) -> Result<(), Fault> {
+    async fn act(
+        &self,
+        check: &MachineHealthCheck,
+        target: &HealthCheckTarget,
+        allowed: bool,
+    ) -> Result<(), CoreFault> {
         let machine = &target.machine;
         let Some(mut status) = machine.status.clone() else { return Ok(()) };
         let (generation, now) = (machine.metadata.generation, Timestamp::now());
@@ -169,7 +174,7 @@ impl Keeper {
                 .is_some_and(|found| found.status == "False" && found.reason == WAITING)
         };
         match &target.judgement {
-            Judgement::Well(_) => {
+            HealthJudgement::Well(_) => {
                 said.push(("HealthCheckSucceeded", Verdict::yes("HealthCheckSucceeded")));
                 let was_asked = waits(&status, "ExternallyRemediated");
                 for type_ in ["OwnerRemediated", "ExternallyRemediated"] {
@@ -182,7 +187,7 @@ impl Keeper {
                     self.withdraw(machine, template).await?;
                 }
             }
-            Judgement::Failed(verdict) => {
+            HealthJudgement::Failed(verdict) => {
                 said.push(("HealthCheckSucceeded", verdict.clone()));
                 match template {
                     _ if !allowed => {}
@@ -205,7 +210,7 @@ impl Keeper {
     }
 
     /// Makes the object that remediates a machine; says how far that is.
-    async fn request(&self, machine: &Machine, from: &RemediationTemplate) -> Result<Verdict, Fault> {
+    async fn request(&self, machine: &Machine, from: &RemediationTemplate) -> Result<Verdict, CoreFault> {
         let namespace = machine.namespace().unwrap_or_default();
         let objects = &self.0.objects;
         if let Some(why) = judge::no_remediation(&from.kind) {
@@ -261,7 +266,7 @@ impl Keeper {
     }
 
     /// Takes away the object that was to remediate a machine that is well again: what was made for that, and nothing else of the machine.
-    async fn withdraw(&self, machine: &Machine, from: &RemediationTemplate) -> Result<(), Fault> {
+    async fn withdraw(&self, machine: &Machine, from: &RemediationTemplate) -> Result<(), CoreFault> {
         if judge::no_remediation(&from.kind).is_some() {
             return Ok(());
         }
@@ -283,10 +288,10 @@ impl Keeper {
         api: &Api<MachineHealthCheck>,
         check: &MachineHealthCheck,
         cluster: &Cluster,
-        targets: &[Target],
+        targets: &[HealthCheckTarget],
         failed: usize,
         room: &Result<usize, String>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         let count = |number: usize| Some(i32::try_from(number).unwrap_or(i32::MAX));
         let allowed = match room {
             Ok(_) => Verdict::yes("RemediationAllowed"),
@@ -307,7 +312,7 @@ impl Keeper {
         api: &Api<MachineHealthCheck>,
         check: &MachineHealthCheck,
         why: String,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         let mut status = check.status.clone().unwrap_or_default();
         let unseen = Verdict::unknown("ConnectionDown", why);
         set(&mut status, check, &unseen, None);

@@ -14,16 +14,16 @@ use kube::runtime::controller::Action;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::status::NodeSeen;
-use super::{Keeper, Parts};
+use super::status::MachineNode;
+use super::{MachineParts, MachineReconciler};
 use crate::api::cluster::MachineDeletionStatus;
 use crate::api::cluster::keys::{
     ANNOTATION_NO_DRAIN, ANNOTATION_NO_VOLUME_WAIT, FINALIZER_MACHINE, LABEL_CONTROL_PLANE, PRE_DRAIN_HOOK,
     PRE_TERMINATE_HOOK,
 };
 use crate::api::cluster::v1beta2::{Cluster, Machine};
-use crate::cluster::core::kit::{Fault, of_cluster};
-use crate::cluster::core::seen::{Named, Role};
+use crate::cluster::core::kit::{CoreFault, of_cluster};
+use crate::cluster::core::seen::{NamedObject, ReferenceRole};
 use crate::cluster::workload::{Workload, WorkloadError, drain};
 use crate::log::named;
 use crate::runtime::conditions::{Verdict, whole};
@@ -73,19 +73,19 @@ fn left_alone(cluster: Option<&Cluster>, plane_goes: bool, external: bool, plane
 }
 
 /// What a machine waits for: so it is said, and looked at again.
-type Waits = Result<Option<Verdict>, Fault>;
+type MachineDeletionWait = Result<Option<Verdict>, CoreFault>;
 
-fn waits(reason: &str, message: String) -> Waits {
+fn waits(reason: &str, message: String) -> MachineDeletionWait {
     Ok(Some(Verdict { message, ..Verdict::yes(reason) }))
 }
 
-impl Keeper {
+impl MachineReconciler {
     pub(super) async fn delete(
         &self,
         api: &Api<Machine>,
         mut machine: Machine,
         cluster: Option<&Cluster>,
-    ) -> Result<Action, Fault> {
+    ) -> Result<Action, CoreFault> {
         if !objects::is_held(&machine, FINALIZER_MACHINE) {
             return Ok(Action::await_change());
         }
@@ -110,8 +110,8 @@ impl Keeper {
         &self,
         machine: &mut Machine,
         cluster: Option<&Cluster>,
-        parts: &Parts,
-    ) -> Result<(Option<Verdict>, NodeSeen), Fault> {
+        parts: &MachineParts,
+    ) -> Result<(Option<Verdict>, MachineNode), CoreFault> {
         let now = Timestamp::now();
         let start = |time: &mut Option<Time>| _ = time.get_or_insert(Time(whole(now)));
         let mut deletion = machine.status.as_ref().and_then(|status| status.deletion.clone()).unwrap_or_default();
@@ -121,12 +121,12 @@ impl Keeper {
             }
         };
         let alone = self.why_left_alone(machine, cluster).await?;
-        let (mut found, mut seen) = (None, NodeSeen::NotYet(alone.unwrap_or("nobody looked").to_owned()));
+        let (mut found, mut seen) = (None, MachineNode::NotYet(alone.unwrap_or("nobody looked").to_owned()));
         if alone.is_none() {
             (found, seen) = self.look(machine).await;
         }
         let uid = machine.uid().unwrap_or_default();
-        let stands = matches!(&parts.infrastructure, Named::There(found) if !found.is_deleted());
+        let stands = matches!(&parts.infrastructure, NamedObject::There(found) if !found.is_deleted());
         if alone.is_none() && (machine_has_node(machine) || found.is_some()) {
             let holders = hooks(machine, PRE_DRAIN_HOOK);
             if !holders.is_empty() {
@@ -139,7 +139,7 @@ impl Keeper {
                 keep(machine, &deletion);
                 let waiting = match (&found, &seen) {
                     (Some((workload, node)), _) => drain::drain(workload.client(), node, now).await,
-                    (None, NodeSeen::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
+                    (None, MachineNode::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
                     // It is gone already.
                     (None, _) => Ok(Vec::new()),
                 };
@@ -154,7 +154,7 @@ impl Keeper {
                     // Whatever is on it, nobody detaches it.
                     (Some((_, node)), _) if drain::is_silent(node) => Ok(Vec::new()),
                     (Some((workload, node)), _) => drain::volumes(workload.client(), node, now).await,
-                    (None, NodeSeen::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
+                    (None, MachineNode::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
                     (None, _) => Ok(Vec::new()),
                 };
                 if let Some(waiting) = self.patient(&uid, waiting) {
@@ -182,7 +182,7 @@ impl Keeper {
         if alone.is_none() {
             let deleted = match (&found, &seen) {
                 (Some((workload, node)), _) => delete_node(workload, node).await.map(|()| Vec::new()),
-                (None, NodeSeen::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
+                (None, MachineNode::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
                 (None, _) => Ok(Vec::new()),
             };
             let seconds = machine.spec.deletion.as_ref().and_then(|deletion| deletion.node_deletion_timeout_seconds);
@@ -200,11 +200,11 @@ impl Keeper {
         &self,
         machine: &Machine,
         cluster: Option<&Cluster>,
-    ) -> Result<Option<&'static str>, Fault> {
+    ) -> Result<Option<&'static str>, CoreFault> {
         let namespace = machine.namespace().unwrap_or_default();
         let reference = cluster.and_then(|cluster| cluster.spec.control_plane_ref.as_ref());
-        let plane = Named::find(&self.kit.objects, &namespace, Role::ControlPlane, reference).await?;
-        let goes = matches!(&plane, Named::There(found) if found.is_deleted());
+        let plane = NamedObject::find(&self.kit.objects, &namespace, ReferenceRole::ControlPlane, reference).await?;
+        let goes = matches!(&plane, NamedObject::There(found) if found.is_deleted());
         let external = plane.data().and_then(|object| object.pointer("/status/externalManagedControlPlane")?.as_bool());
         let of = (namespace, machine.spec.cluster_name.clone());
         let planes = self.kit.caches.machines.mentioning(&of_cluster(&of));
@@ -215,7 +215,7 @@ impl Keeper {
     }
 
     /// The node as it is now, and the cluster that has it.
-    async fn look(&self, machine: &Machine) -> (Option<(Workload, Node)>, NodeSeen) {
+    async fn look(&self, machine: &Machine) -> (Option<(Workload, Node)>, MachineNode) {
         let asked = async {
             let workload = self.workload(machine).await?;
             let name =
@@ -232,11 +232,11 @@ impl Keeper {
         };
         match asked.await {
             Ok(Some((workload, node))) => {
-                let seen = NodeSeen::There(Box::new(node.clone()));
+                let seen = MachineNode::There(Box::new(node.clone()));
                 (Some((workload, node)), seen)
             }
-            Ok(None) => (None, NodeSeen::Missing),
-            Err(error) => (None, NodeSeen::Unreachable(error.to_string())),
+            Ok(None) => (None, MachineNode::Missing),
+            Err(error) => (None, MachineNode::Unreachable(error.to_string())),
         }
     }
 

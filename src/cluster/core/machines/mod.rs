@@ -18,9 +18,9 @@ use kube::runtime::controller::Action;
 use serde_json::{Map, json};
 use tokio::time::Instant;
 
-use self::status::{NodeSeen, View};
-use super::kit::{Fault, Kit};
-use super::seen::{Named, Role};
+use self::status::{MachineNode, MachineStatusInput};
+use super::kit::{CoreFault, Kit};
+use super::seen::{NamedObject, ReferenceRole};
 use crate::api::cluster::keys::{
     ANNOTATION_EXPIRY, ANNOTATION_REVISION, FINALIZER_MACHINE, LABEL_CONTROL_PLANE, LABEL_DEPLOYMENT,
 };
@@ -38,27 +38,27 @@ use crate::runtime::{Reconcile, key, objects, owners};
 const RUNNING: u32 = 4;
 
 /// Keeps Machines.
-pub(super) struct Keeper {
+pub(super) struct MachineReconciler {
     pub kit: Kit,
     /// Since when the cluster of a machine that goes does not answer, by the machine's UID.
     silent: Mutex<HashMap<String, Instant>>,
 }
 
-impl Keeper {
+impl MachineReconciler {
     pub(super) fn new(kit: Kit) -> Self {
         Self { kit, silent: Mutex::default() }
     }
 }
 
 /// What a machine names, as it was found.
-struct Parts {
-    bootstrap: Named,
-    infrastructure: Named,
+struct MachineParts {
+    bootstrap: NamedObject,
+    infrastructure: NamedObject,
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for MachineReconciler {
     type Object = Machine;
-    type Error = Fault;
+    type Error = CoreFault;
 
     const NAME: &'static str = "machine";
 
@@ -70,7 +70,7 @@ impl Reconcile for Keeper {
         self.kit.pause
     }
 
-    async fn reconcile(&self, known: Arc<Machine>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<Machine>) -> Result<Action, CoreFault> {
         let Self { kit, .. } = self;
         let (namespace, name) = key(known.as_ref());
         let api = kit.api::<Machine>(&namespace);
@@ -97,7 +97,7 @@ impl Reconcile for Keeper {
         let owner = owners::owner(&machine, true);
         let label = [(LABEL_CLUSTER, machine.spec.cluster_name.as_str())];
         let makers = makers(&machine);
-        let parts = Parts {
+        let parts = MachineParts {
             bootstrap: parts.bootstrap.adopt(&kit.objects, &owner, &label, &makers).await?,
             infrastructure: parts.infrastructure.adopt(&kit.objects, &owner, &label, &makers).await?,
         };
@@ -129,7 +129,7 @@ fn next_look(machine: &Machine, status: &MachineStatus, pause: Duration) -> Dura
 }
 
 /// A machine that is held by its finalizer, has the label of its cluster, and an owner.
-async fn hold(api: &Api<Machine>, machine: Machine, cluster: &Cluster) -> Result<Machine, Fault> {
+async fn hold(api: &Api<Machine>, machine: Machine, cluster: &Cluster) -> Result<Machine, CoreFault> {
     // One of a set or a control plane goes with that.
     let owner = owners::owner(cluster, false);
     let owners = owners::with(&machine.metadata, &owner).filter(|_| owners::controller(&machine.metadata).is_none());
@@ -139,7 +139,7 @@ async fn hold(api: &Api<Machine>, machine: Machine, cluster: &Cluster) -> Result
 }
 
 /// Takes over what others find out: the Secret with the user data, and the identity at the provider.
-async fn take_over(api: &Api<Machine>, machine: Machine, parts: &Parts) -> Result<Machine, Fault> {
+async fn take_over(api: &Api<Machine>, machine: Machine, parts: &MachineParts) -> Result<Machine, CoreFault> {
     let mut spec = Map::new();
     let secret = parts.bootstrap.data().and_then(fields::data_secret);
     if machine.spec.bootstrap.data_secret_name.is_none()
@@ -159,26 +159,31 @@ async fn take_over(api: &Api<Machine>, machine: Machine, parts: &Parts) -> Resul
 }
 
 /// When the certificates of a control plane machine end, as whoever made them says.
-fn expiry(machine: &Machine, bootstrap: &Named) -> Option<Timestamp> {
+fn expiry(machine: &Machine, bootstrap: &NamedObject) -> Option<Timestamp> {
     let own = machine.annotations().get(ANNOTATION_EXPIRY);
     let text = own.or_else(|| match bootstrap {
-        Named::There(found) => found.object.annotations().get(ANNOTATION_EXPIRY),
+        NamedObject::There(found) => found.object.annotations().get(ANNOTATION_EXPIRY),
         _ => None,
     });
     text.filter(|_| machine.labels().contains_key(LABEL_CONTROL_PLANE))?.parse().ok()
 }
 
-impl Keeper {
-    async fn parts(&self, machine: &Machine) -> Result<Parts, Fault> {
+impl MachineReconciler {
+    async fn parts(&self, machine: &Machine) -> Result<MachineParts, CoreFault> {
         let namespace = machine.namespace().unwrap_or_default();
         let objects = &self.kit.objects;
-        Ok(Parts {
-            bootstrap: Named::find(objects, &namespace, Role::Bootstrap, machine.spec.bootstrap.config_ref.as_ref())
-                .await?,
-            infrastructure: Named::find(
+        Ok(MachineParts {
+            bootstrap: NamedObject::find(
                 objects,
                 &namespace,
-                Role::Infrastructure,
+                ReferenceRole::Bootstrap,
+                machine.spec.bootstrap.config_ref.as_ref(),
+            )
+            .await?,
+            infrastructure: NamedObject::find(
+                objects,
+                &namespace,
+                ReferenceRole::Infrastructure,
                 Some(&machine.spec.infrastructure_ref),
             )
             .await?,
@@ -191,10 +196,10 @@ impl Keeper {
     }
 
     /// The machine's node, which has of the machine what it should have.
-    async fn node(&self, machine: &Machine, cluster: &Cluster) -> NodeSeen {
+    async fn node(&self, machine: &Machine, cluster: &Cluster) -> MachineNode {
         let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
         let Some(id) = machine.spec.provider_id.as_deref() else {
-            return NodeSeen::NotYet("the machine has no provider ID yet".to_owned());
+            return MachineNode::NotYet("the machine has no provider ID yet".to_owned());
         };
         let asked = async {
             let workload = self.workload(machine).await?;
@@ -218,13 +223,13 @@ impl Keeper {
         };
         let initialized = done.and_then(|done| done.control_plane_initialized) == Some(true);
         match asked.await {
-            Ok(Some(node)) => NodeSeen::There(Box::new(node)),
-            Ok(None) => NodeSeen::Missing,
+            Ok(Some(node)) => MachineNode::There(Box::new(node)),
+            Ok(None) => MachineNode::Missing,
             Err(error @ (WorkloadError::Ambiguous { .. } | WorkloadError::TooMany { .. })) => {
-                NodeSeen::NotYet(error.to_string())
+                MachineNode::NotYet(error.to_string())
             }
-            Err(_) if !initialized => NodeSeen::NotYet("the control plane is not there yet".to_owned()),
-            Err(error) => NodeSeen::Unreachable(error.to_string()),
+            Err(_) if !initialized => MachineNode::NotYet("the control plane is not there yet".to_owned()),
+            Err(error) => MachineNode::Unreachable(error.to_string()),
         }
     }
 
@@ -254,11 +259,11 @@ impl Keeper {
         machine: &Machine,
         stored: Option<&MachineStatus>,
         cluster: Option<&Cluster>,
-        parts: &Parts,
-        (node, deleting): (NodeSeen, Option<Verdict>),
-    ) -> Result<MachineStatus, Fault> {
+        parts: &MachineParts,
+        (node, deleting): (MachineNode, Option<Verdict>),
+    ) -> Result<MachineStatus, CoreFault> {
         let infrastructure = parts.infrastructure.data();
-        let view = View {
+        let view = MachineStatusInput {
             machine,
             cluster,
             bootstrap: parts.bootstrap.seen(&["Ready"], |object| fields::data_secret(object).is_some()),

@@ -8,11 +8,11 @@ use kube::ResourceExt;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineStatus, NodeReference};
 use crate::api::cluster::{MachineAddress, Polarity};
 use crate::cluster::contract::pause;
-use crate::cluster::core::seen::{Seen, mirrored};
+use crate::cluster::core::seen::{SeenObject, mirrored};
 use crate::runtime::conditions::{self, Severity, Truth, Verdict, whole};
 
 /// What was seen of a machine's node.
-pub(super) enum NodeSeen {
+pub(super) enum MachineNode {
     /// Nobody looked: why.
     NotYet(String),
     /// The cluster cannot be asked.
@@ -24,17 +24,17 @@ pub(super) enum NodeSeen {
 }
 
 /// Everything that the status is made of.
-pub(super) struct View<'a> {
+pub(super) struct MachineStatusInput<'a> {
     pub machine: &'a Machine,
     pub cluster: Option<&'a Cluster>,
-    pub bootstrap: Seen,
-    pub infrastructure: Seen,
+    pub bootstrap: SeenObject,
+    pub infrastructure: SeenObject,
     /// Addresses and place that the infrastructure says.
     pub addresses: Option<Vec<MachineAddress>>,
     pub failure_domain: Option<String>,
     /// When the certificates of its API server end.
     pub expiry: Option<Timestamp>,
-    pub node: NodeSeen,
+    pub node: MachineNode,
     /// What a deletion waits for.
     pub deleting: Option<Verdict>,
 }
@@ -53,14 +53,14 @@ fn phase(machine: &Machine, bootstrapped: bool, provisioned: bool, has_node: boo
 }
 
 /// The status that follows from what was seen.
-pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineStatus {
+pub(super) fn status(view: &MachineStatusInput<'_>, now: Timestamp) -> MachineStatus {
     let machine = view.machine;
     let mut status = machine.status.clone().unwrap_or_default();
     let mut done = status.initialization.clone().unwrap_or_default();
     if machine.spec.bootstrap.data_secret_name.is_some() {
         done.bootstrap_data_secret_created = Some(true);
     }
-    let there = matches!(view.infrastructure, Seen::There { done: true, .. });
+    let there = matches!(view.infrastructure, SeenObject::There { done: true, .. });
     if there && machine.spec.provider_id.is_some() {
         done.infrastructure_provisioned = Some(true);
     }
@@ -78,7 +78,7 @@ pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineStatus {
     if let Some(expiry) = view.expiry {
         status.certificates_expiry_date = Some(Time(whole(expiry)));
     }
-    if let NodeSeen::There(node) = &view.node {
+    if let MachineNode::There(node) = &view.node {
         status.node_ref = Some(NodeReference { name: node.name_any() });
         status.node_info = node.status.as_ref().and_then(|status| status.node_info.clone());
     }
@@ -94,22 +94,22 @@ pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineStatus {
 }
 
 /// Whether the node of a machine is ready, and whether nothing else is wrong with it.
-fn of_node(view: &View<'_>, known: &MachineStatus) -> (Verdict, Verdict) {
+fn of_node(view: &MachineStatusInput<'_>, known: &MachineStatus) -> (Verdict, Verdict) {
     let both = |truth: Truth, reason: &str, message: String| {
         let verdict = Verdict { truth, reason: reason.to_owned(), message };
         (verdict.clone(), verdict)
     };
     match &view.node {
-        NodeSeen::NotYet(why) => both(Truth::Unknown, "InspectionFailed", why.clone()),
-        NodeSeen::Unreachable(why) => both(Truth::Unknown, "ConnectionDown", why.clone()),
-        NodeSeen::Missing => match &known.node_ref {
+        MachineNode::NotYet(why) => both(Truth::Unknown, "InspectionFailed", why.clone()),
+        MachineNode::Unreachable(why) => both(Truth::Unknown, "ConnectionDown", why.clone()),
+        MachineNode::Missing => match &known.node_ref {
             Some(node) => both(Truth::False, "NodeDeleted", format!("the node {:?} is gone", node.name)),
             None => {
                 let id = view.machine.spec.provider_id.as_deref().unwrap_or_default();
                 both(Truth::Unknown, "NodeDoesNotExist", format!("no node has the provider ID {id} yet"))
             }
         },
-        NodeSeen::There(node) => (ready(node), healthy(node)),
+        MachineNode::There(node) => (ready(node), healthy(node)),
     }
 }
 
@@ -149,10 +149,10 @@ fn healthy(node: &Node) -> Verdict {
     conditions::summary(&parts, ["NodeHealthy", "NodeNotHealthy", "NodeHealthyUnknown"])
 }
 
-fn set_conditions(status: &mut MachineStatus, view: &View<'_>, now: Timestamp) {
+fn set_conditions(status: &mut MachineStatus, view: &MachineStatusInput<'_>, now: Timestamp) {
     let machine = view.machine;
     let bootstrap = match &view.bootstrap {
-        Seen::Unnamed if machine.spec.bootstrap.data_secret_name.is_some() => Verdict::yes("DataSecretProvided"),
+        SeenObject::Unnamed if machine.spec.bootstrap.data_secret_name.is_some() => Verdict::yes("DataSecretProvided"),
         seen => mirrored(seen, ["Ready", "NotReady", "DoesNotExist"]),
     };
     let infrastructure = mirrored(&view.infrastructure, ["Ready", "NotReady", "DoesNotExist"]);
@@ -228,9 +228,9 @@ fn available(machine: &Machine, all: &[Condition], now: Timestamp) -> Verdict {
 }
 
 /// A fault that the infrastructure or the bootstrap tells of, where clients of the older version see it.
-fn set_failure(status: &mut MachineStatus, view: &View<'_>) {
-    let of = |seen: &Seen| match seen {
-        Seen::There { failure, .. } => failure.clone(),
+fn set_failure(status: &mut MachineStatus, view: &MachineStatusInput<'_>) {
+    let of = |seen: &SeenObject| match seen {
+        SeenObject::There { failure, .. } => failure.clone(),
         _ => None,
     };
     let Some((reason, message)) = of(&view.infrastructure).or_else(|| of(&view.bootstrap)) else { return };
@@ -246,20 +246,20 @@ mod tests {
     use super::*;
     use crate::api::cluster::v1beta2::MachineInitialization;
 
-    fn there(done: bool) -> Seen {
-        Seen::There { what: "X \"x\"".into(), done, condition: None, deleted: false, failure: None }
+    fn there(done: bool) -> SeenObject {
+        SeenObject::There { what: "X \"x\"".into(), done, condition: None, deleted: false, failure: None }
     }
 
-    fn node(ready: &str) -> NodeSeen {
+    fn node(ready: &str) -> MachineNode {
         let node = json!({"metadata": {"name": "web-1"}, "status": {"conditions": [
             {"type": "Ready", "status": ready, "reason": "KubeletReady"},
             {"type": "DiskPressure", "status": "False"},
         ]}});
-        NodeSeen::There(Box::new(serde_json::from_value(node).unwrap()))
+        MachineNode::There(Box::new(serde_json::from_value(node).unwrap()))
     }
 
-    fn view(machine: &Machine, infrastructure: Seen, node: NodeSeen) -> View<'_> {
-        View {
+    fn view(machine: &Machine, infrastructure: SeenObject, node: MachineNode) -> MachineStatusInput<'_> {
+        MachineStatusInput {
             machine,
             cluster: None,
             bootstrap: there(true),
@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    fn early() -> NodeSeen {
-        NodeSeen::NotYet("the control plane is not there yet".into())
+    fn early() -> MachineNode {
+        MachineNode::NotYet("the control plane is not there yet".into())
     }
 
     fn says<'s>(status: &'s MachineStatus, type_: &str) -> (&'s str, &'s str) {
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(of(&machine, true, early()), "Provisioning", "its identity is not known");
         machine.spec.provider_id = Some("metal3://1".into());
         assert_eq!(of(&machine, true, early()), "Provisioned");
-        assert_eq!(of(&machine, true, NodeSeen::Missing), "Provisioned");
+        assert_eq!(of(&machine, true, MachineNode::Missing), "Provisioned");
         assert_eq!(of(&machine, true, node("False")), "Running");
         machine.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         assert_eq!(of(&machine, true, node("True")), "Deleting");
@@ -317,10 +317,10 @@ mod tests {
         let later = status(&view(&machine, there(true), node("True")), at(130));
         assert_eq!(says(&later, "Available"), ("True", "Available"));
         machine.status = Some(later);
-        let lost = status(&view(&machine, there(true), NodeSeen::Unreachable("silence".into())), at(140));
+        let lost = status(&view(&machine, there(true), MachineNode::Unreachable("silence".into())), at(140));
         assert_eq!((says(&lost, "NodeReady"), says(&lost, "Ready").0), (("Unknown", "ConnectionDown"), "Unknown"));
         assert_eq!(says(&lost, "Available"), ("False", "NotReady"));
-        let gone = status(&view(&machine, there(true), NodeSeen::Missing), at(140));
+        let gone = status(&view(&machine, there(true), MachineNode::Missing), at(140));
         assert_eq!(says(&gone, "NodeHealthy"), ("False", "NodeDeleted"));
     }
 
@@ -334,7 +334,7 @@ mod tests {
             MachineInitialization { infrastructure_provisioned: Some(true), bootstrap_data_secret_created: Some(true) };
         assert_eq!(first.initialization, Some(both.clone()));
         machine.status = Some(first);
-        let broken = Seen::There {
+        let broken = SeenObject::There {
             what: "X \"x\"".into(),
             done: false,
             condition: Some(Verdict::no("", "no disk")),

@@ -9,7 +9,7 @@ use crate::runtime::conditions;
 
 /// How soon a machine goes; the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum DeletePriority {
     /// It goes already.
     Going,
     /// Somebody said so.
@@ -22,22 +22,22 @@ enum Turn {
 
 /// A machine that may go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate<'m> {
+pub(super) struct ScaleDownCandidate<'m> {
     /// Which one.
     pub meta: &'m ObjectMeta,
     /// Whether nothing speaks against it.
     pub is_well: bool,
 }
 
-fn turn(machine: &Candidate<'_>) -> Turn {
+fn turn(machine: &ScaleDownCandidate<'_>) -> DeletePriority {
     if machine.meta.deletion_timestamp.is_some() {
-        return Turn::Going;
+        return DeletePriority::Going;
     }
     let marks = machine.meta.annotations.as_ref();
     if marks.is_some_and(|marks| marks.contains_key(ANNOTATION_DELETE_MACHINE)) {
-        return Turn::Marked;
+        return DeletePriority::Marked;
     }
-    if machine.is_well { Turn::Well } else { Turn::Unwell }
+    if machine.is_well { DeletePriority::Well } else { DeletePriority::Unwell }
 }
 
 /// Whether nothing speaks against a machine.
@@ -48,7 +48,11 @@ pub(super) fn is_well(machine: &Machine) -> bool {
 }
 
 /// So many machines that go, those that go already among them.
-pub(super) fn victims(mut machines: Vec<Candidate<'_>>, number: usize, order: DeletionOrder) -> Vec<Candidate<'_>> {
+pub(super) fn victims(
+    mut machines: Vec<ScaleDownCandidate<'_>>,
+    number: usize,
+    order: DeletionOrder,
+) -> Vec<ScaleDownCandidate<'_>> {
     machines.sort_by(|one, other| {
         let age = one.meta.creation_timestamp.cmp(&other.meta.creation_timestamp);
         let by_order = match order {
@@ -96,7 +100,8 @@ mod tests {
         let (young, old) = (machine("f-young", 5), machine("e-old", 9));
         let all = [&old, &young, &early, &unwell, &marked, &going];
         let names = |number, order| -> Vec<String> {
-            let all = all.iter().map(|machine| Candidate { meta: &machine.metadata, is_well: is_well(machine) });
+            let all =
+                all.iter().map(|machine| ScaleDownCandidate { meta: &machine.metadata, is_well: is_well(machine) });
             victims(all.collect(), number, order).iter().flat_map(|machine| machine.meta.name.clone()).collect()
         };
         let front = ["a-going", "b-marked"];

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::api::PostParams;
 
-use super::Keeper;
+use super::MachineSetReconciler;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{FINALIZER_MACHINE, LABEL_DEPLOYMENT, LABEL_SET, LABEL_TEMPLATE_HASH};
 use crate::api::cluster::v1beta2::{Machine, MachineSet, Reference};
 use crate::cluster::contract::template::{self, Clone as Made};
 use crate::cluster::contract::{ReferenceError, fresh, named_by};
-use crate::cluster::core::kit::Fault;
-use crate::cluster::core::seen::{Named, Role};
+use crate::cluster::core::kit::CoreFault;
+use crate::cluster::core::seen::{NamedObject, ReferenceRole};
 use crate::cluster::core::template::{essence, in_place};
 use crate::runtime::{Conflict, conditions, owners};
 
@@ -38,9 +38,13 @@ fn own_labels(set: &MachineSet) -> BTreeMap<String, String> {
     labels
 }
 
-impl Keeper {
+impl MachineSetReconciler {
     /// Makes what machines lack of their objects, as after a crash in between; says why it could not.
-    pub(super) async fn complete(&self, set: &MachineSet, machines: &[Arc<Machine>]) -> Result<Option<String>, Fault> {
+    pub(super) async fn complete(
+        &self,
+        set: &MachineSet,
+        machines: &[Arc<Machine>],
+    ) -> Result<Option<String>, CoreFault> {
         let mut lacking = None;
         for machine in machines.iter().filter(|machine| machine.metadata.deletion_timestamp.is_none()) {
             let lacks = |type_: &str| match &machine.status {
@@ -62,7 +66,7 @@ impl Keeper {
     }
 
     /// The objects that a machine names, from the templates that its set names.
-    async fn make_objects(&self, set: &MachineSet, machine: &Machine) -> Result<(), Fault> {
+    async fn make_objects(&self, set: &MachineSet, machine: &Machine) -> Result<(), CoreFault> {
         let own = &set.spec.template.spec;
         let pairs = [
             (own.bootstrap.config_ref.as_ref(), machine.spec.bootstrap.config_ref.as_ref()),
@@ -86,7 +90,7 @@ impl Keeper {
         machine: &Machine,
         from: &Reference,
         to: &Reference,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         let objects = &self.kit.objects;
         let namespace = machine.namespace().unwrap_or_default();
         if objects.get(&namespace, to).await?.is_some() {
@@ -108,20 +112,20 @@ impl Keeper {
     }
 
     /// Why no machine could be made of the set's templates.
-    pub(super) async fn templates(&self, set: &MachineSet) -> Result<Option<String>, Fault> {
+    pub(super) async fn templates(&self, set: &MachineSet) -> Result<Option<String>, CoreFault> {
         let namespace = set.namespace().unwrap_or_default();
         let own = &set.spec.template.spec;
-        let bootstrap = own.bootstrap.config_ref.iter().map(|reference| (Role::Bootstrap, reference));
-        for (role, reference) in bootstrap.chain([(Role::Infrastructure, &own.infrastructure_ref)]) {
-            match Named::find(&self.kit.objects, &namespace, role, Some(reference)).await? {
-                Named::There(found) => {
+        let bootstrap = own.bootstrap.config_ref.iter().map(|reference| (ReferenceRole::Bootstrap, reference));
+        for (role, reference) in bootstrap.chain([(ReferenceRole::Infrastructure, &own.infrastructure_ref)]) {
+            match NamedObject::find(&self.kit.objects, &namespace, role, Some(reference)).await? {
+                NamedObject::There(found) => {
                     let tried = template::instance(&found, Made { name: "x", ..Made::default() });
                     if let Err(why) = tried {
                         return Ok(Some(why));
                     }
                 }
-                Named::Missing(why) => return Ok(Some(why)),
-                Named::None => {}
+                NamedObject::Missing(why) => return Ok(Some(why)),
+                NamedObject::None => {}
             }
         }
         Ok(None)
@@ -133,7 +137,7 @@ impl Keeper {
         set: &MachineSet,
         labels: &BTreeMap<String, String>,
         made_names: &mut BTreeSet<String>,
-    ) -> Result<Result<(), String>, Fault> {
+    ) -> Result<Result<(), String>, CoreFault> {
         let naming = set.spec.machine_naming.as_ref().and_then(|naming| naming.template.as_deref());
         let set_name = set.name_any();
         let name = match naming {
@@ -178,13 +182,13 @@ impl Keeper {
 }
 
 /// Why something could not be made, where it is refused; it is tried again all the same.
-fn told(made: Result<(), Fault>) -> Result<Option<String>, Fault> {
+fn told(made: Result<(), CoreFault>) -> Result<Option<String>, CoreFault> {
     match made {
         Ok(()) => Ok(None),
         Err(fault) if fault.is_conflict() => Err(fault),
         Err(fault) => match &fault {
-            Fault::Reference(ReferenceError::Api(kube::Error::Api(status))) => Ok(Some(status.message.clone())),
-            Fault::Reference(ReferenceError::Api(_)) | Fault::Api(_) => Err(fault),
+            CoreFault::Reference(ReferenceError::Api(kube::Error::Api(status))) => Ok(Some(status.message.clone())),
+            CoreFault::Reference(ReferenceError::Api(_)) | CoreFault::Api(_) => Err(fault),
             _ => Ok(Some(fault.to_string())),
         },
     }

@@ -22,13 +22,13 @@ use kube::runtime::controller::Action;
 use serde_json::{Value, json};
 use tokio::task::consume_budget;
 
-use self::choice::Candidate;
+use self::choice::ScaleDownCandidate;
 use self::make::labels;
-use self::status::View;
-use self::unseen::{Question, Unseen};
-use super::kit::{Fault, Kit, kept_by, nobodys};
+use self::status::MachineSetStatusInput;
+use self::unseen::{UnseenMachines, UnseenQuery};
+use super::kit::{CoreFault, Kit, kept_by, nobodys};
 use super::numbers::scaled;
-use super::seen::{Named, Role};
+use super::seen::{NamedObject, ReferenceRole};
 use super::template::{has, in_place, is_same, selector, selects};
 use crate::api::cluster::keys::FINALIZER_SET;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
@@ -48,22 +48,22 @@ const AT_ONCE: usize = 20;
 const APPLIED: usize = 16 << 10;
 
 /// Keeps MachineSets.
-pub(super) struct Keeper {
+pub(super) struct MachineSetReconciler {
     kit: Kit,
     /// What was applied to a machine last, by its UID.
     applied: Mutex<HashMap<String, u64>>,
-    unseen: Unseen,
+    unseen: UnseenMachines,
 }
 
-impl Keeper {
+impl MachineSetReconciler {
     pub(super) fn new(kit: Kit) -> Self {
-        Self { kit, applied: Mutex::default(), unseen: Unseen::default() }
+        Self { kit, applied: Mutex::default(), unseen: UnseenMachines::default() }
     }
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for MachineSetReconciler {
     type Object = MachineSet;
-    type Error = Fault;
+    type Error = CoreFault;
 
     const NAME: &'static str = "machineset";
 
@@ -75,7 +75,7 @@ impl Reconcile for Keeper {
         self.kit.pause
     }
 
-    async fn reconcile(&self, known: Arc<MachineSet>) -> Result<Action, Fault> {
+    async fn reconcile(&self, known: Arc<MachineSet>) -> Result<Action, CoreFault> {
         let Self { kit, .. } = self;
         let (namespace, name) = key(known.as_ref());
         let api = kit.api::<MachineSet>(&namespace);
@@ -108,7 +108,7 @@ impl Reconcile for Keeper {
 }
 
 /// A set that is held by its finalizer, and has an owner: its deployment, or else its cluster.
-async fn hold(api: &Api<MachineSet>, set: MachineSet, cluster: &Cluster) -> Result<MachineSet, Fault> {
+async fn hold(api: &Api<MachineSet>, set: MachineSet, cluster: &Cluster) -> Result<MachineSet, CoreFault> {
     let owner = owners::owner(cluster, false);
     let owners = owners::with(&set.metadata, &owner).filter(|_| owners::controller(&set.metadata).is_none());
     let of = set.spec.cluster_name.clone();
@@ -121,7 +121,7 @@ fn is_own(set: &MachineSet, machine: &ObjectMeta) -> bool {
     owner.is_some_and(|owner| Some(owner.uid.as_str()) == set.metadata.uid.as_deref())
 }
 
-impl Keeper {
+impl MachineSetReconciler {
     /// The set's own machines, as far as is known.
     fn known(&self, set: &MachineSet) -> Vec<Arc<Machine>> {
         let mut own = self.kit.caches.machines.mentioning(&kept_by(set));
@@ -130,7 +130,7 @@ impl Keeper {
     }
 
     /// The set's machines, those of nobody that its selector is for among them: they are its own from now on.
-    async fn machines(&self, set: &MachineSet, selector: &Selector) -> Result<Vec<Arc<Machine>>, Fault> {
+    async fn machines(&self, set: &MachineSet, selector: &Selector) -> Result<Vec<Arc<Machine>>, CoreFault> {
         let namespace = set.namespace().unwrap_or_default();
         let mut own = self.known(set);
         let mut orphans =
@@ -156,7 +156,7 @@ impl Keeper {
         set: &MachineSet,
         deployment: Option<&MachineDeployment>,
         machines: &[Arc<Machine>],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         let kept = in_place(&set.spec.template, &labels(set));
         let mut hasher = DefaultHasher::new();
         kept.to_string().hash(&mut hasher);
@@ -183,7 +183,7 @@ impl Keeper {
         Ok(())
     }
 
-    async fn apply(&self, api: &Api<Machine>, name: &str, uid: &str, kept: &Value) -> Result<(), Fault> {
+    async fn apply(&self, api: &Api<Machine>, name: &str, uid: &str, kept: &Value) -> Result<(), CoreFault> {
         let mut object = kept.clone();
         object["apiVersion"] = json!(format!("{GROUP}/v1beta2"));
         object["kind"] = json!("Machine");
@@ -208,7 +208,7 @@ impl Keeper {
         set: &MachineSet,
         deployment: Option<&MachineDeployment>,
         machines: &[Arc<Machine>],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         // An old set's machines go anyway, the unhealthy ones first.
         if deployment.is_some_and(|one| !is_same(&one.spec.template, &set.spec.template)) {
             return Ok(());
@@ -245,7 +245,7 @@ impl Keeper {
         cluster: &Cluster,
         machines: &[Arc<Machine>],
         selector: &Selector,
-    ) -> Result<Option<String>, Fault> {
+    ) -> Result<Option<String>, CoreFault> {
         let wished = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
         let namespace = set.namespace().unwrap_or_default();
         if machines.len() > wished {
@@ -257,7 +257,7 @@ impl Keeper {
             let known: HashMap<_, _> = machines.iter().map(|machine| (&machine.metadata.uid, machine)).collect();
             let candidates = own.iter().map(|machine| {
                 let is_well = known.get(&machine.metadata.uid).is_some_and(|known| choice::is_well(known));
-                Candidate { meta: &machine.metadata, is_well }
+                ScaleDownCandidate { meta: &machine.metadata, is_well }
             });
             let order = set.spec.deletion.as_ref().and_then(|deletion| deletion.order).unwrap_or_default();
             let victims = choice::victims(candidates.collect(), own.len().saturating_sub(wished), order);
@@ -277,9 +277,13 @@ impl Keeper {
         if !selects(selector, &meta) {
             return Ok(Some("the selector is not for the template's labels".to_owned()));
         }
-        let plane =
-            Named::find(&self.kit.objects, &namespace, Role::ControlPlane, cluster.spec.control_plane_ref.as_ref())
-                .await?;
+        let plane = NamedObject::find(
+            &self.kit.objects,
+            &namespace,
+            ReferenceRole::ControlPlane,
+            cluster.spec.control_plane_ref.as_ref(),
+        )
+        .await?;
         if let Some(objection) = preflight::objection(set, plane.data()) {
             return Ok(Some(objection));
         }
@@ -304,7 +308,7 @@ impl Keeper {
         let known: HashSet<&str> = machines.iter().filter_map(|machine| machine.metadata.name.as_deref()).collect();
         let mut unseen = BTreeSet::new();
         match self.unseen.take(&key(set), set.metadata.uid.as_deref().unwrap_or_default(), &known) {
-            Question::Names(names) => {
+            UnseenQuery::Names(names) => {
                 let api = self.kit.api::<Machine>(&set.namespace().unwrap_or_default());
                 for name in names {
                     if api.get_metadata_opt(&name).await?.is_some_and(|machine| is_own(set, &machine.metadata)) {
@@ -312,7 +316,7 @@ impl Keeper {
                     }
                 }
             }
-            Question::All => {
+            UnseenQuery::All => {
                 let names = self.listed(set).await?.into_iter().map(|machine| machine.name_any());
                 unseen.extend(names.filter(|name| !known.contains(name.as_str())));
             }
@@ -338,7 +342,7 @@ impl Keeper {
         api: &Api<MachineSet>,
         set: &MachineSet,
         cluster: Option<&Cluster>,
-    ) -> Result<Action, Fault> {
+    ) -> Result<Action, CoreFault> {
         if !objects::is_held(set, FINALIZER_SET) {
             return Ok(Action::await_change());
         }
@@ -370,11 +374,11 @@ impl Keeper {
         set: &MachineSet,
         cluster: Option<&Cluster>,
         objection: Option<String>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CoreFault> {
         let mut machines = self.known(set);
         machines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
         let selector = selector(&set.spec.selector).map(|selector| selector.to_string()).unwrap_or_default();
-        let view = View { set, cluster, machines: &machines, selector, objection };
+        let view = MachineSetStatusInput { set, cluster, machines: &machines, selector, objection };
         let status = status::status(&view, Timestamp::now());
         write_status(api, set, set.status.as_ref(), &status).await?;
         Ok(())
@@ -396,7 +400,7 @@ fn is_up_to_date(set: &MachineSet, deployment: Option<&MachineDeployment>) -> Ve
 }
 
 /// Says of a machine whether it is as it should be, where it says so not yet.
-async fn say_up_to_date(api: &Api<Machine>, machine: &Machine, verdict: &Verdict) -> Result<(), Fault> {
+async fn say_up_to_date(api: &Api<Machine>, machine: &Machine, verdict: &Verdict) -> Result<(), CoreFault> {
     let mut status = machine.status.clone().unwrap_or_default();
     let known = conditions::find(&status.conditions, "UpToDate").map(Verdict::of);
     // The machine's own controller begins the status.

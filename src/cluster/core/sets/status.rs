@@ -10,7 +10,7 @@ use crate::cluster::contract::{count_versions, pause, version_of};
 use crate::runtime::conditions::{self, Severity, Verdict};
 
 /// Everything that the status is made of.
-pub(super) struct View<'a> {
+pub(super) struct MachineSetStatusInput<'a> {
     pub set: &'a MachineSet,
     pub cluster: Option<&'a Cluster>,
     pub machines: &'a [Arc<Machine>],
@@ -28,8 +28,8 @@ fn says(machine: &Machine, type_: &str) -> bool {
 }
 
 /// The status that follows.
-pub(super) fn status(view: &View<'_>, now: Timestamp) -> MachineSetStatus {
-    let View { set, machines, .. } = view;
+pub(super) fn status(view: &MachineSetStatusInput<'_>, now: Timestamp) -> MachineSetStatus {
+    let MachineSetStatusInput { set, machines, .. } = view;
     let mut status = set.status.clone().unwrap_or_default();
     let of = |type_: &str| count(machines.iter().filter(|machine| says(machine, type_)).count());
     status.selector = Some(view.selector.clone()).filter(|selector| !selector.is_empty());
@@ -137,7 +137,13 @@ mod tests {
         let machines = [Arc::new(Machine::new("m", Default::default()))];
         for (replicas, up, down) in [(3, "True", "False"), (1, "False", "False"), (0, "False", "True")] {
             set.spec.replicas = Some(replicas);
-            let view = View { set: &set, cluster: None, machines: &machines, selector: "a=b".into(), objection: None };
+            let view = MachineSetStatusInput {
+                set: &set,
+                cluster: None,
+                machines: &machines,
+                selector: "a=b".into(),
+                objection: None,
+            };
             let status = status(&view, Timestamp::UNIX_EPOCH);
             let is = |type_: &str| conditions::find(&status.conditions, type_).unwrap().status.clone();
             assert_eq!((is("ScalingUp").as_str(), is("ScalingDown").as_str()), (up, down), "{replicas}");
@@ -154,7 +160,13 @@ mod tests {
                 conditions::set(&mut own.conditions, "Ready", &Verdict::yes("Ready"), None, Timestamp::UNIX_EPOCH);
             }
             let machines = [Arc::new(machine)];
-            let view = View { set: &set, cluster: None, machines: &machines, selector: "a=b".into(), objection: None };
+            let view = MachineSetStatusInput {
+                set: &set,
+                cluster: None,
+                machines: &machines,
+                selector: "a=b".into(),
+                objection: None,
+            };
             let status = status(&view, Timestamp::UNIX_EPOCH);
             assert_eq!(status.versions, count_versions(["v1.35.0"]));
             let old = status.deprecated.unwrap().v1beta1.unwrap().conditions;
@@ -167,7 +179,8 @@ mod tests {
         assert_eq!(summed(1, false), texts("Unknown", "ReadyUnknown", ""));
         set.spec.replicas = Some(3);
         let objection = Some("the control plane is being made".to_owned());
-        let view = View { set: &set, cluster: None, machines: &[], selector: String::new(), objection };
+        let view =
+            MachineSetStatusInput { set: &set, cluster: None, machines: &[], selector: String::new(), objection };
         let status = status(&view, Timestamp::UNIX_EPOCH);
         let up = conditions::find(&status.conditions, "ScalingUp").unwrap();
         assert!(up.message.ends_with("is blocked: the control plane is being made"), "{}", up.message);

@@ -14,27 +14,27 @@ const ASKED: usize = 64;
 
 /// The names, by the set's, with the set's UID.
 #[derive(Default)]
-pub(super) struct Unseen(Mutex<HashMap<Key, (String, BTreeSet<String>)>>);
+pub(super) struct UnseenMachines(Mutex<HashMap<Key, (String, BTreeSet<String>)>>);
 
 /// How it is found out which machines there are besides those that are known.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum UnseenQuery {
     /// By these names.
     Names(BTreeSet<String>),
     /// By looking through all.
     All,
 }
 
-impl Unseen {
+impl UnseenMachines {
     /// What is to be asked about a set, of whose machines these are known. What is kept of it is not kept any more: only a look
     /// that comes to its end says what there is.
-    pub(super) fn take(&self, set: &Key, uid: &str, known: &HashSet<&str>) -> Question {
+    pub(super) fn take(&self, set: &Key, uid: &str, known: &HashSet<&str>) -> UnseenQuery {
         match self.lock().remove(set) {
             Some((of, mut names)) if of == uid => {
                 names.retain(|name| !known.contains(name.as_str()));
-                if names.len() <= ASKED { Question::Names(names) } else { Question::All }
+                if names.len() <= ASKED { UnseenQuery::Names(names) } else { UnseenQuery::All }
             }
-            _ => Question::All,
+            _ => UnseenQuery::All,
         }
     }
 
@@ -59,15 +59,15 @@ mod tests {
 
     #[test]
     fn what_was_made_is_asked_for_until_it_is_known() {
-        let (unseen, set) = (Unseen::default(), ("rack".to_owned(), "w".to_owned()));
+        let (unseen, set) = (UnseenMachines::default(), ("rack".to_owned(), "w".to_owned()));
         let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let none = HashSet::new();
-        assert_eq!(unseen.take(&set, "1", &none), Question::All, "who acted before may have made some");
+        assert_eq!(unseen.take(&set, "1", &none), UnseenQuery::All, "who acted before may have made some");
         unseen.keep(set.clone(), "1", names(&["a", "b"]));
-        assert_eq!(unseen.take(&set, "1", &HashSet::from(["b", "c"])), Question::Names(names(&["a"])));
-        assert_eq!(unseen.take(&set, "1", &none), Question::All, "the look did not come to its end");
+        assert_eq!(unseen.take(&set, "1", &HashSet::from(["b", "c"])), UnseenQuery::Names(names(&["a"])));
+        assert_eq!(unseen.take(&set, "1", &none), UnseenQuery::All, "the look did not come to its end");
         unseen.keep(set.clone(), "1", names(&[]));
-        assert_eq!(unseen.take(&set, "2", &none), Question::All, "another set of the same name");
+        assert_eq!(unseen.take(&set, "2", &none), UnseenQuery::All, "another set of the same name");
         let many: BTreeSet<String> = (0..=ASKED).map(|number| number.to_string()).collect();
         unseen.keep(set.clone(), "1", many);
         assert_eq!(unseen.take(&set, "1", &HashSet::from(["0"])).names(), Some(ASKED));
@@ -75,10 +75,10 @@ mod tests {
         assert_eq!(unseen.take(&set, "1", &none).names(), None);
         unseen.keep(set.clone(), "1", names(&["a"]));
         unseen.forget(&set);
-        assert_eq!(unseen.take(&set, "1", &none), Question::All);
+        assert_eq!(unseen.take(&set, "1", &none), UnseenQuery::All);
     }
 
-    impl Question {
+    impl UnseenQuery {
         fn names(&self) -> Option<usize> {
             match self {
                 Self::Names(names) => Some(names.len()),

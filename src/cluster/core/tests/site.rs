@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::{Kind, StoragePolicy};
 use crate::apiserver::ApiServer;
-use crate::cluster::core::Clusters;
+use crate::cluster::core::ClusterLife;
 use crate::cluster::workload::Workloads;
 use crate::cluster::workload::played_tests::Played;
 use crate::engine::Fence;
@@ -150,7 +150,7 @@ impl Site {
         let cluster = Played::default();
         workloads.play(NAMESPACE, "c", cluster.client());
         let mut watches = Watches::default();
-        let life = Clusters::new(&mut watches, workloads).within(Duration::from_millis(50), patience);
+        let life = ClusterLife::new(&mut watches, workloads).within(Duration::from_millis(50), patience);
         tokio::spawn(watches.run(deaf(&client, heard.shared()), shutdown.clone()));
         let reads = Reads::default();
         let acting = Acting {

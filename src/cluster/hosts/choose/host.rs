@@ -23,7 +23,7 @@ const NAME: usize = 253;
 
 /// What is known of a host.
 #[derive(Clone, Debug, Default)]
-pub struct HostView {
+pub struct CandidateHost {
     /// Which host, and in which version.
     pub metadata: ObjectMeta,
     /// Its labels; none when there are too many.
@@ -64,7 +64,7 @@ impl Barred {
     }
 }
 
-impl From<&BareMetalHost> for HostView {
+impl From<&BareMetalHost> for CandidateHost {
     fn from(host: &BareMetalHost) -> Self {
         let labels = host.labels();
         let size: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -120,7 +120,7 @@ pub fn has_credentials(namespace: &str, secret: &str) -> Mention {
     Mention::new("Secret", namespace, secret)
 }
 
-impl HostView {
+impl CandidateHost {
     /// What a host is found by: how it stands to whoever wants one, the machine of its namespace that has it, and the credentials of
     /// its BMC.
     pub fn mentions(host: &BareMetalHost) -> Vec<Mention> {
@@ -227,5 +227,5 @@ macro_rules! view_of {
     };
 }
 
-view_of!(HostView, BareMetalHost);
+view_of!(CandidateHost, BareMetalHost);
 view_of!(HardwareView, HardwareData);

@@ -80,25 +80,25 @@ impl Needs {
     }
 
     /// The first thing that a host has too little of; hardware that nobody knows is too little of anything.
-    pub fn lack(&self, hardware: Option<&Capacity>) -> Option<Lack> {
+    pub fn lack(&self, hardware: Option<&Capacity>) -> Option<HardwareLack> {
         if *self == Self::default() {
             return None;
         }
-        let Some(hardware) = hardware else { return Some(Lack::Unknown) };
+        let Some(hardware) = hardware else { return Some(HardwareLack::Unknown) };
         if hardware.cpus < self.cpus {
-            return Some(Lack::Cpus { has: hardware.cpus, needs: self.cpus });
+            return Some(HardwareLack::Cpus { has: hardware.cpus, needs: self.cpus });
         }
         if hardware.memory < self.memory {
-            return Some(Lack::Memory { has: hardware.memory, needs: self.memory });
+            return Some(HardwareLack::Memory { has: hardware.memory, needs: self.memory });
         }
         let disks = count(&hardware.disks, self.disk);
         let needs = if self.disk > 0 { self.disks.max(1) } else { self.disks };
         if disks < needs {
-            return Some(Lack::Disks { has: disks, needs, of: self.disk });
+            return Some(HardwareLack::Disks { has: disks, needs, of: self.disk });
         }
         let nics = count(&hardware.nics, self.nic_speed);
         let needs = if self.nic_speed > 0 { self.nics.max(1) } else { self.nics };
-        (nics < needs).then_some(Lack::Nics { has: nics, needs, of: self.nic_speed })
+        (nics < needs).then_some(HardwareLack::Nics { has: nics, needs, of: self.nic_speed })
     }
 }
 
@@ -166,7 +166,7 @@ impl From<&HardwareDetails> for Capacity {
 
 /// What a host has too little of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum HardwareLack {
     /// Nobody knows.
     Unknown,
     /// Processors.
@@ -203,7 +203,7 @@ pub enum Lack {
     },
 }
 
-impl Lack {
+impl HardwareLack {
     /// What is needed, the same for every host.
     pub fn needed(&self) -> String {
         match self {
@@ -218,7 +218,7 @@ impl Lack {
     }
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for HardwareLack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => write!(f, "not inspected"),
@@ -270,27 +270,30 @@ mod tests {
             nics: vec![nic("eno1", 10), nic("eno1", 10), nic("eno2", 25), nic("eno3", -1)],
             ..HardwareDetails::default()
         });
-        type Row<'a> = (&'a [(&'a str, &'a str)], Option<Lack>);
+        type Row<'a> = (&'a [(&'a str, &'a str)], Option<HardwareLack>);
         let rows: &[Row<'_>] = &[
             (&[], None),
             (&[(MIN_CPUS, "8")], None),
-            (&[(MIN_CPUS, "9")], Some(Lack::Cpus { has: 8, needs: 9 })),
+            (&[(MIN_CPUS, "9")], Some(HardwareLack::Cpus { has: 8, needs: 9 })),
             (&[(MIN_MEMORY, "64Gi")], None),
-            (&[(MIN_MEMORY, "65Gi")], Some(Lack::Memory { has: 64 << 30, needs: 65 << 30 })),
+            (&[(MIN_MEMORY, "65Gi")], Some(HardwareLack::Memory { has: 64 << 30, needs: 65 << 30 })),
             (&[(MIN_DISK, "2T")], None),
-            (&[(MIN_DISK, "3T")], Some(Lack::Disks { has: 0, needs: 1, of: 3_000_000_000_000 })),
+            (&[(MIN_DISK, "3T")], Some(HardwareLack::Disks { has: 0, needs: 1, of: 3_000_000_000_000 })),
             (&[(MIN_DISKS, "3")], None),
-            (&[(MIN_DISK, "1T"), (MIN_DISKS, "2")], Some(Lack::Disks { has: 1, needs: 2, of: 1_000_000_000_000 })),
+            (
+                &[(MIN_DISK, "1T"), (MIN_DISKS, "2")],
+                Some(HardwareLack::Disks { has: 1, needs: 2, of: 1_000_000_000_000 }),
+            ),
             (&[(MIN_NICS, "3")], None),
-            (&[(MIN_NICS, "4")], Some(Lack::Nics { has: 3, needs: 4, of: 0 })),
+            (&[(MIN_NICS, "4")], Some(HardwareLack::Nics { has: 3, needs: 4, of: 0 })),
             (&[(MIN_NIC_SPEED, "25")], None),
             (&[(MIN_NIC_SPEED, "10"), (MIN_NICS, "2")], None),
-            (&[(MIN_NIC_SPEED, "25"), (MIN_NICS, "2")], Some(Lack::Nics { has: 1, needs: 2, of: 25 })),
+            (&[(MIN_NIC_SPEED, "25"), (MIN_NICS, "2")], Some(HardwareLack::Nics { has: 1, needs: 2, of: 25 })),
         ];
         for (given, lack) in rows {
             let needs = Needs::new(&annotations(given), &BTreeMap::new()).expect("needs");
             assert_eq!(needs.lack(Some(&hardware)), *lack, "{given:?}");
-            assert_eq!(needs.lack(None), (!given.is_empty()).then_some(Lack::Unknown), "{given:?}");
+            assert_eq!(needs.lack(None), (!given.is_empty()).then_some(HardwareLack::Unknown), "{given:?}");
         }
     }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::host::{Barred, HostView};
-use super::needs::Lack;
+use super::host::{Barred, CandidateHost};
+use super::needs::HardwareLack;
 use super::selector::Unmet;
 use crate::cluster::hosts::consumer::Consumer;
 use crate::cluster::hosts::names::LABEL_REUSE;
@@ -64,7 +64,7 @@ impl Shut {
     }
 
     /// What is particular to one host.
-    fn detail(self, host: &HostView) -> Option<String> {
+    fn detail(self, host: &CandidateHost) -> Option<String> {
         match (self, &host.consumer) {
             (Self::Claimed, Consumer::Machine(machine)) => Some(format!("{} {}", machine.kind.kind(), machine.name)),
             (Self::Claimed, Consumer::Other { kind, name }) => Some(format!("{kind} {name}")),
@@ -77,7 +77,7 @@ impl Shut {
 
 /// Why a host is not given to a machine.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+pub enum HostRefusal {
     /// Nobody gets it.
     Shut(Shut),
     /// It is kept for another control plane or deployment.
@@ -85,31 +85,31 @@ pub enum Refusal {
     /// Its labels are not the wanted ones.
     Unmet(Unmet),
     /// It is too small.
-    Lack(Lack),
+    Lack(HardwareLack),
     /// Another machine is about to take it.
     Taken,
 }
 
-impl Refusal {
+impl HostRefusal {
     /// What hosts are grouped by: the same words for the same reason.
     fn group(&self) -> Cow<'static, str> {
         match self {
             Self::Shut(why) => why.word().into(),
             Self::Kept => "kept for reuse by others".into(),
             Self::Unmet(unmet) => format!("without the label {}", unmet.wanted()).into(),
-            Self::Lack(Lack::Unknown) => "not inspected".into(),
+            Self::Lack(HardwareLack::Unknown) => "not inspected".into(),
             Self::Lack(lack) => format!("with less than {}", lack.needed()).into(),
             Self::Taken => "about to be claimed by others".into(),
         }
     }
 
     /// What is particular to one host.
-    fn detail(&self, host: &HostView) -> Option<String> {
+    fn detail(&self, host: &CandidateHost) -> Option<String> {
         match self {
             Self::Shut(why) => why.detail(host),
             Self::Kept => host.label(LABEL_REUSE).map(str::to_owned),
             Self::Unmet(unmet) => Some(unmet.to_string()),
-            Self::Lack(Lack::Unknown) | Self::Taken => None,
+            Self::Lack(HardwareLack::Unknown) | Self::Taken => None,
             Self::Lack(lack) => Some(lack.to_string()),
         }
     }
@@ -119,23 +119,23 @@ impl Refusal {
 #[derive(Debug, Default)]
 pub struct Reasons {
     hosts: usize,
-    groups: BTreeMap<Cow<'static, str>, Group>,
+    groups: BTreeMap<Cow<'static, str>, RefusedHosts>,
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct RefusedHosts {
     hosts: usize,
     shown: Vec<String>,
 }
 
 impl Reasons {
     /// Counts a host.
-    pub fn add(&mut self, host: &HostView, why: &Refusal) {
+    pub fn add(&mut self, host: &CandidateHost, why: &HostRefusal) {
         self.add_all(why, 1, [host]);
     }
 
     /// Counts so many hosts, of which these are the first.
-    pub fn add_all<'h>(&mut self, why: &Refusal, hosts: usize, first: impl IntoIterator<Item = &'h HostView>) {
+    pub fn add_all<'h>(&mut self, why: &HostRefusal, hosts: usize, first: impl IntoIterator<Item = &'h CandidateHost>) {
         if hosts == 0 {
             return;
         }
@@ -172,7 +172,7 @@ impl Reasons {
     }
 }
 
-fn one(host: &HostView, refusal: &Refusal) -> String {
+fn one(host: &CandidateHost, refusal: &HostRefusal) -> String {
     let name: String = host.metadata.name.as_deref().unwrap_or_default().chars().take(NAME).collect();
     match refusal.detail(host) {
         Some(detail) => format!("{name}: {}", detail.chars().take(NAME).collect::<String>()),

@@ -17,10 +17,10 @@ const SHOWN: usize = 63;
 
 /// What a host's labels must be.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Selector(Vec<Arc<Requirement>>);
+pub struct CompiledSelector(Vec<Arc<CompiledRequirement>>);
 
 #[derive(Clone, Debug, PartialEq)]
-struct Requirement {
+struct CompiledRequirement {
     key: String,
     test: Test,
 }
@@ -63,7 +63,7 @@ pub enum SelectorFault {
     TooMany,
 }
 
-impl Selector {
+impl CompiledSelector {
     /// As a machine has it; one that says nothing selects every host.
     ///
     /// # Errors
@@ -78,10 +78,10 @@ impl Selector {
         let labels = selector
             .match_labels
             .iter()
-            .map(|(key, value)| Ok(Requirement { key: key.clone(), test: Test::In(vec![value.clone()]) }));
+            .map(|(key, value)| Ok(CompiledRequirement { key: key.clone(), test: Test::In(vec![value.clone()]) }));
         let expressions = selector.match_expressions.iter().map(|expression| {
             let test = test(&expression.key, &expression.operator, &expression.values)?;
-            Ok(Requirement { key: expression.key.clone(), test })
+            Ok(CompiledRequirement { key: expression.key.clone(), test })
         });
         labels.chain(expressions).map(|one| one.map(Arc::new)).collect::<Result<_, _>>().map(Self)
     }
@@ -133,7 +133,7 @@ impl Test {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unmet {
     /// The selector's own: there is one of these for each host that is passed over.
-    requirement: Arc<Requirement>,
+    requirement: Arc<CompiledRequirement>,
     found: Option<String>,
 }
 
@@ -210,7 +210,7 @@ mod tests {
             ("none", "Gt", &["1"], false),
         ];
         for (key, operator, values, selected) in rows {
-            let selector = Selector::new(Some(&expression(key, operator, values))).expect(operator);
+            let selector = CompiledSelector::new(Some(&expression(key, operator, values))).expect(operator);
             assert_eq!(selector.unmet(&labels).is_none(), *selected, "{key} {operator} {values:?}");
         }
     }
@@ -219,22 +219,22 @@ mod tests {
     fn labels_and_expressions_hold_together() {
         let mut selector = expression("zone", "Exists", &[]);
         selector.match_labels.insert("role".into(), "worker".into());
-        let parsed = Selector::new(Some(&selector)).unwrap();
+        let parsed = CompiledSelector::new(Some(&selector)).unwrap();
         let labels = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         assert_eq!(parsed.unmet(&labels(&[("zone", "a"), ("role", "worker")])), None);
         let unmet = parsed.unmet(&labels(&[("zone", "a"), ("role", "db")])).unwrap();
         assert_eq!((unmet.wanted().as_str(), unmet.to_string().as_str()), ("role=worker", "db"));
         let unmet = parsed.unmet(&labels(&[("role", "worker")])).unwrap();
         assert_eq!((unmet.wanted().as_str(), unmet.to_string().as_str()), ("zone", "not set"));
-        assert_eq!(Selector::new(None).unwrap().unmet(&labels(&[])), None);
+        assert_eq!(CompiledSelector::new(None).unwrap().unmet(&labels(&[])), None);
     }
 
     #[test]
     fn so_many_values_and_no_more_are_compared_with_each_host() {
         let values: Vec<String> = (0..=VALUES).map(|value| value.to_string()).collect();
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
-        assert!(Selector::new(Some(&expression("zone", "In", &values[..VALUES]))).is_ok());
-        assert_eq!(Selector::new(Some(&expression("zone", "In", &values))), Err(SelectorFault::TooMany));
+        assert!(CompiledSelector::new(Some(&expression("zone", "In", &values[..VALUES]))).is_ok());
+        assert_eq!(CompiledSelector::new(Some(&expression("zone", "In", &values))), Err(SelectorFault::TooMany));
     }
 
     #[test]
@@ -247,12 +247,12 @@ mod tests {
             ("Gt", &["many"], "a whole number"),
         ];
         for (operator, values, said) in rows {
-            let fault = Selector::new(Some(&expression("k", operator, values))).unwrap_err().to_string();
+            let fault = CompiledSelector::new(Some(&expression("k", operator, values))).unwrap_err().to_string();
             assert!(fault.contains(said), "{fault}");
         }
         let one = expression("k", "Exists", &[]).match_expressions;
         let match_expressions = std::iter::repeat_n(one, MOST + 1).flatten().collect();
         let many = HostSelector { match_expressions, ..HostSelector::default() };
-        assert_eq!(Selector::new(Some(&many)), Err(SelectorFault::TooMany));
+        assert_eq!(CompiledSelector::new(Some(&many)), Err(SelectorFault::TooMany));
     }
 }

@@ -14,7 +14,7 @@ use crate::api::metal3::{BareMetalHost, ProvisioningState};
 use crate::cluster::hosts::consumer::MachineKind;
 
 /// A free host; `change` is merged into it.
-fn host(name: &str, change: serde_json::Value) -> HostView {
+fn host(name: &str, change: serde_json::Value) -> CandidateHost {
     let mut host = json!({
         "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
         "metadata": {"name": name, "namespace": "rack"},
@@ -22,10 +22,10 @@ fn host(name: &str, change: serde_json::Value) -> HostView {
         "status": {"provisioning": {"state": "available"}},
     });
     json_patch::merge(&mut host, &change);
-    HostView::from(&serde_json::from_value::<BareMetalHost>(host).expect("a host"))
+    CandidateHost::from(&serde_json::from_value::<BareMetalHost>(host).expect("a host"))
 }
 
-fn sized(name: &str, cpus: u64, gibibytes: u64) -> HostView {
+fn sized(name: &str, cpus: u64, gibibytes: u64) -> CandidateHost {
     host(name, json!({"status": {"hardware": {"cpu": {"count": cpus}, "ramMebibytes": gibibytes << 10}}}))
 }
 
@@ -33,11 +33,11 @@ fn machine(kind: MachineKind, name: &str) -> MachineId {
     MachineId { kind, namespace: "rack".into(), name: name.into() }
 }
 
-fn wish() -> Wish {
-    Wish {
+fn wish() -> HostWish {
+    HostWish {
         machine: machine(MachineKind::Metal3, "m"),
         cluster: Some("c".into()),
-        selector: Selector::default(),
+        selector: CompiledSelector::default(),
         needs: Needs::default(),
         reuse: Some("md-workers".into()),
         failure_domain: None,
@@ -49,12 +49,12 @@ fn needs(pairs: &[(&str, &str)]) -> Needs {
     Needs::new(&annotations, &BTreeMap::new()).expect("needs")
 }
 
-fn chosen(wish: &Wish, hosts: &[HostView]) -> Result<(String, Way), String> {
+fn chosen(wish: &HostWish, hosts: &[CandidateHost]) -> Result<(String, ChoiceReason), String> {
     let candidates: Vec<HostCandidate<'_>> =
         hosts.iter().map(|host| HostCandidate { host, capacity: host.capacity.as_ref(), taken: false }).collect();
     match choose(wish, &candidates) {
-        Choice::Host(name, way) => Ok((name, way)),
-        Choice::None(why) => Err(why),
+        HostChoice::Host(name, way) => Ok((name, way)),
+        HostChoice::None(why) => Err(why),
     }
 }
 
@@ -93,13 +93,13 @@ fn a_host_is_passed_over_for_a_reason() {
     assert_eq!(chosen(&wish(), &[other]).unwrap_err(), "There is no BareMetalHost in this namespace");
     let free = host("h", json!({}));
     let taken = HostCandidate { host: &free, capacity: None, taken: true };
-    assert_eq!(refusal(&wish(), &taken), Some(Refusal::Taken));
+    assert_eq!(refusal(&wish(), &taken), Some(HostRefusal::Taken));
 }
 
 #[test]
 fn labels_and_hardware_are_told_as_they_are() {
     let mut wanted = wish();
-    wanted.selector = Selector::new(Some(&HostSelector {
+    wanted.selector = CompiledSelector::new(Some(&HostSelector {
         match_labels: BTreeMap::from([("role".into(), "worker".into())]),
         ..HostSelector::default()
     }))
@@ -115,7 +115,7 @@ fn labels_and_hardware_are_told_as_they_are() {
     {
         assert!(why.contains(said), "{why}");
     }
-    assert_eq!(chosen(&wanted, &[sized("d", 8, 64)]), Ok(("d".into(), Way::Free)));
+    assert_eq!(chosen(&wanted, &[sized("d", 8, 64)]), Ok(("d".into(), ChoiceReason::Free)));
     let many: serde_json::Map<_, _> = (0..2000).map(|n| (format!("label-{n}"), json!("a-value"))).collect();
     let why = chosen(&wish(), &[host("h", json!({"metadata": {"labels": many}}))]).unwrap_err();
     assert!(why.contains("more labels"), "{why}");
@@ -133,43 +133,46 @@ fn the_order_is_the_documented_one() {
         host(name, json!({"metadata": {"labels": {"infrastructure.cluster.x-k8s.io/failure-domain": domain}}}))
     };
     let had = |name: &str| host(name, consumer("Metal3Machine", "m", GROUP));
-    let in_domain = |name: &str| Wish { failure_domain: Some(name.into()), ..wish() };
+    let in_domain = |name: &str| HostWish { failure_domain: Some(name.into()), ..wish() };
     // A machine of the other kind and the same name is another one.
-    let old = Wish { machine: machine(MachineKind::MachineApi, "m"), cluster: None, reuse: None, ..wish() };
+    let old = HostWish { machine: machine(MachineKind::MachineApi, "m"), cluster: None, reuse: None, ..wish() };
     let why = chosen(&old, &[had("c")]).unwrap_err();
     assert!(why.contains("claimed by others (c: Metal3Machine m)"), "{why}");
     let old_has = || host("d", consumer("Machine", "m", "cluster.k8s.io"));
-    assert_eq!(chosen(&old, &[host("a", json!({})), old_has()]), Ok(("d".into(), Way::Had)));
+    assert_eq!(chosen(&old, &[host("a", json!({})), old_has()]), Ok(("d".into(), ChoiceReason::Had)));
     let why = chosen(&wish(), &[old_has()]).unwrap_err();
     assert!(why.contains("claimed by others (d: Machine m)"), "{why}");
     // The one that is had, whatever else there is.
-    assert_eq!(chosen(&wish(), &[host("a", json!({})), reuse("b", "available"), had("c")]), Ok(("c".into(), Way::Had)));
+    assert_eq!(
+        chosen(&wish(), &[host("a", json!({})), reuse("b", "available"), had("c")]),
+        Ok(("c".into(), ChoiceReason::Had))
+    );
     // One that is kept, before free ones; while none is available, it is waited for.
     let hosts = [host("a", json!({})), reuse("b", "deprovisioning"), reuse("c", "available")];
-    assert_eq!(chosen(&wish(), &hosts), Ok(("c".into(), Way::Kept)));
+    assert_eq!(chosen(&wish(), &hosts), Ok(("c".into(), ChoiceReason::Kept)));
     let why = chosen(&wish(), &hosts[..2]).unwrap_err();
     assert!(why.starts_with("Waiting for a host that is kept for reuse") && why.contains("b: deprovisioning"), "{why}");
-    let other = Wish { reuse: None, ..wish() };
-    assert_eq!(chosen(&other, &hosts), Ok(("a".into(), Way::Free)));
+    let other = HostWish { reuse: None, ..wish() };
+    assert_eq!(chosen(&other, &hosts), Ok(("a".into(), ChoiceReason::Free)));
     // A cluster's hosts are not another's.
-    let other = Wish { cluster: Some("d".into()), ..wish() };
+    let other = HostWish { cluster: Some("d".into()), ..wish() };
     let why = chosen(&other, &[reuse("c", "available")]).unwrap_err();
     assert!(why.contains("claimed by others (c: Cluster c)"), "{why}");
     // The failure domain is a wish.
     let hosts = [domain("a", "row-1"), domain("b", "row-2"), host("c", json!({}))];
-    assert_eq!(chosen(&in_domain("row-2"), &hosts), Ok(("b".into(), Way::Free)));
-    assert_eq!(chosen(&in_domain("row-9"), &hosts), Ok(("a".into(), Way::Free)));
+    assert_eq!(chosen(&in_domain("row-2"), &hosts), Ok(("b".into(), ChoiceReason::Free)));
+    assert_eq!(chosen(&in_domain("row-9"), &hosts), Ok(("a".into(), ChoiceReason::Free)));
     // The smallest that suffices, then by name.
     let hosts = [sized("a", 64, 256), sized("b", 16, 64), sized("c", 8, 64), sized("d", 8, 64)];
-    assert_eq!(chosen(&wish(), &hosts), Ok(("c".into(), Way::Free)));
-    let large = Wish { needs: needs(&[(MIN_MEMORY, "100Gi")]), ..wish() };
-    assert_eq!(chosen(&large, &hosts), Ok(("a".into(), Way::Free)));
+    assert_eq!(chosen(&wish(), &hosts), Ok(("c".into(), ChoiceReason::Free)));
+    let large = HostWish { needs: needs(&[(MIN_MEMORY, "100Gi")]), ..wish() };
+    assert_eq!(chosen(&large, &hosts), Ok(("a".into(), ChoiceReason::Free)));
 }
 
 #[test]
 fn a_summary_is_bounded() {
     let long = "x".repeat(253);
-    let hosts: Vec<HostView> = (0..5000)
+    let hosts: Vec<CandidateHost> = (0..5000)
         .map(|number| {
             let state = ["inspecting", "registering", "preparing"][number % 3];
             host(&format!("{long}-{number}"), json!({"status": {"provisioning": {"state": state}, "errorMessage": if number % 2 == 0 { long.as_str() } else { "" }}}))
@@ -188,7 +191,7 @@ proptest! {
         least in 0_u64..4,
         turn in 0_usize..12,
     ) {
-        let views: Vec<HostView> = hosts.iter().enumerate().map(|(number, (kind, cpus, memory, near))| {
+        let views: Vec<CandidateHost> = hosts.iter().enumerate().map(|(number, (kind, cpus, memory, near))| {
             let mut view = sized(&format!("h{number}"), *cpus, *memory);
             match kind {
                 0 => view.consumer = Consumer::Machine(machine(MachineKind::Metal3, "other")),
@@ -201,7 +204,7 @@ proptest! {
             }
             view
         }).collect();
-        let wish = Wish { needs: needs(&[(MIN_CPUS, &least.to_string())]), failure_domain: Some("row".into()), ..wish() };
+        let wish = HostWish { needs: needs(&[(MIN_CPUS, &least.to_string())]), failure_domain: Some("row".into()), ..wish() };
         let first = chosen(&wish, &views);
         let mut turned = views.clone();
         turned.rotate_left(turn.min(views.len().saturating_sub(1)));

@@ -11,11 +11,11 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-use super::{Error, Machines};
+use super::{Metal3MachineError, Metal3MachineReconciler};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::metal3::BareMetalHost;
 use crate::cluster::hosts::Consumer;
-use crate::cluster::hosts::choose::HostView;
+use crate::cluster::hosts::choose::CandidateHost;
 
 /// What the label is to be: written, or taken off. `others` are the clusters of other hosts in use that have this Secret.
 fn label(now: Option<&str>, own: &str, goes: bool, others: &BTreeSet<String>) -> Option<Option<String>> {
@@ -28,9 +28,14 @@ fn label(now: Option<&str>, own: &str, goes: bool, others: &BTreeSet<String>) ->
     }
 }
 
-impl Machines {
+impl Metal3MachineReconciler {
     /// Has a host's credentials labelled, as the host comes to a cluster or goes from it.
-    pub(super) async fn label_secret(&self, found: &BareMetalHost, cluster: &str, goes: bool) -> Result<(), Error> {
+    pub(super) async fn label_secret(
+        &self,
+        found: &BareMetalHost,
+        cluster: &str,
+        goes: bool,
+    ) -> Result<(), Metal3MachineError> {
         let Some(name) = found.spec.bmc.as_ref().map(|bmc| &bmc.credentials_name).filter(|name| !name.is_empty())
         else {
             return Ok(());
@@ -38,7 +43,8 @@ impl Machines {
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &found.namespace().unwrap_or_default());
         let Some(secret) = secrets.get_opt(name).await? else { return Ok(()) };
         // A host that others let go at the same time runs nothing any more.
-        let is_in_use = |host: &HostView| matches!(host.consumer, Consumer::Machine(_)) && (!goes || host.has_image);
+        let is_in_use =
+            |host: &CandidateHost| matches!(host.consumer, Consumer::Machine(_)) && (!goes || host.has_image);
         let others = self.hosts.with_credentials(found, name);
         let others = others.iter().filter(|host| is_in_use(host)).filter_map(|host| host.label(LABEL_CLUSTER));
         let others: BTreeSet<String> = others.map(str::to_owned).collect();

@@ -19,7 +19,7 @@ const SHOWN: usize = 1000;
 
 /// How far the data is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Data {
+pub enum DataProgress {
     /// There is no template.
     Unwanted,
     /// It is not there yet, and why.
@@ -62,12 +62,12 @@ fn datas(client: &Client, namespace: &str) -> Api<DynamicObject> {
 /// # Errors
 ///
 /// What the API says.
-pub async fn obtain(client: &Client, machine: &Metal3Machine) -> Result<Data, kube::Error> {
-    let Some(template) = &machine.spec.data_template else { return Ok(Data::Unwanted) };
+pub async fn obtain(client: &Client, machine: &Metal3Machine) -> Result<DataProgress, kube::Error> {
+    let Some(template) = &machine.spec.data_template else { return Ok(DataProgress::Unwanted) };
     let namespace = machine.namespace().unwrap_or_default();
     if template.namespace.as_ref().is_some_and(|other| !other.is_empty() && *other != namespace) {
         let why = "spec.dataTemplate names a Metal3DataTemplate of another namespace, which is not used";
-        return Ok(Data::Wait(why.into()));
+        return Ok(DataProgress::Wait(why.into()));
     }
     let claims = claims(client, &namespace);
     let claim = match claims.get_opt(&machine.name_any()).await? {
@@ -76,19 +76,19 @@ pub async fn obtain(client: &Client, machine: &Metal3Machine) -> Result<Data, ku
             Ok(claim) => claim,
             // Somebody else made one of this name in between: it is looked at next time.
             Err(kube::Error::Api(error)) if error.is_already_exists() => {
-                return Ok(Data::Wait("Waiting for the Metal3DataClaim".into()));
+                return Ok(DataProgress::Wait("Waiting for the Metal3DataClaim".into()));
             }
             Err(error) => return Err(error),
         },
     };
     if let Some(why) = fault(&claim, machine) {
-        return Ok(Data::Wait(why));
+        return Ok(DataProgress::Wait(why));
     }
     let Some(name) = text(&claim.data, "/status/renderedData/name") else {
-        return Ok(Data::Wait(waiting("Metal3DataClaim", &claim)));
+        return Ok(DataProgress::Wait(waiting("Metal3DataClaim", &claim)));
     };
     let Some(data) = datas(client, &namespace).get_opt(&name).await? else {
-        return Ok(Data::Wait(format!("Waiting for the Metal3Data {name:?}, which is not there")));
+        return Ok(DataProgress::Wait(format!("Waiting for the Metal3Data {name:?}, which is not there")));
     };
     Ok(rendered(&data, machine))
 }
@@ -125,19 +125,19 @@ fn fault(claim: &DynamicObject, machine: &Metal3Machine) -> Option<String> {
         .then(|| format!("Metal3DataClaim {:?} is being deleted", claim.name_any()))
 }
 
-fn rendered(data: &DynamicObject, machine: &Metal3Machine) -> Data {
+fn rendered(data: &DynamicObject, machine: &Metal3Machine) -> DataProgress {
     let name = data.name_any();
     if text(&data.data, "/spec/claim/name").as_deref() != Some(&machine.name_any()) {
-        return Data::Wait(format!("Metal3Data {name:?} is of another claim"));
+        return DataProgress::Wait(format!("Metal3Data {name:?} is of another claim"));
     }
     if data.data.pointer("/status/ready") != Some(&Value::Bool(true)) {
-        return Data::Wait(waiting("Metal3Data", data));
+        return DataProgress::Wait(waiting("Metal3Data", data));
     }
     let secret = |path: &str| {
         let name = text(&data.data, path)?;
         Some(SecretReference { name: Some(name), namespace: machine.namespace() })
     };
-    Data::Ready(Rendered {
+    DataProgress::Ready(Rendered {
         name,
         meta_data: secret("/spec/metaData/name"),
         network_data: secret("/spec/networkData/name"),
@@ -199,7 +199,11 @@ mod tests {
         let ready = json!({"spec": {"claim": {"name": "m"}, "metaData": {"name": "m-metadata", "namespace": "kube-system"},
             "networkData": {"name": ""}}, "status": {"ready": true}});
         let wanted = Rendered { name: "t-0".into(), meta_data: secret("m-metadata"), network_data: None };
-        assert_eq!(rendered(&data(ready), &machine()), Data::Ready(wanted), "secrets are in the machine's namespace");
+        assert_eq!(
+            rendered(&data(ready), &machine()),
+            DataProgress::Ready(wanted),
+            "secrets are in the machine's namespace"
+        );
         let rows = [
             (json!({"spec": {"claim": {"name": "other"}}, "status": {"ready": true}}), "is of another claim"),
             (json!({"spec": {"claim": {"name": "m"}}}), "Waiting for the Metal3Data \"t-0\""),
@@ -209,7 +213,7 @@ mod tests {
             ),
         ];
         for (content, said) in rows {
-            let Data::Wait(why) = rendered(&data(content.clone()), &machine()) else { panic!("{content}") };
+            let DataProgress::Wait(why) = rendered(&data(content.clone()), &machine()) else { panic!("{content}") };
             assert!(why.ends_with(said) || why.contains(said), "{why}");
         }
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::api::infrastructure::v1beta2::{Initialization, Metal3Machine, Metal3MachineStatus};
 use crate::cluster::contract::pause;
 use crate::cluster::hosts::names::ANNOTATION_HOST;
-use crate::cluster::hosts::{MachineId, MachineKind, Taker, noted};
+use crate::cluster::hosts::{HostTaker, MachineId, MachineKind, noted};
 use crate::cluster::infrastructure::names::FINALIZER_MACHINE;
 use crate::runtime::changes::{change, difference, write_status};
 use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
@@ -32,14 +32,14 @@ pub const READY: &str = "Ready";
 const OLD: [(&str, &str); 3] = [(ASSOCIATED, "AssociateBMH"), (NODE, "KubernetesNodeReady"), (DATA, "Metal3DataReady")];
 
 /// A Metal3Machine as it was read, and as it is to be.
-pub struct Draft {
+pub struct Metal3MachineDraft {
     read: Metal3Machine,
     /// What it is to be.
     pub new: Metal3Machine,
     now: Timestamp,
 }
 
-impl Draft {
+impl Metal3MachineDraft {
     /// As it was read.
     pub fn new(read: Metal3Machine, now: Timestamp) -> Self {
         let mut new = read.clone();
@@ -140,7 +140,7 @@ impl Draft {
     }
 }
 
-impl Taker for Draft {
+impl HostTaker for Metal3MachineDraft {
     fn id(&self) -> MachineId {
         MachineId::of(MachineKind::Metal3, &self.read)
     }

@@ -17,7 +17,7 @@ const NAMED: usize = 5;
 
 /// What a machine's node may be known by.
 #[derive(Clone, Copy, Debug)]
-pub struct Marks<'a> {
+pub struct NodeMarks<'a> {
     /// Namespace of machine and host.
     pub namespace: &'a str,
     /// Name of the host.
@@ -28,7 +28,7 @@ pub struct Marks<'a> {
     pub machine: &'a str,
 }
 
-impl Marks<'_> {
+impl NodeMarks<'_> {
     /// The machine's identity at its provider.
     pub fn provider_id(&self) -> String {
         format!("{PROVIDER_SCHEME}{}/{}/{}", self.namespace, self.host, self.machine)
@@ -47,7 +47,7 @@ impl Marks<'_> {
 
 /// What is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum NodeIdentity {
     /// This node has the machine's identity, in this form.
     Has {
         /// Its name.
@@ -70,7 +70,7 @@ fn id(node: &Node) -> Option<&str> {
     node.spec.as_ref()?.provider_id.as_deref().filter(|id| !id.is_empty())
 }
 
-impl Marks<'_> {
+impl NodeMarks<'_> {
     fn is_labelled(&self, node: &Node) -> bool {
         !self.host_uid.is_empty() && node.labels().get(LABEL_NODE_HOST).is_some_and(|uid| uid == self.host_uid)
     }
@@ -82,7 +82,7 @@ impl Marks<'_> {
 }
 
 /// The nodes of the host, whichever machine's: before it runs anything, all of them are of machines that had it before.
-pub fn of_host<'n>(marks: &Marks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
+pub fn of_host<'n>(marks: &NodeMarks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
     let (front, old) = (marks.front(), marks.old_id());
     let is = |node: &Node| {
         id(node).is_some_and(|id| id.starts_with(&front) || (id == old && !marks.host_uid.is_empty()))
@@ -92,7 +92,7 @@ pub fn of_host<'n>(marks: &Marks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
 }
 
 /// Nodes of machines that had the host before, and that are not ready: whatever runs on the host now is none of them.
-pub fn left_behind<'n>(marks: &Marks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
+pub fn left_behind<'n>(marks: &NodeMarks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
     let is_ready = |node: &Node| {
         let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
@@ -101,7 +101,7 @@ pub fn left_behind<'n>(marks: &Marks<'_>, nodes: &[&'n Node]) -> Vec<&'n Node> {
 }
 
 /// Finds the machine's node among all. Nodes of machines that had the host before do not count.
-pub fn identify(marks: &Marks<'_>, nodes: &[&Node]) -> Identity {
+pub fn identify(marks: &NodeMarks<'_>, nodes: &[&Node]) -> NodeIdentity {
     let (wanted, old) = (marks.provider_id(), marks.old_id());
     let is_its = |node: &Node| id(node).is_some_and(|id| id == wanted || (id == old && !marks.host_uid.is_empty()));
     let its: Vec<&Node> = nodes.iter().copied().filter(|node| is_its(node)).collect();
@@ -109,55 +109,55 @@ pub fn identify(marks: &Marks<'_>, nodes: &[&Node]) -> Identity {
         [] => {}
         [node] => {
             let provider_id = id(node).unwrap_or_default().to_owned();
-            return Identity::Has { node: node.name_any(), provider_id };
+            return NodeIdentity::Has { node: node.name_any(), provider_id };
         }
         several => {
             let (host, list) = (marks.host, list(several));
-            return Identity::Unclear(format!("several nodes have a provider ID of host {host}: {list}"));
+            return NodeIdentity::Unclear(format!("several nodes have a provider ID of host {host}: {list}"));
         }
     }
     let (formers, labelled): (Vec<&Node>, Vec<&Node>) =
         nodes.iter().copied().filter(|node| marks.is_labelled(node)).partition(|node| marks.is_formers(node));
     match labelled.as_slice() {
         // It has the name of a node that was, and a node's identity cannot be changed.
-        [] if !formers.is_empty() => Identity::Unclear(format!(
+        [] if !formers.is_empty() => NodeIdentity::Unclear(format!(
             "the node {} has the provider ID of a machine that had the host before: delete it, and have its kubelet \
              register anew",
             list(&formers)
         )),
-        [] => Identity::Missing,
+        [] => NodeIdentity::Missing,
         [node] => match id(node) {
-            None => Identity::Lacks { node: node.name_any() },
+            None => NodeIdentity::Lacks { node: node.name_any() },
             Some(other) => {
                 let other: String = other.chars().take(200).collect();
                 let name = node.name_any();
-                Identity::Unclear(format!("node {name} has the provider ID {other:?}, and should have {wanted:?}"))
+                NodeIdentity::Unclear(format!("node {name} has the provider ID {other:?}, and should have {wanted:?}"))
             }
         },
         several => {
             let what = format!("{LABEL_NODE_HOST}={}", marks.host_uid);
-            Identity::Unclear(format!("several nodes have the label {what}: {}", list(several)))
+            NodeIdentity::Unclear(format!("several nodes have the label {what}: {}", list(several)))
         }
     }
 }
 
 /// Finds the machine's node by the name that it gives itself, for machines whose user data nobody here made.
-pub fn by_name(marks: &Marks<'_>, names: &BTreeSet<&str>, nodes: &[&Node]) -> Identity {
+pub fn by_name(marks: &NodeMarks<'_>, names: &BTreeSet<&str>, nodes: &[&Node]) -> NodeIdentity {
     let named: Vec<&Node> = nodes
         .iter()
         .copied()
         .filter(|node| node.labels().get(LABEL_HOSTNAME).is_some_and(|name| names.contains(name.as_str())))
         .collect();
     match named.as_slice() {
-        [] => Identity::Missing,
+        [] => NodeIdentity::Missing,
         [node] => match id(node) {
-            None => Identity::Lacks { node: node.name_any() },
+            None => NodeIdentity::Lacks { node: node.name_any() },
             Some(provider_id) if provider_id == marks.provider_id() => {
-                Identity::Has { node: node.name_any(), provider_id: provider_id.to_owned() }
+                NodeIdentity::Has { node: node.name_any(), provider_id: provider_id.to_owned() }
             }
-            Some(_) => Identity::Unclear(format!("node {} has another provider ID", node.name_any())),
+            Some(_) => NodeIdentity::Unclear(format!("node {} has another provider ID", node.name_any())),
         },
-        several => Identity::Unclear(format!("several nodes have the machine's host name: {}", list(several))),
+        several => NodeIdentity::Unclear(format!("several nodes have the machine's host name: {}", list(several))),
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    const MARKS: Marks<'_> = Marks { namespace: "rack", host: "h", host_uid: "uid-1", machine: "m" };
+    const MARKS: NodeMarks<'_> = NodeMarks { namespace: "rack", host: "h", host_uid: "uid-1", machine: "m" };
 
     fn node(name: &str, provider_id: Option<&str>, labels: &[(&str, &str)]) -> Node {
         let labels: std::collections::BTreeMap<_, _> = labels.iter().copied().collect();
@@ -189,18 +189,18 @@ mod tests {
     fn a_node_is_known_by_its_provider_id_or_its_label() {
         let labelled = |name: &str, id: Option<&str>| node(name, id, &[(LABEL_NODE_HOST, "uid-1")]);
         let former = || labelled("o", Some("metal3://rack/h/before"));
-        let has = |provider_id: &str| Identity::Has { node: "n".into(), provider_id: provider_id.into() };
-        let rows: Vec<(Vec<Node>, Identity)> = vec![
-            (vec![], Identity::Missing),
-            (vec![node("x", Some("metal3://rack/other/m"), &[])], Identity::Missing),
+        let has = |provider_id: &str| NodeIdentity::Has { node: "n".into(), provider_id: provider_id.into() };
+        let rows: Vec<(Vec<Node>, NodeIdentity)> = vec![
+            (vec![], NodeIdentity::Missing),
+            (vec![node("x", Some("metal3://rack/other/m"), &[])], NodeIdentity::Missing),
             (vec![node("n", Some("metal3://rack/h/m"), &[])], has("metal3://rack/h/m")),
             (vec![node("n", Some("metal3://uid-1"), &[])], has("metal3://uid-1")),
-            (vec![labelled("n", None)], Identity::Lacks { node: "n".into() }),
-            (vec![labelled("n", Some(""))], Identity::Lacks { node: "n".into() }),
+            (vec![labelled("n", None)], NodeIdentity::Lacks { node: "n".into() }),
+            (vec![labelled("n", Some(""))], NodeIdentity::Lacks { node: "n".into() }),
             // A machine that had the host before left its node.
             (vec![node("n", Some("metal3://rack/h/m"), &[]), former()], has("metal3://rack/h/m")),
-            (vec![labelled("n", None), former()], Identity::Lacks { node: "n".into() }),
-            (vec![node("o", Some("metal3://rack/h/before"), &[])], Identity::Missing),
+            (vec![labelled("n", None), former()], NodeIdentity::Lacks { node: "n".into() }),
+            (vec![node("o", Some("metal3://rack/h/before"), &[])], NodeIdentity::Missing),
         ];
         for (nodes, wanted) in rows {
             assert_eq!(identify(&MARKS, &nodes.iter().collect::<Vec<_>>()), wanted);
@@ -218,11 +218,16 @@ mod tests {
             ),
         ];
         for (nodes, said) in rows {
-            let Identity::Unclear(why) = identify(&MARKS, &nodes.iter().collect::<Vec<_>>()) else { panic!("{said}") };
+            let NodeIdentity::Unclear(why) = identify(&MARKS, &nodes.iter().collect::<Vec<_>>()) else {
+                panic!("{said}")
+            };
             assert!(why.starts_with(said), "{why}");
         }
-        let nobody = Marks { host_uid: "", ..MARKS };
-        assert_eq!(identify(&nobody, &[&node("n", Some("metal3://"), &[(LABEL_NODE_HOST, "")])]), Identity::Missing);
+        let nobody = NodeMarks { host_uid: "", ..MARKS };
+        assert_eq!(
+            identify(&nobody, &[&node("n", Some("metal3://"), &[(LABEL_NODE_HOST, "")])]),
+            NodeIdentity::Missing
+        );
     }
 
     #[test]
@@ -252,11 +257,11 @@ mod tests {
     fn a_node_is_known_by_its_name_where_there_is_nothing_else() {
         let named = |name: &str, id: Option<&str>| node(name, id, &[(LABEL_HOSTNAME, "host-1")]);
         let names = BTreeSet::from(["host-1"]);
-        assert_eq!(by_name(&MARKS, &names, &[&named("n", None)]), Identity::Lacks { node: "n".into() });
-        let has = Identity::Has { node: "n".into(), provider_id: "metal3://rack/h/m".into() };
+        assert_eq!(by_name(&MARKS, &names, &[&named("n", None)]), NodeIdentity::Lacks { node: "n".into() });
+        let has = NodeIdentity::Has { node: "n".into(), provider_id: "metal3://rack/h/m".into() };
         assert_eq!(by_name(&MARKS, &names, &[&named("n", Some("metal3://rack/h/m"))]), has);
-        assert_eq!(by_name(&MARKS, &names, &[&node("n", None, &[])]), Identity::Missing);
-        assert!(matches!(by_name(&MARKS, &names, &[&named("n", Some("x"))]), Identity::Unclear(_)));
-        assert!(matches!(by_name(&MARKS, &names, &[&named("n", None), &named("o", None)]), Identity::Unclear(_)));
+        assert_eq!(by_name(&MARKS, &names, &[&node("n", None, &[])]), NodeIdentity::Missing);
+        assert!(matches!(by_name(&MARKS, &names, &[&named("n", Some("x"))]), NodeIdentity::Unclear(_)));
+        assert!(matches!(by_name(&MARKS, &names, &[&named("n", None), &named("o", None)]), NodeIdentity::Unclear(_)));
     }
 }

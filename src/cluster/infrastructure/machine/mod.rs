@@ -37,19 +37,19 @@ use tracing::debug;
 pub use labels::ANNOTATION_PREFIXES;
 pub use view::{MachineView, made_from, of_cluster};
 
-use self::data::Data;
-use self::draft::{ASSOCIATED, DATA, Draft, HOST, NODE};
-use self::identity::Marks;
-use self::node::{Found, Source};
-use self::take::Outcome;
-use self::wait::Waiting;
+use self::data::DataProgress;
+use self::draft::{ASSOCIATED, DATA, HOST, Metal3MachineDraft, NODE};
+use self::identity::NodeMarks;
+use self::node::{NodeIdentitySource, NodeMatch};
+use self::take::TakeOutcome;
+use self::wait::MachineWait;
 use super::names::COMPONENT;
 use crate::api::cluster::AddressType;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate, Metal3Reference};
 use crate::api::metal3::{BareMetalHost, ProvisioningState, SecretReference};
 use crate::cluster::contract::pause;
-use crate::cluster::hosts::{Hosts, MachineId, MachineKind, TakeError, Taker, addresses, change, patches};
+use crate::cluster::hosts::{HostPool, HostTaker, MachineId, MachineKind, TakeError, addresses, change, patches};
 use crate::cluster::workload::Workloads;
 use crate::runtime::conditions::{Severity, Verdict};
 use crate::runtime::{Cache, Conflict, Note, Reconcile, events, owners, run as run_controller};
@@ -78,7 +78,7 @@ pub const PAUSES: Pauses = Pauses { node: Duration::from_secs(15), data: Duratio
 
 /// Why a machine could not be looked at to the end.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum Metal3MachineError {
     /// What the API says.
     #[error(transparent)]
     Api(#[from] kube::Error),
@@ -87,7 +87,7 @@ pub enum Error {
     Meanwhile,
 }
 
-impl Conflict for Error {
+impl Conflict for Metal3MachineError {
     fn is_conflict(&self) -> bool {
         match self {
             Self::Api(error) => error.is_conflict(),
@@ -96,7 +96,7 @@ impl Conflict for Error {
     }
 }
 
-impl From<TakeError> for Error {
+impl From<TakeError> for Metal3MachineError {
     fn from(error: TakeError) -> Self {
         match error {
             TakeError::Api(error) => Self::Api(error),
@@ -106,24 +106,24 @@ impl From<TakeError> for Error {
 }
 
 /// Looks at Metal3Machines.
-pub struct Machines {
+pub struct Metal3MachineReconciler {
     client: Client,
-    hosts: Hosts,
+    hosts: HostPool,
     workloads: Workloads,
     pauses: Pauses,
 }
 
 /// What a machine that stays is looked at with.
-struct Around<'a> {
+struct Metal3MachineScope<'a> {
     owner: &'a Machine,
     cluster: &'a Cluster,
     metal3_cluster: &'a Metal3Cluster,
     template: Option<&'a Metal3MachineTemplate>,
 }
 
-impl Machines {
+impl Metal3MachineReconciler {
     /// Nothing is looked at yet.
-    pub fn new(client: Client, hosts: Hosts, workloads: Workloads, pauses: Pauses) -> Self {
+    pub fn new(client: Client, hosts: HostPool, workloads: Workloads, pauses: Pauses) -> Self {
         Self { client, hosts, workloads, pauses }
     }
 
@@ -132,8 +132,8 @@ impl Machines {
         run_controller(Arc::new(self), &cache, stream::empty(), shutdown).await;
     }
 
-    async fn look(&self, machine: Metal3Machine) -> Result<Action, Error> {
-        let mut draft = Draft::new(machine, Timestamp::now());
+    async fn look(&self, machine: Metal3Machine) -> Result<Action, Metal3MachineError> {
+        let mut draft = Metal3MachineDraft::new(machine, Timestamp::now());
         let looked = match self.advance(&mut draft).await {
             // It is gone.
             Ok(None) => return Ok(Action::await_change()),
@@ -146,7 +146,7 @@ impl Machines {
     }
 
     /// One step further. None when the machine is gone.
-    async fn advance(&self, draft: &mut Draft) -> Result<Option<Action>, Error> {
+    async fn advance(&self, draft: &mut Metal3MachineDraft) -> Result<Option<Action>, Metal3MachineError> {
         let namespace = draft.new.namespace().unwrap_or_default();
         let owner = self.owner(&draft.new).await?;
         let cluster = match &owner {
@@ -160,7 +160,7 @@ impl Machines {
             return self.release(draft, owner.as_ref(), cluster.as_ref()).await;
         }
         let Some(owner) = owner else {
-            wait(draft, &Waiting::Machine);
+            wait(draft, &MachineWait::Machine);
             return Ok(Some(Action::await_change()));
         };
         draft.new.spec.failure_domain.clone_from(&owner.spec.failure_domain);
@@ -186,23 +186,23 @@ impl Machines {
             draft.new.spec.automated_cleaning_mode = Some(mode);
         }
         draft.hold(&self.client, draft.host().as_deref()).await?;
-        let around = Around { owner: &owner, cluster, metal3_cluster, template: template.as_ref() };
+        let around = Metal3MachineScope { owner: &owner, cluster, metal3_cluster, template: template.as_ref() };
         self.normal(draft, &around, user_data).await.map(Some)
     }
 
     async fn normal(
         &self,
-        draft: &mut Draft,
-        around: &Around<'_>,
+        draft: &mut Metal3MachineDraft,
+        around: &Metal3MachineScope<'_>,
         user_data: &SecretReference,
-    ) -> Result<Action, Error> {
+    ) -> Result<Action, Metal3MachineError> {
         if !draft.is_provisioned() && !self.is_there(&draft.new, user_data).await? {
-            wait(draft, &Waiting::Secret(user_data.name.clone().unwrap_or_default()));
+            wait(draft, &MachineWait::Secret(user_data.name.clone().unwrap_or_default()));
             return Ok(Action::requeue(self.pauses.data));
         }
         let found = match self.take(draft, around).await? {
-            Outcome::Host(found) => *found,
-            Outcome::None(pause) => return Ok(Action::requeue(pause)),
+            TakeOutcome::Host(found) => *found,
+            TakeOutcome::None(pause) => return Ok(Action::requeue(pause)),
         };
         draft.status().addresses = addresses::addresses(&found);
         draft.status().user_data.get_or_insert_with(|| user_data.clone());
@@ -216,7 +216,7 @@ impl Machines {
         }
         let found = match self.deploy(draft, found).await {
             // What a host may run is judged where it is told so.
-            Err(Error::Api(kube::Error::Api(refused))) if refused.code == 422 => {
+            Err(Metal3MachineError::Api(kube::Error::Api(refused))) if refused.code == 422 => {
                 let why = format!("the host refuses what it is to run: {}", refused.message);
                 draft.say(HOST, &Verdict::no("ProvisioningError", why), Severity::Error);
                 return Ok(Action::await_change());
@@ -230,7 +230,7 @@ impl Machines {
     }
 
     /// Has the data that the host gets. False while it is not there.
-    async fn data(&self, draft: &mut Draft) -> Result<bool, Error> {
+    async fn data(&self, draft: &mut Metal3MachineDraft) -> Result<bool, Metal3MachineError> {
         let own = wait::own(&draft.new, "metaData", draft.new.spec.meta_data.as_ref()).and_then(|meta_data| {
             Ok((meta_data, wait::own(&draft.new, "networkData", draft.new.spec.network_data.as_ref())?))
         });
@@ -243,18 +243,18 @@ impl Machines {
             }
         };
         let rendered = match data::obtain(&self.client, &draft.new).await? {
-            Data::Unwanted => {
+            DataProgress::Unwanted => {
                 draft.say(DATA, &Verdict::yes("SecretsSetExternally"), Severity::Info);
                 None
             }
             // What was there once is not waited for again.
-            Data::Wait(_) if draft.status().rendered_data.is_some() => None,
+            DataProgress::Wait(_) if draft.status().rendered_data.is_some() => None,
             // What becomes of it wakes the machine.
-            Data::Wait(why) => {
+            DataProgress::Wait(why) => {
                 draft.say(DATA, &Verdict::no("WaitingForMetal3Data", why), Severity::Info);
                 return Ok(false);
             }
-            Data::Ready(rendered) => {
+            DataProgress::Ready(rendered) => {
                 draft.say(DATA, &Verdict::yes("Metal3DataSecretsReady"), Severity::Info);
                 Some(rendered)
             }
@@ -272,7 +272,11 @@ impl Machines {
     }
 
     /// Tells the host what to run.
-    async fn deploy(&self, draft: &Draft, found: BareMetalHost) -> Result<BareMetalHost, Error> {
+    async fn deploy(
+        &self,
+        draft: &Metal3MachineDraft,
+        found: BareMetalHost,
+    ) -> Result<BareMetalHost, Metal3MachineError> {
         let status = draft.new.status.clone().unwrap_or_default();
         let spec = &draft.new.spec;
         let patch = match &status.user_data {
@@ -280,7 +284,7 @@ impl Machines {
                 &found,
                 &draft.id(),
                 spec.automated_cleaning_mode,
-                patches::Deployment {
+                patches::HostSpecPatch {
                     image: spec.image.as_ref(),
                     custom_deploy: spec.custom_deploy.as_ref(),
                     user_data: Some(user_data),
@@ -305,14 +309,19 @@ impl Machines {
         }
         let (namespace, machine, host) = (found.namespace().unwrap_or_default(), machine.name_any(), found.name_any());
         let host_uid = found.uid().unwrap_or_default();
-        let marks = Marks { namespace: &namespace, host: &host, host_uid: &host_uid, machine: &machine };
+        let marks = NodeMarks { namespace: &namespace, host: &host, host_uid: &host_uid, machine: &machine };
         if let Err(error) = node::clear(&self.workloads, &self.client, &cluster.name_any(), &marks).await {
             debug!(host, %error, "cannot look for nodes that were left behind");
         }
     }
 
     /// Which node the machine is.
-    async fn identify(&self, draft: &mut Draft, around: &Around<'_>, found: &BareMetalHost) -> Result<Action, Error> {
+    async fn identify(
+        &self,
+        draft: &mut Metal3MachineDraft,
+        around: &Metal3MachineScope<'_>,
+        found: &BareMetalHost,
+    ) -> Result<Action, Metal3MachineError> {
         let has_node = around.owner.status.as_ref().is_some_and(|status| status.node_ref.is_some());
         let is_known = draft.is_provisioned() && draft.new.spec.provider_id.is_some();
         let is_settled = draft.verdict(NODE).is_some_and(|verdict| verdict.is_true());
@@ -323,15 +332,15 @@ impl Machines {
         let (namespace, machine, host) =
             (found.namespace().unwrap_or_default(), draft.new.name_any(), found.name_any());
         let host_uid = found.uid().unwrap_or_default();
-        let marks = Marks { namespace: &namespace, host: &host, host_uid: &host_uid, machine: &machine };
+        let marks = NodeMarks { namespace: &namespace, host: &host, host_uid: &host_uid, machine: &machine };
         let source = if around.metal3_cluster.spec.cloud_provider_enabled == Some(true) {
-            Source::Provider
+            NodeIdentitySource::Provider
         } else if around.owner.spec.bootstrap.config_ref.is_some() {
-            Source::Label
+            NodeIdentitySource::Label
         } else {
-            Source::Name
+            NodeIdentitySource::Name
         };
-        if source == Source::Name && !is_known {
+        if source == NodeIdentitySource::Name && !is_known {
             // Nobody told its kubelet: it may never have a node, and is there all the same.
             draft.provisioned(marks.provider_id());
         }
@@ -340,12 +349,12 @@ impl Machines {
         let names: BTreeSet<&str> = names.collect();
         let cluster = around.cluster.name_any();
         match node::find(&self.workloads, &self.client, &cluster, &marks, (source, &names)).await {
-            Ok(Found::Is(provider_id)) => {
+            Ok(NodeMatch::Is(provider_id)) => {
                 draft.provisioned(provider_id);
                 draft.say(NODE, &Verdict::yes("AssociateMetal3MachineMetaDataSuccess"), Severity::Info);
                 Ok(Action::await_change())
             }
-            Ok(Found::Not(why)) => {
+            Ok(NodeMatch::Not(why)) => {
                 draft.say(NODE, &Verdict::no("SettingProviderIDOnNodeFailed", why), Severity::Info);
                 Ok(Action::requeue(next_look(draft.starting(), self.pauses.node)))
             }
@@ -359,7 +368,7 @@ impl Machines {
 
     /// Gives the machine's node the labels of its host, where the cluster wants that. A cluster that does not answer is asked
     /// again.
-    async fn label(&self, around: &Around<'_>, found: &BareMetalHost) -> Action {
+    async fn label(&self, around: &Metal3MachineScope<'_>, found: &BareMetalHost) -> Action {
         let prefixes = around.metal3_cluster.annotations().get(labels::ANNOTATION_PREFIXES);
         let node = around.owner.status.as_ref().and_then(|status| status.node_ref.as_ref());
         let (Some(prefixes), Some(node)) = (prefixes, node) else { return Action::await_change() };
@@ -372,7 +381,11 @@ impl Machines {
     }
 
     /// Whether nothing is to be done about the machine. Its host is paused and unpaused with the cluster.
-    async fn paused(&self, draft: &mut Draft, cluster: Option<&Cluster>) -> Result<bool, Error> {
+    async fn paused(
+        &self,
+        draft: &mut Metal3MachineDraft,
+        cluster: Option<&Cluster>,
+    ) -> Result<bool, Metal3MachineError> {
         let by_cluster = cluster.is_some_and(|cluster| cluster.spec.paused == Some(true));
         if let Some(name) = draft.host().filter(|_| cluster.is_some())
             && let Some(found) = self.hosts_of(&draft.new).get_opt(&name).await?
@@ -386,18 +399,18 @@ impl Machines {
     }
 
     /// The Machine that the machine is for.
-    async fn owner(&self, machine: &Metal3Machine) -> Result<Option<Machine>, Error> {
+    async fn owner(&self, machine: &Metal3Machine) -> Result<Option<Machine>, Metal3MachineError> {
         let owner = owners::of_kind(&machine.metadata, crate::api::cluster::GROUP, "Machine");
         let Some(owner) = owner else { return Ok(None) };
         self.get::<Machine>(&machine.namespace().unwrap_or_default(), &owner.name).await
     }
 
-    async fn is_there(&self, machine: &Metal3Machine, secret: &SecretReference) -> Result<bool, Error> {
+    async fn is_there(&self, machine: &Metal3Machine, secret: &SecretReference) -> Result<bool, Metal3MachineError> {
         let name = secret.name.as_deref().unwrap_or_default();
         Ok(self.get::<Secret>(&machine.namespace().unwrap_or_default(), name).await?.is_some())
     }
 
-    async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
+    async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Metal3MachineError>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -421,13 +434,13 @@ fn next_look(starting: Option<Duration>, pause: Duration) -> Duration {
     starting.map_or(pause, |starting| (starting / NODE_PART).max(NODE_SOON)).min(pause)
 }
 
-fn wait(draft: &mut Draft, waiting: &Waiting) {
+fn wait(draft: &mut Metal3MachineDraft, waiting: &MachineWait) {
     let (verdict, old, severity) = waiting.verdicts();
     draft.say_both(ASSOCIATED, &verdict, &old, severity);
 }
 
 /// Whether the host runs what it should; the condition says so, or what it is about, and what went wrong.
-fn is_running(draft: &mut Draft, found: &BareMetalHost) -> bool {
+fn is_running(draft: &mut Metal3MachineDraft, found: &BareMetalHost) -> bool {
     let status = found.status.clone().unwrap_or_default();
     let (name, state) = (found.name_any(), status.provisioning.state);
     if matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned) {
@@ -446,9 +459,9 @@ fn is_running(draft: &mut Draft, found: &BareMetalHost) -> bool {
     draft.is_provisioned()
 }
 
-impl Reconcile for Machines {
+impl Reconcile for Metal3MachineReconciler {
     type Object = MachineView;
-    type Error = Error;
+    type Error = Metal3MachineError;
 
     const NAME: &'static str = "metal3machine";
 
@@ -460,7 +473,7 @@ impl Reconcile for Machines {
         RETRY
     }
 
-    async fn reconcile(&self, machine: Arc<MachineView>) -> Result<Action, Error> {
+    async fn reconcile(&self, machine: Arc<MachineView>) -> Result<Action, Metal3MachineError> {
         let namespace = machine.namespace().unwrap_or_default();
         match self.get::<Metal3Machine>(&namespace, &machine.name_any()).await? {
             Some(machine) => self.look(machine).await,

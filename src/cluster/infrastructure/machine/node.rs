@@ -8,13 +8,13 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use tracing::info;
 
-use super::identity::{Identity, Marks, by_name, identify, left_behind, of_host};
+use super::identity::{NodeIdentity, NodeMarks, by_name, identify, left_behind, of_host};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::log::named;
 
 /// How a node gets its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum NodeIdentitySource {
     /// A cloud provider in the cluster gives it.
     Provider,
     /// It is found by a label, and given here.
@@ -25,7 +25,7 @@ pub enum Source {
 
 /// How far it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum NodeMatch {
     /// The node has this identity.
     Is(String),
     /// There is none yet, and why.
@@ -42,7 +42,7 @@ pub async fn clear(
     workloads: &Workloads,
     client: &Client,
     cluster: &str,
-    marks: &Marks<'_>,
+    marks: &NodeMarks<'_>,
 ) -> Result<(), WorkloadError> {
     let workload = workloads.get(client, marks.namespace, cluster).await?;
     let nodes = workload.nodes().await?;
@@ -76,41 +76,45 @@ pub async fn find(
     workloads: &Workloads,
     client: &Client,
     cluster: &str,
-    marks: &Marks<'_>,
-    (source, names): (Source, &BTreeSet<&str>),
-) -> Result<Found, WorkloadError> {
+    marks: &NodeMarks<'_>,
+    (source, names): (NodeIdentitySource, &BTreeSet<&str>),
+) -> Result<NodeMatch, WorkloadError> {
     let workload = workloads.get(client, marks.namespace, cluster).await?;
     let nodes = workload.nodes().await?;
     let nodes: Vec<&Node> = nodes.all().map(AsRef::as_ref).collect();
     delete(&workload, (marks.namespace, cluster), &left_behind(marks, &nodes)).await?;
     let mut identity = identify(marks, &nodes);
-    if identity == Identity::Missing && source == Source::Name {
+    if identity == NodeIdentity::Missing && source == NodeIdentitySource::Name {
         identity = by_name(marks, names, &nodes);
     }
     match identity {
-        Identity::Has { provider_id, .. } => Ok(Found::Is(provider_id)),
-        Identity::Unclear(why) => Ok(Found::Not(why)),
-        _ if source == Source::Provider => {
+        NodeIdentity::Has { provider_id, .. } => Ok(NodeMatch::Is(provider_id)),
+        NodeIdentity::Unclear(why) => Ok(NodeMatch::Not(why)),
+        _ if source == NodeIdentitySource::Provider => {
             let id = marks.provider_id();
-            Ok(Found::Not(format!("Waiting for the cluster's cloud provider to give a node the provider ID {id:?}")))
+            Ok(NodeMatch::Not(format!(
+                "Waiting for the cluster's cloud provider to give a node the provider ID {id:?}"
+            )))
         }
-        Identity::Missing if source == Source::Name => {
+        NodeIdentity::Missing if source == NodeIdentitySource::Name => {
             let names: Vec<&str> = names.iter().copied().collect();
-            Ok(Found::Not(format!("Waiting for a node with the host name {}", names.join(" or "))))
+            Ok(NodeMatch::Not(format!("Waiting for a node with the host name {}", names.join(" or "))))
         }
-        Identity::Missing => {
+        NodeIdentity::Missing => {
             let uid = marks.host_uid;
             let id = marks.provider_id();
-            Ok(Found::Not(format!("Waiting for a node with the label metal3.io/uuid={uid} or the provider ID {id:?}")))
+            Ok(NodeMatch::Not(format!(
+                "Waiting for a node with the label metal3.io/uuid={uid} or the provider ID {id:?}"
+            )))
         }
-        Identity::Lacks { node } => {
+        NodeIdentity::Lacks { node } => {
             let id = marks.provider_id();
             let patch = json!({ "spec": { "providerID": id } });
             let api = Api::<Node>::all(workload.client().clone());
             let patched = api.patch(&node, &PatchParams::default(), &Patch::Merge(patch)).await;
             workload.node_changed().await;
             patched?;
-            Ok(Found::Is(id))
+            Ok(NodeMatch::Is(id))
         }
     }
 }

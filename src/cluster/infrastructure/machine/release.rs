@@ -6,26 +6,26 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use tracing::info;
 
-use super::draft::{Draft, HOST, NODE};
+use super::draft::{HOST, Metal3MachineDraft, NODE};
 use super::wait::reuse;
-use super::{Error, Machines, data, template};
+use super::{Metal3MachineError, Metal3MachineReconciler, data, template};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
-use crate::cluster::hosts::patches::{self, Keep, Release, Told};
-use crate::cluster::hosts::{Taker, change};
+use crate::cluster::hosts::patches::{self, HostInstructions, Keep, ReleaseProgress};
+use crate::cluster::hosts::{HostTaker, change};
 use crate::log::named;
 use crate::runtime::conditions::{Severity, Verdict};
 
 /// How often a host is looked at that is not through yet, if it says nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-impl Machines {
+impl Metal3MachineReconciler {
     /// Lets go whatever the machine has. True when nothing is left, and the machine with it.
     pub(super) async fn release(
         &self,
-        draft: &mut Draft,
+        draft: &mut Metal3MachineDraft,
         owner: Option<&Machine>,
         cluster: Option<&Cluster>,
-    ) -> Result<Option<Action>, Error> {
+    ) -> Result<Option<Action>, Metal3MachineError> {
         self.hosts.forget(&draft.id());
         draft.say(NODE, &Verdict::no("Deleting", ""), Severity::Info);
         // A machine of another server's making may have a host that it has not noted.
@@ -38,24 +38,24 @@ impl Machines {
             let keep = self.keep(draft, owner, cluster).await?;
             let cluster = owner.map(|owner| owner.spec.cluster_name.as_str());
             let status = draft.new.status.clone().unwrap_or_default();
-            let told = Told {
+            let told = HostInstructions {
                 user_data: status.user_data.as_ref(),
                 meta_data: status.meta_data.as_ref(),
                 network_data: status.network_data.as_ref(),
             };
             match patches::release(&found, &draft.id(), told, cluster, keep.as_ref()) {
-                Release::NotOurs => {}
-                Release::Tell(patch) => {
+                ReleaseProgress::NotOurs => {}
+                ReleaseProgress::Tell(patch) => {
                     change(&self.client, &found, patch).await?;
                     let why = format!("BareMetalHost {} was told to deprovision", found.name_any());
                     draft.say(HOST, &Verdict::no("Deleting", why), Severity::Info);
                     return Ok(Some(Action::requeue(LOOK_AGAIN)));
                 }
-                Release::Wait(why) => {
+                ReleaseProgress::Wait(why) => {
                     draft.say(HOST, &Verdict::no("Deleting", format!("Waiting: {why}")), Severity::Info);
                     return Ok(Some(Action::requeue(LOOK_AGAIN)));
                 }
-                Release::LetGo(patch) => {
+                ReleaseProgress::LetGo(patch) => {
                     if let Some(cluster) = cluster {
                         self.label_secret(&found, cluster, true).await?;
                     }
@@ -73,10 +73,10 @@ impl Machines {
     /// For whom the host is kept. Nothing is while the cluster goes, too.
     async fn keep(
         &self,
-        draft: &Draft,
+        draft: &Metal3MachineDraft,
         owner: Option<&Machine>,
         cluster: Option<&Cluster>,
-    ) -> Result<Option<Keep>, Error> {
+    ) -> Result<Option<Keep>, Metal3MachineError> {
         let (Some(owner), Some(cluster)) = (owner, cluster) else { return Ok(None) };
         let Some(for_whom) = reuse(owner).filter(|_| cluster.metadata.deletion_timestamp.is_none()) else {
             return Ok(None);

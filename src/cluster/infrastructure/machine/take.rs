@@ -5,13 +5,13 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::api::Api;
 
-use super::draft::{ASSOCIATED, Draft};
-use super::wait::{Waiting, reuse};
-use super::{Around, Error, Machines, template};
+use super::draft::{ASSOCIATED, Metal3MachineDraft};
+use super::wait::{MachineWait, reuse};
+use super::{Metal3MachineError, Metal3MachineReconciler, Metal3MachineScope, template};
 use crate::api::infrastructure::v1beta2::Metal3Machine;
 use crate::api::metal3::BareMetalHost;
-use crate::cluster::hosts::choose::{Needs, Selector, Way, Wish};
-use crate::cluster::hosts::{NoHost, Taken, Taker};
+use crate::cluster::hosts::choose::{ChoiceReason, CompiledSelector, HostWish, Needs};
+use crate::cluster::hosts::{HostTake, HostTaker, NoHost};
 use crate::runtime::Note;
 use crate::runtime::conditions::{Severity, Verdict};
 
@@ -21,55 +21,59 @@ const LOOK_AGAIN: Duration = Duration::from_secs(300);
 const LOOK_SOON: Duration = Duration::from_secs(5);
 
 /// What becomes of a wish for a host.
-pub(super) enum Outcome {
+pub(super) enum TakeOutcome {
     /// This host is the machine's.
     Host(Box<BareMetalHost>),
     /// There is none, which its conditions explain; it is looked again after so long.
     None(Duration),
 }
 
-impl Machines {
+impl Metal3MachineReconciler {
     /// The machine's host, which it takes now if it has none.
-    pub(super) async fn take(&self, draft: &mut Draft, around: &Around<'_>) -> Result<Outcome, Error> {
+    pub(super) async fn take(
+        &self,
+        draft: &mut Metal3MachineDraft,
+        around: &Metal3MachineScope<'_>,
+    ) -> Result<TakeOutcome, Metal3MachineError> {
         let cluster = &around.owner.spec.cluster_name;
         let wish = wish(draft, around);
         match self.hosts.take(&self.client, draft, Some(cluster), wish).await? {
-            Taken::Had(found) => {
+            HostTake::Had(found) => {
                 self.label_secret(&found, cluster, false).await?;
                 if draft.verdict(ASSOCIATED).is_none_or(|verdict| !verdict.is_true()) {
                     draft.say(ASSOCIATED, &Verdict::yes("AssociateBareMetalHostSuccess"), Severity::Info);
                 }
-                Ok(Outcome::Host(found))
+                Ok(TakeOutcome::Host(found))
             }
-            Taken::New(found, way) => {
+            HostTake::New(found, way) => {
                 self.label_secret(&found, cluster, false).await?;
                 let (reason, how) = match way {
-                    Way::Kept => ("AssociateBareMetalHostViaNodeReuseSuccess", "it was kept for this machine"),
-                    Way::Had | Way::Free => ("AssociateBareMetalHostSuccess", "it was free"),
+                    ChoiceReason::Kept => ("AssociateBareMetalHostViaNodeReuseSuccess", "it was kept for this machine"),
+                    ChoiceReason::Had | ChoiceReason::Free => ("AssociateBareMetalHostSuccess", "it was free"),
                 };
                 draft.say(ASSOCIATED, &Verdict::yes(reason), Severity::Info);
                 let message = format!("Claimed BareMetalHost {}: {how}", found.name_any());
                 self.tell(&draft.new, &Note { reason: "BareMetalHostClaimed", message, warning: false }).await;
-                Ok(Outcome::Host(found))
+                Ok(TakeOutcome::Host(found))
             }
-            Taken::Lost(why) => {
+            HostTake::Lost(why) => {
                 missing(draft, &why);
-                Ok(Outcome::None(LOOK_AGAIN))
+                Ok(TakeOutcome::None(LOOK_AGAIN))
             }
-            Taken::None(NoHost { why, is_passing, .. }) => {
+            HostTake::None(NoHost { why, is_passing, .. }) => {
                 self.none(draft, why).await;
-                Ok(Outcome::None(if is_passing { LOOK_SOON } else { LOOK_AGAIN }))
+                Ok(TakeOutcome::None(if is_passing { LOOK_SOON } else { LOOK_AGAIN }))
             }
-            Taken::Fault(why) => {
-                let (verdict, old, severity) = Waiting::Spec(why).verdicts();
+            HostTake::Fault(why) => {
+                let (verdict, old, severity) = MachineWait::Spec(why).verdicts();
                 draft.say_both(ASSOCIATED, &verdict, &old, severity);
-                Ok(Outcome::None(LOOK_AGAIN))
+                Ok(TakeOutcome::None(LOOK_AGAIN))
             }
         }
     }
 
     /// There is no host for it: its condition says why, and an event whenever that is another reason.
-    async fn none(&self, draft: &mut Draft, why: String) {
+    async fn none(&self, draft: &mut Metal3MachineDraft, why: String) {
         let verdict = Verdict::no("AssociateBareMetalHostFailed", why.clone());
         if draft.verdict(ASSOCIATED).is_none_or(|before| before != verdict) {
             self.tell(&draft.new, &Note { reason: "NoBareMetalHost", message: why.clone(), warning: true }).await;
@@ -83,13 +87,13 @@ impl Machines {
 }
 
 /// What the machine wants, or why that makes no sense.
-fn wish(draft: &Draft, around: &Around<'_>) -> Result<Wish, String> {
+fn wish(draft: &Metal3MachineDraft, around: &Metal3MachineScope<'_>) -> Result<HostWish, String> {
     let machine = &draft.new;
     let by_template = template::annotations(around.template);
-    Ok(Wish {
+    Ok(HostWish {
         machine: draft.id(),
         cluster: Some(around.owner.spec.cluster_name.clone()),
-        selector: Selector::new(machine.spec.host_selector.as_ref()).map_err(|fault| fault.to_string())?,
+        selector: CompiledSelector::new(machine.spec.host_selector.as_ref()).map_err(|fault| fault.to_string())?,
         needs: Needs::new(machine.annotations(), &by_template).map_err(|fault| fault.to_string())?,
         reuse: reuse(around.owner),
         failure_domain: machine.spec.failure_domain.clone(),
@@ -97,7 +101,7 @@ fn wish(draft: &Draft, around: &Around<'_>) -> Result<Wish, String> {
 }
 
 /// The host of a machine that runs is not there. Whoever looks after machines replaces it.
-fn missing(draft: &mut Draft, why: &str) {
+fn missing(draft: &mut Metal3MachineDraft, why: &str) {
     let verdict = Verdict::no("MissingBMH", why);
     draft.say(ASSOCIATED, &verdict, Severity::Error);
     draft.say(super::draft::HOST, &verdict, Severity::Error);

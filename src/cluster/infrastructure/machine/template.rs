@@ -8,7 +8,7 @@ use kube::{Client, ResourceExt};
 use crate::api::cluster::keys::{ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND, LABEL_CONTROL_PLANE};
 use crate::api::cluster::v1beta2::{Machine, Reference};
 use crate::api::infrastructure::v1beta2::{Metal3Machine, Metal3MachineTemplate};
-use crate::cluster::contract::Objects;
+use crate::cluster::contract::ReferencedObjects;
 use crate::cluster::infrastructure::names::{CONTROL_PLANE_GROUP, MACHINE_TEMPLATE_KIND};
 use crate::runtime::owners;
 
@@ -58,7 +58,7 @@ pub async fn keeps_hosts(client: &Client, machine: &Metal3Machine, owner: &Machi
         Reference { kind: keeper.kind.clone(), name: keeper.name.clone(), api_group: CONTROL_PLANE_GROUP.to_owned() };
     let namespace = machine.namespace().unwrap_or_default();
     // A control plane that cannot be had keeps nothing.
-    let Ok(Some(control_plane)) = Objects::new(client.clone()).get(&namespace, &reference).await else {
+    let Ok(Some(control_plane)) = ReferencedObjects::new(client.clone()).get(&namespace, &reference).await else {
         return Ok(false);
     };
     let data = control_plane.data();

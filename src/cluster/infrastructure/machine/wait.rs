@@ -15,7 +15,7 @@ const LABEL_MOST: usize = 63;
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum MachineWait {
     /// The Machine that it is for.
     Machine,
     /// The Cluster of that Machine.
@@ -32,7 +32,7 @@ pub enum Waiting {
     Spec(String),
 }
 
-impl Waiting {
+impl MachineWait {
     /// What its condition says, in both shapes.
     pub fn verdicts(&self) -> (Verdict, Verdict, Severity) {
         let (reason, old, message) = match self {
@@ -79,17 +79,17 @@ pub fn user_data(
     owner: &Machine,
     cluster: Option<&Cluster>,
     metal3_cluster: Option<&Metal3Cluster>,
-) -> Result<SecretReference, Waiting> {
-    let Some(cluster) = cluster else { return Err(Waiting::Cluster(owner.spec.cluster_name.clone())) };
+) -> Result<SecretReference, MachineWait> {
+    let Some(cluster) = cluster else { return Err(MachineWait::Cluster(owner.spec.cluster_name.clone())) };
     if !is_ready(cluster) {
-        return Err(Waiting::Infrastructure(cluster.name_any()));
+        return Err(MachineWait::Infrastructure(cluster.name_any()));
     }
     if metal3_cluster.is_none() {
         let reference = cluster.spec.infrastructure_ref.as_ref();
-        return Err(Waiting::Metal3Cluster(reference.map(|one| one.name.clone()).unwrap_or_default()));
+        return Err(MachineWait::Metal3Cluster(reference.map(|one| one.name.clone()).unwrap_or_default()));
     }
     let bootstrap = owner.spec.bootstrap.data_secret_name.clone().filter(|name| !name.is_empty());
-    let Some(bootstrap) = bootstrap else { return Err(Waiting::Bootstrap) };
+    let Some(bootstrap) = bootstrap else { return Err(MachineWait::Bootstrap) };
     let namespace = machine.namespace();
     match own(machine, "userData", machine.spec.user_data.as_ref())? {
         Some(own) => Ok(own),
@@ -113,11 +113,11 @@ pub fn own(
     machine: &Metal3Machine,
     field: &str,
     reference: Option<&SecretReference>,
-) -> Result<Option<SecretReference>, Waiting> {
+) -> Result<Option<SecretReference>, MachineWait> {
     let namespace = machine.namespace();
     let Some(SecretReference { name: Some(name), namespace: other }) = reference else { return Ok(None) };
     if other.as_ref().is_some_and(|other| !other.is_empty() && Some(other) != namespace.as_ref()) {
-        return Err(Waiting::Spec(format!("spec.{field} names a Secret of another namespace, which is not read")));
+        return Err(MachineWait::Spec(format!("spec.{field} names a Secret of another namespace, which is not read")));
     }
     Ok(Some(SecretReference { name: Some(name.clone()), namespace }))
 }
@@ -180,11 +180,11 @@ mod tests {
         let by_condition = cluster(json!({"status": {"initialization": null, "conditions": [{
             "type": "InfrastructureReady", "status": "True", "reason": "Ready", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
-        assert_eq!(wait(owner(json!({})), None, None), Err(Waiting::Cluster("c".into())));
-        assert_eq!(wait(owner(json!({})), Some(unready), None), Err(Waiting::Infrastructure("c".into())));
-        assert_eq!(wait(owner(json!({})), Some(ready()), None), Err(Waiting::Metal3Cluster("m3c".into())));
+        assert_eq!(wait(owner(json!({})), None, None), Err(MachineWait::Cluster("c".into())));
+        assert_eq!(wait(owner(json!({})), Some(unready), None), Err(MachineWait::Infrastructure("c".into())));
+        assert_eq!(wait(owner(json!({})), Some(ready()), None), Err(MachineWait::Metal3Cluster("m3c".into())));
         let bare = owner(json!({"spec": {"bootstrap": {"dataSecretName": null}}}));
-        assert_eq!(wait(bare, Some(ready()), Some(&there)), Err(Waiting::Bootstrap));
+        assert_eq!(wait(bare, Some(ready()), Some(&there)), Err(MachineWait::Bootstrap));
         let data = SecretReference { name: Some("data".into()), namespace: Some("rack".into()) };
         assert_eq!(wait(owner(json!({})), Some(ready()), Some(&there)), Ok(data.clone()));
         assert_eq!(wait(owner(json!({})), Some(by_condition), Some(&there)), Ok(data));
@@ -195,7 +195,9 @@ mod tests {
         let own = SecretReference { name: Some("own".into()), namespace: Some("rack".into()) };
         assert_eq!(given(Value::Null), Ok(own.clone()));
         assert_eq!(given(json!("rack")), Ok(own));
-        assert!(matches!(given(json!("kube-system")), Err(Waiting::Spec(why)) if why.contains("another namespace")));
+        assert!(
+            matches!(given(json!("kube-system")), Err(MachineWait::Spec(why)) if why.contains("another namespace"))
+        );
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub const LABELS_BACKUP: &str = "remediation.metal3.io/node-labels-backup";
 
 /// What is known of the machine's node.
 #[derive(Clone, Copy, Debug)]
-pub enum NodeSeen<'a> {
+pub enum RemediatedNode<'a> {
     /// There is none.
     Absent,
     /// It is there; whether everything on it has ended.
@@ -57,13 +57,13 @@ pub enum NodeSeen<'a> {
 
 /// What is known.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct RemediationFacts<'a> {
     /// The remediation.
     pub remediation: &'a Metal3Remediation,
     /// The machine's host, if it has one and that is there.
     pub host: Option<&'a BareMetalHost>,
     /// The machine's node.
-    pub node: NodeSeen<'a>,
+    pub node: RemediatedNode<'a>,
     /// Now.
     pub now: Timestamp,
 }
@@ -128,7 +128,7 @@ fn taint(node: &Node) -> Option<&Taint> {
 }
 
 /// Decides.
-pub fn decide(seen: &Seen<'_>) -> Act {
+pub fn decide(seen: &RemediationFacts<'_>) -> Act {
     let remediation = seen.remediation;
     let status = remediation.status.clone().unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or_default();
@@ -155,7 +155,7 @@ pub fn decide(seen: &Seen<'_>) -> Act {
     }
 }
 
-fn run(seen: &Seen<'_>, host: &BareMetalHost, is_over: bool) -> Act {
+fn run(seen: &RemediationFacts<'_>, host: &BareMetalHost, is_over: bool) -> Act {
     if !host.annotations().contains_key(&power_off_annotation(seen.remediation)) {
         return Act::PowerOff;
     }
@@ -164,24 +164,26 @@ fn run(seen: &Seen<'_>, host: &BareMetalHost, is_over: bool) -> Act {
         return if is_over { Act::Wait } else { Act::Await("the host is switched off") };
     }
     match seen.node {
-        NodeSeen::Absent | NodeSeen::Forbidden => Act::Wait,
+        RemediatedNode::Absent | RemediatedNode::Forbidden => Act::Wait,
         // A machine that is off for ever helps nobody: it may be what the cluster needs to answer.
-        NodeSeen::Unknown | NodeSeen::There { .. } if is_over => Act::Wait,
-        NodeSeen::Unknown => Act::Await("the cluster answers"),
-        NodeSeen::There { node, is_drained } if knows_taint(node) => match taint(node) {
+        RemediatedNode::Unknown | RemediatedNode::There { .. } if is_over => Act::Wait,
+        RemediatedNode::Unknown => Act::Await("the cluster answers"),
+        RemediatedNode::There { node, is_drained } if knows_taint(node) => match taint(node) {
             None => Act::Taint,
             Some(taint) => {
                 let is_told = taint.time_added.as_ref().is_none_or(|added| seen.now.duration_since(added.0) >= TOLD);
                 if is_told && is_drained { Act::Wait } else { Act::Await("everything on the node has ended") }
             }
         },
-        NodeSeen::There { node, .. } if node.metadata.deletion_timestamp.is_some() => Act::Await("the node is gone"),
-        NodeSeen::There { .. } if !seen.remediation.annotations().contains_key(LABELS_BACKUP) => Act::BackUp,
-        NodeSeen::There { .. } => Act::DeleteNode,
+        RemediatedNode::There { node, .. } if node.metadata.deletion_timestamp.is_some() => {
+            Act::Await("the node is gone")
+        }
+        RemediatedNode::There { .. } if !seen.remediation.annotations().contains_key(LABELS_BACKUP) => Act::BackUp,
+        RemediatedNode::There { .. } => Act::DeleteNode,
     }
 }
 
-fn wait(seen: &Seen<'_>, host: &BareMetalHost, strategy: &RemediationStrategy, is_held: bool) -> Act {
+fn wait(seen: &RemediationFacts<'_>, host: &BareMetalHost, strategy: &RemediationStrategy, is_held: bool) -> Act {
     if host.annotations().contains_key(&power_off_annotation(seen.remediation)) {
         return Act::PowerOn;
     }
@@ -202,18 +204,18 @@ fn wait(seen: &Seen<'_>, host: &BareMetalHost, strategy: &RemediationStrategy, i
 }
 
 /// The node is in service again.
-fn bring_back(seen: &Seen<'_>) -> Act {
+fn bring_back(seen: &RemediationFacts<'_>) -> Act {
     match seen.node {
-        NodeSeen::Forbidden => Act::Finish,
-        NodeSeen::There { node, .. } if taint(node).is_some() => Act::Untaint,
-        NodeSeen::There { .. } if seen.remediation.annotations().contains_key(LABELS_BACKUP) => Act::Restore,
-        NodeSeen::There { .. } => Act::Finish,
-        NodeSeen::Absent | NodeSeen::Unknown => Act::Await("the node is there"),
+        RemediatedNode::Forbidden => Act::Finish,
+        RemediatedNode::There { node, .. } if taint(node).is_some() => Act::Untaint,
+        RemediatedNode::There { .. } if seen.remediation.annotations().contains_key(LABELS_BACKUP) => Act::Restore,
+        RemediatedNode::There { .. } => Act::Finish,
+        RemediatedNode::Absent | RemediatedNode::Unknown => Act::Await("the node is there"),
     }
 }
 
 /// It goes: what it did is undone, as far as that can be within its time.
-fn leave(seen: &Seen<'_>, deleted: Timestamp) -> Act {
+fn leave(seen: &RemediationFacts<'_>, deleted: Timestamp) -> Act {
     let Some(host) = seen.host else { return Act::Finish };
     if host.annotations().contains_key(&power_off_annotation(seen.remediation)) {
         return Act::PowerOn;
@@ -221,7 +223,7 @@ fn leave(seen: &Seen<'_>, deleted: Timestamp) -> Act {
     let strategy = seen.remediation.spec.strategy.clone().unwrap_or_default();
     let is_over = seen.now.duration_since(deleted) > timeout(&strategy);
     match bring_back(seen) {
-        Act::Await(_) if is_over || matches!(seen.node, NodeSeen::Absent) => Act::Finish,
+        Act::Await(_) if is_over || matches!(seen.node, RemediatedNode::Absent) => Act::Finish,
         act => act,
     }
 }
@@ -230,7 +232,7 @@ fn is_on(host: &BareMetalHost) -> bool {
     host.status.as_ref().is_some_and(|status| status.powered_on)
 }
 
-fn is_over(seen: &Seen<'_>, strategy: &RemediationStrategy) -> bool {
+fn is_over(seen: &RemediationFacts<'_>, strategy: &RemediationStrategy) -> bool {
     let last = seen.remediation.status.as_ref().and_then(|status| status.last_remediated.as_ref());
     last.is_none_or(|last| seen.now.duration_since(last.0) > timeout(strategy))
 }
@@ -282,8 +284,8 @@ mod tests {
         let tainted = json!({"spec": {"taints": [{"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute",
             "timeAdded": "1970-01-01T00:00:10Z"}]}});
         let (new, old, plain) = (node("v1.35.1", &tainted), node("v1.27.9", &json!({})), node("v1.35.1", &json!({})));
-        let there = |node| NodeSeen::There { node, is_drained: true };
-        let busy = NodeSeen::There { node: &new, is_drained: false };
+        let there = |node| RemediatedNode::There { node, is_drained: true };
+        let busy = RemediatedNode::There { node: &new, is_drained: false };
         let going = node("v1.27.9", &json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}}));
         let with = |mut base: Value, change: Value| {
             json_patch::merge(&mut base, &change);
@@ -297,9 +299,9 @@ mod tests {
         let held_off = json!({"metadata": {"annotations": {KEPT_OFF: "{}"}}});
         let off = with(held_off.clone(), dark.clone());
         let (ending, well) = (Act::Await("everything on the node has ended"), Act::Await("the machine is well"));
-        let rows: Vec<(Value, &Value, NodeSeen<'_>, i64, Act)> = vec![
-            (json!({}), &on, NodeSeen::Absent, 0, Act::Begin),
-            (with(at(RUNNING), unheld.clone()), &on, NodeSeen::Absent, 0, Act::Hold),
+        let rows: Vec<(Value, &Value, RemediatedNode<'_>, i64, Act)> = vec![
+            (json!({}), &on, RemediatedNode::Absent, 0, Act::Begin),
+            (with(at(RUNNING), unheld.clone()), &on, RemediatedNode::Absent, 0, Act::Hold),
             (at(RUNNING), &on, there(&plain), 0, Act::PowerOff),
             // Nothing is done with the node before the machine is off.
             (at(RUNNING), &held_off, there(&plain), 0, Act::Await("the host is switched off")),
@@ -313,29 +315,29 @@ mod tests {
             (at(RUNNING), &off, there(&old), 0, Act::BackUp),
             (with(at(RUNNING), backup.clone()), &off, there(&old), 0, Act::DeleteNode),
             (with(at(RUNNING), backup.clone()), &off, there(&going), 0, Act::Await("the node is gone")),
-            (at(RUNNING), &off, NodeSeen::Absent, 0, Act::Wait),
-            (at(RUNNING), &off, NodeSeen::Forbidden, 0, Act::Wait),
-            (at(RUNNING), &off, NodeSeen::Unknown, 300, Act::Await("the cluster answers")),
-            (at(RUNNING), &off, NodeSeen::Unknown, 301, Act::Wait),
+            (at(RUNNING), &off, RemediatedNode::Absent, 0, Act::Wait),
+            (at(RUNNING), &off, RemediatedNode::Forbidden, 0, Act::Wait),
+            (at(RUNNING), &off, RemediatedNode::Unknown, 300, Act::Await("the cluster answers")),
+            (at(RUNNING), &off, RemediatedNode::Unknown, 301, Act::Wait),
             (at(WAITING), &off, there(&new), 0, Act::PowerOn),
             (at(WAITING), &dark, there(&new), 0, well),
             (at(WAITING), &on, there(&new), 0, Act::Untaint),
             (with(at(WAITING), backup), &on, there(&plain), 0, Act::Restore),
             (at(WAITING), &on, there(&plain), 0, Act::Finish),
-            (at(WAITING), &on, NodeSeen::Forbidden, 0, Act::Finish),
-            (at(WAITING), &on, NodeSeen::Absent, 0, well),
+            (at(WAITING), &on, RemediatedNode::Forbidden, 0, Act::Finish),
+            (at(WAITING), &on, RemediatedNode::Absent, 0, well),
             (with(at(WAITING), unheld.clone()), &on, there(&plain), 300, well),
             (with(at(WAITING), unheld), &on, there(&plain), 301, Act::Retry),
-            (tried.clone(), &dark, NodeSeen::Absent, 300, well),
-            (tried, &on, NodeSeen::Absent, 301, Act::GiveUp("it was tried as often as may be")),
-            (at(DELETING), &on, NodeSeen::Absent, 999, Act::Rest),
-            (at(FAILED), &on, NodeSeen::Absent, 999, Act::Rest),
-            (json!({"spec": {"strategy": null}}), &on, NodeSeen::Absent, 0, Act::Rest),
+            (tried.clone(), &dark, RemediatedNode::Absent, 300, well),
+            (tried, &on, RemediatedNode::Absent, 301, Act::GiveUp("it was tried as often as may be")),
+            (at(DELETING), &on, RemediatedNode::Absent, 999, Act::Rest),
+            (at(FAILED), &on, RemediatedNode::Absent, 999, Act::Rest),
+            (json!({"spec": {"strategy": null}}), &on, RemediatedNode::Absent, 0, Act::Rest),
         ];
         for (change, of_host, node, second, wanted) in rows {
             let now = Timestamp::from_second(second).expect("a time");
             let (remediation, host) = (remediation(&change), host(of_host));
-            let act = decide(&Seen { remediation: &remediation, host: Some(&host), node, now });
+            let act = decide(&RemediationFacts { remediation: &remediation, host: Some(&host), node, now });
             assert_eq!(act, wanted, "{change} {of_host} {node:?} {second}");
         }
     }
@@ -344,8 +346,8 @@ mod tests {
     fn a_host_that_somebody_wants_off_stays_off_and_one_that_is_gone_is_not_waited_for() {
         let seen = |change: &Value, of_host: Option<&Value>| {
             let (remediation, host) = (remediation(change), of_host.map(host));
-            let (node, now) = (NodeSeen::Absent, Timestamp::UNIX_EPOCH);
-            decide(&Seen { remediation: &remediation, host: host.as_ref(), node, now })
+            let (node, now) = (RemediatedNode::Absent, Timestamp::UNIX_EPOCH);
+            decide(&RemediationFacts { remediation: &remediation, host: host.as_ref(), node, now })
         };
         let off = json!({"spec": {"online": false}});
         assert!(matches!(seen(&at(RUNNING), Some(&off)), Act::Fail(_)));
@@ -357,21 +359,21 @@ mod tests {
         let deleted = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}, "status": {"phase": RUNNING}});
         let plain = node("v1.35.1", &json!({}));
         let tainted = node("v1.35.1", &json!({"spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}));
-        let there = |node| NodeSeen::There { node, is_drained: true };
+        let there = |node| RemediatedNode::There { node, is_drained: true };
         let (on, off) = (json!({}), json!({"metadata": {"annotations": {KEPT_OFF: "{}"}}}));
-        let rows: Vec<(Option<&Value>, NodeSeen<'_>, i64, Act)> = vec![
+        let rows: Vec<(Option<&Value>, RemediatedNode<'_>, i64, Act)> = vec![
             (Some(&off), there(&tainted), 0, Act::PowerOn),
             (Some(&on), there(&tainted), 0, Act::Untaint),
             (Some(&on), there(&plain), 0, Act::Finish),
-            (Some(&on), NodeSeen::Absent, 0, Act::Finish),
-            (Some(&on), NodeSeen::Unknown, 300, Act::Await("the node is there")),
-            (Some(&on), NodeSeen::Unknown, 301, Act::Finish),
-            (None, NodeSeen::Unknown, 0, Act::Finish),
+            (Some(&on), RemediatedNode::Absent, 0, Act::Finish),
+            (Some(&on), RemediatedNode::Unknown, 300, Act::Await("the node is there")),
+            (Some(&on), RemediatedNode::Unknown, 301, Act::Finish),
+            (None, RemediatedNode::Unknown, 0, Act::Finish),
         ];
         for (of_host, node, second, wanted) in rows {
             let now = Timestamp::from_second(second).expect("a time");
             let (remediation, host) = (remediation(&deleted), of_host.map(host));
-            let act = decide(&Seen { remediation: &remediation, host: host.as_ref(), node, now });
+            let act = decide(&RemediationFacts { remediation: &remediation, host: host.as_ref(), node, now });
             assert_eq!(act, wanted, "{of_host:?} {node:?} {second}");
         }
     }

@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use self::decide::{Act, DELETING, FAILED, NodeSeen, RUNNING, Seen, WAITING, decide, power_off_annotation};
+use self::decide::{
+    Act, DELETING, FAILED, RUNNING, RemediatedNode, RemediationFacts, WAITING, decide, power_off_annotation,
+};
 use super::names::{COMPONENT, FINALIZER_REMEDIATION};
 use crate::api::cluster::GROUP;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
@@ -50,7 +52,7 @@ pub struct Remediations {
 
 /// Why one could not be looked at to the end.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RemediationError {
     /// What the API says.
     #[error(transparent)]
     Api(#[from] kube::Error),
@@ -59,7 +61,7 @@ pub enum Error {
     Workload(#[from] WorkloadError),
 }
 
-impl Conflict for Error {
+impl Conflict for RemediationError {
     fn is_conflict(&self) -> bool {
         match self {
             Self::Api(error) => error.is_conflict(),
@@ -71,16 +73,16 @@ impl Conflict for Error {
 
 /// What a remediation is about.
 #[derive(Default)]
-struct Subject {
+struct RemediationScope {
     machine: Option<Machine>,
     host: Option<BareMetalHost>,
     workload: Option<Workload>,
-    node: Looked,
+    node: NodeLookup,
 }
 
 /// What became of looking for the node.
 #[derive(Default)]
-enum Looked {
+enum NodeLookup {
     #[default]
     Absent,
     There(Box<Node>, bool),
@@ -99,16 +101,16 @@ impl Remediations {
         run_controller(Arc::new(self), &cache, stream::empty(), shutdown).await;
     }
 
-    async fn look(&self, remediation: Metal3Remediation) -> Result<Action, Error> {
+    async fn look(&self, remediation: Metal3Remediation) -> Result<Action, RemediationError> {
         let Some(subject) = self.subject(&remediation).await? else { return Ok(Action::requeue(self.pause)) };
         let node = match &subject.node {
-            Looked::Absent => NodeSeen::Absent,
-            Looked::There(node, is_drained) => NodeSeen::There { node, is_drained: *is_drained },
-            Looked::Forbidden => NodeSeen::Forbidden,
-            Looked::Unknown => NodeSeen::Unknown,
+            NodeLookup::Absent => RemediatedNode::Absent,
+            NodeLookup::There(node, is_drained) => RemediatedNode::There { node, is_drained: *is_drained },
+            NodeLookup::Forbidden => RemediatedNode::Forbidden,
+            NodeLookup::Unknown => RemediatedNode::Unknown,
         };
         let now = whole(Timestamp::now());
-        let act = decide(&Seen { remediation: &remediation, host: subject.host.as_ref(), node, now });
+        let act = decide(&RemediationFacts { remediation: &remediation, host: subject.host.as_ref(), node, now });
         self.act(act, &remediation, &subject, now).await?;
         Ok(match act {
             Act::Rest | Act::Finish if remediation.metadata.deletion_timestamp.is_some() => Action::await_change(),
@@ -120,14 +122,14 @@ impl Remediations {
     }
 
     /// What the remediation is about; none while nothing is to be done about it.
-    async fn subject(&self, remediation: &Metal3Remediation) -> Result<Option<Subject>, Error> {
+    async fn subject(&self, remediation: &Metal3Remediation) -> Result<Option<RemediationScope>, RemediationError> {
         let namespace = remediation.namespace().unwrap_or_default();
         let Some(owner) = owners::of_kind(&remediation.metadata, GROUP, "Machine") else {
             // Nobody said yet whose it is.
-            return Ok(remediation.metadata.deletion_timestamp.is_some().then(Subject::default));
+            return Ok(remediation.metadata.deletion_timestamp.is_some().then(RemediationScope::default));
         };
         let machines = Api::<Machine>::namespaced(self.client.clone(), &namespace);
-        let Some(machine) = machines.get_opt(&owner.name).await? else { return Ok(Some(Subject::default())) };
+        let Some(machine) = machines.get_opt(&owner.name).await? else { return Ok(Some(RemediationScope::default())) };
         let clusters = Api::<Cluster>::namespaced(self.client.clone(), &namespace);
         let cluster = clusters.get_opt(&machine.spec.cluster_name).await?;
         if pause::is_paused(cluster.as_ref(), remediation) {
@@ -140,13 +142,13 @@ impl Remediations {
         let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref()).map(|node| node.name.clone());
         let (workload, node) = match named.filter(|_| is_under_way) {
             Some(name) => self.node(&machine, &namespace, &name).await,
-            None => (None, Looked::Absent),
+            None => (None, NodeLookup::Absent),
         };
-        Ok(Some(Subject { machine: Some(machine), host, workload, node }))
+        Ok(Some(RemediationScope { machine: Some(machine), host, workload, node }))
     }
 
     /// The machine's host, if it is the machine's.
-    async fn host(&self, machine: &Machine, namespace: &str) -> Result<Option<BareMetalHost>, Error> {
+    async fn host(&self, machine: &Machine, namespace: &str) -> Result<Option<BareMetalHost>, RemediationError> {
         let reference = &machine.spec.infrastructure_ref;
         if reference.kind != MachineKind::Metal3.kind() {
             return Ok(None);
@@ -162,24 +164,30 @@ impl Remediations {
         Ok(host.filter(|host| metal3.has(host)))
     }
 
-    async fn node(&self, machine: &Machine, namespace: &str, name: &str) -> (Option<Workload>, Looked) {
+    async fn node(&self, machine: &Machine, namespace: &str, name: &str) -> (Option<Workload>, NodeLookup) {
         let workload = match self.workloads.get(&self.client, namespace, &machine.spec.cluster_name).await {
             Ok(workload) => workload,
-            Err(_) => return (None, Looked::Unknown),
+            Err(_) => return (None, NodeLookup::Unknown),
         };
         let looked = match workload.node(name).await {
             Ok(Some(node)) => {
                 let is_drained = node::is_drained(workload.client(), &node).await.unwrap_or(false);
-                Looked::There(Box::new(node), is_drained)
+                NodeLookup::There(Box::new(node), is_drained)
             }
-            Ok(None) => Looked::Absent,
-            Err(WorkloadError::Api(kube::Error::Api(error))) if error.is_forbidden() => Looked::Forbidden,
-            Err(_) => Looked::Unknown,
+            Ok(None) => NodeLookup::Absent,
+            Err(WorkloadError::Api(kube::Error::Api(error))) if error.is_forbidden() => NodeLookup::Forbidden,
+            Err(_) => NodeLookup::Unknown,
         };
         (Some(workload), looked)
     }
 
-    async fn act(&self, act: Act, remediation: &Metal3Remediation, on: &Subject, now: Timestamp) -> Result<(), Error> {
+    async fn act(
+        &self,
+        act: Act,
+        remediation: &Metal3Remediation,
+        on: &RemediationScope,
+        now: Timestamp,
+    ) -> Result<(), RemediationError> {
         let status = remediation.status.clone().unwrap_or_default();
         let off = power_off_annotation(remediation);
         match act {
@@ -230,7 +238,7 @@ impl Remediations {
                 self.metadata(remediation, json!({ "finalizers": kept, "annotations": annotations })).await
             }
             Act::BackUp => match &on.node {
-                Looked::There(node, _) => {
+                NodeLookup::There(node, _) => {
                     self.metadata(remediation, json!({ "annotations": node::backup(node) })).await
                 }
                 _ => Ok(()),
@@ -248,16 +256,16 @@ impl Remediations {
 
     async fn on_node(
         &self,
-        on: &Subject,
+        on: &RemediationScope,
         work: impl AsyncFnOnce(&Client, &Node) -> Result<(), kube::Error>,
-    ) -> Result<(), Error> {
-        let (Some(workload), Looked::There(node, _)) = (&on.workload, &on.node) else { return Ok(()) };
+    ) -> Result<(), RemediationError> {
+        let (Some(workload), NodeLookup::There(node, _)) = (&on.workload, &on.node) else { return Ok(()) };
         let done = work(workload.client(), node).await;
         workload.node_changed().await;
         Ok(done.map_err(WorkloadError::from)?)
     }
 
-    async fn annotate(&self, on: &Subject, key: &str, value: Value) -> Result<(), Error> {
+    async fn annotate(&self, on: &RemediationScope, key: &str, value: Value) -> Result<(), RemediationError> {
         let Some(host) = &on.host else { return Ok(()) };
         let api = Api::<BareMetalHost>::namespaced(self.client.clone(), &host.namespace().unwrap_or_default());
         changes::change(&api, host, json!({ "metadata": { "annotations": { key: value } } })).await?;
@@ -266,7 +274,7 @@ impl Remediations {
     }
 
     /// The machine's owner replaces it.
-    async fn leave_to_owner(&self, on: &Subject, why: &str, now: Timestamp) -> Result<(), Error> {
+    async fn leave_to_owner(&self, on: &RemediationScope, why: &str, now: Timestamp) -> Result<(), RemediationError> {
         let Some(machine) = &on.machine else { return Ok(()) };
         let before = machine.status.clone().unwrap_or_default();
         let mut status = before.clone();
@@ -278,12 +286,16 @@ impl Remediations {
         Ok(())
     }
 
-    async fn metadata(&self, remediation: &Metal3Remediation, metadata: Value) -> Result<(), Error> {
+    async fn metadata(&self, remediation: &Metal3Remediation, metadata: Value) -> Result<(), RemediationError> {
         let changed = changes::change(&self.api(remediation), remediation, json!({ "metadata": metadata })).await;
         Ok(changes::unless_gone(changed).map(drop)?)
     }
 
-    async fn status(&self, remediation: &Metal3Remediation, status: Metal3RemediationStatus) -> Result<(), Error> {
+    async fn status(
+        &self,
+        remediation: &Metal3Remediation,
+        status: Metal3RemediationStatus,
+    ) -> Result<(), RemediationError> {
         changes::write_status(&self.api(remediation), remediation, remediation.status.as_ref(), &status).await?;
         Ok(())
     }
@@ -303,7 +315,7 @@ fn phase(phase: &str) -> Option<String> {
 
 impl Reconcile for Remediations {
     type Object = Slim<Metal3Remediation>;
-    type Error = Error;
+    type Error = RemediationError;
 
     const NAME: &'static str = "metal3remediation";
 
@@ -315,7 +327,7 @@ impl Reconcile for Remediations {
         RETRY
     }
 
-    async fn reconcile(&self, remediation: Arc<Slim<Metal3Remediation>>) -> Result<Action, Error> {
+    async fn reconcile(&self, remediation: Arc<Slim<Metal3Remediation>>) -> Result<Action, RemediationError> {
         let namespace = remediation.namespace().unwrap_or_default();
         let api = Api::<Metal3Remediation>::namespaced(self.client.clone(), &namespace);
         match api.get_opt(&remediation.name_any()).await? {

@@ -67,11 +67,11 @@ async fn an_endpoint_in_use_is_found_without_reading_the_others() {
     const OTHERS: usize = 60;
     let site = Site::with_controllers(0).await;
     let mut watches = Watches::default();
-    let hosts = Hosts::new(&mut watches);
-    let Caches { clusters, .. } = Caches::new(&mut watches, hosts);
+    let hosts = HostPool::new(&mut watches);
+    let InfrastructureCaches { clusters, .. } = InfrastructureCaches::new(&mut watches, hosts);
     tokio::spawn(watches.run(site.client.clone(), site.shutdown.clone()));
     let paths = Arc::default();
-    tokio::spawn(Clusters::new(noted(&site.client, &paths), clusters).run(site.shutdown.clone()));
+    tokio::spawn(Metal3ClusterReconciler::new(noted(&site.client, &paths), clusters).run(site.shutdown.clone()));
     let cluster: Cluster = site.create(json!({"metadata": {"name": "c"}, "spec": {"paused": false}})).await;
     let make = async |name: &str, host: &str| {
         let spec = json!({"controlPlaneEndpoint": {"host": host, "port": 6443}});

@@ -91,12 +91,13 @@ impl Site {
         tokio::spawn(async move { api.run().await });
         for _ in 0..many {
             let mut watches = Watches::default();
-            let hosts = Hosts::new(&mut watches);
-            let Caches { clusters, machines, remediations, hosts } = Caches::new(&mut watches, hosts);
+            let hosts = HostPool::new(&mut watches);
+            let InfrastructureCaches { clusters, machines, remediations, hosts } =
+                InfrastructureCaches::new(&mut watches, hosts);
             tokio::spawn(watches.run(client.clone(), shutdown.clone()));
-            let keeper = Machines::new(client.clone(), hosts, workloads.clone(), pauses);
+            let keeper = Metal3MachineReconciler::new(client.clone(), hosts, workloads.clone(), pauses);
             let healer = Remediations::new(client.clone(), workloads.clone(), SHORT);
-            tokio::spawn(Clusters::new(client.clone(), clusters).run(shutdown.clone()));
+            tokio::spawn(Metal3ClusterReconciler::new(client.clone(), clusters).run(shutdown.clone()));
             tokio::spawn(keeper.run(machines, shutdown.clone()));
             tokio::spawn(healer.run(remediations, shutdown.clone()));
         }

@@ -6,7 +6,7 @@ use futures::FutureExt;
 
 use super::*;
 use crate::api::infrastructure::HostSelector;
-use crate::cluster::hosts::choose::{Selector, Way, Wish};
+use crate::cluster::hosts::choose::{ChoiceReason, CompiledSelector, HostWish};
 use crate::cluster::hosts::{MachineId, MachineKind};
 
 /// The host that a machine is about to take is not taken after all, as when another controller was faster.
@@ -14,13 +14,13 @@ use crate::cluster::hosts::{MachineId, MachineKind};
 async fn a_host_that_a_machine_did_not_take_is_others_at_once() {
     let site = Site::with_controllers(0).await;
     let mut watches = Watches::default();
-    let hosts = Hosts::new(&mut watches);
-    let Caches { machines, hosts, .. } = Caches::new(&mut watches, hosts);
+    let hosts = HostPool::new(&mut watches);
+    let InfrastructureCaches { machines, hosts, .. } = InfrastructureCaches::new(&mut watches, hosts);
     tokio::spawn(watches.run(site.client.clone(), site.shutdown.clone()));
     site.free("h", json!({})).await;
     let wish = |name: &str| {
         let machine = MachineId { kind: MachineKind::Metal3, namespace: NAMESPACE.into(), name: name.into() };
-        Wish { machine, ..Wish::default() }
+        HostWish { machine, ..HostWish::default() }
     };
     let wait = async {
         loop {
@@ -46,7 +46,7 @@ async fn a_machine_that_waits_looks_at_no_host_that_is_anothers() {
     const HAD: usize = 100;
     let site = Site::with_controllers(0).await;
     let mut watches = Watches::default();
-    let hosts = Hosts::new(&mut watches);
+    let hosts = HostPool::new(&mut watches);
     tokio::spawn(watches.run(site.client.clone(), site.shutdown.clone()));
     let reuse = |whom: &str| json!({"metadata": {"labels": {"infrastructure.cluster.x-k8s.io/node-reuse": whom}}});
     for number in 0..HAD {
@@ -63,8 +63,8 @@ async fn a_machine_that_waits_looks_at_no_host_that_is_anothers() {
     let machine = |name: &str| MachineId { kind: MachineKind::Metal3, namespace: NAMESPACE.into(), name: name.into() };
     let labels = BTreeMap::from([("row".to_owned(), "c".to_owned())]);
     let selector = HostSelector { match_labels: labels, ..HostSelector::default() };
-    let selector = Selector::new(Some(&selector)).unwrap();
-    let wish = Wish { machine: machine("new"), selector, reuse: Some("md-own".into()), ..Wish::default() };
+    let selector = CompiledSelector::new(Some(&selector)).unwrap();
+    let wish = HostWish { machine: machine("new"), selector, reuse: Some("md-own".into()), ..HostWish::default() };
     let all = format!("None of {} BareMetalHosts", HAD + 4);
     let wait = async {
         loop {
@@ -85,19 +85,19 @@ async fn a_machine_that_waits_looks_at_no_host_that_is_anothers() {
         assert!(none.why.contains(said), "{}", none.why);
     }
     // One that has a host looks at that one.
-    let pick = hosts.pick(&Wish { machine: machine("m007"), ..Wish::default() }).await.expect("its own");
-    assert_eq!((pick.name(), pick.way), ("h007", Way::Had));
-    let kept = Wish { machine: machine("next"), reuse: Some("md-others".into()), ..Wish::default() };
+    let pick = hosts.pick(&HostWish { machine: machine("m007"), ..HostWish::default() }).await.expect("its own");
+    assert_eq!((pick.name(), pick.way), ("h007", ChoiceReason::Had));
+    let kept = HostWish { machine: machine("next"), reuse: Some("md-others".into()), ..HostWish::default() };
     assert_eq!(hosts.pick(&kept).await.expect("the one that is kept").name(), "kept");
 }
 
 /// A namespace whose machines choose keeps no other one waiting.
 #[tokio::test]
 async fn each_namespace_has_a_turn_of_its_own() {
-    let hosts = Hosts::new(&mut Watches::default());
+    let hosts = HostPool::new(&mut Watches::default());
     let wish = |namespace: &str| {
         let machine = MachineId { kind: MachineKind::Metal3, namespace: namespace.into(), name: "m".into() };
-        Wish { machine, ..Wish::default() }
+        HostWish { machine, ..HostWish::default() }
     };
     let busy = hosts.turn("busy");
     let held = busy.lock().await;

@@ -83,7 +83,7 @@ impl Site {
         tokio::spawn(async move { api.run().await });
         for _ in 0..many {
             let mut watches = Watches::default();
-            let hosts = Hosts::new(&mut watches);
+            let hosts = HostPool::new(&mut watches);
             let workloads = Workloads::new(Vec::new());
             let metal3 = Infrastructure::new(&mut watches, Some(hosts.clone()), workloads);
             let cache = watched(&mut watches, &hosts);

@@ -23,7 +23,7 @@ use crate::api::metal3::BareMetalHost;
 use crate::api::{Declared, Kind, StoragePolicy};
 use crate::apiserver::ApiServer;
 use crate::boot::Program;
-use crate::cluster::hosts::Hosts;
+use crate::cluster::hosts::HostPool;
 use crate::cluster::machine_api::MachineApi;
 use crate::engine::Fence;
 use crate::live::Live;
@@ -112,7 +112,7 @@ impl Site {
             ca_pem: "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n".into(),
             program: Program::at(&path.join("program")),
         };
-        let hosts = Hosts::new(&mut watches);
+        let hosts = HostPool::new(&mut watches);
         let preparer = Arc::new(NodePreparer::new(releases.clone()));
         let machines = MachineApi::new(&mut watches, Some(hosts), None).prepared_by(preparer);
         let provider = Provider::new(store).acting(&mut watches, releases, reach);

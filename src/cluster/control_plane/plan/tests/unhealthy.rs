@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn ill(machine: &mut Machine) {
+fn ill(machine: &mut PlannedMachine) {
     machine.unhealthy = true;
     machine.to_remediate = true;
-    machine.health = Health::default();
+    machine.health = ComponentHealth::default();
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn an_unhealthy_machine_is_replaced_where_that_is_safe() {
         ("the one that leads", sick(|plane| etcd(plane).leader = 2), "replace m2 try 0, lead m2 to m3 m1"),
         (
             "the first one before there is a cluster",
-            with(of([Machine { node: None, ..machine(1) }]), |plane| {
+            with(of([PlannedMachine { node: None, ..machine(1) }]), |plane| {
                 plane.initialized = false;
                 plane.etcd = None;
                 ill(&mut plane.machines[0]);
@@ -33,7 +33,7 @@ fn an_unhealthy_machine_is_replaced_where_that_is_safe() {
             with(of((1..=5).map(machine)), |plane| {
                 ill(&mut plane.machines[1]);
                 ill(&mut plane.machines[2]);
-                plane.machines[1].health = Health::WELL;
+                plane.machines[1].health = ComponentHealth::WELL;
             }),
             "replace m3 try 0",
         ),
@@ -42,7 +42,7 @@ fn an_unhealthy_machine_is_replaced_where_that_is_safe() {
             with(of((1..=5).map(machine)), |plane| {
                 ill(&mut plane.machines[1]);
                 ill(&mut plane.machines[2]);
-                plane.machines[1].health = Health::WELL;
+                plane.machines[1].health = ComponentHealth::WELL;
                 plane.machines[1].remediate_first = true;
             }),
             "replace m2 try 0",
@@ -66,8 +66,8 @@ fn an_unhealthy_machine_is_replaced_where_that_is_safe() {
 }
 
 /// A node that nobody hears of: its member is in etcd's list all the same.
-fn unheard(machine: &mut Machine) {
-    machine.health = Health { etcd_member: State::True, ..Health::default() };
+fn unheard(machine: &mut PlannedMachine) {
+    machine.health = ComponentHealth { etcd_member: WellState::True, ..ComponentHealth::default() };
 }
 
 #[test]
@@ -94,7 +94,10 @@ fn a_machine_that_dies_with_its_member_is_replaced_as_long_as_a_quorum_lives() {
     };
     let refused = |plane: &Plane| {
         let decision = next(plane);
-        assert!(!matches!(decision.action, Action::Replace { .. } | Action::Delete { .. } | Action::Join { .. }));
+        assert!(!matches!(
+            decision.action,
+            ControlPlaneAction::Replace { .. } | ControlPlaneAction::Delete { .. } | ControlPlaneAction::Join { .. }
+        ));
         let refusal = decision.refusal.unwrap();
         (refusal.reason, refusal.message)
     };
@@ -122,8 +125,8 @@ fn a_machine_that_dies_with_its_member_is_replaced_as_long_as_a_quorum_lives() {
     }
     let only = with(plane(), |plane| {
         ill(&mut plane.machines[0]);
-        plane.machines[1].health.scheduler = State::False;
-        plane.machines[2].health.scheduler = State::False;
+        plane.machines[1].health.scheduler = WellState::False;
+        plane.machines[2].health.scheduler = WellState::False;
     });
     assert!(refused(&only).1.contains("mend one of the others"));
 }
@@ -134,7 +137,7 @@ fn a_dead_machine_that_goes_takes_its_member_along() {
         with(plane(), |plane| {
             plane.machines[1].deleted = Some(at(-60));
             plane.machines[1].awaits_hook = true;
-            plane.machines[1].health = Health { etcd_member: State::False, ..Health::default() };
+            plane.machines[1].health = ComponentHealth { etcd_member: WellState::False, ..ComponentHealth::default() };
             etcd(plane).leader = 3;
             change(plane);
         })
@@ -179,12 +182,12 @@ fn quorum_is_never_lost_by_a_replacement() {
     for (count, replaced, others, wanted) in rows {
         let plane = with(of((1..=*count).map(machine)), |plane| {
             replaced.iter().for_each(|index| ill(&mut plane.machines[*index]));
-            others.iter().for_each(|index| plane.machines[*index].health.etcd_member = State::False);
+            others.iter().for_each(|index| plane.machines[*index].health.etcd_member = WellState::False);
             // Whoever leads is well.
             etcd(plane).leader = u64::from(*count);
         });
         let decision = next(&plane);
-        let replaces = matches!(decision.action, Action::Replace { .. });
+        let replaces = matches!(decision.action, ControlPlaneAction::Replace { .. });
         assert_eq!(replaces, *wanted, "{count} {replaced:?} {others:?}: {}", words(&decision));
         assert_eq!(decision.refusal.is_some(), !wanted);
     }
@@ -202,9 +205,9 @@ fn refusals_say_why() {
         plane.machines[1].replaces = Some(Remediation { machine: "m0".into(), timestamp: at(-ago), retry_count });
     };
     let rows = [
-        (sick(|plane| plane.machines[2] = Machine { node: None, ..machine(3) }), Some(DEFERRED)),
+        (sick(|plane| plane.machines[2] = PlannedMachine { node: None, ..machine(3) }), Some(DEFERRED)),
         (sick(|plane| plane.etcd = None), Some(DEFERRED)),
-        (sick(|plane| plane.machines[0].health.etcd_member = State::False), Some(CANNOT)),
+        (sick(|plane| plane.machines[0].health.etcd_member = WellState::False), Some(CANNOT)),
         (sick(|plane| etcd(plane).leader = 77), Some(CANNOT)),
         (with(sick(|plane| plane.retries.most = Some(2)), |plane| replaces(plane, 60, 2)), Some(CANNOT)),
         (with(sick(|plane| plane.retries.most = Some(2)), |plane| replaces(plane, 60, 1)), None),
@@ -225,7 +228,7 @@ fn refusals_say_why() {
     for (index, (plane, wanted)) in rows.into_iter().enumerate() {
         let decision = next(&plane);
         assert_eq!(decision.refusal.as_ref().map(|refusal| refusal.reason), wanted, "{index}: {}", words(&decision));
-        assert_eq!(matches!(decision.action, Action::Replace { .. }), wanted.is_none(), "{index}");
+        assert_eq!(matches!(decision.action, ControlPlaneAction::Replace { .. }), wanted.is_none(), "{index}");
     }
     let again = with(plane(), |plane| {
         ill(&mut plane.machines[1]);
@@ -244,7 +247,7 @@ fn a_replacement_comes_though_others_are_ill() {
         with(of((1..=count).map(machine)), |plane| {
             plane.replicas = 5;
             plane.remediation = Some(noted.clone());
-            ill_members.iter().for_each(|index| plane.machines[*index].health.etcd_member = State::False);
+            ill_members.iter().for_each(|index| plane.machines[*index].health.etcd_member = WellState::False);
         })
     };
     check(vec![
@@ -258,7 +261,7 @@ fn a_replacement_comes_though_others_are_ill() {
         (
             "nothing works",
             with(replacing(4, &[]), |plane| {
-                plane.machines.iter_mut().for_each(|machine| machine.health.scheduler = State::False);
+                plane.machines.iter_mut().for_each(|machine| machine.health.scheduler = WellState::False);
             }),
             "wait: waiting for control plane components…",
         ),
