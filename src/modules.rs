@@ -25,8 +25,8 @@ use crate::host::directory::Directory;
 use crate::host::logs::Logs;
 use crate::host::media::Media;
 use crate::host::status::boot_refusals::BootRefusals;
-use crate::host::status::metrics::Metrics;
-use crate::host::{self, MachineSettings, Machines};
+use crate::host::status::metrics::HostMetrics;
+use crate::host::{self, HostLife, MachineSettings};
 use crate::image::controller::Images;
 use crate::image::publish::{Published, Publishing};
 use crate::image::{self, Importing, Library, Sources};
@@ -121,7 +121,7 @@ pub struct House<'a> {
     /// What machines boot without the network.
     pub media: &'a Media,
     /// What hosts go through.
-    pub metrics: &'a Metrics,
+    pub metrics: &'a HostMetrics,
     /// Boots that were refused to their machines.
     pub refusals: &'a BootRefusals,
     /// Images that are there.
@@ -186,12 +186,12 @@ pub fn begin(house: &mut House<'_>) -> Vec<Box<dyn Life>> {
     LIVES.iter().filter_map(|life| (life.begin)(house)).collect()
 }
 
-fn machines(house: &mut House<'_>) -> Machines {
+fn machines(house: &mut House<'_>) -> HostLife {
     let (directory, logs, media) = (house.directory.clone(), house.logs.clone(), house.media.clone());
     let (metrics, refusals) = (house.metrics.clone(), house.refusals.clone());
     let LiveSettings { host, bmc_allow, quirks, .. } = house.live.clone();
     let settings = MachineSettings { host, bmc_allow, quirks };
-    Machines::new(house.watches, directory, logs, media, settings, metrics, refusals).with_leases(house.leases)
+    HostLife::new(house.watches, directory, logs, media, settings, metrics, refusals).with_leases(house.leases)
 }
 
 /// Where control planes are kept here, their certificates are, too.

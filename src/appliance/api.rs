@@ -16,7 +16,7 @@ use crate::apiserver::tls::{self, Callers, Limits};
 use crate::boot;
 use crate::config::Config;
 use crate::host::agent_api::Sessions;
-use crate::host::discovery::Discovery;
+use crate::host::discovery::DiscoveryService;
 use crate::module::Service;
 use crate::pki::Pki;
 use crate::store::Store;
@@ -33,7 +33,7 @@ pub(super) fn agents(config: &Config, store: &Store, shared: &Shared, client: &C
         shared.logs.clone(),
         shared.downloads.clone(),
     )
-    .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
+    .with_discovery(DiscoveryService::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
     .with_metrics(shared.metrics.clone())
     .with_neighbours(boot::neighbour::kernel(shared.site.checked.clone()))
     .with_networks(shared.site.homes.clone());

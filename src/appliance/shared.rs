@@ -17,7 +17,7 @@ use crate::host::directory::Directory;
 use crate::host::logs::Logs;
 use crate::host::media::{Media, ToMachines};
 use crate::host::status::boot_refusals::BootRefusals;
-use crate::host::status::metrics::Metrics;
+use crate::host::status::metrics::HostMetrics;
 use crate::image::publish::Published;
 use crate::image::{self, Library};
 use crate::live::Live;
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub files: BootFiles,
     pub logs: Logs,
     /// What hosts go through.
-    pub metrics: Metrics,
+    pub metrics: HostMetrics,
     /// Boots that were refused to their machines.
     pub refusals: BootRefusals,
     pub library: Library,
@@ -93,7 +93,7 @@ impl Shared {
             tokens,
             files,
             logs: Logs::new(config.data_dir.logs()),
-            metrics: Metrics::default(),
+            metrics: HostMetrics::default(),
             refusals: BootRefusals::default(),
             library,
             published: Published::default(),

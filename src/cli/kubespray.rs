@@ -22,8 +22,8 @@ use crate::cli::form::Form;
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::files;
 use crate::kubespray::runs::{
-    Bounds, HostKeys, Installation, Phase, Playbook, Request, RunId, RunStatus, RunVars, RunVerdict, Runs, Supervisor,
-    is_confined, supervise,
+    HostKeys, Installation, Playbook, RunId, RunLimits, RunPhase, RunRequest, RunStatus, RunSupervisor, RunVars,
+    RunVerdict, Runs, is_confined, supervise,
 };
 use crate::pki::users;
 
@@ -195,7 +195,7 @@ fn become_owner(config: &Config) -> anyhow::Result<()> {
 }
 
 fn runs(config: &Config) -> anyhow::Result<Runs> {
-    Ok(Runs::open(&config.data_dir.kubespray(), Supervisor::this_program())?)
+    Ok(Runs::open(&config.data_dir.kubespray(), RunSupervisor::this_program())?)
 }
 
 fn check(options: &Told) -> anyhow::Result<()> {
@@ -270,7 +270,7 @@ fn text(path: &Path) -> anyhow::Result<String> {
     files::read_text(path, FILE_MAX).with_context(|| path.display().to_string())
 }
 
-fn request(options: &RunOptions, bounds: Bounds) -> anyhow::Result<Request> {
+fn request(options: &RunOptions, bounds: RunLimits) -> anyhow::Result<RunRequest> {
     let playbook = match options.playbook {
         Name::Cluster => Playbook::Cluster,
         Name::Scale => Playbook::Scale,
@@ -297,7 +297,7 @@ fn request(options: &RunOptions, bounds: Bounds) -> anyhow::Result<Request> {
         },
     };
     let known = options.known_hosts.as_deref().map(text).transpose()?;
-    Ok(Request {
+    Ok(RunRequest {
         id: id.parse::<RunId>()?,
         playbook,
         inventory: text(&options.inventory)?,
@@ -317,7 +317,7 @@ fn request(options: &RunOptions, bounds: Bounds) -> anyhow::Result<Request> {
 fn start(options: &RunOptions) -> anyhow::Result<()> {
     let config = options.config.load()?;
     let installation = installation(&config)?;
-    let request = request(options, Bounds::of(&config.kubespray))?;
+    let request = request(options, RunLimits::of(&config.kubespray))?;
     request.check()?;
     become_owner(&config)?;
     installation.inspect().map_err(|faults| ConfigError::Faults { path: config.path.clone(), faults })?;
@@ -378,7 +378,7 @@ fn list(options: &Told) -> anyhow::Result<()> {
             (_, Some(RunVerdict::Succeeded)) => "succeeded".to_owned(),
             (_, Some(RunVerdict::Cancelled)) => "cancelled".to_owned(),
             (_, Some(RunVerdict::Failed(why))) => format!("failed: {why}"),
-            (Phase::Cancelling, None) => "ending".to_owned(),
+            (RunPhase::Cancelling, None) => "ending".to_owned(),
             _ => format!("{} %, {}", status.progress.percent().unwrap_or(0), status.progress.task),
         };
         all.push(json!({

@@ -20,7 +20,7 @@ use crate::host::media::Media;
 use crate::host::media::data_image::{self, DataImages};
 use crate::host::reconcile::reconciler::{self, Hardware};
 use crate::host::status::boot_refusals::{self, BootRefusals};
-use crate::host::status::metrics::Metrics;
+use crate::host::status::metrics::HostMetrics;
 use crate::host::status::stall::{self, StallDetector};
 use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Running, Service, service};
@@ -84,7 +84,7 @@ pub fn module() -> Module {
 }
 
 /// Acts on machines as their hosts say.
-pub struct Machines {
+pub struct HostLife {
     /// Hosts that are known.
     pub directory: Directory,
     /// Their logs.
@@ -98,10 +98,10 @@ pub struct Machines {
     /// What particular BMCs do differently.
     pub quirks: Live<Quirks>,
     /// What hosts go through.
-    pub metrics: Metrics,
+    pub metrics: HostMetrics,
     /// Boots that were refused to their machines.
     pub refusals: BootRefusals,
-    /// Addresses that were given to machines; `None` before [`Machines::with_leases`].
+    /// Addresses that were given to machines; `None` before [`HostLife::with_leases`].
     pub leases: Option<Leases>,
     /// What is asked of their BMCs.
     bmc_metrics: bmc::Metrics,
@@ -122,7 +122,7 @@ pub struct MachineSettings {
     pub quirks: Live<Quirks>,
 }
 
-impl Machines {
+impl HostLife {
     /// Of nothing yet, until the watches run.
     pub fn new(
         watches: &mut Watches,
@@ -130,7 +130,7 @@ impl Machines {
         logs: Logs,
         media: Media,
         settings: MachineSettings,
-        metrics: Metrics,
+        metrics: HostMetrics,
         refusals: BootRefusals,
     ) -> Self {
         let MachineSettings { host: settings, bmc_allow, quirks } = settings;
@@ -162,7 +162,7 @@ impl Machines {
     }
 }
 
-impl Life for Machines {
+impl Life for HostLife {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
         let guard = admission::bmc_addresses::guard(self.bmc_allow.clone());
         vec![

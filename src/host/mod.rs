@@ -33,7 +33,7 @@ mod refused;
 mod scheduling;
 pub mod status;
 
-pub use life::{MachineSettings, Machines, module};
+pub use life::{HostLife, MachineSettings, module};
 
 /// Who tells the events of hosts.
 const COMPONENT: &str = "slipway-host";

@@ -10,9 +10,9 @@ use crate::runtime::Conflict;
 
 /// Why a call was refused: status, and words for the node's console.
 #[derive(Debug)]
-pub(super) struct Refused(pub StatusCode, pub String);
+pub(super) struct AgentRefused(pub StatusCode, pub String);
 
-impl Refused {
+impl AgentRefused {
     /// Others wrote what was to be written, whenever it was tried.
     pub fn crowded() -> Self {
         Self(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into())
@@ -25,7 +25,7 @@ pub(super) enum Unwritten {
     /// What the API says.
     Api(kube::Error),
     /// It is not to be written.
-    Refused(Refused),
+    Refused(AgentRefused),
 }
 
 impl Conflict for Unwritten {
@@ -43,13 +43,13 @@ impl From<kube::Error> for Unwritten {
     }
 }
 
-impl From<Refused> for Unwritten {
-    fn from(refused: Refused) -> Self {
+impl From<AgentRefused> for Unwritten {
+    fn from(refused: AgentRefused) -> Self {
         Self::Refused(refused)
     }
 }
 
-impl From<Unwritten> for Refused {
+impl From<Unwritten> for AgentRefused {
     fn from(error: Unwritten) -> Self {
         match error {
             Unwritten::Api(error) => error.into(),
@@ -58,13 +58,13 @@ impl From<Unwritten> for Refused {
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for AgentRefused {
     fn into_response(self) -> Response {
         (self.0, Json(Refusal { reason: self.1 })).into_response()
     }
 }
 
-impl From<kube::Error> for Refused {
+impl From<kube::Error> for AgentRefused {
     fn from(error: kube::Error) -> Self {
         warn!(%error, "cannot answer an agent: the API failed");
         match error {

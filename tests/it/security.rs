@@ -19,7 +19,7 @@ use slipway::boot::{self, BootFiles, BootNetworks, BootServerConfig, HostIndex, 
 use slipway::config::DiscoveryConfig;
 use slipway::host::agent_api::Sessions;
 use slipway::host::directory::Directory;
-use slipway::host::discovery::Discovery;
+use slipway::host::discovery::DiscoveryService;
 use slipway::host::logs::Logs;
 use slipway::host::logs::endpoint;
 use slipway::image::{Library, Sources};
@@ -89,7 +89,7 @@ impl Appliance {
         api.add_view("metal3.io/baremetalhosts", "log", endpoint::view(logs.clone(), intents.clone()));
         let sources = Sources { file_folder: Some(path.join("published")), ..Sources::default() };
         let library = Library::open(path.join("images"), sources).unwrap();
-        let visits = Discovery::new(client.clone(), index.clone(), DiscoveryConfig::default(), &store).unwrap();
+        let visits = DiscoveryService::new(client.clone(), index.clone(), DiscoveryConfig::default(), &store).unwrap();
         let sessions = Sessions::new(
             client.clone(),
             index.clone(),

@@ -19,7 +19,7 @@ pub(super) const INSPECT_DISABLED: &str = "disabled";
 /// What a reboot annotation asks for. Further keys are let pass, as Metal3 does.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Reboot {
+struct RebootAnnotation {
     mode: Option<String>,
     #[serde(rename = "force")]
     _force: Option<bool>,
@@ -74,7 +74,7 @@ fn inspection(host: &BareMetalHost, path: String, text: &str, errors: &mut Vec<F
 }
 
 fn reboot(path: String, text: &str, errors: &mut Vec<FieldError>) {
-    let reboot: Reboot = match serde_json::from_str::<Option<Reboot>>(text) {
+    let reboot: RebootAnnotation = match serde_json::from_str::<Option<RebootAnnotation>>(text) {
         Ok(reboot) => reboot.unwrap_or_default(),
         Err(error) => {
             let detail = format!("must be empty, or JSON like {{\"mode\":\"hard\"}}: {error}");

@@ -102,8 +102,8 @@ fn too_large(spec: &BareMetalHostSpec, found: &mut Vec<Unsupported>) {
 
 /// Bytes of a value as JSON.
 pub(in crate::host) fn size(value: &impl Serialize) -> usize {
-    struct Counter(usize);
-    impl std::io::Write for Counter {
+    struct LengthCounter(usize);
+    impl std::io::Write for LengthCounter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -113,7 +113,7 @@ pub(in crate::host) fn size(value: &impl Serialize) -> usize {
             Ok(())
         }
     }
-    let mut counter = Counter(0);
+    let mut counter = LengthCounter(0);
     serde_json::to_writer(&mut counter, value).map_or(usize::MAX, |()| counter.0)
 }
 

@@ -25,9 +25,9 @@ use crate::boot::home::SiteNetwork;
 use crate::boot::neighbour::Neighbours;
 use crate::boot::{DownloadScheduler, HostIndex, Tokens};
 use crate::host::directory::boot_index_feeder::Intents;
-use crate::host::discovery::Discovery;
+use crate::host::discovery::DiscoveryService;
 use crate::host::logs::Logs;
-use crate::host::status::metrics::Metrics;
+use crate::host::status::metrics::HostMetrics;
 use crate::image::Library;
 use crate::live::Live;
 
@@ -43,10 +43,10 @@ struct Inner {
     library: Library,
     logs: Logs,
     meter: ProgressRate,
-    discovery: OnceLock<Discovery>,
+    discovery: OnceLock<DiscoveryService>,
     downloads: DownloadScheduler,
     limits: RequestLimits,
-    metrics: OnceLock<Metrics>,
+    metrics: OnceLock<HostMetrics>,
     neighbours: OnceLock<Neighbours>,
     networks: OnceLock<Live<Vec<SiteNetwork>>>,
     drives: step_payload::Drives,
@@ -85,13 +85,13 @@ impl Sessions {
 
     /// Counts in these.
     #[must_use]
-    pub fn with_metrics(self, metrics: Metrics) -> Self {
+    pub fn with_metrics(self, metrics: HostMetrics) -> Self {
         self.0.metrics.set(metrics).ok();
         self
     }
 
-    fn metrics(&self) -> &Metrics {
-        self.0.metrics.get_or_init(Metrics::default)
+    fn metrics(&self) -> &HostMetrics {
+        self.0.metrics.get_or_init(HostMetrics::default)
     }
 
     /// Looks which network card answers where a boot's token was given to.
@@ -110,7 +110,7 @@ impl Sessions {
 
     /// Also takes the reports of machines that no host has.
     #[must_use]
-    pub fn with_discovery(self, discovery: Discovery) -> Self {
+    pub fn with_discovery(self, discovery: DiscoveryService) -> Self {
         self.0.discovery.set(discovery).ok();
         self
     }

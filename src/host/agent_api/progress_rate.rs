@@ -24,16 +24,16 @@ const FORGET: Duration = Duration::from_secs(600);
 
 /// What an event is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+pub struct EventWorth {
     /// Bytes a second, once there is enough to tell.
     pub rate: Option<i64>,
     /// When it is to be written.
-    pub due: Due,
+    pub due: ProgressDue,
 }
 
 /// When what an agent says is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum ProgressDue {
     /// At once.
     Now,
     /// After so long: then what [`ProgressRate::take`] gives, which is the last that was said by then.
@@ -44,10 +44,10 @@ pub enum Due {
 
 /// The steps under way, by namespace and name of the host.
 #[derive(Default)]
-pub struct ProgressRate(Mutex<HashMap<(String, String), Run>>);
+pub struct ProgressRate(Mutex<HashMap<(String, String), PhaseRun>>);
 
 /// One phase of one step.
-struct Run {
+struct PhaseRun {
     step: String,
     phase: String,
     message: Option<String>,
@@ -61,18 +61,18 @@ struct Run {
 
 impl ProgressRate {
     /// Takes an event in that came now.
-    pub fn see(&self, host: (String, String), event: &Event, now: Instant) -> Measured {
+    pub fn see(&self, host: (String, String), event: &Event, now: Instant) -> EventWorth {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|_, run| now.saturating_duration_since(run.last) < FORGET);
         match runs.get_mut(&host) {
             Some(run) if run.is_about(event) => run.go_on(event, now),
             Some(run) => {
-                *run = Run { written: run.written, waiting: run.waiting.take(), ..Run::of(event, now) };
-                Measured { rate: None, due: run.write(event, now) }
+                *run = PhaseRun { written: run.written, waiting: run.waiting.take(), ..PhaseRun::of(event, now) };
+                EventWorth { rate: None, due: run.write(event, now) }
             }
             None => {
-                runs.insert(host, Run::of(event, now));
-                Measured { rate: None, due: Due::Now }
+                runs.insert(host, PhaseRun::of(event, now));
+                EventWorth { rate: None, due: ProgressDue::Now }
             }
         }
     }
@@ -95,7 +95,7 @@ impl ProgressRate {
     }
 }
 
-impl Run {
+impl PhaseRun {
     /// One that begins now and is written.
     fn of(event: &Event, now: Instant) -> Self {
         let mut run = Self {
@@ -117,15 +117,15 @@ impl Run {
     }
 
     /// When an event that is worth a write is written.
-    fn write(&mut self, event: &Event, now: Instant) -> Due {
+    fn write(&mut self, event: &Event, now: Instant) -> ProgressDue {
         let left = PAUSE.saturating_sub(now.saturating_duration_since(self.written));
         if left.is_zero() {
             self.waiting = None;
             self.has_written(event, now);
-            return Due::Now;
+            return ProgressDue::Now;
         }
         let others = self.waiting.replace(event.clone());
-        if others.is_some() { Due::No } else { Due::In(left) }
+        if others.is_some() { ProgressDue::No } else { ProgressDue::In(left) }
     }
 
     fn has_written(&mut self, event: &Event, now: Instant) {
@@ -133,7 +133,7 @@ impl Run {
         self.written_percent = percent(event);
     }
 
-    fn go_on(&mut self, event: &Event, now: Instant) -> Measured {
+    fn go_on(&mut self, event: &Event, now: Instant) -> EventWorth {
         self.last = now;
         self.sample(event, now);
         let percent = percent(event);
@@ -141,8 +141,8 @@ impl Run {
             || now.saturating_duration_since(self.written) >= WRITE_EVERY
             || percent >= self.written_percent + WRITE_AT
             || (percent == 100 && self.written_percent < 100);
-        let due = if is_worth { self.write(event, now) } else { Due::No };
-        Measured { rate: self.rate(), due }
+        let due = if is_worth { self.write(event, now) } else { ProgressDue::No };
+        EventWorth { rate: self.rate(), due }
     }
 
     fn sample(&mut self, event: &Event, now: Instant) {
@@ -199,7 +199,10 @@ mod tests {
         let host = || ("ns".to_owned(), "h".to_owned());
         let see =
             |millis: u64, done: u64| meter.see(host(), &event("writing", done), start + Duration::from_millis(millis));
-        let seen = |rate: Option<i64>, due: bool| Measured { rate, due: if due { Due::Now } else { Due::No } };
+        let seen = |rate: Option<i64>, due: bool| EventWorth {
+            rate,
+            due: if due { ProgressDue::Now } else { ProgressDue::No },
+        };
         assert_eq!(see(0, 0), seen(None, true), "the first");
         assert_eq!(see(500, 10_000_000), seen(None, false), "too short to tell");
         assert_eq!(see(1_000, 20_000_000), seen(Some(20_000_000), false));
@@ -209,7 +212,7 @@ mod tests {
         assert_eq!(see(6_000, 210_000_000), seen(Some(35_000_000), true), "ten percent more");
         assert_eq!(see(60_000, 210_000_000), seen(Some(0), true), "it stands still");
         assert_eq!(see(61_000, 0), seen(None, false), "and begins again");
-        assert_eq!(see(62_000, 1_000_000_000).due, Due::Now, "done");
+        assert_eq!(see(62_000, 1_000_000_000).due, ProgressDue::Now, "done");
         assert_eq!(meter.see(host(), &event("checking", 0), start + Duration::from_secs(63)), seen(None, true));
         let other = ("ns".to_owned(), "other".to_owned());
         meter.see(other, &event("x", 0), start + Duration::from_secs(3600));
@@ -224,19 +227,23 @@ mod tests {
         let at = |millis: u64| start + Duration::from_millis(millis);
         let see = |millis: u64, phase: &str, done: u64| meter.see(host.clone(), &event(phase, done), at(millis)).due;
         let take = |millis: u64| meter.take(&host, at(millis)).map(|(event, _)| (event.phase, event.bytes_done));
-        assert_eq!(see(0, "a", 0), Due::Now);
-        assert_eq!(see(100, "b", 0), Due::In(Duration::from_millis(900)));
-        assert_eq!(see(200, "c", 0), Due::No, "somebody waits already");
-        assert_eq!(see(300, "c", 7), Due::No);
+        assert_eq!(see(0, "a", 0), ProgressDue::Now);
+        assert_eq!(see(100, "b", 0), ProgressDue::In(Duration::from_millis(900)));
+        assert_eq!(see(200, "c", 0), ProgressDue::No, "somebody waits already");
+        assert_eq!(see(300, "c", 7), ProgressDue::No);
         assert_eq!(take(1_000), Some(("c".into(), Some(7))));
         assert_eq!(take(1_000), None);
-        assert_eq!(see(1_100, "c", 900_000_000), Due::In(Duration::from_millis(900)), "more percent in a second");
-        assert_eq!(see(2_000, "d", 0), Due::Now, "the second is over before who waits for it wakes");
+        assert_eq!(
+            see(1_100, "c", 900_000_000),
+            ProgressDue::In(Duration::from_millis(900)),
+            "more percent in a second"
+        );
+        assert_eq!(see(2_000, "d", 0), ProgressDue::Now, "the second is over before who waits for it wakes");
         assert_eq!(take(2_001), None);
-        assert_eq!(see(2_500, "e", 0), Due::In(Duration::from_millis(500)));
+        assert_eq!(see(2_500, "e", 0), ProgressDue::In(Duration::from_millis(500)));
         meter.end(&host);
         assert_eq!(take(3_000), None, "its step is over");
-        assert_eq!(see(3_000, "f", 0), Due::Now);
+        assert_eq!(see(3_000, "f", 0), ProgressDue::Now);
     }
 
     #[test]
@@ -250,7 +257,7 @@ mod tests {
                 message: message.map(Into::into),
                 ..Event::default()
             };
-            meter.see(("ns".into(), "h".into()), &event, start + Duration::from_secs(seconds)).due == Due::Now
+            meter.see(("ns".into(), "h".into()), &event, start + Duration::from_secs(seconds)).due == ProgressDue::Now
         };
         for (seconds, message, due) in [
             (0, None, true),

@@ -16,16 +16,16 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::progress_rate::{Due, Measured};
+use super::progress_rate::{EventWorth, ProgressDue};
 use super::request_limits::Origin;
-use super::session::{self, Caller};
+use super::session::{self, SessionCaller};
 use super::steps::StepState;
 use super::{Sessions, agent_identity};
 use crate::api::slipway::BootIntent;
 use crate::apiserver::tls::{Peer, PeerConnection};
 use crate::boot::{Claims, download_scheduler};
-use crate::host::discovery::Discovery;
-use crate::host::refused::Refused;
+use crate::host::discovery::DiscoveryService;
+use crate::host::refused::AgentRefused;
 use crate::host::status::agent_metrics::kind;
 use crate::image::serve;
 use crate::log::{escaped_lines, named};
@@ -58,41 +58,41 @@ pub(super) fn router(sessions: Sessions) -> Router {
 }
 
 /// The caller, by the headers alone: no byte of a body is read before it is known.
-enum Who {
+enum CallerHeaders {
     /// An unknown machine that reports itself, from this address.
-    Visitor(Discovery, Claims, IpAddr),
+    Visitor(DiscoveryService, Claims, IpAddr),
     /// A host's agent.
-    Host(Caller),
+    Host(SessionCaller),
 }
 
-impl Who {
+impl CallerHeaders {
     fn origin(&self) -> Origin {
         match self {
             Self::Visitor(_, _, peer) => Origin::Visitor(*peer),
-            Self::Host(Caller { namespace, name, .. }) => {
+            Self::Host(SessionCaller { namespace, name, .. }) => {
                 Origin::Host { namespace: namespace.clone(), name: name.clone() }
             }
         }
     }
 }
 
-impl FromRequestParts<Sessions> for Who {
-    type Rejection = Refused;
+impl FromRequestParts<Sessions> for CallerHeaders {
+    type Rejection = AgentRefused;
 
-    async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, AgentRefused> {
         if let Some((discovery, visit)) = sessions.visitor(&parts.headers) {
             discovery.still_there(&visit)?;
             let peer = parts.extensions.get::<Peer>().map_or(NOBODY, |Peer(address)| address.ip());
             return Ok(Self::Visitor(discovery.clone(), visit, peer));
         }
-        Ok(Self::Host(Caller::from_request_parts(parts, sessions).await?))
+        Ok(Self::Host(SessionCaller::from_request_parts(parts, sessions).await?))
     }
 }
 
-impl FromRequestParts<Sessions> for Caller {
-    type Rejection = Refused;
+impl FromRequestParts<Sessions> for SessionCaller {
+    type Rejection = AgentRefused;
 
-    async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, AgentRefused> {
         let peer = parts.extensions.get::<Peer>().map_or(NOBODY, |Peer(address)| address.ip());
         sessions.authenticate(&parts.headers, peer).await
     }
@@ -100,7 +100,7 @@ impl FromRequestParts<Sessions> for Caller {
 
 impl Sessions {
     /// The visit that the bearer token stands for, when it is a visitor's.
-    fn visitor(&self, headers: &HeaderMap) -> Option<(&Discovery, Claims)> {
+    fn visitor(&self, headers: &HeaderMap) -> Option<(&DiscoveryService, Claims)> {
         let discovery = self.0.discovery.get()?;
         Some((discovery, self.0.tokens.verify_visit_session(bearer(headers)?).ok()?))
     }
@@ -115,8 +115,8 @@ impl Sessions {
     }
 
     /// The session that the bearer token stands for, if it is still the current one.
-    async fn authenticate(&self, headers: &HeaderMap, peer: IpAddr) -> Result<Caller, Refused> {
-        let refuse = |reason: &str| Refused(StatusCode::UNAUTHORIZED, reason.to_owned());
+    async fn authenticate(&self, headers: &HeaderMap, peer: IpAddr) -> Result<SessionCaller, AgentRefused> {
+        let refuse = |reason: &str| AgentRefused(StatusCode::UNAUTHORIZED, reason.to_owned());
         let token = bearer(headers).ok_or_else(|| refuse("no session"))?;
         let claims = self.0.tokens.verify_session(token).map_err(|error| refuse(&error.to_string()))?;
         let host = self.0.index.by_uid(&claims.uid).ok_or_else(|| refuse("the host is gone"))?;
@@ -135,11 +135,11 @@ impl Sessions {
         self.still_here(&claims, &host, &cards, peer).await?;
         self.metrics().agents().called(&host.uid, Instant::now());
         let (namespace, name, uid) = (host.namespace.clone(), host.name.clone(), host.uid.clone());
-        Ok(Caller { namespace, name, uid, generation: claims.generation, images })
+        Ok(SessionCaller { namespace, name, uid, generation: claims.generation, images })
     }
 
     /// Whether the caller is to be given this: whether it is of an image that the boot's steps name.
-    async fn may_read(&self, caller: &Caller, part: Part<'_>) -> Result<bool, Refused> {
+    async fn may_read(&self, caller: &SessionCaller, part: ImagePart<'_>) -> Result<bool, AgentRefused> {
         for image in &caller.images {
             if self.is_of(image, part).await? {
                 return Ok(true);
@@ -156,22 +156,22 @@ impl Sessions {
         Ok(false)
     }
 
-    async fn is_of(&self, image: &str, part: Part<'_>) -> Result<bool, Refused> {
+    async fn is_of(&self, image: &str, part: ImagePart<'_>) -> Result<bool, AgentRefused> {
         match part {
-            Part::Manifest(digest) => Ok(image == digest),
-            Part::Chunk(sha256) => self.has_chunk(image, sha256).await,
+            ImagePart::Manifest(digest) => Ok(image == digest),
+            ImagePart::Chunk(sha256) => self.has_chunk(image, sha256).await,
         }
     }
 
     /// A place among those who read images: a host has a few of them.
-    async fn place(&self, caller: &Caller) -> Result<download_scheduler::DownloadPermit, Refused> {
+    async fn place(&self, caller: &SessionCaller) -> Result<download_scheduler::DownloadPermit, AgentRefused> {
         let host = format!("{}/{}", caller.namespace, caller.name);
         let place = self.0.downloads.acquire(download_scheduler::DownloadClient::Host(host), Rank::Known).await;
-        place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))
+        place.map_err(|error| AgentRefused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))
     }
 
     /// Whether an image has a chunk.
-    async fn has_chunk(&self, digest: &str, sha256: &str) -> Result<bool, Refused> {
+    async fn has_chunk(&self, digest: &str, sha256: &str) -> Result<bool, AgentRefused> {
         let library = &self.0.library;
         if let Some(known) = library.is_known_to_have(digest, sha256) {
             return Ok(known);
@@ -180,7 +180,7 @@ impl Sessions {
         let looked = tokio::task::spawn_blocking(move || library.has_chunk(&image, &name)).await;
         looked.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
             warn!(digest, %error, "cannot tell which chunks an image has");
-            Refused(StatusCode::SERVICE_UNAVAILABLE, "the image cannot be read at the moment".into())
+            AgentRefused(StatusCode::SERVICE_UNAVAILABLE, "the image cannot be read at the moment".into())
         })
     }
 }
@@ -193,7 +193,7 @@ async fn open(
     State(sessions): State<Sessions>,
     peer: Option<Extension<Peer>>,
     body: Body,
-) -> Result<Json<Session>, Refused> {
+) -> Result<Json<Session>, AgentRefused> {
     let peer = peer.map_or(NOBODY, |Extension(Peer(address))| address.ip());
     let taken = sessions.0.limits.json::<OpenSession>(&Origin::Opening(peer), body, MAX_CALL).await?;
     let call = &taken.value;
@@ -208,40 +208,40 @@ async fn open(
 }
 
 #[derive(Deserialize)]
-struct After {
+struct AfterQuery {
     #[serde(default)]
     after: String,
 }
 
 async fn next_step(
     State(sessions): State<Sessions>,
-    who: Who,
-    Query(After { after }): Query<After>,
-) -> Result<Response, Refused> {
+    who: CallerHeaders,
+    Query(AfterQuery { after }): Query<AfterQuery>,
+) -> Result<Response, AgentRefused> {
     let step = match who {
-        Who::Visitor(discovery, visit, _) => discovery.next_step(&visit).await?,
-        Who::Host(caller) => sessions.next_step(&caller, &after).await?,
+        CallerHeaders::Visitor(discovery, visit, _) => discovery.next_step(&visit).await?,
+        CallerHeaders::Host(caller) => sessions.next_step(&caller, &after).await?,
     };
     Ok(step.map_or_else(|| StatusCode::NO_CONTENT.into_response(), |step| Json(step).into_response()))
 }
 
-async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+async fn event(State(sessions): State<Sessions>, who: CallerHeaders, body: Body) -> Result<StatusCode, AgentRefused> {
     let event = sessions.0.limits.json::<Event>(&who.origin(), body, MAX_CALL).await?.value;
     // A visitor's progress is of no interest.
-    let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
+    let CallerHeaders::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     if sessions.still_wanted(&caller, &event.step).await? == StepState::Ended {
         return Ok(StatusCode::NO_CONTENT);
     }
     let key = (caller.namespace.clone(), caller.name.clone());
-    let Measured { rate, due } = sessions.0.meter.see(key.clone(), &event, Instant::now());
+    let EventWorth { rate, due } = sessions.0.meter.see(key.clone(), &event, Instant::now());
     match due {
-        Due::No => {}
-        Due::Now => sessions.record_progress(&caller, &event, rate).await?,
+        ProgressDue::No => {}
+        ProgressDue::Now => sessions.record_progress(&caller, &event, rate).await?,
         // One at a time for each host.
-        Due::In(pause) => drop(tokio::spawn(async move {
+        ProgressDue::In(pause) => drop(tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             let Some((event, rate)) = sessions.0.meter.take(&key, Instant::now()) else { return };
-            if let Err(Refused(_, reason)) = sessions.record_progress(&caller, &event, rate).await {
+            if let Err(AgentRefused(_, reason)) = sessions.record_progress(&caller, &event, rate).await {
                 debug!(host = %named(&key.0, &key.1), reason, "cannot store the progress of a step");
             }
         })),
@@ -249,16 +249,16 @@ async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+async fn result(State(sessions): State<Sessions>, who: CallerHeaders, body: Body) -> Result<StatusCode, AgentRefused> {
     let (limits, origin) = (&sessions.0.limits, who.origin());
     let reported = &sessions.metrics().agents().report_bytes;
     match who {
-        Who::Visitor(discovery, visit, _) => {
+        CallerHeaders::Visitor(discovery, visit, _) => {
             let outcome = limits.json::<StepOutcome>(&origin, body, MAX_REPORT).await?;
             reported.inc_by(outcome.size as u64);
             discovery.result(&visit, &outcome.value).await?;
         }
-        Who::Host(caller) => {
+        CallerHeaders::Host(caller) => {
             let outcome = limits.json::<StepOutcome>(&origin, body, MAX_RESULT).await?;
             reported.inc_by(outcome.size as u64);
             // One that is told again is stored already.
@@ -270,10 +270,10 @@ async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Resul
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+async fn log(State(sessions): State<Sessions>, who: CallerHeaders, body: Body) -> Result<StatusCode, AgentRefused> {
     let body = sessions.0.limits.bytes(&who.origin(), body, MAX_LOG).await?;
     // A visitor's is not kept: it would be anybody's way to fill the disk.
-    let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
+    let CallerHeaders::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     let size = body.size as u64;
     let (logs, key) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));
     let append = move || logs.append(&key.0, &key.1, caller.generation, &escaped_lines(&body.value));
@@ -284,19 +284,19 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
         }
         Ok(Err(error)) => {
             warn!(host = %named(&caller.namespace, &caller.name), %error, "cannot store the agent's log");
-            Err(Refused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))
+            Err(AgentRefused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))
         }
-        Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
+        Err(error) => Err(AgentRefused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }
 }
 
 async fn manifest(
     State(sessions): State<Sessions>,
-    caller: Caller,
+    caller: SessionCaller,
     headers: HeaderMap,
     Path(digest): Path<String>,
-) -> Result<Response, Refused> {
-    if !sessions.may_read(&caller, Part::Manifest(&digest)).await? {
+) -> Result<Response, AgentRefused> {
+    if !sessions.may_read(&caller, ImagePart::Manifest(&digest)).await? {
         return Err(not_given());
     }
     let place = sessions.place(&caller).await?;
@@ -306,11 +306,11 @@ async fn manifest(
 
 async fn chunk(
     State(sessions): State<Sessions>,
-    caller: Caller,
+    caller: SessionCaller,
     headers: HeaderMap,
     Path(sha256): Path<String>,
-) -> Result<Response, Refused> {
-    if !sessions.may_read(&caller, Part::Chunk(&sha256)).await? {
+) -> Result<Response, AgentRefused> {
+    if !sessions.may_read(&caller, ImagePart::Chunk(&sha256)).await? {
         return Err(not_given());
     }
     let place = sessions.place(&caller).await?;
@@ -320,12 +320,12 @@ async fn chunk(
 
 /// What an agent reads of an image, by its name.
 #[derive(Clone, Copy)]
-enum Part<'a> {
+enum ImagePart<'a> {
     Manifest(&'a str),
     Chunk(&'a str),
 }
 
 /// The answer is the same whether there is such an image or not.
-fn not_given() -> Refused {
-    Refused(StatusCode::NOT_FOUND, "no step of this boot names an image that has this".into())
+fn not_given() -> AgentRefused {
+    AgentRefused(StatusCode::NOT_FOUND, "no step of this boot names an image that has this".into())
 }

@@ -19,7 +19,7 @@ use crate::api::slipway::{BootIntent, BootIntentStatus, BootTarget, SessionStatu
 use crate::boot::home::network_of;
 use crate::boot::neighbour::{Answers, another_card};
 use crate::boot::{BootHost, Claims};
-use crate::host::refused::{Refused, Unwritten};
+use crate::host::refused::{AgentRefused, Unwritten};
 use crate::protocol::{OpenSession, Session};
 use crate::runtime::changes;
 
@@ -27,7 +27,7 @@ use crate::runtime::changes;
 const SEEN_EVERY: Duration = Duration::from_secs(10);
 
 /// The session that a call belongs to.
-pub(super) struct Caller {
+pub(super) struct SessionCaller {
     pub namespace: String,
     pub name: String,
     pub uid: String,
@@ -41,14 +41,14 @@ impl Sessions {
     /// moved on.
     pub(super) async fn record<T>(
         &self,
-        caller: &Caller,
+        caller: &SessionCaller,
         change: impl Fn(&mut BootIntentStatus, &BootIntent) -> T,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, AgentRefused> {
         let (api, change) = (&self.api(&caller.namespace), &change);
         let recorded = changes::retry(|| async move {
             let intent = api.get(&caller.name).await?;
             if intent.spec.generation != caller.generation {
-                return Err(Refused(StatusCode::GONE, "this session has ended".into()).into());
+                return Err(AgentRefused(StatusCode::GONE, "this session has ended".into()).into());
             }
             let mut status = intent.status.clone().unwrap_or_default();
             if let Some(session) = &mut status.session {
@@ -60,11 +60,11 @@ impl Sessions {
             api.replace_status(&caller.name, &PostParams::default(), &changed).await?;
             Ok::<_, Unwritten>(outcome)
         });
-        recorded.await?.ok_or_else(Refused::crowded)
+        recorded.await?.ok_or_else(AgentRefused::crowded)
     }
 
     /// Notes that the agent is there, not more often than needed.
-    pub(super) async fn touch(&self, caller: &Caller, intent: Option<&BootIntent>) -> Result<(), Refused> {
+    pub(super) async fn touch(&self, caller: &SessionCaller, intent: Option<&BootIntent>) -> Result<(), AgentRefused> {
         let session = intent.and_then(|intent| intent.status.as_ref()?.session.as_ref());
         let seen = session.and_then(|s| s.last_seen.as_ref()).map_or(Timestamp::UNIX_EPOCH, |seen| seen.0);
         let used = session.is_some_and(|session| session.used);
@@ -76,8 +76,8 @@ impl Sessions {
     }
 
     /// Opens a session for the machine that shows a boot token.
-    pub(super) async fn open(&self, peer: IpAddr, call: &OpenSession) -> Result<Session, Refused> {
-        let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
+    pub(super) async fn open(&self, peer: IpAddr, call: &OpenSession) -> Result<Session, AgentRefused> {
+        let refuse = |reason: String| AgentRefused(StatusCode::FORBIDDEN, reason);
         if let (Some(discovery), Ok(claims)) = (self.0.discovery.get(), self.0.tokens.verify_visit(&call.token)) {
             let own: Vec<MacAddress> = claims.uid.parse().into_iter().collect();
             self.here(&claims, peer, &own).await?;
@@ -93,11 +93,11 @@ impl Sessions {
         if host.ownership.paused {
             // It may be for a moment only: the agent asks again for as long as its token is good.
             let reason = format!("the host is paused by its annotation {ANNOTATION_PAUSED}");
-            return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason));
+            return Err(AgentRefused(StatusCode::SERVICE_UNAVAILABLE, reason));
         }
         let api = self.api(&host.namespace);
         let noted = changes::retry(|| self.note_opened(&api, &host, (&claims, answers), peer, call));
-        noted.await?.ok_or_else(Refused::crowded)?;
+        noted.await?.ok_or_else(AgentRefused::crowded)?;
         let name = format!("{}/{}", host.namespace, host.name);
         let (logs, begun) = (self.0.logs.clone(), host.clone());
         let begin = move || logs.begin(&begun.namespace, &begun.name, claims.generation);
@@ -123,7 +123,7 @@ impl Sessions {
         peer: IpAddr,
         call: &OpenSession,
     ) -> Result<(), Unwritten> {
-        let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
+        let refuse = |reason: String| AgentRefused(StatusCode::FORBIDDEN, reason);
         let intent = api.get_opt(&host.name).await?.ok_or_else(|| refuse("the host has no boot intent".into()))?;
         if !intent.is_of(&host.uid) {
             return Err(refuse("the boot intent is that of a former host of this name".into()).into());
@@ -178,16 +178,16 @@ impl Sessions {
         host: &BootHost,
         cards: &[MacAddress],
         peer: IpAddr,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AgentRefused> {
         let Some(address) = claims.address.filter(|_| !claims.first) else { return Ok(()) };
         bound_elsewhere(claims, peer, Answers::Unseen, &host.macs, Timestamp::now().as_second())?;
         let answers = self.neighbour(Some(address)).await;
         let own = [&host.macs[..], cards].concat();
-        another_card(address, answers, &own).map_or(Ok(()), |reason| Err(Refused(StatusCode::FORBIDDEN, reason)))
+        another_card(address, answers, &own).map_or(Ok(()), |reason| Err(AgentRefused(StatusCode::FORBIDDEN, reason)))
     }
 
     /// Whether a token may be used from here; the machine has these network cards.
-    async fn here(&self, claims: &Claims, peer: IpAddr, own: &[MacAddress]) -> Result<(), Refused> {
+    async fn here(&self, claims: &Claims, peer: IpAddr, own: &[MacAddress]) -> Result<(), AgentRefused> {
         let answers = match peer.to_canonical() {
             IpAddr::V4(peer) if claims.first => self.neighbour(Some(peer)).await,
             _ => Answers::Unseen,
@@ -201,10 +201,10 @@ impl Sessions {
         host: &BootHost,
         intent: &BootIntent,
         call: &OpenSession,
-    ) -> Result<Option<String>, Refused> {
+    ) -> Result<Option<String>, AgentRefused> {
         let hosts = Api::<BareMetalHost>::namespaced(self.0.client.clone(), &host.namespace);
         let stored = hosts.get_opt(&host.name).await?.filter(|stored| stored.uid().as_ref() == Some(&host.uid));
-        let stored = stored.ok_or_else(|| Refused(StatusCode::FORBIDDEN, "the host is gone".into()))?;
+        let stored = stored.ok_or_else(|| AgentRefused(StatusCode::FORBIDDEN, "the host is gone".into()))?;
         let own = agent_identity::addresses(call);
         let contested =
             |(mac, rival): (MacAddress, Arc<BootHost>)| agent_identity::contested(mac, &rival, &host.namespace);
@@ -258,7 +258,7 @@ pub(super) fn bound_elsewhere(
     answers: Answers,
     own: &[MacAddress],
     now: i64,
-) -> Result<(), Refused> {
+) -> Result<(), AgentRefused> {
     let Some(address) = claims.address.filter(|address| peer.to_canonical() != IpAddr::V4(*address)) else {
         return Ok(());
     };
@@ -270,10 +270,10 @@ pub(super) fn bound_elsewhere(
             // The agent asks again for as long as its token is good.
             Some(left) => {
                 let reason = format!("{reason}: it can be used there in {} s", left.as_secs() + 1);
-                Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason))
+                Err(AgentRefused(StatusCode::SERVICE_UNAVAILABLE, reason))
             }
         },
-        _ => Err(Refused(StatusCode::FORBIDDEN, reason)),
+        _ => Err(AgentRefused(StatusCode::FORBIDDEN, reason)),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedMutexGuard, Semaphore, SemaphorePermit};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::api::slipway::{IntentStep, StepAction};
 use crate::apiserver::subdomain;
-use crate::host::status::metrics::Metrics;
+use crate::host::status::metrics::HostMetrics;
 use crate::image::configdrive;
 use crate::protocol::{Action, Step};
 use crate::runtime::Key;
@@ -48,7 +48,7 @@ impl Default for Drives {
     }
 }
 
-struct Turn<'a> {
+struct PayloadTurn<'a> {
     drives: &'a Drives,
     host: Key,
     _host: OwnedMutexGuard<()>,
@@ -56,7 +56,7 @@ struct Turn<'a> {
     _turn: Option<SemaphorePermit<'a>>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PayloadTurn<'_> {
     fn drop(&mut self) {
         let mut hosts = self.drives.hosts();
         // Another one is of who waits.
@@ -71,17 +71,17 @@ impl Drives {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn turn(&self, namespace: &str, name: &str) -> Turn<'_> {
+    async fn turn(&self, namespace: &str, name: &str) -> PayloadTurn<'_> {
         let host = (namespace.to_owned(), name.to_owned());
         let own = self.hosts().entry(host.clone()).or_default().clone();
         let own = own.lock_owned().await;
-        Turn { drives: self, host, _host: own, _turn: self.turns.acquire().await.ok() }
+        PayloadTurn { drives: self, host, _host: own, _turn: self.turns.acquire().await.ok() }
     }
 }
 
 pub(super) async fn render(
     client: &Client,
-    metrics: &Metrics,
+    metrics: &HostMetrics,
     drives: &Drives,
     namespace: &str,
     name: &str,
@@ -116,7 +116,7 @@ pub(super) async fn render(
 /// Where each part comes from: docs/design/host.md, "Config drive".
 async fn config_drive(
     client: &Client,
-    metrics: &Metrics,
+    metrics: &HostMetrics,
     namespace: &str,
     name: &str,
 ) -> Result<Vec<u8>, PayloadError> {

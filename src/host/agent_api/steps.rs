@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tracing::info;
 
-use super::session::Caller;
+use super::session::SessionCaller;
 use super::{Sessions, step_payload};
 use crate::api::slipway::{BootIntent, BootIntentStatus, IntentStep, StepProgress, StepResult};
-use crate::host::refused::Refused;
+use crate::host::refused::AgentRefused;
 use crate::protocol::{Event, STEP_WAIT_SECONDS, Step, StepOutcome};
 
 /// Lines of a node's log kept in the intent when a step fails.
@@ -32,7 +32,7 @@ pub(super) enum StepState {
 
 impl Sessions {
     /// The next step, as soon as there is one; `None` when there is none for as long as a call is held.
-    pub(super) async fn next_step(&self, caller: &Caller, after: &str) -> Result<Option<Step>, Refused> {
+    pub(super) async fn next_step(&self, caller: &SessionCaller, after: &str) -> Result<Option<Step>, AgentRefused> {
         let mut follow = self.0.intents.follow(&caller.namespace, &caller.name);
         let give_up = tokio::time::sleep(Duration::from_secs(STEP_WAIT_SECONDS));
         tokio::pin!(give_up);
@@ -41,7 +41,7 @@ impl Sessions {
         loop {
             let intent = follow.borrow_and_update().clone();
             let Some(intent) = intent.filter(|intent| intent.spec.generation == caller.generation) else {
-                return Err(Refused(StatusCode::UNAUTHORIZED, "this session has ended".into()));
+                return Err(AgentRefused(StatusCode::UNAUTHORIZED, "this session has ended".into()));
             };
             let inner = &self.0;
             let host = inner.index.by_name(&caller.namespace, &caller.name);
@@ -77,7 +77,7 @@ impl Sessions {
     }
 
     /// Refuses what is said of a step that the host does not want any more, so that the agent stops it.
-    pub(super) async fn still_wanted(&self, caller: &Caller, step: &str) -> Result<StepState, Refused> {
+    pub(super) async fn still_wanted(&self, caller: &SessionCaller, step: &str) -> Result<StepState, AgentRefused> {
         let intent = self.api(&caller.namespace).get(&caller.name).await?;
         if intent.status.as_ref().is_some_and(|status| has_ended(status, step)) {
             return Ok(StepState::Ended);
@@ -88,16 +88,16 @@ impl Sessions {
         let planned = intent.spec.steps.iter().any(|planned| planned.id == step);
         planned
             .then_some(StepState::Planned)
-            .ok_or_else(|| Refused(StatusCode::GONE, "this step is not wanted any more".into()))
+            .ok_or_else(|| AgentRefused(StatusCode::GONE, "this step is not wanted any more".into()))
     }
 
     /// Stores how far a step is, unless it has ended meanwhile.
     pub(super) async fn record_progress(
         &self,
-        caller: &Caller,
+        caller: &SessionCaller,
         event: &Event,
         rate: Option<i64>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AgentRefused> {
         let now = Time(Timestamp::now());
         self.record(caller, |status, _| {
             if !has_ended(status, &event.step) {
@@ -108,7 +108,7 @@ impl Sessions {
     }
 
     /// Stores how a step ended; durable when it returns. A second result of the same step changes nothing.
-    pub(super) async fn end_step(&self, caller: &Caller, outcome: &StepOutcome) -> Result<(), Refused> {
+    pub(super) async fn end_step(&self, caller: &SessionCaller, outcome: &StepOutcome) -> Result<(), AgentRefused> {
         let host = format!("{}/{}", caller.namespace, caller.name);
         let message: String = outcome.message.chars().take(LOGGED).collect();
         let step: String = outcome.step.chars().take(LOGGED).collect();

@@ -31,7 +31,7 @@ struct Site {
     index: HostIndex,
     library: Library,
     uid: String,
-    metrics: Metrics,
+    metrics: HostMetrics,
     shutdown: CancellationToken,
     sessions: Sessions,
     _folder: tempfile::TempDir,
@@ -67,7 +67,7 @@ impl Site {
             Logs::new(path.join("logs")),
             DownloadScheduler::default(),
         );
-        let metrics = Metrics::default();
+        let metrics = HostMetrics::default();
         let sessions = sessions.with_metrics(metrics.clone());
         let uid = host.metadata.uid.unwrap();
         let site = Self {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
-use super::login_limits::{Attempt, LoginLimits, Verdict};
+use super::login_limits::{LoginAttempt, LoginLimits, LoginVerdict};
 use crate::api::metal3::HardwareDetails;
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, ProbeReport};
 
@@ -16,13 +16,18 @@ const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 pub(in crate::host) struct LoginLimited {
     bmc: Arc<dyn Bmc>,
     peer: String,
-    attempt: Attempt,
+    attempt: LoginAttempt,
     logins: Arc<LoginLimits>,
 }
 
 impl LoginLimited {
     /// `peer` is `host:port` as the host names it.
-    pub(in crate::host) fn new(bmc: Arc<dyn Bmc>, peer: String, attempt: Attempt, logins: Arc<LoginLimits>) -> Self {
+    pub(in crate::host) fn new(
+        bmc: Arc<dyn Bmc>,
+        peer: String,
+        attempt: LoginAttempt,
+        logins: Arc<LoginLimits>,
+    ) -> Self {
         Self { bmc, peer, attempt, logins }
     }
 
@@ -57,9 +62,9 @@ impl LoginLimited {
 
     fn judge(&self) -> Result<Option<Vec<Arc<tokio::sync::Mutex<()>>>>, BmcError> {
         match self.logins.judge(&self.attempt, Instant::now()) {
-            Verdict::Known => Ok(None),
-            Verdict::Try(turns) => Ok(Some(turns)),
-            Verdict::Held(held) => Err(BmcError::Held {
+            LoginVerdict::Known => Ok(None),
+            LoginVerdict::Try(turns) => Ok(Some(turns)),
+            LoginVerdict::Held(held) => Err(BmcError::Held {
                 peer: self.peer.clone(),
                 logins: held.logins,
                 until: held.until,

@@ -37,7 +37,7 @@ const MAX_CONTROLLERS: usize = 16_384;
 
 /// What was refused to a namespace at a controller, one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Count {
+struct RefusalCount {
     /// Times that somebody tried.
     tries: u32,
     /// Logins in these. One try may take two, where a BMC does not say whether it has sessions.
@@ -49,7 +49,7 @@ struct Count {
 ///
 /// The first correction is tried at once, unless the controller is shared and refused two logins already. There the pause
 /// is five minutes, and doubles with every second login more, up to an hour.
-fn pause(count: Count, shared: bool, retry: Duration) -> Duration {
+fn pause(count: RefusalCount, shared: bool, retry: Duration) -> Duration {
     let short = if count.tries > 1 { retry.min(SHORT_PAUSE) } else { Duration::ZERO };
     if !shared || count.logins < FREE {
         return short;
@@ -64,11 +64,11 @@ type Fingerprint = [u8; 32];
 /// What is known of the controllers that namespaces log in at, and of the hosts that are held up.
 pub(in crate::host) struct LoginLimits {
     salt: [u8; 32],
-    known: Mutex<Known>,
+    known: Mutex<LoginState>,
 }
 
 #[derive(Default)]
-struct Known {
+struct LoginState {
     namespaces: HashMap<String, HashMap<IpAddr, Controller>>,
     /// By UID of the host.
     held: HashMap<String, Timestamp>,
@@ -77,7 +77,7 @@ struct Known {
 /// A controller, as one namespace uses it.
 #[derive(Default)]
 struct Controller {
-    refused: Option<Refused>,
+    refused: Option<RefusedLogins>,
     good: HashMap<Fingerprint, Instant>,
     /// Whether a host of the namespace is there for sure: not so with a name of several addresses.
     used: bool,
@@ -86,14 +86,14 @@ struct Controller {
 }
 
 #[derive(Clone, Copy)]
-struct Refused {
-    count: Count,
+struct RefusedLogins {
+    count: RefusalCount,
     last: Instant,
 }
 
 /// Who logs in where.
 #[derive(Clone)]
-pub(in crate::host) struct Attempt {
+pub(in crate::host) struct LoginAttempt {
     pub(in crate::host) namespace: String,
     /// The controllers behind the address, each in one form.
     pub(in crate::host) controllers: Vec<IpAddr>,
@@ -106,7 +106,7 @@ pub(in crate::host) struct Attempt {
 
 /// Why there is no login now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Held {
+pub(in crate::host) struct LoginHeld {
     pub(in crate::host) until: Timestamp,
     /// Logins that were refused.
     pub(in crate::host) logins: u32,
@@ -115,13 +115,13 @@ pub(in crate::host) struct Held {
 
 /// What an attempt may do.
 #[derive(Debug)]
-pub(in crate::host) enum Verdict {
+pub(in crate::host) enum LoginVerdict {
     /// Its credentials were good.
     Known,
     /// After all others of the namespace that wait for these.
     Try(Vec<Arc<tokio::sync::Mutex<()>>>),
     /// Not now.
-    Held(Held),
+    Held(LoginHeld),
 }
 
 impl Default for LoginLimits {
@@ -131,7 +131,7 @@ impl Default for LoginLimits {
 }
 
 impl LoginLimits {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LoginState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -142,10 +142,10 @@ impl LoginLimits {
     }
 
     /// What the attempt may do at this time.
-    pub(in crate::host) fn judge(&self, attempt: &Attempt, now: Instant) -> Verdict {
+    pub(in crate::host) fn judge(&self, attempt: &LoginAttempt, now: Instant) -> LoginVerdict {
         let mut known = self.known();
-        let shared = |known: &Known, at: &IpAddr| attempt.shared || known.used_by_another(&attempt.namespace, at);
-        let held = |known: &Known, at: &IpAddr| {
+        let shared = |known: &LoginState, at: &IpAddr| attempt.shared || known.used_by_another(&attempt.namespace, at);
+        let held = |known: &LoginState, at: &IpAddr| {
             let refused = known.namespaces.get(&attempt.namespace)?.get(at)?.refused?;
             let shared = shared(known, at);
             let pause = pause(refused.count, shared, attempt.retry);
@@ -153,17 +153,17 @@ impl LoginLimits {
             // By the clock as it is now: it may have been set since.
             let until = Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX);
             let logins = refused.count.logins;
-            (!left.is_zero()).then_some(Held { until, logins, shared })
+            (!left.is_zero()).then_some(LoginHeld { until, logins, shared })
         };
-        let is_good = |known: &Known, at: &IpAddr| {
+        let is_good = |known: &LoginState, at: &IpAddr| {
             let there = known.namespaces.get(&attempt.namespace).and_then(|all| all.get(at));
             there.is_some_and(|there| there.good.contains_key(&attempt.fingerprint))
         };
         if attempt.controllers.iter().all(|at| is_good(&known, at)) {
-            return Verdict::Known;
+            return LoginVerdict::Known;
         }
         if let Some(held) = attempt.controllers.iter().filter_map(|at| held(&known, at)).max_by_key(|held| held.until) {
-            return Verdict::Held(held);
+            return LoginVerdict::Held(held);
         }
         let mine = known.namespaces.entry(attempt.namespace.clone()).or_default();
         if mine.len() + attempt.controllers.len() > MAX_CONTROLLERS {
@@ -171,17 +171,17 @@ impl LoginLimits {
         }
         if mine.len() + attempt.controllers.len() > MAX_CONTROLLERS {
             let until = Timestamp::now().checked_add(FIRST_PAUSE).unwrap_or(Timestamp::MAX);
-            return Verdict::Held(Held { until, logins: 0, shared: false });
+            return LoginVerdict::Held(LoginHeld { until, logins: 0, shared: false });
         }
         // In one order, so that two do not wait for each other.
         let mut order = attempt.controllers.clone();
         order.sort();
         order.dedup();
-        Verdict::Try(order.into_iter().map(|at| mine.entry(at).or_default().turn.clone()).collect())
+        LoginVerdict::Try(order.into_iter().map(|at| mine.entry(at).or_default().turn.clone()).collect())
     }
 
     /// The credentials were good.
-    pub(in crate::host) fn accepted(&self, attempt: &Attempt, now: Instant) {
+    pub(in crate::host) fn accepted(&self, attempt: &LoginAttempt, now: Instant) {
         let mut known = self.known();
         let mine = known.namespaces.entry(attempt.namespace.clone()).or_default();
         let certain = attempt.controllers.len() == 1;
@@ -197,7 +197,7 @@ impl LoginLimits {
     }
 
     /// The controller refused so many logins of this attempt.
-    pub(in crate::host) fn refused(&self, attempt: &Attempt, logins: u32, now: Instant) {
+    pub(in crate::host) fn refused(&self, attempt: &LoginAttempt, logins: u32, now: Instant) {
         let mut known = self.known();
         let mine = known.namespaces.entry(attempt.namespace.clone()).or_default();
         for at in &attempt.controllers {
@@ -205,9 +205,11 @@ impl LoginLimits {
             there.good.remove(&attempt.fingerprint);
             let before = there.refused.filter(|before| now.saturating_duration_since(before.last) < FORGOTTEN);
             let before = before.map(|before| before.count).unwrap_or_default();
-            let count =
-                Count { tries: before.tries.saturating_add(1), logins: before.logins.saturating_add(logins.max(1)) };
-            there.refused = Some(Refused { count, last: now });
+            let count = RefusalCount {
+                tries: before.tries.saturating_add(1),
+                logins: before.logins.saturating_add(logins.max(1)),
+            };
+            there.refused = Some(RefusedLogins { count, last: now });
         }
     }
 
@@ -236,7 +238,7 @@ impl LoginLimits {
     }
 }
 
-impl Known {
+impl LoginState {
     fn used_by_another(&self, namespace: &str, at: &IpAddr) -> bool {
         let others = self.namespaces.iter().filter(|(other, _)| *other != namespace);
         others.filter_map(|(_, all)| all.get(at)).any(|there| there.used && !there.good.is_empty())
@@ -246,7 +248,7 @@ impl Known {
 impl Controller {
     fn is_of_use(&mut self, now: Instant) -> bool {
         self.good.retain(|_, used| now.saturating_duration_since(*used) < GOOD_FOR);
-        let fresh = |refused: &Refused| now.saturating_duration_since(refused.last) < FORGOTTEN;
+        let fresh = |refused: &RefusedLogins| now.saturating_duration_since(refused.last) < FORGOTTEN;
         Arc::strong_count(&self.turn) > 1 || !self.good.is_empty() || self.refused.as_ref().is_some_and(fresh)
     }
 }
@@ -285,15 +287,15 @@ mod tests {
             (u32::MAX, u32::MAX, true, 3600),
         ];
         for (tries, logins, shared, seconds) in rows {
-            let waits = pause(Count { tries, logins }, shared, RETRY);
+            let waits = pause(RefusalCount { tries, logins }, shared, RETRY);
             assert_eq!(waits, Duration::from_secs(seconds), "{tries} {logins} {shared}");
         }
         let quick = Duration::from_millis(20);
-        assert_eq!(pause(Count { tries: 2, logins: 4 }, false, quick), quick);
+        assert_eq!(pause(RefusalCount { tries: 2, logins: 4 }, false, quick), quick);
     }
 
-    fn attempt(namespace: &str, at: &[&str], fingerprint: u8) -> Attempt {
-        Attempt {
+    fn attempt(namespace: &str, at: &[&str], fingerprint: u8) -> LoginAttempt {
+        LoginAttempt {
             namespace: namespace.into(),
             controllers: controllers(at.iter().map(|at| at.parse::<IpAddr>().unwrap())),
             fingerprint: [fingerprint; 32],
@@ -302,8 +304,8 @@ mod tests {
         }
     }
 
-    fn holds(logins: &LoginLimits, attempt: &Attempt, now: Instant) -> bool {
-        matches!(logins.judge(attempt, now), Verdict::Held(_))
+    fn holds(logins: &LoginLimits, attempt: &LoginAttempt, now: Instant) -> bool {
+        matches!(logins.judge(attempt, now), LoginVerdict::Held(_))
     }
 
     #[test]
@@ -311,9 +313,9 @@ mod tests {
         let (logins, start) = (LoginLimits::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let owner = attempt("rack", &["10.9.1.1"], 1);
-        assert!(matches!(logins.judge(&owner, start), Verdict::Try(turns) if turns.len() == 1));
+        assert!(matches!(logins.judge(&owner, start), LoginVerdict::Try(turns) if turns.len() == 1));
         logins.accepted(&owner, start);
-        assert!(matches!(logins.judge(&owner, start), Verdict::Known));
+        assert!(matches!(logins.judge(&owner, start), LoginVerdict::Known));
 
         // Refused once, by one form of the address: two logins in it.
         logins.refused(&attempt("tenant", &["::ffff:10.9.1.1"], 7), 2, start);
@@ -323,14 +325,14 @@ mod tests {
             assert!(holds(&logins, &attempt("tenant", &["10.9.7.7", form], 8), start), "behind a name, {form}");
         }
         assert!(!holds(&logins, &attempt("tenant", &["10.9.1.2"], 8), start));
-        assert!(matches!(logins.judge(&owner, start), Verdict::Known));
+        assert!(matches!(logins.judge(&owner, start), LoginVerdict::Known));
         assert!(!holds(&logins, &attempt("rack", &["10.9.1.1"], 9), start), "nothing was refused to the owner");
 
         // The pause grows, and a login that is let in meanwhile makes nobody forget.
         logins.refused(&attempt("tenant", &["10.9.1.1"], 8), 2, after(300));
         let other = attempt("tenant", &["10.9.1.1"], 5);
         logins.accepted(&other, after(301));
-        assert!(matches!(logins.judge(&other, after(302)), Verdict::Known));
+        assert!(matches!(logins.judge(&other, after(302)), LoginVerdict::Known));
         assert!(holds(&logins, &attempt("tenant", &["10.9.1.1"], 9), after(899)));
         assert!(!holds(&logins, &attempt("tenant", &["10.9.1.1"], 9), after(900)));
         // Two hours later all is forgotten.
@@ -353,7 +355,7 @@ mod tests {
         // The refused ones are tried again, and not believed.
         logins.accepted(&named, now);
         logins.refused(&named, 1, now);
-        assert!(!matches!(logins.judge(&named, now), Verdict::Known));
+        assert!(!matches!(logins.judge(&named, now), LoginVerdict::Known));
     }
 
     #[test]

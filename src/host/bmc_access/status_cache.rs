@@ -8,22 +8,22 @@ use crate::bmc::{Health, PowerState};
 
 /// Power and health as last read, by host UID, with the version of the credentials the power was read with.
 #[derive(Default)]
-pub(in crate::host) struct StatusCache(Mutex<HashMap<String, Reading>>);
+pub(in crate::host) struct StatusCache(Mutex<HashMap<String, StatusReading>>);
 
 #[derive(Default)]
-struct Reading {
-    power: Option<Power>,
+struct StatusReading {
+    power: Option<PowerReading>,
     health: Option<Health>,
 }
 
-struct Power {
+struct PowerReading {
     state: PowerState,
     at: std::time::Instant,
     credentials: String,
 }
 
 impl StatusCache {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Reading>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, StatusReading>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,7 +34,7 @@ impl StatusCache {
     }
 
     pub(in crate::host) fn put(&self, uid: &str, credentials: &str, state: PowerState) {
-        let power = Power { state, at: std::time::Instant::now(), credentials: credentials.to_owned() };
+        let power = PowerReading { state, at: std::time::Instant::now(), credentials: credentials.to_owned() };
         self.all().entry(uid.to_owned()).or_default().power = Some(power);
     }
 

@@ -16,9 +16,9 @@ use crate::runtime::Key;
 
 /// Hosts that wait, by name. Cheap to clone.
 #[derive(Clone, Default)]
-pub(in crate::host) struct AtRest(Arc<Mutex<HashMap<Key, State>>>);
+pub(in crate::host) struct AtRest(Arc<Mutex<HashMap<Key, RestState>>>);
 
-enum State {
+enum RestState {
     /// A look is under way.
     Looking,
     /// It waits. No revision where there was no boot intent.
@@ -26,13 +26,13 @@ enum State {
 }
 
 impl AtRest {
-    fn hosts(&self) -> MutexGuard<'_, HashMap<Key, State>> {
+    fn hosts(&self) -> MutexGuard<'_, HashMap<Key, RestState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A look begins, from whose end on the host may rest.
     pub(in crate::host) fn look(&self, key: Key) {
-        self.hosts().insert(key, State::Looking);
+        self.hosts().insert(key, RestState::Looking);
     }
 
     /// The host waits from now on, which was decided of these, unless something else changed during the look. Revisions that are
@@ -42,8 +42,8 @@ impl AtRest {
         else {
             return;
         };
-        if let Some(state @ State::Looking) = self.hosts().get_mut(key) {
-            *state = State::Resting { host, intent, until: Instant::now() + pause };
+        if let Some(state @ RestState::Looking) = self.hosts().get_mut(key) {
+            *state = RestState::Resting { host, intent, until: Instant::now() + pause };
         }
     }
 
@@ -60,7 +60,7 @@ impl AtRest {
     /// How long the host still waits when these show nothing newer than what was decided of; none when it is to be looked at.
     pub(in crate::host) fn goes_on(&self, key: &Key, host: &HostView, intent: Option<&BootIntent>) -> Option<Duration> {
         let hosts = self.hosts();
-        let Some(State::Resting { host: known, intent: known_intent, until }) = hosts.get(key) else { return None };
+        let Some(RestState::Resting { host: known, intent: known_intent, until }) = hosts.get(key) else { return None };
         let host_is_known = revision(host)? <= *known;
         let intent_is_known = match (intent, known_intent) {
             (None, known) => known.is_none(),

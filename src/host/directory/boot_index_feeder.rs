@@ -52,7 +52,7 @@ impl Intents {
 }
 
 #[derive(Default)]
-struct Known {
+struct FeederState {
     hosts: HashMap<Key, BootHost>,
     /// With what its host was registered with.
     intents: HashMap<Key, (Arc<BootIntent>, Option<Arc<Registration>>)>,
@@ -65,7 +65,7 @@ struct Known {
 /// Keeps index and intents as the watches tell. The receiver is told once both kinds were listed.
 pub fn follow(watches: &mut Watches, index: HostIndex, intents: Intents) -> watch::Receiver<bool> {
     let (tell, ready) = watch::channel(false);
-    let known = Arc::new(Mutex::new(Known::default()));
+    let known = Arc::new(Mutex::new(FeederState::default()));
     let (known_too, index_too, ready_too) = (known.clone(), index.clone(), tell.clone());
     watches.observe(move |change: &Change<'_, BareMetalHost>| {
         let mut known = lock(&known);
@@ -87,11 +87,11 @@ pub fn follow(watches: &mut Watches, index: HostIndex, intents: Intents) -> watc
     ready
 }
 
-fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+fn lock(known: &Mutex<FeederState>) -> MutexGuard<'_, FeederState> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Known {
+impl FeederState {
     /// Takes in what the watch tells; the key of the host that must be published anew.
     fn take_host(&mut self, change: &Change<'_, BareMetalHost>) -> Option<Key> {
         match change {
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_record_that_counts_for_a_while_ends_when_there_is_other_news() {
         const MAC: &str = "02:00:00:00:00:01";
-        let (index, intents, mut known) = (HostIndex::default(), Intents::default(), Known::default());
+        let (index, intents, mut known) = (HostIndex::default(), Intents::default(), FeederState::default());
         let now = 1_000_000;
         let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..BareMetalHostSpec::default() };
         let mut host = BareMetalHost::new("h", spec);
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_machine_is_at_home_where_it_reported_itself() {
         const MAC: &str = "02:00:00:00:00:01";
-        let (index, intents, mut known) = (HostIndex::default(), Intents::default(), Known::default());
+        let (index, intents, mut known) = (HostIndex::default(), Intents::default(), FeederState::default());
         let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..BareMetalHostSpec::default() };
         let mut host = BareMetalHost::new("h", spec);
         host.metadata.namespace = Some("ns".into());

@@ -29,13 +29,13 @@ pub(in crate::host) type Age = (Option<Timestamp>, Option<String>);
 /// All hosts, as decisions about one of them look at them.
 #[derive(Default)]
 pub(in crate::host) struct ConflictIndex {
-    known: Mutex<Known>,
+    known: Mutex<ConflictState>,
     /// What they were registered with. DHCP and booting answer from the same.
     index: HostIndex,
 }
 
 #[derive(Default)]
-struct Known {
+struct ConflictState {
     hosts: HashMap<Key, Arc<IndexedHost>>,
     /// By protocol, address and port of the BMC.
     by_bmc: Holders<Arc<str>>,
@@ -211,7 +211,7 @@ impl ConflictIndex {
         self.registered(member.age.1.as_deref(), member.bmc_address.as_deref().unwrap_or_default())
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ConflictState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -294,7 +294,7 @@ impl ConflictIndex {
     }
 }
 
-impl Known {
+impl ConflictState {
     fn put(&mut self, host: &HostView) {
         let key = key(host);
         let former = self.hosts.get(&key).cloned().filter(|former| former.age == age(host));

@@ -21,19 +21,19 @@ const TRIED: usize = 4;
 #[derive(Clone, Default)]
 pub struct EqualImages {
     requesters: ImageRequesters,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<ChecksumIndex>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ChecksumIndex {
     /// Names by checksum: published ones first.
-    names: HashMap<String, BTreeSet<(Kind, String)>>,
+    names: HashMap<String, BTreeSet<(ImageOrigin, String)>>,
     /// By name, where it is in `names`.
-    images: HashMap<String, (Kind, Vec<String>)>,
+    images: HashMap<String, (ImageOrigin, Vec<String>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum ImageOrigin {
     Published,
     OfHosts,
 }
@@ -52,15 +52,16 @@ impl EqualImages {
             Change::Put(image) => {
                 let proofs = proofs(image);
                 let published = || self.requesters.is_published(image);
-                let kind = if !proofs.is_empty() && published() { Kind::Published } else { Kind::OfHosts };
+                let kind =
+                    if !proofs.is_empty() && published() { ImageOrigin::Published } else { ImageOrigin::OfHosts };
                 self.known().put(image.name_any(), kind, proofs);
             }
-            Change::Gone((_, name)) => self.known().put(name.clone(), Kind::OfHosts, Vec::new()),
+            Change::Gone((_, name)) => self.known().put(name.clone(), ImageOrigin::OfHosts, Vec::new()),
             Change::Listed => {}
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ChecksumIndex> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,8 +71,9 @@ impl EqualImages {
         let own = lifecycle::image_name(wanted);
         let known = self.known();
         let names = known.names.get(&proof).into_iter().flatten().filter(|(_, name)| *name != own);
-        let may =
-            |kind: &Kind, name: &str| *kind == Kind::Published || self.requesters.has_named_source_of(namespace, name);
+        let may = |kind: &ImageOrigin, name: &str| {
+            *kind == ImageOrigin::Published || self.requesters.has_named_source_of(namespace, name)
+        };
         names.filter(|(kind, name)| may(kind, name)).map(|(_, name)| name.clone()).take(TRIED).collect()
     }
 
@@ -103,8 +105,8 @@ impl EqualImages {
     }
 }
 
-impl Known {
-    fn put(&mut self, name: String, kind: Kind, proofs: Vec<String>) {
+impl ChecksumIndex {
+    fn put(&mut self, name: String, kind: ImageOrigin, proofs: Vec<String>) {
         if let Some((kind, before)) = self.images.remove(&name) {
             let entry = (kind, name.clone());
             for proof in before {

@@ -21,14 +21,14 @@ use crate::runtime::{Change, Key, Watches, key};
 
 /// Who asks for which Image. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct ImageRequesters(Arc<Shared>);
+pub struct ImageRequesters(Arc<SharedRequesters>);
 
 /// Images of which is remembered whether hosts named them.
 const REMEMBERED: usize = 32_768;
 
 #[derive(Default)]
-struct Shared {
-    known: Mutex<Known>,
+struct SharedRequesters {
+    known: Mutex<RequesterIndex>,
     /// Whether Images have the names that hosts give, by UID and generation: that takes two hashes of their URLs, and of all
     /// that wait for their import it is asked every second.
     of_hosts: Mutex<HashMap<(String, i64), bool>>,
@@ -36,19 +36,19 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Known {
+struct RequesterIndex {
     /// What a host asks for.
-    hosts: HashMap<Key, Asked>,
+    hosts: HashMap<Key, HostImageRequest>,
     /// By what they ask for: namespaces, and their hosts.
-    images: HashMap<Wanted, BTreeMap<String, Count>>,
+    images: HashMap<WantedImage, BTreeMap<String, RequesterCount>>,
     /// Whether all hosts were listed once.
     complete: bool,
 }
 
 /// What a host asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Asked {
-    image: Wanted,
+struct HostImageRequest {
+    image: WantedImage,
     /// Whether it is provisioned.
     provisioned: bool,
 }
@@ -56,7 +56,7 @@ struct Asked {
 /// An Image that hosts ask for. One by its name is not the same as one of a source, or whoever names another namespace's Image
 /// would have a share of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Wanted {
+enum WantedImage {
     /// Published under this name.
     Published(String),
     /// Made for hosts, under this name.
@@ -65,7 +65,7 @@ enum Wanted {
 
 /// Hosts of a namespace that ask for an Image.
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
+struct RequesterCount {
     hosts: usize,
     provisioned: usize,
 }
@@ -95,7 +95,7 @@ impl ImageRequesters {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, RequesterIndex> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +111,7 @@ impl ImageRequesters {
 
     /// Whether a host of a namespace names the source of the Image that was made for hosts under this name.
     pub(super) fn has_named_source_of(&self, namespace: &str, image: &str) -> bool {
-        let wanted = Wanted::OfHosts(image.to_owned());
+        let wanted = WantedImage::OfHosts(image.to_owned());
         self.known().images.get(&wanted).is_some_and(|namespaces| namespaces.contains_key(namespace))
     }
 
@@ -136,7 +136,7 @@ impl Demands for ImageRequesters {
         let nobody = |party| Demand { parties: vec![party], ..Demand::default() };
         let of_hosts = self.is_of_hosts(image);
         let name = image.name_any();
-        let wanted = if of_hosts { Wanted::OfHosts(name) } else { Wanted::Published(name) };
+        let wanted = if of_hosts { WantedImage::OfHosts(name) } else { WantedImage::Published(name) };
         let known = self.known();
         let Some(namespaces) = known.images.get(&wanted) else {
             return nobody(if of_hosts { Party::LeftOver } else { Party::ByHand });
@@ -161,9 +161,9 @@ impl Demands for ImageRequesters {
     }
 }
 
-impl Known {
+impl RequesterIndex {
     /// Whether that is news.
-    fn put(&mut self, key: Key, asked: Option<Asked>) -> bool {
+    fn put(&mut self, key: Key, asked: Option<HostImageRequest>) -> bool {
         let before = match &asked {
             Some(asked) => self.hosts.insert(key.clone(), asked.clone()),
             None => self.hosts.remove(&key),
@@ -194,13 +194,13 @@ impl Known {
     }
 }
 
-fn asked(host: &BareMetalHost) -> Option<Asked> {
+fn asked(host: &BareMetalHost) -> Option<HostImageRequest> {
     let image = host.spec.image.as_ref().filter(|image| !image.url.is_empty())?;
     let provisioned =
         host.status.as_ref().is_some_and(|status| status.provisioning.state == ProvisioningState::Provisioned);
     let name = lifecycle::image_name(image);
-    let image = if named(&image.url).is_some() { Wanted::Published(name) } else { Wanted::OfHosts(name) };
-    Some(Asked { image, provisioned })
+    let image = if named(&image.url).is_some() { WantedImage::Published(name) } else { WantedImage::OfHosts(name) };
+    Some(HostImageRequest { image, provisioned })
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
     /// The Image that such hosts have imported.
     fn image(url: &str) -> Image {
         let asked = match asked(&host("x", "x", url)).expect("an image").image {
-            Wanted::OfHosts(name) | Wanted::Published(name) => name,
+            WantedImage::OfHosts(name) | WantedImage::Published(name) => name,
         };
         let (url, checksum) = (url.to_owned(), Some("c".to_owned()));
         Image::new(&asked, ImageSpec { url, checksum, ..ImageSpec::default() })

@@ -14,21 +14,21 @@ use crate::runtime::{Change, Key, Watches, key};
 
 /// Hosts whose machines are asked for nothing more, and what is under way. Cheap to clone.
 #[derive(Clone, Default)]
-pub(in crate::host) struct Interrupts(Arc<Mutex<Known>>);
+pub(in crate::host) struct Interrupts(Arc<Mutex<InterruptState>>);
 
 #[derive(Default)]
-struct Known {
+struct InterruptState {
     untouched: HashSet<Key>,
     under_way: HashMap<Key, CancellationToken>,
 }
 
 /// Forgets what was under way, whether it came to its end or was dropped.
-struct UnderWay<'a> {
+struct InterruptGuard<'a> {
     interrupts: &'a Interrupts,
     key: &'a Key,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InterruptGuard<'_> {
     fn drop(&mut self) {
         self.interrupts.known().under_way.remove(self.key);
     }
@@ -47,7 +47,7 @@ impl Interrupts {
         interrupts
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, InterruptState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +73,7 @@ impl Interrupts {
             }
             known.under_way.insert(key.clone(), token.clone());
         }
-        let _under_way = UnderWay { interrupts: self, key };
+        let _under_way = InterruptGuard { interrupts: self, key };
         token.run_until_cancelled(work).await
     }
 }

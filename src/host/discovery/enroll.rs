@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::bmc;
-use super::rules::{self, Verdict};
+use super::rules::{self, DiscoveryVerdict};
 use crate::api::MacAddress;
 use crate::api::metal3::{
     AutomatedCleaningMode, BareMetalHost, BareMetalHostSpec, BmcDetails, BootMode, HardwareDetails,
@@ -20,7 +20,7 @@ const REPORTED: usize = 16;
 
 /// What a machine says of itself.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct VisitReport {
     /// Which boot, in hex.
     pub visit: String,
     /// MAC address that it booted from.
@@ -47,15 +47,15 @@ pub enum Same {
 /// Looks for the host that a machine already is, among hosts that are shown one after the other. Each is looked at once,
 /// however many cards the report has.
 pub struct Search<'r> {
-    report: &'r Report,
+    report: &'r VisitReport,
     /// Its cards, the one that it booted from first.
     cards: HashMap<MacAddress, usize>,
-    best: Option<(Rank, BareMetalHost, Same)>,
+    best: Option<(KnownRank, BareMetalHost, Same)>,
 }
 
 /// How well a machine is known; the first goes before others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum KnownRank {
     Visit,
     Card(usize),
     Serial,
@@ -63,7 +63,7 @@ enum Rank {
 
 impl<'r> Search<'r> {
     /// For the machine of this report.
-    pub fn new(report: &'r Report) -> Self {
+    pub fn new(report: &'r VisitReport) -> Self {
         let reported = report.hardware.nics.iter().filter_map(|nic| nic.mac.parse().ok());
         let mut cards = HashMap::new();
         for (number, card) in std::iter::once(report.mac).chain(reported).enumerate() {
@@ -81,14 +81,14 @@ impl<'r> Search<'r> {
         }
     }
 
-    fn rank(&self, host: &BareMetalHost, seen: bool) -> Option<(Rank, Same)> {
+    fn rank(&self, host: &BareMetalHost, seen: bool) -> Option<(KnownRank, Same)> {
         if host.annotations().get(ANNOTATION_VISIT) == Some(&self.report.visit) {
-            return Some((Rank::Visit, Same::Visit));
+            return Some((KnownRank::Visit, Same::Visit));
         }
         let hardware = host.status.as_ref().filter(|_| seen).and_then(|status| status.hardware.as_ref());
         let known = |mac: MacAddress| self.cards.get(&mac).map(|number| (*number, mac));
         if let Some((number, mac)) = macs(host, hardware).filter_map(known).min() {
-            return Some((Rank::Card(number), Same::Mac(mac)));
+            return Some((KnownRank::Card(number), Same::Mac(mac)));
         }
         let serial = rules::serial(&self.report.hardware)?;
         let maker = |hardware: &HardwareDetails| {
@@ -98,7 +98,7 @@ impl<'r> Search<'r> {
             rules::serial(known).is_some_and(|known| known.eq_ignore_ascii_case(serial))
                 && maker(known) == maker(&self.report.hardware)
         });
-        same.then(|| (Rank::Serial, Same::Serial(serial.to_owned())))
+        same.then(|| (KnownRank::Serial, Same::Serial(serial.to_owned())))
     }
 
     /// What was found.
@@ -116,7 +116,7 @@ fn macs<'h>(
 }
 
 /// What the event on a known host says.
-pub fn duplicate(report: &Report, same: &Same) -> String {
+pub fn duplicate(report: &VisitReport, same: &Same) -> String {
     let how = match same {
         Same::Visit => "by the same report".to_owned(),
         Same::Mac(mac) => format!("by the MAC address {mac}"),
@@ -145,7 +145,7 @@ pub fn reported(host: &BareMetalHost, mac: MacAddress) -> Option<String> {
 
 /// The new host, and what could not be done as the rules say. It waits to be accepted unless a rule accepts it and its
 /// BMC can be reached.
-pub fn host(report: &Report, verdict: &Verdict, name: &str) -> (BareMetalHost, Vec<String>) {
+pub fn host(report: &VisitReport, verdict: &DiscoveryVerdict, name: &str) -> (BareMetalHost, Vec<String>) {
     let mut faults = verdict.faults.clone();
     let found = report.bmc.as_ref().map(|found| bmc::address(found, verdict.bmc_scheme.as_deref()));
     let address = match found {
@@ -214,7 +214,7 @@ mod tests {
 
     fn known(
         hosts: &[BareMetalHost],
-        report: &Report,
+        report: &VisitReport,
         seen: impl Fn(&BareMetalHost) -> bool,
     ) -> Option<(BareMetalHost, Same)> {
         let mut search = Search::new(report);
@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    fn report(maker: &str, serial: &str, macs: &[&str]) -> Report {
-        Report { visit: "01".into(), mac: MAC, uefi: true, hardware: hardware(maker, serial, macs), bmc: None }
+    fn report(maker: &str, serial: &str, macs: &[&str]) -> VisitReport {
+        VisitReport { visit: "01".into(), mac: MAC, uefi: true, hardware: hardware(maker, serial, macs), bmc: None }
     }
 
     fn existing(name: &str, mac: Option<&str>, found: Option<HardwareDetails>) -> BareMetalHost {
@@ -257,12 +257,12 @@ mod tests {
             (report("", "", &[]), 4, Some(("visited", Same::Visit))),
             (report("", "", &[]), 3, Some(("boot", Same::Mac(MAC)))),
             (
-                Report { mac: MacAddress([2, 0, 0, 0, 0, 2]), ..report("", "", &[]) },
+                VisitReport { mac: MacAddress([2, 0, 0, 0, 0, 2]), ..report("", "", &[]) },
                 3,
                 Some(("nic", Same::Mac(MacAddress([2, 0, 0, 0, 0, 2])))),
             ),
             (
-                Report { mac: MacAddress([2, 0, 0, 0, 0, 7]), ..report("", "", &["x", "02:00:00:00:00:09"]) },
+                VisitReport { mac: MacAddress([2, 0, 0, 0, 0, 7]), ..report("", "", &["x", "02:00:00:00:00:09"]) },
                 3,
                 Some(("nic", Same::Mac(MacAddress([2, 0, 0, 0, 0, 9])))),
             ),
@@ -280,7 +280,7 @@ mod tests {
         // What somebody wrote, and no machine said: only the boot address counts.
         let written = |mac| {
             let host = existing("w", Some("02:00:00:00:00:01"), Some(hardware("dell", "9", &["02:00:00:00:00:02"])));
-            let report = Report { mac: MacAddress([2, 0, 0, 0, 0, mac]), ..report("Dell", "9", &[]) };
+            let report = VisitReport { mac: MacAddress([2, 0, 0, 0, 0, mac]), ..report("Dell", "9", &[]) };
             known(&[host], &report, |_| false).map(|(_, same)| same)
         };
         assert_eq!((written(1), written(2), written(3)), (Some(Same::Mac(MAC)), None, None));
@@ -291,11 +291,11 @@ mod tests {
     #[test]
     fn a_new_host_waits_unless_it_is_accepted_and_can_be_reached() {
         let bmc = |address: &str| Some(FoundBmc { address: address.into(), ipmi: true, ..FoundBmc::default() });
-        let verdict = |accept, credentials: Option<&str>| Verdict {
+        let verdict = |accept, credentials: Option<&str>| DiscoveryVerdict {
             namespace: "rack".into(),
             accept,
             credentials_name: credentials.map(Into::into),
-            ..Verdict::default()
+            ..DiscoveryVerdict::default()
         };
         let rows = [
             (verdict(false, None), None, true, None, 0),
@@ -305,7 +305,7 @@ mod tests {
             (verdict(true, None), bmc("10.0.0.5"), true, Some(("ipmi://10.0.0.5", "")), 1),
         ];
         for (verdict, bmc, waits, details, faults) in rows {
-            let (host, found) = host(&Report { bmc, ..report("a", "1", &[]) }, &verdict, "h");
+            let (host, found) = host(&VisitReport { bmc, ..report("a", "1", &[]) }, &verdict, "h");
             assert_eq!(host.annotations().contains_key(ANNOTATION_DISCOVERED), waits, "{verdict:?}");
             let has = host.spec.bmc.as_ref().map(|bmc| (bmc.address.as_str(), bmc.credentials_name.as_str()));
             assert_eq!((has, found.len(), host.spec.online), (details, faults, false), "{found:?}");
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_rule_can_spare_the_disks_and_the_event_says_what_becomes_of_them() {
         let bmc = Some(FoundBmc { address: "10.0.0.5".into(), ipmi: true, ..FoundBmc::default() });
-        let report = Report { bmc, ..report("a", "1", &[]) };
+        let report = VisitReport { bmc, ..report("a", "1", &[]) };
         for (accept, externally_provisioned, keep_disks, said) in [
             (false, false, false, "waits to be accepted, and accepting it erases its disks"),
             (false, true, false, "waits to be accepted, and its disks are left alone"),
@@ -327,8 +327,13 @@ mod tests {
             (true, false, true, "accepts it, and its disks are left alone"),
         ] {
             let credentials_name = Some("s".to_owned());
-            let verdict =
-                Verdict { accept, externally_provisioned, keep_disks, credentials_name, ..Verdict::default() };
+            let verdict = DiscoveryVerdict {
+                accept,
+                externally_provisioned,
+                keep_disks,
+                credentials_name,
+                ..DiscoveryVerdict::default()
+            };
             let (host, faults) = host(&report, &verdict, "h");
             assert!(faults.is_empty(), "{faults:?}");
             assert_eq!(

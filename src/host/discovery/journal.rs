@@ -22,7 +22,7 @@ const OVER: i64 = 2 * 60 * 60;
 /// A machine that reports itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct Visit {
+pub struct MachineVisit {
     /// MAC address that its token was made for.
     pub mac: MacAddress,
     /// Address that its session was opened from.
@@ -40,13 +40,13 @@ pub struct Visit {
 }
 
 /// All visits.
-pub struct Journal {
+pub struct VisitJournal {
     table: Table,
     // std's lock: held for a map operation, never across an await.
-    visits: Mutex<HashMap<[u8; 16], Visit>>,
+    visits: Mutex<HashMap<[u8; 16], MachineVisit>>,
 }
 
-impl Journal {
+impl VisitJournal {
     /// Reads what was written; a record that cannot be read is left out.
     ///
     /// # Errors
@@ -61,12 +61,12 @@ impl Journal {
         Ok(Self { table, visits: Mutex::new(visits) })
     }
 
-    fn visits(&self) -> MutexGuard<'_, HashMap<[u8; 16], Visit>> {
+    fn visits(&self) -> MutexGuard<'_, HashMap<[u8; 16], MachineVisit>> {
         self.visits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The visit that a token opened.
-    pub fn get(&self, nonce: &[u8; 16]) -> Option<Visit> {
+    pub fn get(&self, nonce: &[u8; 16]) -> Option<MachineVisit> {
         self.visits().get(nonce).cloned()
     }
 
@@ -83,7 +83,7 @@ impl Journal {
     ///
     /// When the store cannot write. The visit is kept until the process ends all the same: better no second session
     /// than two.
-    pub async fn put(&self, nonce: [u8; 16], visit: Visit) -> Result<(), WriteError> {
+    pub async fn put(&self, nonce: [u8; 16], visit: MachineVisit) -> Result<(), WriteError> {
         let value = serde_json::to_vec(&visit).map_err(|error| WriteError::Failed(error.to_string()))?;
         let forgotten = {
             let mut visits = self.visits();
@@ -103,14 +103,14 @@ impl Journal {
 /// The visit that is forgotten, never the newest: of those that are over and became nothing the oldest; else, of those that
 /// became hosts the oldest, when these are too many; else the oldest of the address that has most. Strangers can begin as many
 /// visits as they like, and whoever means well has few.
-fn gives_way(visits: &HashMap<[u8; 16], Visit>, newest: &[u8; 16], now: i64) -> Option<[u8; 16]> {
+fn gives_way(visits: &HashMap<[u8; 16], MachineVisit>, newest: &[u8; 16], now: i64) -> Option<[u8; 16]> {
     let mut of_peer: HashMap<&str, usize> = HashMap::new();
     let mut made = 0;
     for visit in visits.values() {
         *of_peer.entry(visit.peer.as_str()).or_default() += usize::from(visit.host.is_none());
         made += usize::from(visit.host.is_some());
     }
-    let rank = |visit: &Visit| {
+    let rank = |visit: &MachineVisit| {
         let is_over = visit.reported || now.saturating_sub(visit.opened) > OVER;
         match &visit.host {
             Some(_) => (usize::from(made > KEPT_MADE) * 2, 0),
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn strangers_who_begin_many_visits_end_nobody_elses() {
-        let visit = |peer: &str, opened: i64, reported: bool, host: Option<&str>| Visit {
+        let visit = |peer: &str, opened: i64, reported: bool, host: Option<&str>| MachineVisit {
             mac: MacAddress([2, 0, 0, 0, 0, 1]),
             peer: peer.into(),
             uefi: true,
@@ -168,7 +168,7 @@ mod tests {
             let path = folder.path().join("db");
             Store::open(StoreOptions { path, key_file: folder.path().join("key"), history: 10 }).expect("opens")
         };
-        let visit = |opened: i64| Visit {
+        let visit = |opened: i64| MachineVisit {
             mac: MacAddress([2, 0, 0, 0, 0, 1]),
             peer: "10.0.0.5".into(),
             uefi: true,
@@ -183,7 +183,7 @@ mod tests {
             nonce
         };
         let store = open();
-        let journal = Journal::open(&store).expect("opens");
+        let journal = VisitJournal::open(&store).expect("opens");
         let all = (0..KEPT + 3).map(|number| journal.put(nonce(number), visit(number as i64)));
         for kept in futures::future::join_all(all).await {
             kept.expect("written");
@@ -191,7 +191,7 @@ mod tests {
         store.close().await;
         drop((journal, store));
         let store = open();
-        let journal = Journal::open(&store).expect("opens");
+        let journal = VisitJournal::open(&store).expect("opens");
         assert_eq!(journal.visits().len(), KEPT);
         assert_eq!(journal.get(&nonce(2)), None, "the oldest went");
         assert_eq!(journal.get(&nonce(KEPT)), Some(visit(KEPT as i64)));

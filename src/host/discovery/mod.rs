@@ -16,4 +16,4 @@ mod tests;
 mod visit;
 
 pub(in crate::host) use standing::{counts, waits, was_let_in};
-pub use visit::{Discovery, DiscoveryError};
+pub use visit::{DiscoveryError, DiscoveryService};

@@ -30,7 +30,7 @@ const FILLERS: [&str; 14] = [
 
 /// What becomes of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct DiscoveryVerdict {
     /// Name of its host.
     pub name: String,
     /// Namespace of its host.
@@ -54,7 +54,7 @@ pub struct Verdict {
 }
 
 /// Judges a machine that booted from `mac`.
-pub fn judge(config: &DiscoveryConfig, mac: MacAddress, hardware: &HardwareDetails) -> Verdict {
+pub fn judge(config: &DiscoveryConfig, mac: MacAddress, hardware: &HardwareDetails) -> DiscoveryVerdict {
     let serial = serial(hardware);
     let vendor = hardware.system_vendor.clone().unwrap_or_default();
     let lldp = boot_neighbour(hardware, mac).cloned().unwrap_or_default();
@@ -66,8 +66,11 @@ pub fn judge(config: &DiscoveryConfig, mac: MacAddress, hardware: &HardwareDetai
         switch,
         port: &lldp.port_id,
     };
-    let mut verdict =
-        Verdict { name: default_name(mac, serial), namespace: config.namespace.clone(), ..Verdict::default() };
+    let mut verdict = DiscoveryVerdict {
+        name: default_name(mac, serial),
+        namespace: config.namespace.clone(),
+        ..DiscoveryVerdict::default()
+    };
     for rule in config.rules.iter().filter(|rule| matches(&rule.matches, mac, hardware)) {
         if let Some(template) = &rule.name {
             match template.render(mac, &facts).map(|text| (plain(&text), text)) {
@@ -272,7 +275,7 @@ mod tests {
             externally_provisioned = false
             ",
         );
-        let wanted = Verdict {
+        let wanted = DiscoveryVerdict {
             name: "tor-7-eth1-4".into(),
             namespace: "rack-a".into(),
             labels: [("rack".into(), "a".into()), ("kind".into(), "dell".into())].into(),

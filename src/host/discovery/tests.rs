@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::Discovery;
+use super::DiscoveryService;
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, HardwareData};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT};
@@ -60,7 +60,7 @@ impl Site {
         let tokens = Arc::new(Tokens::open(folder).expect("a key"));
         let library = Library::open(folder.join("images"), Sources::of_tests()).expect("a library");
         let config = Config::parse(config, Path::new("x.toml")).expect("good").discovery;
-        let discovery = Discovery::new(client.clone(), index.clone(), config, &store).expect("discovery");
+        let discovery = DiscoveryService::new(client.clone(), index.clone(), config, &store).expect("discovery");
         let sessions = Sessions::new(
             client.clone(),
             index.clone(),

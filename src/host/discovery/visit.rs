@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::enroll::{self, Report, Same, Search};
-use super::journal::{Journal, Visit};
+use super::enroll::{self, Same, Search, VisitReport};
+use super::journal::{MachineVisit, VisitJournal};
 use super::rules;
 use super::standing::{counts, waits, was_let_in};
 use crate::api::MacAddress;
@@ -24,7 +24,7 @@ use crate::boot::{Claims, HostIndex, UnknownMachine};
 use crate::config::{AfterReport, DiscoveryConfig};
 use crate::host::COMPONENT;
 use crate::host::label;
-use crate::host::refused::Refused;
+use crate::host::refused::AgentRefused;
 use crate::host::status::hardware_data;
 use crate::log::named;
 use crate::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
@@ -60,20 +60,20 @@ pub enum DiscoveryError {
 
 /// Takes the reports of unknown machines. Cheap to clone.
 #[derive(Clone)]
-pub struct Discovery(Arc<Inner>);
+pub struct DiscoveryService(Arc<Inner>);
 
 struct Inner {
     client: Client,
     index: HostIndex,
     config: DiscoveryConfig,
-    journal: Journal,
+    journal: VisitJournal,
     /// Where discovered hosts are made: nobody else's count towards the limit, whatever is written on them.
     namespaces: BTreeSet<String>,
     /// One report at a time: two of the same machine must not make two hosts.
     one: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Discovery {
+impl DiscoveryService {
     /// Hosts are made through `client`; `index` tells who is known by now.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Discovery {
         let namespaces: BTreeSet<String> =
             named.chain([config.namespace.clone(), DEFAULT_NAMESPACE.to_owned()]).collect();
         index.limit_waiting(config.limit, namespaces.clone());
-        let journal = Journal::open(store)?;
+        let journal = VisitJournal::open(store)?;
         Ok(Self(Arc::new(Inner { client, index, config, journal, namespaces, one: Arc::default() })))
     }
 
@@ -104,8 +104,8 @@ impl Discovery {
         claims: &Claims,
         peer: IpAddr,
         call: &OpenSession,
-    ) -> Result<String, Refused> {
-        let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
+    ) -> Result<String, AgentRefused> {
+        let refuse = |reason: String| AgentRefused(StatusCode::FORBIDDEN, reason);
         let mac: MacAddress = claims.uid.parse().map_err(|_| refuse("the token is malformed".into()))?;
         if !call.mac_addresses.iter().any(|own| own.parse() == Ok(mac)) {
             return Err(refuse(format!("this token is for the machine with the MAC address {mac}")));
@@ -122,7 +122,7 @@ impl Discovery {
         if let UnknownMachine::TooMany(limit) = self.0.index.unknown_machine(mac, true) {
             return Err(refuse(too_many(limit)));
         }
-        let visit = Visit {
+        let visit = MachineVisit {
             mac,
             peer: peer.to_string(),
             uefi: call.uefi,
@@ -137,7 +137,7 @@ impl Discovery {
     }
 
     /// The next step: the report, then what the configuration says.
-    pub(in crate::host) async fn next_step(&self, claims: &Claims) -> Result<Option<Step>, Refused> {
+    pub(in crate::host) async fn next_step(&self, claims: &Claims) -> Result<Option<Step>, AgentRefused> {
         let mut visit = self.visit(claims)?;
         if !visit.used {
             visit.used = true;
@@ -150,7 +150,7 @@ impl Discovery {
         if self.0.config.then == AfterReport::PowerOff {
             return step(POWER_OFF, Action::PowerOff);
         }
-        let ended = |reason: &str| Refused(StatusCode::UNAUTHORIZED, reason.into());
+        let ended = |reason: &str| AgentRefused(StatusCode::UNAUTHORIZED, reason.into());
         let Some((namespace, name)) = &visit.host else { return step(POWER_OFF, Action::PowerOff) };
         match self.hosts(namespace).get_opt(name).await? {
             None => return Err(ended("the discovered host was deleted")),
@@ -162,17 +162,17 @@ impl Discovery {
     }
 
     /// Whether the visit goes on; progress is of no interest.
-    pub(in crate::host) fn still_there(&self, claims: &Claims) -> Result<(), Refused> {
+    pub(in crate::host) fn still_there(&self, claims: &Claims) -> Result<(), AgentRefused> {
         self.visit(claims).map(drop)
     }
 
     /// Takes how a step ended. The host is stored when this returns.
-    pub(in crate::host) async fn result(&self, claims: &Claims, outcome: &StepOutcome) -> Result<(), Refused> {
+    pub(in crate::host) async fn result(&self, claims: &Claims, outcome: &StepOutcome) -> Result<(), AgentRefused> {
         let visit = self.visit(claims)?;
         if outcome.step != INSPECT || visit.reported {
             return Ok(());
         }
-        let report = outcome.inventory.as_ref().filter(|_| outcome.succeeded).map(|hardware| Report {
+        let report = outcome.inventory.as_ref().filter(|_| outcome.succeeded).map(|hardware| VisitReport {
             visit: claims.nonce_hex(),
             mac: visit.mac,
             uefi: visit.uefi,
@@ -195,11 +195,11 @@ impl Discovery {
             tokio::time::sleep(begun.elapsed().min(LONGEST_REST)).await;
             drop(one);
         });
-        told.await.unwrap_or_else(|_| Err(Refused(StatusCode::SERVICE_UNAVAILABLE, TRY_AGAIN.into())))
+        told.await.unwrap_or_else(|_| Err(AgentRefused(StatusCode::SERVICE_UNAVAILABLE, TRY_AGAIN.into())))
     }
 
     /// Takes a report, if there is one, and ends the visit's inspection.
-    async fn finish(&self, claims: &Claims, report: Option<&Report>) -> Result<(), Refused> {
+    async fn finish(&self, claims: &Claims, report: Option<&VisitReport>) -> Result<(), AgentRefused> {
         let mut visit = self.visit(claims)?;
         if visit.reported {
             // The same call, once more.
@@ -213,16 +213,16 @@ impl Discovery {
         self.keep(claims, visit).await
     }
 
-    fn visit(&self, claims: &Claims) -> Result<Visit, Refused> {
+    fn visit(&self, claims: &Claims) -> Result<MachineVisit, AgentRefused> {
         let visit = self.0.journal.get(&claims.nonce);
-        visit.ok_or_else(|| Refused(StatusCode::UNAUTHORIZED, "this visit has ended".into()))
+        visit.ok_or_else(|| AgentRefused(StatusCode::UNAUTHORIZED, "this visit has ended".into()))
     }
 
-    async fn keep(&self, claims: &Claims, visit: Visit) -> Result<(), Refused> {
+    async fn keep(&self, claims: &Claims, visit: MachineVisit) -> Result<(), AgentRefused> {
         let mac = visit.mac;
         self.0.journal.put(claims.nonce, visit).await.map_err(|error| {
             warn!(%mac, %error, "cannot store the session of an unknown machine");
-            Refused(StatusCode::SERVICE_UNAVAILABLE, TRY_AGAIN.into())
+            AgentRefused(StatusCode::SERVICE_UNAVAILABLE, TRY_AGAIN.into())
         })
     }
 
@@ -233,13 +233,13 @@ impl Discovery {
     /// A report becomes a host, or an event on the host that the machine is already. What the API refuses for good is
     /// only logged: the machine must not come back with the same again and again. What somebody can change (a quota, a right, a
     /// namespace) the machine waits for.
-    async fn take(&self, report: &Report) -> Result<Option<(String, String)>, Refused> {
+    async fn take(&self, report: &VisitReport) -> Result<Option<(String, String)>, AgentRefused> {
         match self.store(report).await {
             Ok(None) => {
                 let reason = too_many(self.0.config.limit);
                 warn!(mac = %report.mac, reason, "an unknown machine's report was not taken");
                 // Its session ends: it starts again, and from its disk.
-                Err(Refused(StatusCode::UNAUTHORIZED, reason))
+                Err(AgentRefused(StatusCode::UNAUTHORIZED, reason))
             }
             Ok(Some(host)) => Ok(Some((host.namespace().unwrap_or_default(), host.name_any()))),
             Err(kube::Error::Api(error)) if matches!(error.code, 400 | 413 | 422) => {
@@ -249,14 +249,14 @@ impl Discovery {
             Err(kube::Error::Api(error)) if matches!(error.code, 403 | 404) => {
                 let reason = format!("the machine cannot become a host now: {}", error.message);
                 warn!(mac = %report.mac, reason, "an unknown machine's report was not taken");
-                Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason))
+                Err(AgentRefused(StatusCode::SERVICE_UNAVAILABLE, reason))
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// None: there are as many as may be. One at a time: two reports of the same machine must not make two hosts.
-    async fn store(&self, report: &Report) -> Result<Option<BareMetalHost>, kube::Error> {
+    async fn store(&self, report: &VisitReport) -> Result<Option<BareMetalHost>, kube::Error> {
         let (found, counted) = self.known(report).await?;
         let (host, faults) = match found {
             Some((host, Same::Visit)) => (host, Vec::new()),
@@ -272,7 +272,7 @@ impl Discovery {
 
     /// The host that the machine is already, and how many hosts count towards the limit. Page by page: there may be many, and
     /// others are served meanwhile.
-    async fn known(&self, report: &Report) -> Result<(Option<(BareMetalHost, Same)>, usize), kube::Error> {
+    async fn known(&self, report: &VisitReport) -> Result<(Option<(BareMetalHost, Same)>, usize), kube::Error> {
         let seen = |host: &BareMetalHost| {
             let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
             let visit = host.annotations().get(ANNOTATION_VISIT);
@@ -296,7 +296,12 @@ impl Discovery {
     }
 
     /// The machine is a host already.
-    async fn tell(&self, host: &BareMetalHost, report: &Report, same: &Same) -> Result<BareMetalHost, kube::Error> {
+    async fn tell(
+        &self,
+        host: &BareMetalHost,
+        report: &VisitReport,
+        same: &Same,
+    ) -> Result<BareMetalHost, kube::Error> {
         let message = enroll::duplicate(report, same);
         warn!(host = %label(host), mac = %report.mac, details = message, "a machine reported itself again, or as somebody else");
         let known = match enroll::reported(host, report.mac) {
@@ -312,7 +317,7 @@ impl Discovery {
     }
 
     /// Tells of a new host, once all of it is stored.
-    async fn announce(&self, host: &BareMetalHost, report: &Report, faults: Vec<String>) {
+    async fn announce(&self, host: &BareMetalHost, report: &VisitReport, faults: Vec<String>) {
         let (summary, fate) = (report.hardware.summary(), enroll::fate(host));
         let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
         self.note(host, Note { reason: "Discovered", message, warning: false }).await;
@@ -328,7 +333,7 @@ impl Discovery {
     }
 
     /// A new host, and what could not be done as the rules say.
-    async fn create(&self, report: &Report) -> Result<(BareMetalHost, Vec<String>), kube::Error> {
+    async fn create(&self, report: &VisitReport) -> Result<(BareMetalHost, Vec<String>), kube::Error> {
         let mut verdict = rules::judge(&self.0.config, report.mac, &report.hardware);
         let mut name = verdict.name.clone();
         for _ in 0..3 {

@@ -10,7 +10,7 @@ use crate::api::metal3::{
 
 /// One request for a reboot, or to be held off.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reboot<'a> {
+pub(super) struct RebootRequest<'a> {
     /// The whole key.
     pub key: &'a str,
     /// Whether its client wants the host off until it takes the annotation away itself.
@@ -23,7 +23,7 @@ pub(super) struct Reboot<'a> {
 
 /// How to detach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Detach {
+pub(super) struct DetachAnnotation {
     /// A deletion waits until the annotation is gone.
     pub delay_deletion: bool,
     /// Whatever is under way.
@@ -48,20 +48,20 @@ struct DetachArguments {
 }
 
 /// Every request for a reboot. What cannot be read asks for the soft way, as upstream.
-pub(super) fn reboots(host: &BareMetalHost) -> impl Iterator<Item = Reboot<'_>> {
+pub(super) fn reboots(host: &BareMetalHost) -> impl Iterator<Item = RebootRequest<'_>> {
     let all = host.metadata.annotations.iter().flatten();
     all.filter_map(|(key, value)| {
         let suffix = key.strip_prefix(ANNOTATION_REBOOT).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
         let arguments: RebootArguments = serde_json::from_str(value).unwrap_or_default();
-        Some(Reboot { key, held: !suffix.is_empty(), hard: arguments.mode == "hard", force: arguments.force })
+        Some(RebootRequest { key, held: !suffix.is_empty(), hard: arguments.mode == "hard", force: arguments.force })
     })
 }
 
 /// Whether the host is to be detached. Any value will do; one that cannot be read asks for nothing further.
-pub(super) fn detach(host: &BareMetalHost) -> Option<Detach> {
+pub(super) fn detach(host: &BareMetalHost) -> Option<DetachAnnotation> {
     let value = host.metadata.annotations.as_ref()?.get(ANNOTATION_DETACHED)?;
     let arguments: DetachArguments = serde_json::from_str(value).unwrap_or_default();
-    Some(Detach { delay_deletion: arguments.delete_action == "delay", force: arguments.force })
+    Some(DetachAnnotation { delay_deletion: arguments.delete_action == "delay", force: arguments.force })
 }
 
 impl<'a> Decider<'a> {
@@ -71,7 +71,7 @@ impl<'a> Decider<'a> {
 
     /// The requests that count in the present state: all of them where a system is installed, elsewhere those that
     /// insist.
-    pub(super) fn reboots_that_count(&self) -> Vec<Reboot<'a>> {
+    pub(super) fn reboots_that_count(&self) -> Vec<RebootRequest<'a>> {
         let installed = matches!(self.status.provisioning.state, State::Provisioned | State::ExternallyProvisioned);
         reboots(self.observed.host).filter(|reboot| installed || reboot.force).collect()
     }

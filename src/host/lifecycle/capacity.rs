@@ -1,6 +1,6 @@
 //! Capacity: how many hosts may be busy at once (docs/design/host.md, "Capacity").
 
-use super::{Decider, Next, Transition, annotations, seconds};
+use super::{AfterStore, Decider, Transition, annotations, seconds};
 use crate::api::metal3::{
     ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, ErrorType, InspectionMode, OperationalStatus,
     ProvisioningState as State,
@@ -51,7 +51,7 @@ pub fn slot_state(host: &BareMetalHost, transition: &Transition) -> SlotState {
         SlotState::Takes
     } else if status.operational_status == OperationalStatus::Delayed {
         SlotState::Waits
-    } else if matches!(transition.next, Next::Again | Next::Do(_)) {
+    } else if matches!(transition.next, AfterStore::Again | AfterStore::Do(_)) {
         SlotState::Undecided
     } else {
         SlotState::Neither
@@ -72,7 +72,7 @@ fn is_held_off(host: &BareMetalHost, status: &BareMetalHostStatus) -> bool {
 
 impl Decider<'_> {
     /// Waits for a place, unless the host has one or one is free for it.
-    pub(super) fn without_capacity(&mut self) -> Option<Next> {
+    pub(super) fn without_capacity(&mut self) -> Option<AfterStore> {
         if self.observed.room || self.boots_from(BootInterface::VirtualMedia) {
             return None;
         }
@@ -85,7 +85,7 @@ impl Decider<'_> {
 
     /// The same in the middle of an operation, where a host may have given its place back: a machine that boots or has an
     /// agent is not stopped, and one that is held off needs no place.
-    pub(super) fn without_capacity_to_go_on(&mut self) -> Option<Next> {
+    pub(super) fn without_capacity_to_go_on(&mut self) -> Option<AfterStore> {
         let was_busy = self.observed.host.status.as_ref().is_some_and(|status| takes_place(self.observed.host, status));
         if (was_busy && self.is_under_way()) || is_held_off(self.observed.host, &self.status) {
             return None;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Access, Decider, Effect, Next, annotations};
+use super::{Access, AfterStore, Decider, Effect, annotations};
 use crate::api::metal3::{BareMetalHost, ErrorType, OperationalStatus, ProvisioningState as State};
 use crate::api::slipway::ANNOTATION_MOVED_TO;
 use crate::bmc::PowerState;
@@ -29,7 +29,7 @@ impl Decider<'_> {
     }
 
     /// Turns a host that was deleted towards its end; `None` when its state goes on as it is.
-    pub(super) fn begin_deleting(&mut self) -> Option<Next> {
+    pub(super) fn begin_deleting(&mut self) -> Option<AfterStore> {
         let state = self.status.provisioning.state;
         if !self.deleting() || state == State::Deleting {
             return None;
@@ -102,17 +102,17 @@ impl Decider<'_> {
         self.warn(reason, message);
     }
 
-    pub(super) fn powering_off(&mut self) -> Next {
+    pub(super) fn powering_off(&mut self) -> AfterStore {
         if self.observed.host.spec.disable_power_off || self.observed.power == Some(PowerState::Off) {
             if let Some(power) = self.observed.power {
                 self.status.powered_on = power == PowerState::On;
             }
             if self.observed.data_cd {
-                return Next::Do(Effect::EjectDataImage);
+                return AfterStore::Do(Effect::EjectDataImage);
             }
             return self.enter(State::Deleting);
         }
         // An agent that was heard lately is no proof that the machine is still on.
-        Next::Do(if self.observed.power.is_none() { Effect::ReadPower } else { Effect::PowerOff { soft: false } })
+        AfterStore::Do(if self.observed.power.is_none() { Effect::ReadPower } else { Effect::PowerOff { soft: false } })
     }
 }

@@ -1,13 +1,13 @@
 //! Order of work (docs/design/host.md, "Order of work"): in which order a host is looked at, and which function is whose state.
 
-use super::{Decider, Effect, Next};
+use super::{AfterStore, Decider, Effect};
 use crate::api::metal3::{ANNOTATION_PAUSED, FINALIZER_HOST, OperationalStatus, ProvisioningState as State};
 use crate::api::slipway::BootTarget;
 
 impl Decider<'_> {
-    pub(super) fn step(&mut self) -> Next {
+    pub(super) fn step(&mut self) -> AfterStore {
         if self.annotation(ANNOTATION_PAUSED).is_some() {
-            return Next::Paused;
+            return AfterStore::Paused;
         }
         self.without_alias();
         let rests = self.resting_until().is_some();
@@ -17,8 +17,8 @@ impl Decider<'_> {
         let finalizers = self.observed.host.metadata.finalizers.as_deref().unwrap_or_default();
         let held = finalizers.iter().any(|finalizer| finalizer == FINALIZER_HOST);
         match (held, self.deleting()) {
-            (false, true) => return Next::Gone,
-            (false, false) => return Next::Do(Effect::AddFinalizer),
+            (false, true) => return AfterStore::Gone,
+            (false, false) => return AfterStore::Do(Effect::AddFinalizer),
             (true, _) => {}
         }
         if !rests && let Some(next) = self.fill_hardware() {
@@ -56,24 +56,24 @@ impl Decider<'_> {
             State::ExternallyProvisioned => self.externally_provisioned(),
             State::Deprovisioning => self.deprovisioning(),
             State::PoweringOffBeforeDelete => self.powering_off(),
-            State::Deleting => Next::Do(Effect::Release),
+            State::Deleting => AfterStore::Do(Effect::Release),
         }
     }
 
     /// A managed host has a boot intent: it answers the network with "local disk", and remembers which spec was
     /// tried, so that a corrected one ends a rest.
-    fn keep_intent(&mut self) -> Option<Next> {
+    fn keep_intent(&mut self) -> Option<AfterStore> {
         if self.deleting() {
             return None;
         }
         let uid = self.observed.host.metadata.uid.as_deref().unwrap_or_default();
         match self.observed.intent {
-            Some(intent) if intent.metadata.deletion_timestamp.is_some() => Some(Next::Do(Effect::ForgetIntent)),
+            Some(intent) if intent.metadata.deletion_timestamp.is_some() => Some(AfterStore::Do(Effect::ForgetIntent)),
             // What it says of the disks and of an agent is of another machine.
-            Some(intent) if !intent.is_of(uid) => Some(Next::Do(Effect::ForgetIntent)),
+            Some(intent) if !intent.is_of(uid) => Some(AfterStore::Do(Effect::ForgetIntent)),
             Some(_) => None,
             None if matches!(self.status.provisioning.state, State::None | State::Unmanaged) => None,
-            None => Some(Next::Do(self.fresh_boot(BootTarget::Disk, "", Vec::new()))),
+            None => Some(AfterStore::Do(self.fresh_boot(BootTarget::Disk, "", Vec::new()))),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The states `inspecting` and `preparing`.
 
 use super::register::NO_ADDRESS;
-use super::{Decider, Effect, Next, one, profile, seconds};
+use super::{AfterStore, Decider, Effect, one, profile, seconds};
 use crate::api::metal3::{
     ANNOTATION_INSPECT, AutomatedCleaningMode, ErrorType, HardwareDetails, InspectionMode, OperationMetric,
     ProvisioningState as State, Storage,
@@ -9,7 +9,7 @@ use crate::api::metal3::{
 use crate::api::slipway::{BootIntentSpec, IntentStep, StepAction};
 
 impl Decider<'_> {
-    pub(super) fn begin_inspection(&mut self) -> Next {
+    pub(super) fn begin_inspection(&mut self) -> AfterStore {
         if let Some(next) = self.without_capacity() {
             return next;
         }
@@ -19,13 +19,13 @@ impl Decider<'_> {
         self.enter(State::Inspecting)
     }
 
-    pub(super) fn inspecting(&mut self) -> Next {
+    pub(super) fn inspecting(&mut self) -> AfterStore {
         if self.inspection_disabled() {
             self.note("InspectionSkipped", "Hardware inspection skipped: it was disabled meanwhile");
             return self.enter(State::Preparing);
         }
         if self.inspection_asked() {
-            return Next::Do(Effect::DropAnnotations(vec![ANNOTATION_INSPECT.to_owned()]));
+            return AfterStore::Do(Effect::DropAnnotations(vec![ANNOTATION_INSPECT.to_owned()]));
         }
         if let Some(next) = self.without_capacity_to_go_on() {
             return next;
@@ -53,23 +53,23 @@ impl Decider<'_> {
             return self.failed(ErrorType::Inspection, "the agent reported no hardware");
         };
         if self.observed.hardware_from != Some(operation.as_str()) {
-            return Next::Do(Effect::SaveHardware { operation, hardware: Box::new(hardware) });
+            return AfterStore::Do(Effect::SaveHardware { operation, hardware: Box::new(hardware) });
         }
         self.inspected(hardware)
     }
 
     /// The BMC is asked and the machine left as it is, so there is nothing that a reboot could begin again.
-    fn inspecting_out_of_band(&mut self) -> Next {
+    fn inspecting_out_of_band(&mut self) -> AfterStore {
         let insisting = self.plain_reboot_that_counts();
         if !insisting.is_empty() {
-            return Next::Do(Effect::DropAnnotations(insisting));
+            return AfterStore::Do(Effect::DropAnnotations(insisting));
         }
         let operation = self.inspection();
         match self.observed.hardware {
             Some(hardware) if self.observed.hardware_from == Some(operation.as_str()) => {
                 self.inspected(hardware.clone())
             }
-            _ => Next::Do(Effect::InspectOutOfBand { operation }),
+            _ => AfterStore::Do(Effect::InspectOutOfBand { operation }),
         }
     }
 
@@ -77,14 +77,14 @@ impl Decider<'_> {
         format!("inspect@{}", seconds(&self.status.operation_history.inspect))
     }
 
-    fn inspected(&mut self, hardware: HardwareDetails) -> Next {
+    fn inspected(&mut self, hardware: HardwareDetails) -> AfterStore {
         self.status.hardware = Some(hardware);
         self.status.operation_history.inspect.end = self.stamp();
         self.note("InspectionComplete", "Hardware inspection completed");
         self.enter(State::Preparing)
     }
 
-    pub(super) fn preparing(&mut self) -> Next {
+    pub(super) fn preparing(&mut self) -> AfterStore {
         if let Some(next) = self.refuse(ErrorType::Preparation) {
             return next;
         }
@@ -102,13 +102,16 @@ impl Decider<'_> {
         if self.has_work_for_an_agent()
             && let Some(intent) = self.observed.intent
         {
-            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { steps: Vec::new(), ..intent.spec.clone() })));
+            return AfterStore::Do(Effect::Intent(Box::new(BootIntentSpec {
+                steps: Vec::new(),
+                ..intent.spec.clone()
+            })));
         }
         self.enter(State::Available)
     }
 
     /// Wipes the disks unless that is switched off or done already.
-    pub(super) fn wipe(&mut self, purpose: &str, error_type: ErrorType) -> Option<Next> {
+    pub(super) fn wipe(&mut self, purpose: &str, error_type: ErrorType) -> Option<AfterStore> {
         if !self.cleans() || self.observed.intent.is_some_and(|intent| intent.spec.disks_clean) {
             return None;
         }
@@ -123,7 +126,7 @@ impl Decider<'_> {
         let intent = self.observed.intent?;
         let message = format!("Disks cleaned: {}", self.said(StepAction::Erase, &operation));
         self.note("Cleaned", self.with_serial_numbers(&message));
-        Some(Next::Do(self.disks_are_clean(intent)))
+        Some(AfterStore::Do(self.disks_are_clean(intent)))
     }
 
     /// A text with the serial number behind the name of each disk that the inspection knows: names change.

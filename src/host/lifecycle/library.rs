@@ -1,7 +1,7 @@
 //! What a host gets of the image library: the Image that it names, one that was made for its source, or one of equal content.
 
 use super::deployment::{self, Deployment};
-use super::{Decider, Effect, Next, image_name};
+use super::{AfterStore, Decider, Effect, image_name};
 use crate::api::metal3::{ErrorType, Image};
 use crate::api::slipway::{BootTarget, Image as Known, ImagePhase, ImageSpec, StepAction};
 use crate::image::identity::{agrees, named, ready};
@@ -9,7 +9,7 @@ use crate::outbound::masked;
 
 /// Why a host does not get the Image that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum ImageLack {
     /// It is not there yet; goes on by itself.
     NotYet(String),
     /// It is another one than the host says.
@@ -18,13 +18,13 @@ pub(super) enum Lack {
 
 /// The digest of the Image that a host names. `known` is what has this name, when the host may use it: what it may not is as if
 /// it were not there, so that nobody learns what others have.
-fn named_image(name: &str, wanted: &Image, known: Option<&Known>) -> Result<String, Lack> {
+fn named_image(name: &str, wanted: &Image, known: Option<&Known>) -> Result<String, ImageLack> {
     let Some(known) = known else {
         let how = format!("`slipway image import {name} SOURCE` brings it there");
-        return Err(Lack::NotYet(format!("waiting for image {name}, which is not in the library yet: {how}")));
+        return Err(ImageLack::NotYet(format!("waiting for image {name}, which is not in the library yet: {how}")));
     };
     if let Some(digest) = ready(known) {
-        return agrees(known, wanted).map(|()| digest.to_owned()).map_err(Lack::Other);
+        return agrees(known, wanted).map(|()| digest.to_owned()).map_err(ImageLack::Other);
     }
     let status = known.status.as_ref();
     let doing = match status.map(|status| status.phase).unwrap_or_default() {
@@ -36,12 +36,12 @@ fn named_image(name: &str, wanted: &Image, known: Option<&Known>) -> Result<Stri
         }
         ImagePhase::Pending | ImagePhase::Ready => "which is waiting to be imported".to_owned(),
     };
-    Err(Lack::NotYet(format!("waiting for image {name}, {doing}")))
+    Err(ImageLack::NotYet(format!("waiting for image {name}, {doing}")))
 }
 
-impl super::Observed<'_> {
+impl super::HostObservation<'_> {
     /// What lacks for the Image of the library that the host names; none when it names a source, or it can have the Image.
-    pub(super) fn lack(&self) -> Option<Lack> {
+    pub(super) fn lack(&self) -> Option<ImageLack> {
         let Ok(Some(Deployment::Write { image, .. } | Deployment::Live(image))) =
             deployment::deployment(&self.host.spec)
         else {
@@ -52,19 +52,19 @@ impl super::Observed<'_> {
 
     /// Whether a host that is available waits for the Image that it names.
     pub(in crate::host) fn waits_for_image(&self) -> bool {
-        self.host.spec.online && matches!(self.lack(), Some(Lack::NotYet(_)))
+        self.host.spec.online && matches!(self.lack(), Some(ImageLack::NotYet(_)))
     }
 }
 
 impl Decider<'_> {
     /// The image's digest once it is in the library. What an operation has begun with is gone on with, while it is there.
-    pub(super) fn library_image(&mut self, operation: &str, image: &Image) -> Result<String, Next> {
+    pub(super) fn library_image(&mut self, operation: &str, image: &Image) -> Result<String, AfterStore> {
         let begun = self.begun_with(operation);
         if let Some(name) = named(&image.url) {
             return match (named_image(name, image, self.observed.image), begun) {
-                (Ok(digest), _) | (Err(Lack::NotYet(_)), Some(digest)) => Ok(digest),
-                (Err(Lack::NotYet(reason)), None) => Err(self.poll(reason)),
-                (Err(Lack::Other(message)), _) => Err(self.failed(ErrorType::Provisioning, &message)),
+                (Ok(digest), _) | (Err(ImageLack::NotYet(_)), Some(digest)) => Ok(digest),
+                (Err(ImageLack::NotYet(reason)), None) => Err(self.poll(reason)),
+                (Err(ImageLack::Other(message)), _) => Err(self.failed(ErrorType::Provisioning, &message)),
             };
         }
         let equal = self.observed.equal.and_then(ready);
@@ -77,7 +77,7 @@ impl Decider<'_> {
         let name = image_name(image);
         let Some(known) = self.observed.image else {
             return Err(match ensure_image(image) {
-                Ok(effect) => Next::Do(effect),
+                Ok(effect) => AfterStore::Do(effect),
                 Err(message) => self.failed(ErrorType::Provisioning, &message),
             });
         };
@@ -120,13 +120,13 @@ impl Decider<'_> {
     }
 
     /// Has a source imported that the library has nothing of, unless it must not be read.
-    pub(super) fn import_missing(&self, image: &Image) -> Option<Next> {
+    pub(super) fn import_missing(&self, image: &Image) -> Option<AfterStore> {
         let missing = self.observed.image.is_none() && self.observed.equal.is_none() && named(&image.url).is_none();
-        missing.then(|| ensure_image(image))?.ok().map(Next::Do)
+        missing.then(|| ensure_image(image))?.ok().map(AfterStore::Do)
     }
 
     /// Begins the import early: it runs while the machine's firmware starts.
-    pub(super) fn prefetch_image(&self) -> Option<Next> {
+    pub(super) fn prefetch_image(&self) -> Option<AfterStore> {
         let image = deployment::image(self.observed.host.spec.image.as_ref())?;
         // What is wrong with its source is said when the host is to be provisioned.
         if self.deleting() { None } else { self.import_missing(image) }

@@ -60,7 +60,7 @@ const CONTESTED: &str = "contested";
 
 /// Everything that a decision may look at.
 #[derive(Clone, Copy, Debug)]
-pub struct Observed<'a> {
+pub struct HostObservation<'a> {
     /// Time of the decision.
     pub now: Timestamp,
     /// When this appliance began to answer: before that, no machine could be heard.
@@ -95,7 +95,7 @@ pub struct Observed<'a> {
     pub settings: &'a HostConfig,
 }
 
-impl Observed<'_> {
+impl HostObservation<'_> {
     /// From when a deadline counts that began with `noted`: from the start of this appliance at the earliest. What was noted
     /// when the clock was further ahead than the deadline is long is of no use.
     pub(in crate::host) fn counted(&self, noted: Timestamp, deadline: Duration) -> Timestamp {
@@ -139,12 +139,12 @@ pub struct Transition {
     /// Events to publish once it is stored.
     pub notes: Vec<Note>,
     /// What comes then.
-    pub next: Next,
+    pub next: AfterStore,
 }
 
 /// What comes after the status is stored.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Next {
+pub enum AfterStore {
     /// Decide again at once.
     Again,
     /// Do this, then decide again.
@@ -259,7 +259,7 @@ impl Effect {
 }
 
 /// Decides what comes next for a host.
-pub fn step(observed: &Observed) -> Transition {
+pub fn step(observed: &HostObservation) -> Transition {
     let mut decider = Decider::new(observed);
     let next = decider.step();
     decider.yield_to_the_first();
@@ -338,13 +338,13 @@ pub fn is_of_hosts(image: &Image) -> bool {
 
 /// A host under decision.
 struct Decider<'a> {
-    observed: &'a Observed<'a>,
+    observed: &'a HostObservation<'a>,
     status: BareMetalHostStatus,
     notes: Vec<Note>,
 }
 
 impl<'a> Decider<'a> {
-    fn new(observed: &'a Observed<'a>) -> Self {
+    fn new(observed: &'a HostObservation<'a>) -> Self {
         Self { observed, status: observed.host.status.clone().unwrap_or_default(), notes: Vec::new() }
     }
 
@@ -373,11 +373,11 @@ impl<'a> Decider<'a> {
     }
 
     /// Goes to a state; a success, so that failures are forgotten.
-    fn enter(&mut self, state: ProvisioningState) -> Next {
+    fn enter(&mut self, state: ProvisioningState) -> AfterStore {
         self.status.provisioning.state = state;
         self.status.error_count = 0;
         self.clear_error();
-        Next::Again
+        AfterStore::Again
     }
 
     fn clear_error(&mut self) {
@@ -386,18 +386,18 @@ impl<'a> Decider<'a> {
         self.status.operational_status = OperationalStatus::OK;
     }
 
-    fn failed(&mut self, error_type: ErrorType, message: &str) -> Next {
+    fn failed(&mut self, error_type: ErrorType, message: &str) -> AfterStore {
         let (status, note) = fail(&self.status, error_type, message);
         self.status = status;
         self.notes.push(note);
-        Next::Again
+        AfterStore::Again
     }
 
-    fn wait(&self, reason: impl Into<String>, until: Timestamp) -> Next {
-        Next::Wait { reason: reason.into(), until }
+    fn wait(&self, reason: impl Into<String>, until: Timestamp) -> AfterStore {
+        AfterStore::Wait { reason: reason.into(), until }
     }
 
-    fn poll(&self, reason: impl Into<String>) -> Next {
+    fn poll(&self, reason: impl Into<String>) -> AfterStore {
         self.wait(reason, self.observed.now + self.observed.settings.power_poll.0)
     }
 }

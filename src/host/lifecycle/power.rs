@@ -1,32 +1,32 @@
 //! Power management, as `spec.online` and the reboot annotations want it (docs/design/host.md, "Power and reboots").
 
-use super::{Decider, Effect, Next};
+use super::{AfterStore, Decider, Effect};
 use crate::api::metal3::{ANNOTATION_REBOOT, ErrorType};
 use crate::api::slipway::BootTarget;
 use crate::bmc::{BootDevice, PowerState};
 
 impl Decider<'_> {
     /// Keeps the power as it is wanted. `soft` asks the operating system first, where nobody objects.
-    pub(super) fn manage_power(&mut self, soft: bool) -> Next {
-        let Some(power) = self.observed.power else { return Next::Do(Effect::ReadPower) };
+    pub(super) fn manage_power(&mut self, soft: bool) -> AfterStore {
+        let Some(power) = self.observed.power else { return AfterStore::Do(Effect::ReadPower) };
         if power == PowerState::Off && self.annotation(ANNOTATION_REBOOT).is_some() {
-            return Next::Do(Effect::DropAnnotations(vec![ANNOTATION_REBOOT.to_owned()]));
+            return AfterStore::Do(Effect::DropAnnotations(vec![ANNOTATION_REBOOT.to_owned()]));
         }
         let reboots = self.reboots_that_count();
         let want = self.observed.host.spec.online && reboots.is_empty();
         match (want, power) {
-            (true, PowerState::Off) => Next::Do(self.power_on()),
+            (true, PowerState::Off) => AfterStore::Do(self.power_on()),
             (false, PowerState::On) if self.observed.host.spec.disable_power_off => {
                 if reboots.is_empty() {
                     return self.poll("online is false, but disablePowerOff forbids powering off");
                 }
                 // Nobody can be held off here: each gets its reboot, and its request is done with.
-                Next::Do(Effect::Reboot { served: reboots.iter().map(|reboot| reboot.key.to_owned()).collect() })
+                AfterStore::Do(Effect::Reboot { served: reboots.iter().map(|reboot| reboot.key.to_owned()).collect() })
             }
             (false, PowerState::On) => {
                 // After a failure the hard way: a system that ignores the button must not keep the power on for ever.
                 let hard = reboots.iter().any(|reboot| reboot.hard) || self.status.error_count > 0;
-                Next::Do(Effect::PowerOff { soft: soft && !hard })
+                AfterStore::Do(Effect::PowerOff { soft: soft && !hard })
             }
             (true, PowerState::On) => {
                 self.settled();

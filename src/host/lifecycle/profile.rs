@@ -1,6 +1,6 @@
 //! `spec.hardwareProfile` (docs/design/host.md, "Hardware profile"): a deprecated name for where the root disk is.
 
-use super::{Decider, Next};
+use super::{AfterStore, Decider};
 use crate::api::metal3::{BareMetalHostSpec, ErrorType, RootDeviceHints};
 
 /// The profile of a host that names none.
@@ -53,7 +53,7 @@ fn asked(spec: &BareMetalHostSpec) -> Option<&str> {
 
 impl Decider<'_> {
     /// A name that means nothing must not be taken for "any disk".
-    pub(super) fn match_profile(&mut self) -> Option<Next> {
+    pub(super) fn match_profile(&mut self) -> Option<AfterStore> {
         if self.deleting() {
             return None;
         }

@@ -1,9 +1,9 @@
 //! The states from `available` to `provisioned`.
 
 use super::deployment::{self, Deployment};
-use super::library::{Lack, foreign, image_spec};
-use super::ramdisk::Stage;
-use super::{Decider, Effect, Next, image_name, one, profile, seconds};
+use super::library::{ImageLack, foreign, image_spec};
+use super::ramdisk::RamdiskStage;
+use super::{AfterStore, Decider, Effect, image_name, one, profile, seconds};
 use crate::api::metal3::{ErrorType, Image, OperationMetric, ProvisioningState as State};
 use crate::api::slipway::{ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, IntentStep, StepAction};
 use crate::bmc::PowerState;
@@ -15,7 +15,7 @@ use crate::outbound::masked;
 const ADOPT: &str = "adopt";
 
 impl Decider<'_> {
-    pub(super) fn available(&mut self) -> Next {
+    pub(super) fn available(&mut self) -> AfterStore {
         let spec = &self.observed.host.spec;
         if spec.externally_provisioned {
             self.forget_deployment();
@@ -38,13 +38,13 @@ impl Decider<'_> {
         }
         if deployment::needs_provisioning(spec, &self.status.provisioning) {
             match (deployment, self.observed.lack()) {
-                (Err(message), _) | (_, Some(Lack::Other(message))) => {
+                (Err(message), _) | (_, Some(ImageLack::Other(message))) => {
                     if self.status.error_message != message {
                         return self.failed(ErrorType::Provisioning, &message);
                     }
                 }
                 // Here it takes no place of those that others wait for.
-                (_, Some(Lack::NotYet(reason))) => {
+                (_, Some(ImageLack::NotYet(reason))) => {
                     if self.status.error_type == Some(ErrorType::Provisioning) {
                         self.clear_error();
                     }
@@ -61,7 +61,7 @@ impl Decider<'_> {
         if !spec.online && self.observed.power == Some(PowerState::On) {
             let up = self.observed.intent.filter(|intent| intent.spec.target == BootTarget::Ramdisk);
             if up.is_some() {
-                return Next::Do(self.fresh_boot(BootTarget::Disk, "power-off", Vec::new()));
+                return AfterStore::Do(self.fresh_boot(BootTarget::Disk, "power-off", Vec::new()));
             }
         }
         // Nothing that could be lost runs on an available host.
@@ -69,7 +69,7 @@ impl Decider<'_> {
     }
 
     /// Begins unless this was tried often enough.
-    fn try_provisioning(&mut self) -> Option<Next> {
+    fn try_provisioning(&mut self) -> Option<AfterStore> {
         let spec = &self.observed.host.spec;
         let edited = self.observed.intent.is_some_and(|intent| intent.spec.host_generation != self.generation());
         if self.status.last_attempted_image != spec.image || (spec.custom_deploy.is_some() && edited) {
@@ -90,7 +90,7 @@ impl Decider<'_> {
         Some(self.failed(ErrorType::Provisioning, &message))
     }
 
-    fn begin_provisioning(&mut self) -> Next {
+    fn begin_provisioning(&mut self) -> AfterStore {
         if self.was_away() {
             // What is left on the other disks would come up in the new system.
             return self.enter(State::Preparing);
@@ -105,7 +105,7 @@ impl Decider<'_> {
         self.enter(State::Provisioning)
     }
 
-    pub(super) fn provisioning(&mut self) -> Next {
+    pub(super) fn provisioning(&mut self) -> AfterStore {
         let spec = &self.observed.host.spec;
         let attempted = self.status.provisioning.image.as_ref().or(self.status.last_attempted_image.as_ref());
         if deployment::cancelled(spec, attempted, self.status.provisioning.custom_deploy.as_ref()) {
@@ -145,7 +145,7 @@ impl Decider<'_> {
         }
     }
 
-    fn installed(&mut self) -> Next {
+    fn installed(&mut self) -> AfterStore {
         let spec = &self.observed.host.spec;
         self.status.provisioning.image = spec.image.clone();
         self.status.provisioning.custom_deploy = spec.custom_deploy.clone();
@@ -156,7 +156,7 @@ impl Decider<'_> {
         self.enter(State::Provisioned)
     }
 
-    fn write(&mut self, operation: &str, image: &Image, config_drive: bool) -> Result<Stage, Next> {
+    fn write(&mut self, operation: &str, image: &Image, config_drive: bool) -> Result<RamdiskStage, AfterStore> {
         let image_is_written = self
             .observed
             .intent
@@ -192,7 +192,7 @@ impl Decider<'_> {
         }
         let by_kexec = steps.last().is_some_and(|step| step.action == StepAction::Kexec);
         match self.in_ramdisk(operation, steps, ErrorType::Provisioning) {
-            Stage::Done => {
+            RamdiskStage::Done => {
                 let message = format!("Image written: {}", self.said(StepAction::WriteImage, operation));
                 self.note("ImageWritten", message);
                 Ok(if by_kexec { self.on_disk_already(operation) } else { self.onto(BootTarget::Disk, operation) })
@@ -209,28 +209,28 @@ impl Decider<'_> {
         (same && done.iter().all(|step| self.has_succeeded(step))).then_some(end)
     }
 
-    fn boot_live(&mut self, operation: &str, image: &Image) -> Result<Stage, Next> {
+    fn boot_live(&mut self, operation: &str, image: &Image) -> Result<RamdiskStage, AfterStore> {
         let digest = self.library_image(operation, image)?;
         match self.onto(BootTarget::LiveIso, operation) {
-            Stage::Do(Effect::Intent(spec)) if spec.target == BootTarget::LiveIso => {
-                Ok(Stage::Do(Effect::Intent(Box::new(BootIntentSpec { live_iso: Some(digest), ..*spec }))))
+            RamdiskStage::Do(Effect::Intent(spec)) if spec.target == BootTarget::LiveIso => {
+                Ok(RamdiskStage::Do(Effect::Intent(Box::new(BootIntentSpec { live_iso: Some(digest), ..*spec }))))
             }
             stage => Ok(stage),
         }
     }
 
-    fn boot_disk(&self, operation: &str) -> Stage {
+    fn boot_disk(&self, operation: &str) -> RamdiskStage {
         // The agent has nothing to write, so its machine can go off at once.
         let in_ramdisk = self.observed.intent.is_some_and(|intent| intent.spec.target == BootTarget::Ramdisk);
         if in_ramdisk && self.observed.power == Some(PowerState::On) && !self.observed.host.spec.disable_power_off {
-            return Stage::Do(Effect::PowerOff { soft: false });
+            return RamdiskStage::Do(Effect::PowerOff { soft: false });
         }
         self.onto(BootTarget::Disk, operation)
     }
 
     /// The host carries somebody else's system from now on, so its disks are not clean, and no agent goes on with what it
     /// was to do to them before.
-    pub(super) fn adopt(&mut self) -> Next {
+    pub(super) fn adopt(&mut self) -> AfterStore {
         if let Some(intent) = self.observed.intent
             && (intent.spec.disks_clean || intent.spec.target != BootTarget::Disk)
         {
@@ -238,7 +238,7 @@ impl Decider<'_> {
                 BootTarget::Disk => intent.spec.clone(),
                 BootTarget::Ramdisk | BootTarget::LiveIso => self.fresh_intent(BootTarget::Disk, ADOPT, Vec::new()),
             };
-            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })));
+            return AfterStore::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })));
         }
         self.enter(State::ExternallyProvisioned)
     }
@@ -279,7 +279,7 @@ impl Decider<'_> {
         failed.or(step).unwrap_or_else(|| "see the host's events".to_owned())
     }
 
-    pub(super) fn provisioned(&mut self) -> Next {
+    pub(super) fn provisioned(&mut self) -> AfterStore {
         let done = &self.status.provisioning;
         if deployment::cancelled(&self.observed.host.spec, done.image.as_ref(), done.custom_deploy.as_ref()) {
             return self.begin_deprovisioning("Image deprovisioning started");
@@ -291,7 +291,7 @@ impl Decider<'_> {
     }
 
     /// A live system's intent may have been lost, or ended while the host was detached. It runs, and is not disturbed.
-    fn keep_live(&mut self) -> Option<Next> {
+    fn keep_live(&mut self) -> Option<AfterStore> {
         let done = &self.status.provisioning;
         let image = done.image.clone().filter(|image| deployment::is_live(image) && done.custom_deploy.is_none())?;
         // Also when it gave way to others: the machine needs it at its next boot.
@@ -307,10 +307,10 @@ impl Decider<'_> {
             live_iso: Some(digest),
             ..self.fresh_intent(BootTarget::LiveIso, "live", Vec::new())
         };
-        Some(Next::Do(Effect::Intent(Box::new(spec))))
+        Some(AfterStore::Do(Effect::Intent(Box::new(spec))))
     }
 
-    pub(super) fn externally_provisioned(&mut self) -> Next {
+    pub(super) fn externally_provisioned(&mut self) -> AfterStore {
         if !self.observed.host.spec.externally_provisioned {
             self.status.provisioning.image = self.observed.host.spec.image.clone();
             self.status.provisioning.custom_deploy = self.observed.host.spec.custom_deploy.clone();
@@ -319,7 +319,7 @@ impl Decider<'_> {
         self.manage_power(true)
     }
 
-    pub(super) fn begin_deprovisioning(&mut self, why: &str) -> Next {
+    pub(super) fn begin_deprovisioning(&mut self, why: &str) -> AfterStore {
         let abandoned = self.deleting() && self.without_access();
         if !abandoned && let Some(next) = self.without_capacity() {
             return next;
@@ -329,7 +329,7 @@ impl Decider<'_> {
         self.enter(State::Deprovisioning)
     }
 
-    pub(super) fn deprovisioning(&mut self) -> Next {
+    pub(super) fn deprovisioning(&mut self) -> AfterStore {
         let abandoned = self.deleting() && self.without_access();
         if !abandoned && let Some(next) = self.without_capacity_to_go_on() {
             return next;
@@ -340,7 +340,7 @@ impl Decider<'_> {
         let reboots = super::annotations::reboots(self.observed.host).map(|reboot| reboot.key.to_owned());
         let reboots: Vec<String> = reboots.collect();
         if !reboots.is_empty() && !self.deleting() {
-            return Next::Do(Effect::DropAnnotations(reboots));
+            return AfterStore::Do(Effect::DropAnnotations(reboots));
         }
         self.forget_deployment();
         self.status.operation_history.deprovision.end = self.stamp();
@@ -350,20 +350,20 @@ impl Decider<'_> {
 
     /// What must end even where nothing is wiped: what the agent may still be writing, the live system at the next
     /// power-on, the system that nobody uses any more.
-    fn tear_down(&mut self) -> Option<Next> {
+    fn tear_down(&mut self) -> Option<AfterStore> {
         let intent = self.observed.intent?;
         if intent.spec.target == BootTarget::LiveIso {
-            return Some(Next::Do(self.fresh_boot(BootTarget::Disk, "deprovision", Vec::new())));
+            return Some(AfterStore::Do(self.fresh_boot(BootTarget::Disk, "deprovision", Vec::new())));
         }
         if !intent.spec.steps.is_empty() {
-            return Some(Next::Do(Effect::Intent(Box::new(BootIntentSpec {
+            return Some(AfterStore::Do(Effect::Intent(Box::new(BootIntentSpec {
                 steps: Vec::new(),
                 ..intent.spec.clone()
             }))));
         }
         let runs = intent.spec.target == BootTarget::Disk && self.observed.power == Some(PowerState::On);
         let off = runs && !self.cleans() && !self.observed.host.spec.disable_power_off;
-        (off && !self.without_access()).then_some(Next::Do(Effect::PowerOff { soft: false }))
+        (off && !self.without_access()).then_some(AfterStore::Do(Effect::PowerOff { soft: false }))
     }
 
     fn forget_deployment(&mut self) {
@@ -373,17 +373,17 @@ impl Decider<'_> {
     }
 
     /// What a stage of an operation means for the host; `None` when the operation is done.
-    pub(super) fn unless_done(&mut self, stage: Stage, error_type: ErrorType) -> Option<Next> {
+    pub(super) fn unless_done(&mut self, stage: RamdiskStage, error_type: ErrorType) -> Option<AfterStore> {
         Some(match stage {
-            Stage::Done => return None,
-            Stage::Failed(message) => self.failed(error_type, &message),
-            Stage::Do(effect) => {
+            RamdiskStage::Done => return None,
+            RamdiskStage::Failed(message) => self.failed(error_type, &message),
+            RamdiskStage::Do(effect) => {
                 if self.status.error_type == Some(error_type) {
                     self.clear_error();
                 }
-                Next::Do(effect)
+                AfterStore::Do(effect)
             }
-            Stage::Wait { reason, until } => {
+            RamdiskStage::Wait { reason, until } => {
                 // It goes on, so the power did what it was to do.
                 if matches!(self.status.error_type, Some(ErrorType::PowerManagement))
                     || self.status.error_type == Some(error_type)

@@ -9,7 +9,7 @@ use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget, IntentStep, St
 use crate::bmc::{BootDevice, PowerState};
 
 /// Where an operation in the ramdisk stands.
-pub(super) enum Stage {
+pub(super) enum RamdiskStage {
     /// Do this first.
     Do(Effect),
     /// The agent works, or is on its way.
@@ -25,16 +25,17 @@ impl Decider<'_> {
     ///
     /// When the host already shows this type of error, the attempt's failure is known and its rest is over: the next
     /// attempt begins.
-    pub(super) fn in_ramdisk(&self, operation: &str, wanted: Vec<IntentStep>, error_type: ErrorType) -> Stage {
+    pub(super) fn in_ramdisk(&self, operation: &str, wanted: Vec<IntentStep>, error_type: ErrorType) -> RamdiskStage {
         let Some(intent) = self.observed.intent.filter(|intent| intent.spec.target == BootTarget::Ramdisk) else {
             let contested = self.contested();
-            return contested.unwrap_or_else(|| Stage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted)));
+            return contested
+                .unwrap_or_else(|| RamdiskStage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted)));
         };
         let steps: Vec<&IntentStep> = intent.spec.steps.iter().filter(|s| s.operation == operation).collect();
         let actions = |steps: &[&IntentStep]| steps.iter().map(|s| s.action).collect::<Vec<_>>();
         let planned = actions(&steps) == actions(&wanted.iter().collect::<Vec<_>>());
         if planned && steps.iter().all(|step| succeeded(intent, step)) {
-            return Stage::Done;
+            return RamdiskStage::Done;
         }
         let alive = self.session_alive(intent);
         // Whose machine is up was asked when its session was opened.
@@ -43,56 +44,59 @@ impl Decider<'_> {
         }
         if let Some(reason) = self.attempt_failed(intent, &steps) {
             if self.status.error_type != Some(error_type) && planned {
-                return Stage::Failed(reason);
+                return RamdiskStage::Failed(reason);
             }
-            return Stage::Do(if alive {
+            return RamdiskStage::Do(if alive {
                 self.replan(intent, operation, wanted)
             } else {
                 self.fresh_boot(BootTarget::Ramdisk, operation, wanted)
             });
         }
         if !planned {
-            return Stage::Do(self.replan(intent, operation, wanted));
+            return RamdiskStage::Do(self.replan(intent, operation, wanted));
         }
         if alive {
             let under_way = steps.iter().find(|step| !succeeded(intent, step));
             let reason = working_on(intent, under_way.copied());
-            return Stage::Wait { reason, until: self.last_heard(intent) + self.observed.settings.agent_deadline.0 };
+            return RamdiskStage::Wait {
+                reason,
+                until: self.last_heard(intent) + self.observed.settings.agent_deadline.0,
+            };
         }
         match &intent.spec.started {
-            None => Stage::Do(Effect::Boot(BootDevice::Pxe)),
+            None => RamdiskStage::Do(Effect::Boot(BootDevice::Pxe)),
             Some(started) => {
                 let until = self.call_deadline(started.0);
                 let reason = format!(
                     "the machine was powered on at {:.0} and has until {until:.0} for its agent's first call",
                     started.0
                 );
-                Stage::Wait { reason, until }
+                RamdiskStage::Wait { reason, until }
             }
         }
     }
 
     /// What comes instead of a boot when another host has this one's boot address, so that either one's machine could be
     /// what boots: nothing, and a boot that was wanted is wanted no more.
-    fn contested(&self) -> Option<Stage> {
+    fn contested(&self) -> Option<RamdiskStage> {
         let reason = self.conflict()?;
         let wanted = self.observed.intent.is_some_and(|intent| intent.spec.target != BootTarget::Disk);
         Some(if wanted {
-            Stage::Do(self.fresh_boot(BootTarget::Disk, CONTESTED, Vec::new()))
+            RamdiskStage::Do(self.fresh_boot(BootTarget::Disk, CONTESTED, Vec::new()))
         } else {
-            Stage::Failed(reason)
+            RamdiskStage::Failed(reason)
         })
     }
 
     /// Takes the boot of the host's own system one stage further: from its disk or a live ISO, which may both write to
     /// the disks.
-    pub(super) fn onto(&self, target: BootTarget, operation: &str) -> Stage {
+    pub(super) fn onto(&self, target: BootTarget, operation: &str) -> RamdiskStage {
         match self.observed.intent {
             Some(intent) if intent.spec.target == target && intent.spec.operation == operation => {
                 match intent.spec.started {
-                    None if target == BootTarget::Disk => Stage::Do(Effect::Boot(BootDevice::Disk)),
-                    None => self.contested().unwrap_or(Stage::Do(Effect::Boot(BootDevice::Pxe))),
-                    Some(_) => Stage::Done,
+                    None if target == BootTarget::Disk => RamdiskStage::Do(Effect::Boot(BootDevice::Disk)),
+                    None => self.contested().unwrap_or(RamdiskStage::Do(Effect::Boot(BootDevice::Pxe))),
+                    Some(_) => RamdiskStage::Done,
                 }
             }
             _ => {
@@ -102,19 +106,21 @@ impl Decider<'_> {
                     return contested;
                 }
                 let spec = self.fresh_intent(target, operation, Vec::new());
-                Stage::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })))
+                RamdiskStage::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })))
             }
         }
     }
 
     /// The same for a system that the agent starts: only what the machine boots from now on is noted.
-    pub(super) fn on_disk_already(&self, operation: &str) -> Stage {
+    pub(super) fn on_disk_already(&self, operation: &str) -> RamdiskStage {
         match self.observed.intent {
-            Some(intent) if intent.spec.target == BootTarget::Disk && intent.spec.operation == operation => Stage::Done,
+            Some(intent) if intent.spec.target == BootTarget::Disk && intent.spec.operation == operation => {
+                RamdiskStage::Done
+            }
             _ => {
                 let started = Some(Time(self.observed.now));
                 let spec = self.fresh_intent(BootTarget::Disk, operation, Vec::new());
-                Stage::Do(Effect::HandOver(Box::new(BootIntentSpec { started, ..spec })))
+                RamdiskStage::Do(Effect::HandOver(Box::new(BootIntentSpec { started, ..spec })))
             }
         }
     }

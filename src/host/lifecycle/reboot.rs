@@ -1,7 +1,7 @@
 //! Reboots that insist (`force`) while an operation is under way: the operation begins again
 //! (docs/design/host.md, "Power and reboots").
 
-use super::{Decider, Effect, Next, annotations, seconds};
+use super::{AfterStore, Decider, Effect, annotations, seconds};
 use crate::api::metal3::{ANNOTATION_REBOOT, OperationHistory, OperationMetric};
 use crate::api::slipway::{BootTarget, IntentStep};
 use crate::bmc::PowerState;
@@ -17,7 +17,7 @@ impl Decider<'_> {
         metric: impl Fn(&mut OperationHistory) -> &mut OperationMetric,
         purpose: &str,
         steps: impl Fn() -> Vec<IntentStep>,
-    ) -> Option<Next> {
+    ) -> Option<AfterStore> {
         let counting = self.reboots_that_count();
         if let Some(held) = counting.iter().find(|reboot| reboot.held) {
             return Some(self.hold_off(held));
@@ -32,22 +32,22 @@ impl Decider<'_> {
             spec.target == BootTarget::Ramdisk && spec.operation == present && spec.started.is_none()
         });
         if begun_again {
-            return Some(Next::Do(Effect::DropAnnotations(vec![ANNOTATION_REBOOT.to_owned()])));
+            return Some(AfterStore::Do(Effect::DropAnnotations(vec![ANNOTATION_REBOOT.to_owned()])));
         }
         let start = self.stamp();
         let history = metric(&mut self.status.operation_history);
         *history = OperationMetric { start, end: None };
         let operation = name(history);
         self.clear_error();
-        Some(Next::Do(self.fresh_boot(BootTarget::Ramdisk, &operation, steps())))
+        Some(AfterStore::Do(self.fresh_boot(BootTarget::Ramdisk, &operation, steps())))
     }
 
-    fn hold_off(&mut self, held: &annotations::Reboot<'_>) -> Next {
+    fn hold_off(&mut self, held: &annotations::RebootRequest<'_>) -> AfterStore {
         if self.observed.intent.is_some_and(|intent| intent.spec.target == BootTarget::Ramdisk) {
-            return Next::Do(self.fresh_boot(BootTarget::Disk, HOLD, Vec::new()));
+            return AfterStore::Do(self.fresh_boot(BootTarget::Disk, HOLD, Vec::new()));
         }
         if self.observed.power == Some(PowerState::On) && !self.observed.host.spec.disable_power_off {
-            return Next::Do(Effect::PowerOff { soft: false });
+            return AfterStore::Do(Effect::PowerOff { soft: false });
         }
         self.poll(format!("held off by the annotation {}", held.key))
     }

@@ -5,7 +5,7 @@
 //! registered in place.
 
 use super::backoff::may_be_the_login;
-use super::{Access, Decider, Effect, Next, RARE_POLL, secret_reference};
+use super::{Access, AfterStore, Decider, Effect, RARE_POLL, secret_reference};
 use crate::api::MacAddress;
 use crate::api::metal3::{ErrorType, InspectionMode, OperationMetric, OperationalStatus, ProvisioningState as State};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, BootIntent, DISCOVERED_PENDING, Registration};
@@ -15,7 +15,7 @@ use crate::bmc::{BmcAddress, BootInterface, PowerState};
 pub(super) const NO_ADDRESS: &str = "spec.bootMACAddress is missing: without it the machine cannot be told from others when it boots. Set it; or, where the BMC speaks Redfish and names the network cards, inspectionMode: fast";
 
 impl Decider<'_> {
-    pub(super) fn unmanaged(&mut self) -> Next {
+    pub(super) fn unmanaged(&mut self) -> AfterStore {
         if self.annotation(ANNOTATION_DISCOVERED) == Some(DISCOVERED_PENDING) {
             self.status.provisioning.state = State::Unmanaged;
             self.status.operational_status = OperationalStatus::Discovered;
@@ -41,7 +41,7 @@ impl Decider<'_> {
     }
 
     /// Address and credentials must be good, the power readable, and the machine nobody else's.
-    pub(super) fn ensure_registered(&mut self) -> Option<Next> {
+    pub(super) fn ensure_registered(&mut self) -> Option<AfterStore> {
         let state = self.status.provisioning.state;
         if matches!(state, State::None | State::Unmanaged | State::MatchProfile | State::Deleting) {
             return None;
@@ -75,7 +75,7 @@ impl Decider<'_> {
                 }
                 return None;
             }
-            None => return Some(Next::Do(Effect::ReadPower)),
+            None => return Some(AfterStore::Do(Effect::ReadPower)),
         };
         if self.status.powered_on != (power == PowerState::On) {
             self.status.powered_on = power == PowerState::On;
@@ -101,7 +101,7 @@ impl Decider<'_> {
 
     /// A host that this site does not know yet, though its life began before: restored from another site, or back
     /// from being detached. Nothing is done to its machine.
-    fn adopt_machine(&mut self) -> Option<Next> {
+    fn adopt_machine(&mut self) -> Option<AfterStore> {
         let uid = self.observed.host.metadata.uid.clone().unwrap_or_default();
         if self.status.provisioning.id == uid && self.is_recorded() {
             return None;
@@ -121,10 +121,10 @@ impl Decider<'_> {
         if self.status.error_type == Some(ErrorType::ProvisionedRegistration) {
             self.clear_error();
         }
-        Some(Next::Again)
+        Some(AfterStore::Again)
     }
 
-    pub(super) fn registering(&mut self) -> Next {
+    pub(super) fn registering(&mut self) -> AfterStore {
         if let Some(next) = self.refuse(ErrorType::Registration) {
             return next;
         }
@@ -154,7 +154,7 @@ impl Decider<'_> {
 
     /// Records what the host is registered with, where that is not recorded yet. From then on it goes before every host
     /// that only names the same.
-    fn record(&self) -> Option<Next> {
+    fn record(&self) -> Option<AfterStore> {
         let former = self.observed.intent.and_then(BootIntent::registration).unwrap_or_default();
         let is_same = former.has_mac(self.boot_mac());
         let registration = Registration {
@@ -166,7 +166,7 @@ impl Decider<'_> {
             cards: former.cards,
             network: if is_same { former.network } else { String::new() },
         };
-        (!self.is_recorded()).then_some(Next::Do(Effect::Register(registration)))
+        (!self.is_recorded()).then_some(AfterStore::Do(Effect::Register(registration)))
     }
 
     /// Whether it is recorded that the host was registered with what it names now. One that is going has no intent, or may
@@ -199,7 +199,7 @@ impl Decider<'_> {
         Some(format!("MAC address {mac} is already that of {owner}: correct one of the two"))
     }
 
-    fn no_access(&mut self, reason: &str) -> Next {
+    fn no_access(&mut self, reason: &str) -> AfterStore {
         if self.status.error_type == Some(ErrorType::Registration) && self.status.error_message == reason {
             return self.poll(format!("the BMC cannot be used: {reason}"));
         }

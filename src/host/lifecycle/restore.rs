@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::{Decider, Effect, Next, RARE_POLL};
+use super::{AfterStore, Decider, Effect, RARE_POLL};
 use crate::api::metal3::{
     ANNOTATION_HARDWARE_DETAILS, ANNOTATION_STATUS, BareMetalHostStatus, ProvisioningState as State,
 };
@@ -13,9 +13,9 @@ use crate::host::admission::unsupported::supports;
 impl Decider<'_> {
     /// Takes over the status that a host without one brings along, then drops the annotation. A host whose annotation
     /// cannot be read is left alone: treated as new, its disks would be wiped.
-    pub(super) fn restore(&mut self) -> Option<Next> {
+    pub(super) fn restore(&mut self) -> Option<AfterStore> {
         let text = self.annotation(ANNOTATION_STATUS)?;
-        let drop = || Some(Next::Do(Effect::DropAnnotations(vec![ANNOTATION_STATUS.to_owned()])));
+        let drop = || Some(AfterStore::Do(Effect::DropAnnotations(vec![ANNOTATION_STATUS.to_owned()])));
         let has_one = self.observed.host.status.as_ref().is_some_and(|status| status.last_updated.is_some());
         if has_one || text.is_empty() {
             return drop();
@@ -29,7 +29,7 @@ impl Decider<'_> {
                 // Only a BMC that answers makes it this host's machine.
                 self.status.provisioning.id.clear();
                 self.without_alias();
-                Some(Next::Again)
+                Some(AfterStore::Again)
             }
             // Nothing was ever done with it, so it can go.
             Err(_) if self.deleting() => None,
@@ -49,28 +49,28 @@ impl Decider<'_> {
     }
 
     /// Brings what is known of the hardware beside an inspection to where it is shown.
-    pub(super) fn fill_hardware(&mut self) -> Option<Next> {
+    pub(super) fn fill_hardware(&mut self) -> Option<AfterStore> {
         self.take_hardware().or_else(|| self.show_hardware()).or_else(|| self.fill_architecture())
     }
 
     /// Shows what a HardwareData says that somebody brought along, where inspection is disabled and nothing is shown yet.
-    fn show_hardware(&mut self) -> Option<Next> {
+    fn show_hardware(&mut self) -> Option<AfterStore> {
         let found = self.observed.hardware?;
         if self.deleting() || !self.inspection_disabled() || self.status.hardware.is_some() {
             return None;
         }
         self.status.hardware = Some(found.clone());
         self.note("UpdateHardwareDetails", "Hardware taken from the HardwareData of this name".to_owned());
-        Some(Next::Again)
+        Some(AfterStore::Again)
     }
 
     /// Takes over the hardware that somebody else found out, where inspection is disabled.
-    fn take_hardware(&mut self) -> Option<Next> {
+    fn take_hardware(&mut self) -> Option<AfterStore> {
         let text = self.annotation(ANNOTATION_HARDWARE_DETAILS)?;
         if self.deleting() || !self.inspection_disabled() {
             return None;
         }
-        let drop = || Some(Next::Do(Effect::DropAnnotations(vec![ANNOTATION_HARDWARE_DETAILS.to_owned()])));
+        let drop = || Some(AfterStore::Do(Effect::DropAnnotations(vec![ANNOTATION_HARDWARE_DETAILS.to_owned()])));
         let hardware = match annotations::hardware_details(text) {
             Ok(hardware) => hardware,
             Err(reason) => {
@@ -81,7 +81,7 @@ impl Decider<'_> {
         };
         let operation = format!("annotation@{}", short_digest(text));
         if self.observed.hardware_from != Some(operation.as_str()) {
-            return Some(Next::Do(Effect::SaveHardware { operation, hardware: Box::new(hardware) }));
+            return Some(AfterStore::Do(Effect::SaveHardware { operation, hardware: Box::new(hardware) }));
         }
         if self.status.hardware.as_ref() != Some(&hardware) {
             self.status.hardware = Some(hardware);
@@ -89,7 +89,7 @@ impl Decider<'_> {
                 "UpdateHardwareDetails",
                 format!("Hardware taken from the annotation {ANNOTATION_HARDWARE_DETAILS}"),
             );
-            return Some(Next::Again);
+            return Some(AfterStore::Again);
         }
         self.note(
             "RemoveAnnotation",
@@ -99,14 +99,14 @@ impl Decider<'_> {
     }
 
     /// The architecture that the hardware says, where the operator gave none.
-    fn fill_architecture(&self) -> Option<Next> {
+    fn fill_architecture(&self) -> Option<AfterStore> {
         let found = self.observed.hardware?.cpu.as_ref()?.arch.as_str();
         let spec = &self.observed.host.spec;
         let given = spec.architecture.as_deref().unwrap_or_default();
         // One that cannot be used is not written where it would be refused: the host says it.
         let taken = supports(found) || spec.externally_provisioned;
         (given.is_empty() && !found.is_empty() && taken && !self.deleting())
-            .then(|| Next::Do(Effect::SetArchitecture(found.to_owned())))
+            .then(|| AfterStore::Do(Effect::SetArchitecture(found.to_owned())))
     }
 }
 

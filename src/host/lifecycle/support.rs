@@ -1,6 +1,6 @@
 //! Checks before anything is begun: a spec that asks for what is not done, or a machine that cannot be used.
 
-use super::{Decider, Next};
+use super::{AfterStore, Decider};
 use crate::api::metal3::ErrorType;
 use crate::host::admission::unsupported::{architecture_reason, supports, unsupported};
 
@@ -19,7 +19,7 @@ impl Decider<'_> {
     }
 
     /// Says it once: nothing but another spec changes it.
-    pub(super) fn refuse(&mut self, error_type: ErrorType) -> Option<Next> {
+    pub(super) fn refuse(&mut self, error_type: ErrorType) -> Option<AfterStore> {
         let reason = self.cannot_do()?;
         let said = self.status.error_type == Some(error_type) && self.status.error_message == reason;
         Some(if said { self.poll(reason) } else { self.failed(error_type, &reason) })

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct LogQuery {
     boot: Option<i64>,
     previous: bool,
     follow: bool,
@@ -31,7 +31,7 @@ struct Wanted {
     tail: Option<usize>,
 }
 
-impl Wanted {
+impl LogQuery {
     fn parse(query: &str) -> Result<Self, String> {
         let mut wanted = Self::default();
         let number = |key: &str, value: &str| format!("{key}: {value:?} is not a number");
@@ -60,7 +60,7 @@ pub fn view(logs: Logs, intents: Intents) -> View {
 
 async fn answer(logs: Logs, intents: Intents, request: ViewRequest) -> Result<Response, ApiError> {
     let ViewRequest { namespace, name, query } = request;
-    let wanted = Wanted::parse(&query).map_err(ApiError::bad_request)?;
+    let wanted = LogQuery::parse(&query).map_err(ApiError::bad_request)?;
     let boots = {
         let (logs, namespace, name) = (logs.clone(), namespace.clone(), name.clone());
         blocking(move || logs.boots(&namespace, &name)).await?
@@ -82,7 +82,7 @@ async fn answer(logs: Logs, intents: Intents, request: ViewRequest) -> Result<Re
         };
         return Err(ApiError::new(StatusCode::NOT_FOUND, "NotFound", message));
     };
-    let mut source = Source { logs, intents, namespace, name, boot, at: 0 };
+    let mut source = FollowedLog { logs, intents, namespace, name, boot, at: 0 };
     let first = source.more().await?;
     let shown = wanted.tail.map_or(&first[..], |lines| logs::tail(&first, lines)).to_vec();
     if !wanted.follow {
@@ -101,7 +101,7 @@ fn text(body: Body) -> Response {
 }
 
 /// A log that is read on.
-struct Source {
+struct FollowedLog {
     logs: Logs,
     intents: Intents,
     namespace: String,
@@ -110,7 +110,7 @@ struct Source {
     at: u64,
 }
 
-impl Source {
+impl FollowedLog {
     /// What has come since.
     async fn more(&mut self) -> Result<Vec<u8>, ApiError> {
         let (logs, namespace, name) = (self.logs.clone(), self.namespace.clone(), self.name.clone());

@@ -16,7 +16,7 @@ pub mod endpoint;
 mod quota;
 pub mod retention;
 
-use quota::{Log, Quota};
+use quota::{LogKey, Quota};
 
 /// Bytes of one boot. What comes first goes first: a failure is at the end.
 const BOOT_BYTES: u64 = 1 << 20;
@@ -48,7 +48,7 @@ pub struct Logs {
 
 /// One boot of which there is a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Boot {
+pub struct LoggedBoot {
     /// Generation of the boot intent.
     pub generation: i64,
     /// Bytes.
@@ -138,7 +138,7 @@ impl Logs {
         }
     }
 
-    fn remove(&self, log: &Log) -> io::Result<()> {
+    fn remove(&self, log: &LogKey) -> io::Result<()> {
         // Whatever becomes of the file: what cannot be removed is not tried for ever.
         self.room().remove(log);
         match fs::remove_file(file(&self.of(&log.namespace, &log.host)?, log.generation)) {
@@ -164,8 +164,8 @@ impl Logs {
     /// # Errors
     ///
     /// What the file system says; a host without a log has no boots.
-    pub fn boots(&self, namespace: &str, name: &str) -> io::Result<Vec<Boot>> {
-        let mut boots: Vec<Boot> = boots(&self.of(namespace, name)?)?.into_iter().map(|(boot, _)| boot).collect();
+    pub fn boots(&self, namespace: &str, name: &str) -> io::Result<Vec<LoggedBoot>> {
+        let mut boots: Vec<LoggedBoot> = boots(&self.of(namespace, name)?)?.into_iter().map(|(boot, _)| boot).collect();
         boots.sort_by(|one, other| other.cmp(one));
         Ok(boots)
     }
@@ -226,8 +226,8 @@ impl Logs {
     }
 }
 
-fn log(namespace: &str, host: &str, generation: i64) -> Log {
-    Log { namespace: namespace.to_owned(), host: host.to_owned(), generation }
+fn log(namespace: &str, host: &str, generation: i64) -> LogKey {
+    LogKey { namespace: namespace.to_owned(), host: host.to_owned(), generation }
 }
 
 /// Bytes of the file system that are free, and all of them.
@@ -245,7 +245,7 @@ fn space(folder: &Path) -> Option<(u64, u64)> {
 fn measured(folder: &Path) -> Quota {
     let of_disk = space(folder).map_or(u64::MAX, |(_, all)| all / PART_OF_THE_DISK);
     let mut room = Quota::new(ALL_BYTES.min(of_disk));
-    let mut found: Vec<(SystemTime, Log, u64)> = Vec::new();
+    let mut found: Vec<(SystemTime, LogKey, u64)> = Vec::new();
     for (namespace, of_namespace) in folders(folder).unwrap_or_default() {
         for (host, of_host) in folders(&of_namespace).unwrap_or_default() {
             for (boot, modified) in boots(&of_host).unwrap_or_default() {
@@ -259,7 +259,7 @@ fn measured(folder: &Path) -> Quota {
 }
 
 /// The boots in the folder of a host, with the time of the last addition.
-fn boots(folder: &Path) -> io::Result<Vec<(Boot, SystemTime)>> {
+fn boots(folder: &Path) -> io::Result<Vec<(LoggedBoot, SystemTime)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -273,7 +273,7 @@ fn boots(folder: &Path) -> io::Result<Vec<(Boot, SystemTime)>> {
         match entry.metadata() {
             Ok(meta) => {
                 let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                boots.push((Boot { generation, size: meta.len() }, modified));
+                boots.push((LoggedBoot { generation, size: meta.len() }, modified));
             }
             // It has just gone.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

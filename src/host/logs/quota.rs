@@ -10,7 +10,7 @@ const BESIDE: u64 = 8 << 10;
 
 /// Which log: namespace, host, generation of the boot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Log {
+pub(super) struct LogKey {
     /// Namespace of the host.
     pub namespace: String,
     /// Name of the host.
@@ -24,7 +24,7 @@ pub(super) struct Log {
 pub(super) struct Quota {
     most: u64,
     total: u64,
-    hosts: HashMap<(String, String), BTreeMap<i64, Kept>>,
+    hosts: HashMap<(String, String), BTreeMap<i64, KeptLog>>,
     namespaces: HashMap<String, Namespace>,
     /// Bytes and name of each namespace.
     by_size: BTreeSet<(u64, String)>,
@@ -32,7 +32,7 @@ pub(super) struct Quota {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct KeptLog {
     size: u64,
     /// Grows with each addition to any log.
     added: u64,
@@ -53,10 +53,10 @@ impl Quota {
     }
 
     /// A log has this size now, and was the last that something was added to.
-    pub fn put(&mut self, log: &Log, size: u64) {
+    pub fn put(&mut self, log: &LogKey, size: u64) {
         self.remove(log);
         self.last += 1;
-        let kept = Kept { size: size.saturating_add(BESIDE), added: self.last };
+        let kept = KeptLog { size: size.saturating_add(BESIDE), added: self.last };
         let host = (log.namespace.clone(), log.host.clone());
         self.hosts.entry(host).or_default().insert(log.generation, kept);
         self.change(&log.namespace, |namespace| {
@@ -67,7 +67,7 @@ impl Quota {
     }
 
     /// A log is gone.
-    pub fn remove(&mut self, log: &Log) {
+    pub fn remove(&mut self, log: &LogKey) {
         let host = (log.namespace.clone(), log.host.clone());
         let Some(boots) = self.hosts.get_mut(&host) else { return };
         let Some(kept) = boots.remove(&log.generation) else { return };
@@ -100,13 +100,13 @@ impl Quota {
     }
 
     /// The log that goes, when there are more bytes than there is room for; never this one.
-    pub fn surplus(&self, but: &Log) -> Option<Log> {
+    pub fn surplus(&self, but: &LogKey) -> Option<LogKey> {
         if self.total <= self.most {
             return None;
         }
         self.by_size.iter().rev().find_map(|(_, name)| {
             let logs = self.namespaces.get(name)?.oldest.iter();
-            let mut logs = logs.map(|(_, host, generation)| Log {
+            let mut logs = logs.map(|(_, host, generation)| LogKey {
                 namespace: name.clone(),
                 host: host.clone(),
                 generation: *generation,
@@ -132,8 +132,8 @@ impl Quota {
 mod tests {
     use super::*;
 
-    fn log(namespace: &str, host: &str, generation: i64) -> Log {
-        Log { namespace: namespace.into(), host: host.into(), generation }
+    fn log(namespace: &str, host: &str, generation: i64) -> LogKey {
+        LogKey { namespace: namespace.into(), host: host.into(), generation }
     }
 
     #[test]

@@ -82,18 +82,18 @@ pub async fn run(client: Client, images: DataImages, shutdown: CancellationToken
 }
 
 /// What is kept, and how often what is waited for is looked at.
-struct Keeper {
+struct DataImageReconciler {
     client: Client,
     pause: Duration,
 }
 
 pub(in crate::host) async fn keep(client: Client, images: DataImages, pause: Duration, shutdown: CancellationToken) {
-    run_controller(Arc::new(Keeper { client, pause }), &images.0, stream::empty(), shutdown).await;
+    run_controller(Arc::new(DataImageReconciler { client, pause }), &images.0, stream::empty(), shutdown).await;
 }
 
 /// What is to be done with a DataImage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum DataImageStep {
     /// Its host must be its owner, and a finalizer hold it.
     Hold,
     /// Nothing holds it any more.
@@ -106,26 +106,26 @@ enum Step {
     Rest,
 }
 
-fn decide(image: &DataImage, host: Option<&BareMetalHost>, now: Timestamp) -> Step {
+fn decide(image: &DataImage, host: Option<&BareMetalHost>, now: Timestamp) -> DataImageStep {
     let deleted = image.metadata.deletion_timestamp.as_ref();
     let held = objects::is_held(image, FINALIZER_DATA_IMAGE);
     let Some(host) = host else {
-        return if held { Step::LetGo } else { Step::Wait };
+        return if held { DataImageStep::LetGo } else { DataImageStep::Wait };
     };
     let annotated = |key: &str| host.annotations().contains_key(key);
     if annotated(ANNOTATION_PAUSED) {
-        return Step::Wait;
+        return DataImageStep::Wait;
     }
     if let Some(deleted) = deleted {
         return match (held, attached(image) && !annotated(ANNOTATION_DETACHED)) {
-            (false, _) => Step::Rest,
-            (true, false) => Step::LetGo,
-            (true, true) if is_hopeless(host, deleted.0, now) => Step::GiveUp,
-            (true, true) => Step::Wait,
+            (false, _) => DataImageStep::Rest,
+            (true, false) => DataImageStep::LetGo,
+            (true, true) if is_hopeless(host, deleted.0, now) => DataImageStep::GiveUp,
+            (true, true) => DataImageStep::Wait,
         };
     }
     let owned = image.owner_references().iter().any(|owner| Some(&owner.uid) == host.metadata.uid.as_ref());
-    if owned && held { Step::Rest } else { Step::Hold }
+    if owned && held { DataImageStep::Rest } else { DataImageStep::Hold }
 }
 
 fn attached(image: &DataImage) -> bool {
@@ -153,7 +153,7 @@ pub(in crate::host) fn is_installed(host: &BareMetalHost) -> bool {
     matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned)
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for DataImageReconciler {
     type Object = Slim<DataImage>;
     type Error = kube::Error;
 
@@ -174,16 +174,18 @@ impl Reconcile for Keeper {
         let host = hosts.get_opt(&image.name_any()).await?;
         let step = decide(&image, host.as_ref(), Timestamp::now());
         let written = match (step, &host) {
-            (Step::Rest, _) => return Ok(Action::await_change()),
-            (Step::Hold, Some(host)) => {
+            (DataImageStep::Rest, _) => return Ok(Action::await_change()),
+            (DataImageStep::Hold, Some(host)) => {
                 let mut owners = image.owner_references().to_vec();
                 owners.retain(|owner| Some(&owner.uid) != host.metadata.uid.as_ref());
                 owners.extend(host.owner_ref(&()));
                 let marks = Marks { finalizer: Some(FINALIZER_DATA_IMAGE), owners: Some(owners), ..Marks::default() };
                 objects::mark(&images, image, &marks).await.map(drop)
             }
-            (Step::LetGo | Step::GiveUp, _) => objects::release(&images, &image, FINALIZER_DATA_IMAGE).await,
-            (Step::Wait | Step::Hold, _) => return Ok(Action::requeue(*pause)),
+            (DataImageStep::LetGo | DataImageStep::GiveUp, _) => {
+                objects::release(&images, &image, FINALIZER_DATA_IMAGE).await
+            }
+            (DataImageStep::Wait | DataImageStep::Hold, _) => return Ok(Action::requeue(*pause)),
         };
         match written {
             // Its next version is on its way here.
@@ -192,14 +194,14 @@ impl Reconcile for Keeper {
             }
             written => written?,
         }
-        if let (Step::GiveUp, Some(host)) = (step, &host) {
+        if let (DataImageStep::GiveUp, Some(host)) = (step, &host) {
             self.tell_abandoned(host).await;
         }
         Ok(Action::await_change())
     }
 }
 
-impl Keeper {
+impl DataImageReconciler {
     /// An event that cannot be stored, as in a namespace that goes, keeps nothing from going.
     async fn tell_abandoned(&self, host: &BareMetalHost) {
         let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();

@@ -50,7 +50,7 @@ pub struct ToMachines {
 }
 
 /// Who fetches a medium.
-pub(in crate::host) enum Fetcher<'a> {
+pub(in crate::host) enum MediumFetcher<'a> {
     /// The BMC, for its virtual drive.
     Bmc,
     /// The machine's firmware; its network as far as that is known.
@@ -67,7 +67,7 @@ impl Media {
         uid: &str,
         generation: i64,
         bmc: &BmcAddress,
-        fetcher: &Fetcher<'_>,
+        fetcher: &MediumFetcher<'_>,
     ) -> Result<String, BmcError> {
         let refuse = |reason: String| BmcError::Refused(reason);
         let files = self.files.clone();
@@ -95,16 +95,16 @@ impl Media {
         &self,
         digest: &str,
         bmc: &BmcAddress,
-        fetcher: &Fetcher<'_>,
+        fetcher: &MediumFetcher<'_>,
     ) -> Result<String, BmcError> {
         Ok(format!("{}{}", self.base(bmc, fetcher).await?, live::path(digest)))
     }
 
     /// Boot HTTP as who fetches reaches it.
-    async fn base(&self, bmc: &BmcAddress, fetcher: &Fetcher<'_>) -> Result<String, BmcError> {
+    async fn base(&self, bmc: &BmcAddress, fetcher: &MediumFetcher<'_>) -> Result<String, BmcError> {
         let to_machine = match fetcher {
-            Fetcher::Bmc => None,
-            Fetcher::Firmware(plan) => {
+            MediumFetcher::Bmc => None,
+            MediumFetcher::Firmware(plan) => {
                 let planned = || plan.and_then(|plan| plan.addresses().find_map(|one| local_address_to(one.ip())));
                 self.machines.advertise.or_else(planned).or(*self.machines.own.get())
             }

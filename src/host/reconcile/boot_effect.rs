@@ -8,14 +8,14 @@ use kube::ResourceExt;
 use kube::api::PostParams;
 use tracing::{info, warn};
 
-use super::context::Context;
+use super::context::HostContext;
 use super::effects::{EffectError, connect};
 use crate::api::metal3::{BareMetalHost, BootMode};
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootIntentStatus, BootTarget};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
 use crate::boot::media::is_ours;
 use crate::host::label;
-use crate::host::media::{self, Fetcher};
+use crate::host::media::{self, MediumFetcher};
 use crate::network_data::NetworkPlan;
 use crate::runtime::changes;
 
@@ -28,7 +28,7 @@ const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
 /// Off, boot device, on: an order that every BMC can follow, since many change the boot device only while off. A machine
 /// whose power must never go off is reset instead.
 pub(in crate::host) async fn boot(
-    context: &Context,
+    context: &HostContext,
     host: &BareMetalHost,
     intent: Option<&BootIntent>,
     device: BootDevice,
@@ -99,7 +99,7 @@ pub(in crate::host) async fn boot(
 }
 
 /// The intent as it is now, when an agent has opened the session of this boot.
-async fn called(context: &Context, intent: &BootIntent) -> Result<Option<BootIntent>, EffectError> {
+async fn called(context: &HostContext, intent: &BootIntent) -> Result<Option<BootIntent>, EffectError> {
     let intents = context.api::<BootIntent>(&intent.namespace().unwrap_or_default());
     let now = intents.get(&intent.name_any()).await?;
     let generation = intent.spec.generation;
@@ -110,7 +110,7 @@ async fn called(context: &Context, intent: &BootIntent) -> Result<Option<BootInt
 
 /// Notes in the intent how far its boot is, unless it is another boot by now: that one has to be started itself.
 pub(in crate::host) async fn note(
-    context: &Context,
+    context: &HostContext,
     intent: &BootIntent,
     change: impl Fn(&mut BootIntentSpec),
 ) -> Result<(), EffectError> {
@@ -127,7 +127,7 @@ pub(in crate::host) async fn note(
 }
 
 /// Where the machine is to boot from.
-enum Source {
+enum BootSource {
     Disk,
     Network,
     /// The virtual CD with this URL.
@@ -138,13 +138,13 @@ enum Source {
 
 /// What the machine is to boot from. Nothing is done yet, so that what is wrong with it costs no running system.
 async fn source(
-    context: &Context,
+    context: &HostContext,
     host: &BareMetalHost,
     intent: &BootIntent,
     device: BootDevice,
-) -> Result<Source, EffectError> {
+) -> Result<BootSource, EffectError> {
     if device != BootDevice::Pxe {
-        return Ok(Source::Disk);
+        return Ok(BootSource::Disk);
     }
     // A fault in it would show only as a machine that never calls.
     let network = media::network_data(&context.client, &host.namespace().unwrap_or_default(), &host.name_any())
@@ -152,7 +152,7 @@ async fn source(
         .inspect_err(|_| context.metrics.no_data("networkData"))
         .map_err(BmcError::Refused)?;
     let plan = network.as_deref().and_then(|network| NetworkPlan::parse(network).ok().flatten());
-    let url = async |fetcher: &Fetcher<'_>| -> Result<String, EffectError> {
+    let url = async |fetcher: &MediumFetcher<'_>| -> Result<String, EffectError> {
         let details = host.spec.bmc.clone().unwrap_or_default();
         let address = BmcAddress::parse(&details.address).map_err(|error| BmcError::Address(error.to_string()))?;
         let media = context.media.as_ref();
@@ -163,33 +163,33 @@ async fn source(
         Ok(media.url(&host.uid().unwrap_or_default(), intent.spec.generation, &address, fetcher).await?)
     };
     match interface(host).unwrap_or(BootInterface::Pxe) {
-        BootInterface::Pxe => Ok(Source::Network),
-        BootInterface::VirtualMedia => Ok(Source::Cd(url(&Fetcher::Bmc).await?)),
+        BootInterface::Pxe => Ok(BootSource::Network),
+        BootInterface::VirtualMedia => Ok(BootSource::Cd(url(&MediumFetcher::Bmc).await?)),
         BootInterface::UefiHttp if firmware_mode(host) == FirmwareMode::Bios => Err(BmcError::Refused(
             "bootMode legacy cannot boot from a URL: use redfish-virtualmedia or redfish, or bootMode UEFI".into(),
         )
         .into()),
-        BootInterface::UefiHttp => Ok(Source::Url(url(&Fetcher::Firmware(plan.as_ref())).await?)),
+        BootInterface::UefiHttp => Ok(BootSource::Url(url(&MediumFetcher::Firmware(plan.as_ref())).await?)),
     }
 }
 
 /// Makes the BMC start the machine from there.
-async fn prepare(host: &BareMetalHost, bmc: &dyn Bmc, source: &Source) -> Result<(), BmcError> {
+async fn prepare(host: &BareMetalHost, bmc: &dyn Bmc, source: &BootSource) -> Result<(), BmcError> {
     let mode = firmware_mode(host);
     match source {
-        Source::Disk => {
+        BootSource::Disk => {
             // What was for the ramdisk must not come before the disk when its turn is over.
             if interface(host) == Some(BootInterface::VirtualMedia) {
                 eject_ours(bmc).await?;
             }
             bmc.set_boot_device(BootDevice::Disk, mode).await
         }
-        Source::Network => bmc.set_boot_device(BootDevice::Pxe, mode).await,
-        Source::Cd(url) => {
+        BootSource::Network => bmc.set_boot_device(BootDevice::Pxe, mode).await,
+        BootSource::Cd(url) => {
             bmc.insert_media(url).await?;
             bmc.set_boot_device(BootDevice::Cd, mode).await
         }
-        Source::Url(url) => bmc.boot_from_url(url).await,
+        BootSource::Url(url) => bmc.boot_from_url(url).await,
     }
 }
 

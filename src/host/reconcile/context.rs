@@ -15,18 +15,18 @@ use crate::host::bmc_access::status_cache::StatusCache;
 use crate::host::directory::conflicts::ConflictIndex;
 use crate::host::directory::equal_images::EqualImages;
 use crate::host::media::Media;
-use crate::host::status::metrics::Metrics;
+use crate::host::status::metrics::HostMetrics;
 use crate::live::Live;
 
 /// What decisions about a host and their effects work with.
-pub(in crate::host) struct Context {
+pub(in crate::host) struct HostContext {
     pub client: Client,
     pub bmcs: Registry,
     pub index: HostIndex,
     pub settings: Live<HostConfig>,
     pub power: StatusCache,
     pub fence: Fence,
-    pub metrics: Metrics,
+    pub metrics: HostMetrics,
     /// What machines boot without the network; none where no boot HTTP runs.
     pub media: Option<Media>,
     pub conflicts: Arc<ConflictIndex>,
@@ -38,7 +38,7 @@ pub(in crate::host) struct Context {
     pub releasing: tokio::sync::Mutex<()>,
 }
 
-impl Context {
+impl HostContext {
     pub fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,

@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 use secrecy::SecretString;
 use serde_json::json;
 
-use super::context::Context;
+use super::context::HostContext;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, FINALIZER_SECRET};
 use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
@@ -23,7 +23,7 @@ const SECRET_LABEL: (&str, &str) = ("environment.metal3.io", "baremetal");
 const PART: u32 = 250;
 
 /// Whether the host's BMC can be tried, without trying it.
-pub(in crate::host) async fn read(context: &Context, host: &BareMetalHost) -> Result<Access, kube::Error> {
+pub(in crate::host) async fn read(context: &HostContext, host: &BareMetalHost) -> Result<Access, kube::Error> {
     let Some(bmc) = host.spec.bmc.as_ref().filter(|b| !b.address.is_empty() || !b.credentials_name.is_empty()) else {
         return Ok(Access::None);
     };
@@ -89,7 +89,7 @@ pub(crate) fn credentials(secret: &Secret) -> Result<Credentials, String> {
 }
 
 /// Label, owner reference and finalizer, so that the secret lives as long as its host.
-async fn claim(context: &Context, host: &BareMetalHost, secret: Secret) -> Result<Secret, kube::Error> {
+async fn claim(context: &HostContext, host: &BareMetalHost, secret: Secret) -> Result<Secret, kube::Error> {
     let Some(owner) = host.owner_ref(&()) else { return Ok(secret) };
     let labelled = secret.labels().get(SECRET_LABEL.0).is_some_and(|value| value == SECRET_LABEL.1);
     let owned = secret.owner_references().iter().any(|other| other.uid == owner.uid);
@@ -106,13 +106,17 @@ async fn claim(context: &Context, host: &BareMetalHost, secret: Secret) -> Resul
 
 /// The other way round: the host goes, and with it its claim on every secret it ever used. The last host that lets go
 /// of a secret takes the finalizer off.
-pub(in crate::host) async fn release(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
+pub(in crate::host) async fn release(context: &HostContext, host: &BareMetalHost) -> Result<(), kube::Error> {
     let uid = host.uid().unwrap_or_default();
     release_of(context, &host.namespace().unwrap_or_default(), |owner| owner.uid == uid).await
 }
 
 /// The same for a host that went without letting go.
-pub(in crate::host) async fn release_gone(context: &Context, namespace: &str, name: &str) -> Result<(), kube::Error> {
+pub(in crate::host) async fn release_gone(
+    context: &HostContext,
+    namespace: &str,
+    name: &str,
+) -> Result<(), kube::Error> {
     let there = context.api::<BareMetalHost>(namespace).get_opt(name).await?.and_then(|host| host.uid());
     let gone = |owner: &OwnerReference| {
         owner.kind == "BareMetalHost" && owner.name == name && Some(&owner.uid) != there.as_ref()
@@ -121,7 +125,7 @@ pub(in crate::host) async fn release_gone(context: &Context, namespace: &str, na
 }
 
 async fn release_of(
-    context: &Context,
+    context: &HostContext,
     namespace: &str,
     is_its: impl Fn(&OwnerReference) -> bool,
 ) -> Result<(), kube::Error> {

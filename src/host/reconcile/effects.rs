@@ -9,8 +9,8 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::context::Context;
-use super::recording::{Claimed, Shown};
+use super::context::HostContext;
+use super::recording::{Claimed, OtherRecords};
 use super::{boot_effect, credentials, registration, resets};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
 use crate::api::slipway::{
@@ -19,10 +19,10 @@ use crate::api::slipway::{
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 use crate::host::bmc_access::fenced::Fenced;
 use crate::host::bmc_access::login_limited::LoginLimited;
-use crate::host::bmc_access::login_limits::{self, Attempt};
+use crate::host::bmc_access::login_limits::{self, LoginAttempt};
 use crate::host::directory::conflicts::is_same_bmc;
 use crate::host::label;
-use crate::host::lifecycle::{Effect, Next};
+use crate::host::lifecycle::{AfterStore, Effect};
 use crate::host::media::data_image::{self, DriveError};
 use crate::host::status::hardware_data;
 use crate::runtime::{Conflict, changes, objects};
@@ -65,7 +65,7 @@ impl From<DriveError> for EffectError {
 /// Each effect is a future of its own: many hosts wait for their BMCs at once, and none should hold the room that another
 /// effect would need.
 pub(in crate::host) fn perform<'a>(
-    context: &'a Context,
+    context: &'a HostContext,
     host: &'a BareMetalHost,
     intent: Option<&'a BootIntent>,
     effect: &'a Effect,
@@ -107,12 +107,12 @@ pub(super) fn asks_a_bmc(effect: &Effect) -> bool {
 
 /// Whether the status is written only after it: what was decided beside it is then decided again, and written once. Nobody has
 /// seen it, and it does not depend on it.
-pub(super) fn goes_before_the_status(next: &Next) -> bool {
-    matches!(next, Next::Do(Effect::AddFinalizer | Effect::Register(_)))
+pub(super) fn goes_before_the_status(next: &AfterStore) -> bool {
+    matches!(next, AfterStore::Do(Effect::AddFinalizer | Effect::Register(_)))
 }
 
 fn act<'a>(
-    context: &'a Context,
+    context: &'a HostContext,
     host: &'a BareMetalHost,
     intent: Option<&'a BootIntent>,
     effect: &'a Effect,
@@ -153,7 +153,7 @@ pub(in crate::host) fn held_until<T>(done: &Result<T, EffectError>) -> Option<ji
     }
 }
 
-async fn read_power(context: &Context, host: &BareMetalHost) -> Result<(), EffectError> {
+async fn read_power(context: &HostContext, host: &BareMetalHost) -> Result<(), EffectError> {
     let (bmc, version) = connect(context, host).await?;
     let power = bmc.power().await?;
     let uid = host.uid().unwrap_or_default();
@@ -164,7 +164,7 @@ async fn read_power(context: &Context, host: &BareMetalHost) -> Result<(), Effec
 }
 
 async fn hand_over(
-    context: &Context,
+    context: &HostContext,
     host: &BareMetalHost,
     intent: Option<&BootIntent>,
     spec: &BootIntentSpec,
@@ -182,7 +182,7 @@ async fn hand_over(
     store_intent(context, host, intent, spec).await.map(drop)
 }
 
-async fn power_on(context: &Context, host: &BareMetalHost) -> Result<(), EffectError> {
+async fn power_on(context: &HostContext, host: &BareMetalHost) -> Result<(), EffectError> {
     let (bmc, _) = connect(context, host).await?;
     let images = context.api::<DataImage>(&host.namespace().unwrap_or_default());
     let installed = data_image::is_installed(host);
@@ -190,7 +190,7 @@ async fn power_on(context: &Context, host: &BareMetalHost) -> Result<(), EffectE
     set_power(context, host, PowerAction::On).await
 }
 
-async fn power_off(context: &Context, host: &BareMetalHost, soft: bool) -> Result<(), EffectError> {
+async fn power_off(context: &HostContext, host: &BareMetalHost, soft: bool) -> Result<(), EffectError> {
     if soft {
         match set_power(context, host, PowerAction::SoftOff).await {
             Err(EffectError::Bmc(BmcError::NotApplied { .. } | BmcError::Unsupported { .. })) => {
@@ -202,7 +202,7 @@ async fn power_off(context: &Context, host: &BareMetalHost, soft: bool) -> Resul
     set_power(context, host, PowerAction::ForceOff).await
 }
 
-async fn reboot(context: &Context, host: &BareMetalHost, served: &[String]) -> Result<(), EffectError> {
+async fn reboot(context: &HostContext, host: &BareMetalHost, served: &[String]) -> Result<(), EffectError> {
     let uid = host.uid().unwrap_or_default();
     let requests = resets::requests(host, served);
     // Done again for as long as the annotations cannot be taken off, it would never let the system start.
@@ -215,13 +215,13 @@ async fn reboot(context: &Context, host: &BareMetalHost, served: &[String]) -> R
     Ok(())
 }
 
-async fn inspect_out_of_band(context: &Context, host: &BareMetalHost, operation: &str) -> Result<(), EffectError> {
+async fn inspect_out_of_band(context: &HostContext, host: &BareMetalHost, operation: &str) -> Result<(), EffectError> {
     let (bmc, _) = connect(context, host).await?;
     let hardware = bmc.inventory().await?;
     Ok(hardware_data::save(&context.client, host, operation, &hardware).await?)
 }
 
-async fn eject_data_image(context: &Context, host: &BareMetalHost) -> Result<(), EffectError> {
+async fn eject_data_image(context: &HostContext, host: &BareMetalHost) -> Result<(), EffectError> {
     let (bmc, _) = connect(context, host).await?;
     let images = context.api::<DataImage>(&host.namespace().unwrap_or_default());
     Ok(data_image::eject(&images, &host.name_any(), bmc.as_ref()).await?)
@@ -229,7 +229,7 @@ async fn eject_data_image(context: &Context, host: &BareMetalHost) -> Result<(),
 
 /// Notes in the intent that the host's present spec was tried.
 pub(in crate::host) async fn note_tried(
-    context: &Context,
+    context: &HostContext,
     host: &BareMetalHost,
     intent: Option<&BootIntent>,
 ) -> Result<(), kube::Error> {
@@ -239,13 +239,13 @@ pub(in crate::host) async fn note_tried(
     patch_intent(context, intent, patch).await.map(drop)
 }
 
-async fn patch_host(context: &Context, host: &BareMetalHost, patch: serde_json::Value) -> Result<(), EffectError> {
+async fn patch_host(context: &HostContext, host: &BareMetalHost, patch: serde_json::Value) -> Result<(), EffectError> {
     let api = context.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
     changes::change(&api, host, patch).await?;
     Ok(())
 }
 
-async fn drop_annotations(context: &Context, host: &BareMetalHost, keys: &[String]) -> Result<(), EffectError> {
+async fn drop_annotations(context: &HostContext, host: &BareMetalHost, keys: &[String]) -> Result<(), EffectError> {
     let gone: serde_json::Map<_, _> = keys.iter().map(|key| (key.clone(), serde_json::Value::Null)).collect();
     patch_host(context, host, json!({ "metadata": { "annotations": gone } })).await
 }
@@ -253,14 +253,14 @@ async fn drop_annotations(context: &Context, host: &BareMetalHost, keys: &[Strin
 /// Only in the intent that was decided with: another host of this name would have another one. And not while another host is
 /// recorded with this machine, or was since the decision: that is decided anew.
 async fn record(
-    context: &Context,
+    context: &HostContext,
     host: &BareMetalHost,
     intent: Option<&BootIntent>,
     registration: &Registration,
 ) -> Result<Option<BootIntent>, EffectError> {
     let Some(intent) = intent else { return Ok(None) };
     let claimed = Claimed::of(&host.uid().unwrap_or_default(), registration);
-    if !context.recording.begin(&claimed, &Others { context, host }, Instant::now()) {
+    if !context.recording.begin(&claimed, &OtherHosts { context, host }, Instant::now()) {
         return Err(EffectError::NotYet);
     }
     let patch = json!({ "metadata": {
@@ -276,12 +276,12 @@ async fn record(
 }
 
 /// What is known of others than this host.
-struct Others<'a> {
-    context: &'a Context,
+struct OtherHosts<'a> {
+    context: &'a HostContext,
     host: &'a BareMetalHost,
 }
 
-impl Shown for Others<'_> {
+impl OtherRecords for OtherHosts<'_> {
     fn shows(&self, claimed: &Claimed) -> bool {
         let Some(host) = self.context.index.by_uid(&claimed.uid) else { return true };
         host.ownership.record.as_ref().is_some_and(|record| Claimed::of(&claimed.uid, record) == *claimed)
@@ -299,7 +299,7 @@ impl Shown for Others<'_> {
 }
 
 async fn patch_intent(
-    context: &Context,
+    context: &HostContext,
     intent: &BootIntent,
     patch: serde_json::Value,
 ) -> Result<BootIntent, kube::Error> {
@@ -308,7 +308,7 @@ async fn patch_intent(
 }
 
 async fn store_intent(
-    context: &Context,
+    context: &HostContext,
     host: &BareMetalHost,
     intent: Option<&BootIntent>,
     spec: &BootIntentSpec,
@@ -334,14 +334,14 @@ async fn store_intent(
 }
 
 /// Takes our finalizer off an intent, after which one that was deleted is gone.
-pub(in crate::host) async fn let_intent_go(context: &Context, intent: &BootIntent) -> Result<(), kube::Error> {
+pub(in crate::host) async fn let_intent_go(context: &HostContext, intent: &BootIntent) -> Result<(), kube::Error> {
     let api = context.api::<BootIntent>(&intent.namespace().unwrap_or_default());
     objects::release(&api, intent, FINALIZER_INTENT).await
 }
 
 /// In a namespace that ends, the host is about to be deleted too and needs its intent for the way out; a new one
 /// could not be created there.
-async fn forget_intent(context: &Context, intent: Option<&BootIntent>) -> Result<(), EffectError> {
+async fn forget_intent(context: &HostContext, intent: Option<&BootIntent>) -> Result<(), EffectError> {
     let Some(intent) = intent else { return Ok(()) };
     let namespaces = Api::<Namespace>::all(context.client.clone());
     let namespace = namespaces.get_opt(&intent.namespace().unwrap_or_default()).await?;
@@ -364,7 +364,7 @@ async fn forget_intent(context: &Context, intent: Option<&BootIntent>) -> Result
 
 /// The host's BMC, and the version of the credentials it is spoken to with.
 pub(in crate::host) async fn connect(
-    context: &Context,
+    context: &HostContext,
     host: &BareMetalHost,
 ) -> Result<(std::sync::Arc<dyn Bmc>, String), EffectError> {
     let details = host.spec.bmc.clone().unwrap_or_default();
@@ -375,7 +375,7 @@ pub(in crate::host) async fn connect(
         .map_err(|reason| BmcError::Address(format!("secret {}: {reason}", details.credentials_name)))?;
     let places = context.bmcs.locate(&address).await?;
     let controllers = login_limits::controllers(places.iter().map(std::net::SocketAddr::ip));
-    let attempt = Attempt {
+    let attempt = LoginAttempt {
         shared: context.conflicts.is_anothers_controller(host, &address, &controllers),
         namespace: host.namespace().unwrap_or_default(),
         controllers,
@@ -395,7 +395,7 @@ pub(in crate::host) fn power_key(host: &BareMetalHost, version: &str) -> String 
     format!("{version} {address}")
 }
 
-async fn set_power(context: &Context, host: &BareMetalHost, action: PowerAction) -> Result<(), EffectError> {
+async fn set_power(context: &HostContext, host: &BareMetalHost, action: PowerAction) -> Result<(), EffectError> {
     let (bmc, version) = connect(context, host).await?;
     let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
     context.metrics.power_change(&namespace, &name, matches!(action, PowerAction::On | PowerAction::Reset));
@@ -411,7 +411,7 @@ async fn set_power(context: &Context, host: &BareMetalHost, action: PowerAction)
     Ok(())
 }
 
-async fn ensure_image(context: &Context, name: &str, spec: &ImageSpec) -> Result<(), EffectError> {
+async fn ensure_image(context: &HostContext, name: &str, spec: &ImageSpec) -> Result<(), EffectError> {
     let image = Image::new(name, spec.clone());
     match Api::<Image>::all(context.client.clone()).create(&PostParams::default(), &image).await {
         Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(()),
@@ -419,7 +419,7 @@ async fn ensure_image(context: &Context, name: &str, spec: &ImageSpec) -> Result
     }
 }
 
-async fn release(context: &Context, host: &BareMetalHost) -> Result<(), EffectError> {
+async fn release(context: &HostContext, host: &BareMetalHost) -> Result<(), EffectError> {
     let namespace = host.namespace().unwrap_or_default();
     registration::hand_over(context, host).await?;
     hardware_data::remove(&context.client, host).await?;

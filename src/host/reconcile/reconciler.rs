@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tracing::{debug, info, warn};
 
-use super::context::Context;
+use super::context::HostContext;
 use super::deadlines::{Deadlines, within};
 use super::recording::Recording;
 use super::resets::Resets;
@@ -30,11 +30,11 @@ use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::directory::host_view::HostView;
 use crate::host::directory::interrupts::Interrupts;
 use crate::host::label;
-use crate::host::lifecycle::{self, Next, Observed, Transition};
+use crate::host::lifecycle::{self, AfterStore, HostObservation, Transition};
 use crate::host::media::Media;
 use crate::host::scheduling::provisioning_slots::ProvisioningSlots;
 use crate::host::scheduling::reconcile_slots::{self, ReconcileSlots};
-use crate::host::status::metrics::Metrics;
+use crate::host::status::metrics::HostMetrics;
 use crate::host::status::{hardware_data, progress};
 use crate::live::Live;
 use crate::module::Acting;
@@ -44,7 +44,7 @@ mod around;
 mod clearing;
 mod saving;
 
-use around::{Around, look_around};
+use around::{HostSurroundings, look_around};
 use clearing::clear_all;
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
@@ -61,7 +61,7 @@ const LOG_OUT: Duration = Duration::from_secs(5);
 
 /// The reconciler.
 pub struct Reconciler {
-    context: Context,
+    context: HostContext,
     places: ProvisioningSlots,
     looks: Arc<ReconcileSlots>,
     intents: Intents,
@@ -124,7 +124,7 @@ pub async fn run(
     directory: Directory,
     settings: impl Into<Live<HostConfig>> + Send,
     hardware: impl Into<Hardware> + Send,
-    metrics: Metrics,
+    metrics: HostMetrics,
 ) {
     let Hardware { bmcs, media, leases } = hardware.into();
     let Acting { client, fence, tasks, stop: shutdown, .. } = acting;
@@ -135,7 +135,7 @@ pub async fn run(
     let begun = settings.get();
     let (places, free) = ProvisioningSlots::new(begun.busy_limit, begun.boot_deadline.0);
     let (looks, turns) = ReconcileSlots::new(metrics.looks_waiting());
-    let context = Context {
+    let context = HostContext {
         client,
         bmcs,
         index,
@@ -225,7 +225,7 @@ impl Reconciler {
         let (began, mut asked) = (Instant::now(), 0);
         let key = (namespace.to_owned(), name.to_owned());
         // What the last turn left as it was, or had back; read again when it did something that may have taken its time.
-        let mut known: Option<(BareMetalHost, Around)> = None;
+        let mut known: Option<(BareMetalHost, HostSurroundings)> = None;
         // What is awaited in a turn is boxed: hundreds of hosts wait at once, and what is not under way should take nothing.
         let mut place = None;
         for _ in 0..MAX_TURNS {
@@ -248,7 +248,7 @@ impl Reconciler {
             let transition = self.decide(&host, &around);
             let intent = around.intent.as_ref();
             state = transition.status.provisioning.state;
-            if transition.next == Next::Paused {
+            if transition.next == AfterStore::Paused {
                 return Ok(Action::await_change());
             }
             let warned = transition.notes.iter().any(|note| note.warning);
@@ -266,8 +266,8 @@ impl Reconciler {
             };
             match transition.next {
                 // Only the status changed, and that is at hand; after a warning the intent may have, too.
-                Next::Again | Next::Paused => known = (!warned).then_some((host, around)),
-                Next::Gone => {
+                AfterStore::Again | AfterStore::Paused => known = (!warned).then_some((host, around)),
+                AfterStore::Gone => {
                     self.context.metrics.forget(namespace, name);
                     self.places.leave(&key);
                     let uid = host.uid().unwrap_or_default();
@@ -276,13 +276,13 @@ impl Reconciler {
                     self.context.logins.tidy(&uid, std::time::Instant::now());
                     return Ok(Action::await_change());
                 }
-                Next::Wait { until, .. } => {
+                AfterStore::Wait { until, .. } => {
                     let wait = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
                     let wait = wait.clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end());
                     self.at_rest.begin(&key, &host, around.intent.as_ref(), wait);
                     return Ok(Action::requeue(wait));
                 }
-                Next::Do(effect) => {
+                AfterStore::Do(effect) => {
                     let quick = effects::is_of_the_intent(&effect);
                     if !quick {
                         // It may take minutes; what it does not need, it does not hold.
@@ -335,8 +335,8 @@ impl Reconciler {
         Err(ReconcileError::Restless(state))
     }
 
-    fn decide(&self, host: &BareMetalHost, around: &Around) -> Transition {
-        let Around { intent, access, image, equal, hardware, data_cd } = around;
+    fn decide(&self, host: &BareMetalHost, around: &HostSurroundings) -> Transition {
+        let HostSurroundings { intent, access, image, equal, hardware, data_cd } = around;
         let settings = self.context.settings.get();
         self.places.set(settings.busy_limit, settings.boot_deadline.0);
         let power = match access {
@@ -351,7 +351,7 @@ impl Reconciler {
         let key = (host.namespace().unwrap_or_default(), host.name_any());
         let now = Timestamp::now();
         let up_since = self.hearing.since(now, Instant::now());
-        let observed = |room| Observed {
+        let observed = |room| HostObservation {
             now,
             up_since,
             host,

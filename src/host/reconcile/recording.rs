@@ -44,7 +44,7 @@ impl Claimed {
 pub(in crate::host) struct Recording(Mutex<Vec<(Claimed, Instant)>>);
 
 /// What is known of other records.
-pub(super) trait Shown {
+pub(super) trait OtherRecords {
     /// Whether the index has this record, or its host is gone.
     fn shows(&self, claimed: &Claimed) -> bool;
     /// Whether the index has another host as the owner of this machine.
@@ -55,7 +55,7 @@ pub(super) trait Shown {
 
 impl Recording {
     /// Whether this host may be recorded with the machine now. Then no other one may, until the index shows it.
-    pub(super) fn begin(&self, claimed: &Claimed, shown: &impl Shown, now: Instant) -> bool {
+    pub(super) fn begin(&self, claimed: &Claimed, shown: &impl OtherRecords, now: Instant) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Before the index is asked for owners: what it does not show now is kept.
         all.retain(|(other, since)| now.saturating_duration_since(*since) < SHOWN && !shown.shows(other));
@@ -87,7 +87,7 @@ mod tests {
     #[derive(Default)]
     struct Index(Mutex<HashMap<String, Claimed>>);
 
-    impl Shown for Index {
+    impl OtherRecords for Index {
         fn shows(&self, claimed: &Claimed) -> bool {
             self.0.lock().unwrap().get(&claimed.uid) == Some(claimed)
         }

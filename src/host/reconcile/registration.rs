@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::context::Context;
+use super::context::HostContext;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{
     ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, FINALIZER_INTENT, Registration,
@@ -105,7 +105,7 @@ fn of(host: &BareMetalHost, intent: &BootIntent) -> Option<Registration> {
 /// somebody else who names it as well would be faster than the copy's BMC. May be done twice.
 ///
 /// Only who may write the host could name the copy, and the copy has it until [`HANDED_OVER`] is over or its BMC answered.
-pub(super) async fn hand_over(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
+pub(super) async fn hand_over(context: &HostContext, host: &BareMetalHost) -> Result<(), kube::Error> {
     let Some((namespace, name, uid)) = host.annotations().get(ANNOTATION_MOVED_TO).and_then(|to| destination(to))
     else {
         return Ok(());

@@ -12,9 +12,9 @@ use jiff::{SignedDuration, Timestamp};
 const SLEW: SignedDuration = SignedDuration::from_secs(5);
 
 /// Since when there was somebody to call.
-pub(super) struct UpSince(Mutex<Known>);
+pub(super) struct UpSince(Mutex<UptimeRecord>);
 
-struct Known {
+struct UptimeRecord {
     since: Timestamp,
     /// The last look, by both clocks.
     wall: Timestamp,
@@ -23,7 +23,7 @@ struct Known {
 
 impl UpSince {
     pub(super) fn from(wall: Timestamp, at: Instant) -> Self {
-        Self(Mutex::new(Known { since: wall, wall, at }))
+        Self(Mutex::new(UptimeRecord { since: wall, wall, at }))
     }
 
     pub(super) fn since(&self, wall: Timestamp, at: Instant) -> Timestamp {

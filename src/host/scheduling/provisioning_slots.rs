@@ -22,7 +22,7 @@ use crate::runtime::Key;
 const CALL: Duration = Duration::from_secs(60);
 
 pub(in crate::host) struct ProvisioningSlots {
-    bounds: Mutex<Bounds>,
+    bounds: Mutex<SlotLimits>,
     // std's lock: held for one decision, which is a pure function, never across an await.
     inner: Mutex<Option<Inner>>,
     wake: UnboundedSender<Key>,
@@ -30,25 +30,25 @@ pub(in crate::host) struct ProvisioningSlots {
 
 /// How many places there are, and how long one counts for everybody.
 #[derive(Clone, Copy)]
-struct Bounds {
+struct SlotLimits {
     limit: usize,
     turn: Duration,
 }
 
 #[derive(Default)]
 struct Inner {
-    held: HashMap<Key, Held>,
+    held: HashMap<Key, HeldSlot>,
     /// The places that count for everybody, by when they end to.
     ends: BTreeSet<(Instant, Key)>,
     /// By namespace; none without a place.
-    shares: HashMap<String, Share>,
+    shares: HashMap<String, SlotShare>,
     /// Hosts that wait, by namespace.
     queue: FairQueue<String, Key>,
     /// When the turns end of hosts that rest: resting begins no new one.
     resting: HashMap<Key, Instant>,
 }
 
-struct Held {
+struct HeldSlot {
     /// When this place ends to count for other namespaces, or to be kept for who was told of it.
     ends: Instant,
     /// The host was told of it and did not decide yet: it is kept for it.
@@ -57,7 +57,7 @@ struct Held {
 
 /// The places of a namespace.
 #[derive(Default)]
-struct Share {
+struct SlotShare {
     all: usize,
     /// Those of them that keep nobody else waiting.
     overdue: usize,
@@ -67,7 +67,7 @@ impl Inner {
     fn new(taken: HashSet<Key>, ends: Instant) -> Self {
         let mut inner = Self::default();
         for host in taken {
-            inner.give(&host, Held { ends, called: false }, true);
+            inner.give(&host, HeldSlot { ends, called: false }, true);
         }
         inner
     }
@@ -80,7 +80,7 @@ impl Inner {
         self.ends.len() + overdue < limit
     }
 
-    fn give(&mut self, host: &Key, held: Held, counts: bool) {
+    fn give(&mut self, host: &Key, held: HeldSlot, counts: bool) {
         let share = self.shares.entry(host.0.clone()).or_default();
         share.all += 1;
         if counts {
@@ -91,7 +91,7 @@ impl Inner {
         self.held.insert(host.clone(), held);
     }
 
-    fn take_back(&mut self, host: &Key) -> Option<Held> {
+    fn take_back(&mut self, host: &Key) -> Option<HeldSlot> {
         let held = self.held.remove(host)?;
         let counted = self.ends.remove(&(held.ends, host.clone()));
         if let Some(share) = self.shares.get_mut(&host.0) {
@@ -127,7 +127,7 @@ impl Inner {
         });
         self.queue = queue;
         let (_, host) = next?;
-        self.give(&host, Held { ends, called: true }, true);
+        self.give(&host, HeldSlot { ends, called: true }, true);
         Some(host)
     }
 }
@@ -137,15 +137,15 @@ impl ProvisioningSlots {
     /// of its own namespace waiting only.
     pub(in crate::host) fn new(limit: usize, turn: Duration) -> (Self, UnboundedReceiver<Key>) {
         let (wake, woken) = unbounded();
-        (Self { bounds: Mutex::new(Bounds { limit, turn }), inner: Mutex::new(None), wake }, woken)
+        (Self { bounds: Mutex::new(SlotLimits { limit, turn }), inner: Mutex::new(None), wake }, woken)
     }
 
     /// From now on there are so many places, and new ones have this turn. Hosts that have one keep it.
     pub(in crate::host) fn set(&self, limit: usize, turn: Duration) {
-        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = Bounds { limit, turn };
+        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = SlotLimits { limit, turn };
     }
 
-    fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> SlotLimits {
         *self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,7 +185,7 @@ impl ProvisioningSlots {
                 if !has {
                     inner.take_back(host);
                     let ends = inner.resting.remove(host).unwrap_or(now + self.bounds().turn);
-                    inner.give(host, Held { ends, called: false }, ends > now);
+                    inner.give(host, HeldSlot { ends, called: false }, ends > now);
                 }
             }
             SlotState::Waits => {

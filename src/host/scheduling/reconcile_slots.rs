@@ -27,7 +27,7 @@ const FEW: usize = 8;
 
 /// Who shares: the hosts of a namespace, and those of it that are not registered yet apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Party {
+struct ReconcileFlow {
     namespace: String,
     registered: bool,
 }
@@ -42,26 +42,26 @@ fn may_begin(all: usize, new: usize, own: usize, registered: bool) -> bool {
 #[derive(Default)]
 struct Inner {
     /// Looks under way, and those that are kept for who was told.
-    looks: HashMap<Key, (Party, Stage)>,
+    looks: HashMap<Key, (ReconcileFlow, SlotStage)>,
     /// How many a party has; none without any.
-    shares: HashMap<Party, usize>,
+    shares: HashMap<ReconcileFlow, usize>,
     new: usize,
-    queue: FairQueue<Party, Key>,
+    queue: FairQueue<ReconcileFlow, Key>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum SlotStage {
     Told,
     UnderWay,
 }
 
 impl Inner {
-    fn share(&self, party: &Party) -> Option<usize> {
+    fn share(&self, party: &ReconcileFlow) -> Option<usize> {
         let own = self.shares.get(party).copied().unwrap_or_default();
         may_begin(self.looks.len(), self.new, own, party.registered).then_some(own)
     }
 
-    fn put(&mut self, host: Key, party: Party, stage: Stage) {
+    fn put(&mut self, host: Key, party: ReconcileFlow, stage: SlotStage) {
         *self.shares.entry(party.clone()).or_default() += 1;
         self.new += usize::from(!party.registered);
         self.looks.insert(host, (party, stage));
@@ -83,7 +83,7 @@ impl Inner {
         let next = queue.next(|party| self.share(party));
         self.queue = queue;
         let (party, host) = next?;
-        self.put(host.clone(), party, Stage::Told);
+        self.put(host.clone(), party, SlotStage::Told);
         Some(host)
     }
 }
@@ -127,20 +127,20 @@ impl ReconcileSlots {
     /// Begins to look at a host; none when it has to wait for its turn, of which it will be told.
     pub(in crate::host) fn begin(self: &Arc<Self>, host: &Key, registered: bool) -> Option<ReconcileSlot> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let party = Party { namespace: host.0.clone(), registered };
+        let party = ReconcileFlow { namespace: host.0.clone(), registered };
         let stage = inner.looks.get(host).map(|(_, stage)| *stage);
         match stage {
             // Counted as it was told.
-            Some(Stage::Told) => {
+            Some(SlotStage::Told) => {
                 if let Some((_, stage)) = inner.looks.get_mut(host) {
-                    *stage = Stage::UnderWay;
+                    *stage = SlotStage::UnderWay;
                 }
             }
             None if inner.share(&party).is_some() => {
                 inner.queue.leave(host);
-                inner.put(host.clone(), party, Stage::UnderWay);
+                inner.put(host.clone(), party, SlotStage::UnderWay);
             }
-            Some(Stage::UnderWay) | None => {
+            Some(SlotStage::UnderWay) | None => {
                 inner.queue.wait(&party, host);
                 self.show(&inner);
                 return None;
@@ -154,7 +154,7 @@ impl ReconcileSlots {
     pub(in crate::host) fn leave(&self, host: &Key) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.queue.leave(host);
-        if inner.looks.get(host).is_some_and(|(_, stage)| *stage == Stage::Told) {
+        if inner.looks.get(host).is_some_and(|(_, stage)| *stage == SlotStage::Told) {
             inner.take_out(host);
         }
         self.tell(&mut inner);

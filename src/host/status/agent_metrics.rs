@@ -37,12 +37,12 @@ const ACTIONS: [StepAction; 9] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ended {
+struct StepLabels {
     action: String,
     outcome: &'static str,
 }
 
-impl Ended {
+impl StepLabels {
     fn of(action: StepAction, succeeded: bool) -> Self {
         Self { action: action.to_string(), outcome: if succeeded { "succeeded" } else { "failed" } }
     }
@@ -56,14 +56,14 @@ pub(in crate::host) struct AgentMetrics {
     pub report_bytes: Counter,
     /// Bytes of logs that were kept.
     pub log_bytes: Counter,
-    steps: Family<Ended, Counter>,
-    step_seconds: Family<Ended, Histogram, fn() -> Histogram>,
+    steps: Family<StepLabels, Counter>,
+    step_seconds: Family<StepLabels, Histogram, fn() -> Histogram>,
     /// By the uid of the host. std's lock: held for a look, never across an await.
-    heard: Mutex<HashMap<String, Heard>>,
+    heard: Mutex<HashMap<String, AgentContact>>,
 }
 
 /// An agent that called.
-struct Heard {
+struct AgentContact {
     last: Instant,
     /// The step that it was given last, and when it was given that first.
     step: Option<(String, Instant)>,
@@ -71,8 +71,9 @@ struct Heard {
 
 impl Default for AgentMetrics {
     fn default() -> Self {
-        let steps = Family::<Ended, Counter>::default();
-        for ended in ACTIONS.iter().flat_map(|action| [true, false].map(|succeeded| Ended::of(*action, succeeded))) {
+        let steps = Family::<StepLabels, Counter>::default();
+        for ended in ACTIONS.iter().flat_map(|action| [true, false].map(|succeeded| StepLabels::of(*action, succeeded)))
+        {
             drop(steps.get_or_create(&ended));
         }
         Self {
@@ -116,7 +117,7 @@ impl AgentMetrics {
             Some(one) => one.last = now,
             None => {
                 heard.retain(|_, one| now.saturating_duration_since(one.last) < FORGET);
-                heard.insert(uid.to_owned(), Heard { last: now, step: None });
+                heard.insert(uid.to_owned(), AgentContact { last: now, step: None });
             }
         }
     }
@@ -132,7 +133,7 @@ impl AgentMetrics {
 
     /// The step's result was stored. How long it took is not known when another process gave it.
     pub fn ended(&self, uid: &str, step: &str, action: StepAction, succeeded: bool, now: Instant) {
-        let ended = Ended::of(action, succeeded);
+        let ended = StepLabels::of(action, succeeded);
         self.steps.get_or_create(&ended).inc();
         let given = self.heard().get_mut(uid).and_then(|one| one.step.take_if(|(known, _)| known == step));
         if let Some((_, since)) = given {
@@ -145,7 +146,7 @@ impl AgentMetrics {
         self.heard().values().filter(|one| now.saturating_duration_since(one.last) < ALIVE).count()
     }
 
-    fn heard(&self) -> MutexGuard<'_, HashMap<String, Heard>> {
+    fn heard(&self) -> MutexGuard<'_, HashMap<String, AgentContact>> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

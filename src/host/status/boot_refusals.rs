@@ -25,9 +25,9 @@ const HOSTS: usize = 1024;
 
 /// Refusals that hosts are told of. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct BootRefusals(Arc<Mutex<HashMap<String, Refusal>>>);
+pub struct BootRefusals(Arc<Mutex<HashMap<String, BootRefusal>>>);
 
-struct Refusal {
+struct BootRefusal {
     host: ObjectReference,
     /// Empty: nothing is to be told.
     reason: String,
@@ -43,15 +43,15 @@ impl BootRefusals {
     }
 }
 
-fn take(hosts: &mut HashMap<String, Refusal>, host: &BootHost, reason: &str, now: Instant) {
-    let fresh = |refusal: &Refusal| now.saturating_duration_since(refusal.at) < PAUSE;
+fn take(hosts: &mut HashMap<String, BootRefusal>, host: &BootHost, reason: &str, now: Instant) {
+    let fresh = |refusal: &BootRefusal| now.saturating_duration_since(refusal.at) < PAUSE;
     if hosts.len() >= HOSTS && !hosts.contains_key(&host.uid) {
         hosts.retain(|_, refusal| fresh(refusal));
         if hosts.len() >= HOSTS {
             return;
         }
     }
-    let refusal = hosts.entry(host.uid.clone()).or_insert_with(|| Refusal {
+    let refusal = hosts.entry(host.uid.clone()).or_insert_with(|| BootRefusal {
         host: ObjectReference {
             namespace: Some(host.namespace.clone()),
             name: Some(host.name.clone()),
@@ -66,7 +66,7 @@ fn take(hosts: &mut HashMap<String, Refusal>, host: &BootHost, reason: &str, now
 }
 
 /// What is to be told now.
-fn due(hosts: &mut HashMap<String, Refusal>, now: Instant) -> Vec<(ObjectReference, Note)> {
+fn due(hosts: &mut HashMap<String, BootRefusal>, now: Instant) -> Vec<(ObjectReference, Note)> {
     let long_ago = |time: Instant| now.saturating_duration_since(time) >= PAUSE;
     // What nobody told for so long, because another appliance leads, is news no more.
     hosts.retain(|_, refusal| !long_ago(refusal.at) || refusal.told.is_some_and(|told| !long_ago(told)));
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    fn told(hosts: &mut HashMap<String, Refusal>, now: Instant) -> Vec<String> {
+    fn told(hosts: &mut HashMap<String, BootRefusal>, now: Instant) -> Vec<String> {
         due(hosts, now).into_iter().map(|(_, note)| note.message).collect()
     }
 

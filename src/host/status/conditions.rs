@@ -73,13 +73,13 @@ pub(in crate::host) fn twin_message(twin: &str) -> String {
 }
 
 /// Whether a condition holds, and the reason.
-type Judged = (Truth, &'static str);
+type ConditionResult = (Truth, &'static str);
 
 fn detached(status: &BareMetalHostStatus) -> bool {
     status.operational_status == OperationalStatus::Detached
 }
 
-fn manageable(status: &BareMetalHostStatus) -> Judged {
+fn manageable(status: &BareMetalHostStatus) -> ConditionResult {
     let registration = matches!(status.error_type, Some(ErrorType::Registration | ErrorType::ProvisionedRegistration));
     match status.provisioning.state {
         State::None | State::Unmanaged => (Truth::False, "NotManaged"),
@@ -94,14 +94,14 @@ fn manageable(status: &BareMetalHostStatus) -> Judged {
     }
 }
 
-fn available(state: State) -> Judged {
+fn available(state: State) -> ConditionResult {
     match state {
         State::Available | State::Ready => (Truth::True, "Available"),
         _ => (Truth::False, "NotAvailable"),
     }
 }
 
-fn provisioned(state: State) -> Judged {
+fn provisioned(state: State) -> ConditionResult {
     match state {
         State::Provisioned | State::ExternallyProvisioned => (Truth::True, "Provisioned"),
         State::Provisioning => (Truth::False, "Provisioning"),
@@ -109,7 +109,7 @@ fn provisioned(state: State) -> Judged {
     }
 }
 
-fn ready(status: &BareMetalHostStatus) -> Judged {
+fn ready(status: &BareMetalHostStatus) -> ConditionResult {
     match status.operational_status {
         OperationalStatus::Error => (Truth::False, "Error"),
         OperationalStatus::Servicing => (Truth::False, "Servicing"),
@@ -121,7 +121,7 @@ fn ready(status: &BareMetalHostStatus) -> Judged {
     }
 }
 
-fn progressing(status: &BareMetalHostStatus) -> Judged {
+fn progressing(status: &BareMetalHostStatus) -> ConditionResult {
     if detached(status) {
         return (Truth::False, "Detached");
     }
@@ -143,8 +143,9 @@ fn progressing(status: &BareMetalHostStatus) -> Judged {
 }
 
 /// A BMC that cannot be asked tells nothing, whatever it said before.
-fn healthy(before: &[Condition], manageable: Truth, health: Option<Health>) -> Judged {
-    const KNOWN: [Judged; 3] = [(Truth::True, "Healthy"), (Truth::False, "Warning"), (Truth::False, "CriticalError")];
+fn healthy(before: &[Condition], manageable: Truth, health: Option<Health>) -> ConditionResult {
+    const KNOWN: [ConditionResult; 3] =
+        [(Truth::True, "Healthy"), (Truth::False, "Warning"), (Truth::False, "CriticalError")];
     let unknown = (Truth::Unknown, "Unknown");
     if manageable == Truth::False {
         return unknown;

@@ -41,19 +41,19 @@ impl CpuTime {
     /// Does the work and notes what it took.
     pub(in crate::host) async fn of<T>(&self, work: impl Future<Output = T> + Send) -> T {
         let took = Mutex::new(Duration::ZERO);
-        let done = Measured { work: Box::pin(work), took: &took }.await;
+        let done = PollTimer { work: Box::pin(work), took: &took }.await;
         self.seconds.observe(took.lock().map_or(0.0, |took| took.as_secs_f64()));
         done
     }
 }
 
 /// Adds up how long its polls take.
-struct Measured<'a, F> {
+struct PollTimer<'a, F> {
     work: Pin<Box<F>>,
     took: &'a Mutex<Duration>,
 }
 
-impl<F: Future> Future for Measured<'_, F> {
+impl<F: Future> Future for PollTimer<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {

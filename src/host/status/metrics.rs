@@ -24,7 +24,7 @@ const SLOW: [f64; 6] = [30.0, 90.0, 180.0, 360.0, 720.0, 1440.0];
 
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(in crate::host) struct Of {
+pub(in crate::host) struct HostLabels {
     namespace: String,
     host: String,
 }
@@ -37,12 +37,12 @@ struct Switched {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Failed {
+struct ErrorTypeLabels {
     error_type: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Data {
+struct HostDataLabels {
     host_data_type: &'static str,
 }
 
@@ -52,28 +52,28 @@ struct Changed {
     new_state: &'static str,
 }
 
-type Seconds = Family<Of, Histogram, fn() -> Histogram>;
+type HostHistogram = Family<HostLabels, Histogram, fn() -> Histogram>;
 
 /// Counters of one appliance. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Metrics(Arc<Inner>);
+pub struct HostMetrics(Arc<Inner>);
 
 struct Inner {
-    reconciled: Family<Of, Counter>,
+    reconciled: Family<HostLabels, Counter>,
     reconcile_errors: Counter,
-    errors: Family<Failed, Counter>,
+    errors: Family<ErrorTypeLabels, Counter>,
     power_changes: Family<Switched, Counter>,
     credentials_missing: Counter,
     credentials_invalid: Counter,
     credentials_unread: Counter,
     credentials_updated: Counter,
     no_access: Counter,
-    no_data: Family<Data, Counter>,
-    delayed: Family<Of, Counter>,
-    register: Seconds,
-    inspect: Seconds,
-    provision: Seconds,
-    deprovision: Seconds,
+    no_data: Family<HostDataLabels, Counter>,
+    delayed: Family<HostLabels, Counter>,
+    register: HostHistogram,
+    inspect: HostHistogram,
+    provision: HostHistogram,
+    deprovision: HostHistogram,
     states: Family<Changed, Counter>,
     registrations: Counter,
     unmanaged: Counter,
@@ -116,7 +116,7 @@ impl Default for Inner {
     }
 }
 
-impl Metrics {
+impl HostMetrics {
     /// How much work reconciliations are.
     pub(in crate::host) fn effort(&self) -> &CpuTime {
         &self.0.effort
@@ -210,7 +210,7 @@ impl Metrics {
 
     /// `kind` is the secret's key: `userData`, `metaData` or `networkData`.
     pub(in crate::host) fn no_data(&self, kind: &'static str) {
-        self.0.no_data.get_or_create(&Data { host_data_type: kind }).inc();
+        self.0.no_data.get_or_create(&HostDataLabels { host_data_type: kind }).inc();
     }
 
     pub(in crate::host) fn power_change(&self, namespace: &str, host: &str, on: bool) {
@@ -232,7 +232,7 @@ impl Metrics {
             && let Some(error) = after.error_type
         {
             let error_type = serde_json::to_value(error).ok().and_then(|value| value.as_str().map(str::to_owned));
-            all.errors.get_or_create(&Failed { error_type: error_type.unwrap_or_default() }).inc();
+            all.errors.get_or_create(&ErrorTypeLabels { error_type: error_type.unwrap_or_default() }).inc();
         }
         let delayed = |status: &BareMetalHostStatus| status.operational_status == OperationalStatus::Delayed;
         if delayed(after) && !delayed(before) {
@@ -291,8 +291,8 @@ impl Metrics {
     }
 }
 
-fn of(namespace: &str, host: &str) -> Of {
-    Of { namespace: namespace.to_owned(), host: host.to_owned() }
+fn of(namespace: &str, host: &str) -> HostLabels {
+    HostLabels { namespace: namespace.to_owned(), host: host.to_owned() }
 }
 
 /// Seconds of an operation that ended.
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::api::metal3::{CredentialsStatus, ErrorType, OperationHistory, ProvisionStatus};
 
-    fn scrape(metrics: &Metrics) -> String {
+    fn scrape(metrics: &HostMetrics) -> String {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         let mut text = String::new();
@@ -378,7 +378,7 @@ mod tests {
             (at(State::Available), at(State::Available), "metal3_host_registration_required_total 0"),
         ];
         for (before, after, line) in rows {
-            let metrics = Metrics::default();
+            let metrics = HostMetrics::default();
             metrics.stored("rack", "h", &before, &after);
             let text = scrape(&metrics);
             assert!(text.lines().any(|given| given == line), "{line}\n{text}");
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_gone_leaves_no_series() {
-        let metrics = Metrics::default();
+        let metrics = HostMetrics::default();
         let empty = scrape(&metrics);
         metrics.reconciled("rack", "h");
         metrics.power_change("rack", "h", true);

@@ -5,19 +5,25 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::metal3::{BareMetalHostStatus, HostProgress, OperationalStatus, ProvisioningState as State};
 use crate::api::slipway::{BootIntent, BootTarget, ImagePhase, IntentStep};
-use crate::host::lifecycle::{Next, Observed};
+use crate::host::lifecycle::{AfterStore, HostObservation};
 
 /// Longest reason, in characters.
 const REASON_MAX: usize = 300;
 
 /// What the host does or waits for, given the status and what comes next. `None` when it is at rest.
-pub(in crate::host) fn of(observed: &Observed<'_>, status: &BareMetalHostStatus, next: &Next) -> Option<HostProgress> {
+pub(in crate::host) fn of(
+    observed: &HostObservation<'_>,
+    status: &BareMetalHostStatus,
+    next: &AfterStore,
+) -> Option<HostProgress> {
     let before = observed.host.status.as_ref().and_then(|status| status.progress.as_ref());
     let mut progress = match next {
-        Next::Wait { reason, until } => waiting(observed, status, reason, *until)?,
+        AfterStore::Wait { reason, until } => waiting(observed, status, reason, *until)?,
         // Something is done at once: what was true before is true until it is done.
-        Next::Paused => return before.cloned(),
-        Next::Again | Next::Do(_) | Next::Gone => return before.filter(|_| is_moving(status)).cloned(),
+        AfterStore::Paused => return before.cloned(),
+        AfterStore::Again | AfterStore::Do(_) | AfterStore::Gone => {
+            return before.filter(|_| is_moving(status)).cloned();
+        }
     };
     let same = before.filter(|before| before.phase == progress.phase && before.step == progress.step);
     progress.since = progress.since.or_else(|| same.and_then(|same| same.since.clone())).or(Some(Time(observed.now)));
@@ -25,7 +31,7 @@ pub(in crate::host) fn of(observed: &Observed<'_>, status: &BareMetalHostStatus,
 }
 
 fn waiting(
-    observed: &Observed<'_>,
+    observed: &HostObservation<'_>,
     status: &BareMetalHostStatus,
     reason: &str,
     until: Timestamp,
@@ -123,7 +129,7 @@ fn working(intent: &BootIntent, step: &IntentStep, base: HostProgress) -> HostPr
 }
 
 /// Waits for the library, when that is what is waited for.
-fn importing(observed: &Observed<'_>, base: HostProgress) -> HostProgress {
+fn importing(observed: &HostObservation<'_>, base: HostProgress) -> HostProgress {
     let image = observed.image.and_then(|image| image.status.as_ref());
     match image.filter(|image| matches!(image.phase, ImagePhase::Importing | ImagePhase::Pending)) {
         Some(image) => HostProgress { phase: "importing the image".into(), percent: image.percent, ..base },
@@ -192,7 +198,7 @@ mod tests {
             ..BareMetalHostStatus::default()
         };
         let (host, settings) = (BareMetalHost::default(), HostConfig::default());
-        let observed = Observed {
+        let observed = HostObservation {
             now: at(0),
             up_since: Timestamp::UNIX_EPOCH,
             host: &host,
@@ -210,7 +216,7 @@ mod tests {
             room: true,
             settings: &settings,
         };
-        of(&observed, &status, &Next::Wait { reason: "because".into(), until: at(60) })
+        of(&observed, &status, &AfterStore::Wait { reason: "because".into(), until: at(60) })
     }
 
     #[test]

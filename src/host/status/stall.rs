@@ -34,12 +34,12 @@ const AFTER_DEADLINE: jiff::SignedDuration = jiff::SignedDuration::from_secs(120
 /// Hosts that do not get on, by state and reason. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct StallDetector {
-    gauge: Family<Labels, Gauge>,
-    hosts: Arc<Mutex<HashMap<Key, Kept>>>,
+    gauge: Family<StallLabels, Gauge>,
+    hosts: Arc<Mutex<HashMap<Key, LastProgress>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct StallLabels {
     state: &'static str,
     reason: &'static str,
 }
@@ -58,7 +58,7 @@ impl StallDetector {
         registry.register("slipway_host_stuck", "Hosts that do not get on", self.gauge.clone());
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<Key, Kept>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<Key, LastProgress>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,7 +75,7 @@ impl StallDetector {
     }
 
     /// Takes the host out of the gauge.
-    fn forget(&self, host: &mut Kept) {
+    fn forget(&self, host: &mut LastProgress) {
         if let Some(labels) = host.told.take() {
             self.gauge.get_or_create(&labels).dec();
         }
@@ -88,7 +88,7 @@ impl StallDetector {
         for kept in all.values_mut() {
             let still = now.saturating_duration_since(kept.moved);
             let found = judge(kept.mark.state, &kept.look, still, limit, time);
-            let labels = found.as_ref().map(|(why, _)| Labels { state: kept.mark.state, reason: why.as_str() });
+            let labels = found.as_ref().map(|(why, _)| StallLabels { state: kept.mark.state, reason: why.as_str() });
             if kept.told == labels {
                 continue;
             }
@@ -132,17 +132,17 @@ impl Why {
 }
 
 /// A host that is to get on, as it was when something about it changed last. Of a rack most are not: they are not kept.
-struct Kept {
+struct LastProgress {
     host: ObjectReference,
-    look: Look,
+    look: HostInspectionRequest,
     /// What counts as getting on.
-    mark: Mark,
+    mark: ProgressMark,
     moved: Instant,
-    told: Option<Labels>,
+    told: Option<StallLabels>,
 }
 
 /// What is asked of a host.
-struct Look {
+struct HostInspectionRequest {
     /// Whether it is in a state that ends by itself, and neither paused nor waiting for others.
     moving: bool,
     doing: String,
@@ -150,7 +150,7 @@ struct Look {
     error: String,
 }
 
-impl Look {
+impl HostInspectionRequest {
     fn at(host: &BareMetalHost, status: &BareMetalHostStatus) -> Self {
         let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
         let waits_for_others = status.operational_status == OperationalStatus::Delayed;
@@ -166,7 +166,7 @@ impl Look {
 
 /// What changes when a host gets on. Times, errors' numbers and words about waiting do not count.
 #[derive(Clone, Debug, PartialEq)]
-struct Mark {
+struct ProgressMark {
     state: &'static str,
     phase: String,
     step: String,
@@ -174,11 +174,11 @@ struct Mark {
     done: Option<i64>,
 }
 
-fn mark(status: &BareMetalHostStatus) -> Mark {
+fn mark(status: &BareMetalHostStatus) -> ProgressMark {
     let progress = status.progress.clone().unwrap_or_default();
     // Going from one failed attempt to the next is no getting on.
     let failed = status.operational_status == OperationalStatus::Error || status.error_count > 0;
-    Mark {
+    ProgressMark {
         state: status.provisioning.state.as_str(),
         phase: if failed { String::new() } else { progress.phase },
         step: if failed { String::new() } else { progress.step },
@@ -188,8 +188,14 @@ fn mark(status: &BareMetalHostStatus) -> Mark {
 }
 
 /// Whether a host is stuck that has been in this state without a change for `still`.
-fn judge(state: &str, look: &Look, still: Duration, limit: Duration, now: Timestamp) -> Option<(Why, String)> {
-    let Look { moving: true, doing, deadline, error } = look else { return None };
+fn judge(
+    state: &str,
+    look: &HostInspectionRequest,
+    still: Duration,
+    limit: Duration,
+    now: Timestamp,
+) -> Option<(Why, String)> {
+    let HostInspectionRequest { moving: true, doing, deadline, error } = look else { return None };
     if let Some(deadline) = deadline.filter(|deadline| now.duration_since(*deadline) > AFTER_DEADLINE) {
         return Some((Why::Deadline, format!("{state}: the deadline of its wait, {deadline:.0}, has passed: {doing}")));
     }
@@ -212,7 +218,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     // Another appliance may look at them afterwards.
-    let stuck = Looking(stuck);
+    let stuck = StallWatch(stuck);
     let look = async || {
         let mut stored = Ok(());
         for (host, note) in stuck.0.look(settings.get().stuck_after.0, Instant::now(), Timestamp::now()) {
@@ -226,23 +232,23 @@ pub async fn run(
 }
 
 /// Somebody looks; when he ends, however, no host is in the gauge any more.
-struct Looking(StallDetector);
+struct StallWatch(StallDetector);
 
-impl Drop for Looking {
+impl Drop for StallWatch {
     fn drop(&mut self) {
         self.0.kept().values_mut().for_each(|host| self.0.forget(host));
     }
 }
 
-fn take(all: &mut HashMap<Key, Kept>, host: &BareMetalHost, now: Instant) {
+fn take(all: &mut HashMap<Key, LastProgress>, host: &BareMetalHost, now: Instant) {
     let nothing = BareMetalHostStatus::default();
     let status = host.status.as_ref().unwrap_or(&nothing);
-    let (look, mark) = (Look::at(host, status), mark(status));
+    let (look, mark) = (HostInspectionRequest::at(host, status), mark(status));
     let key = key(host);
     match all.get_mut(&key) {
         // Another one under the same name begins anew.
         Some(kept) if kept.host.uid != host.uid() => {
-            *kept = Kept { host: host.object_ref(&()), look, mark, moved: now, told: kept.told.take() };
+            *kept = LastProgress { host: host.object_ref(&()), look, mark, moved: now, told: kept.told.take() };
         }
         Some(kept) => {
             if kept.mark != mark {
@@ -251,7 +257,7 @@ fn take(all: &mut HashMap<Key, Kept>, host: &BareMetalHost, now: Instant) {
             kept.look = look;
         }
         None if look.moving => {
-            all.insert(key, Kept { host: host.object_ref(&()), look, mark, moved: now, told: None });
+            all.insert(key, LastProgress { host: host.object_ref(&()), look, mark, moved: now, told: None });
         }
         None => {}
     }
@@ -304,7 +310,7 @@ mod tests {
         ];
         for (host, still, wanted) in rows {
             let status = host.status.clone().unwrap_or_default();
-            let (look, state) = (Look::at(&host, &status), status.provisioning.state.as_str());
+            let (look, state) = (HostInspectionRequest::at(&host, &status), status.provisioning.state.as_str());
             let found = judge(state, &look, Duration::from_secs(still), LIMIT, now);
             assert_eq!(found.map(|(why, _)| why), wanted, "{host:?}");
         }
@@ -319,7 +325,7 @@ mod tests {
                 status.progress = Some(HostProgress { percent: Some(percent), ..HostProgress::default() });
             })
         };
-        let gauge = |reason| stuck.gauge.get_or_create(&Labels { state: "provisioning", reason }).get();
+        let gauge = |reason| stuck.gauge.get_or_create(&StallLabels { state: "provisioning", reason }).get();
         let put = |host: &BareMetalHost, seconds| stuck.take(&Change::Put(host), start + Duration::from_secs(seconds));
         put(&writing(1), 0);
         let look = |seconds| {

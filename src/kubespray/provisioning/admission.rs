@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::next::Standing;
-use super::wanted::{SpecFault, changed, read};
+use super::wanted::{ClusterSpecFault, changed, read};
 use crate::api::bpa::Provisioning;
 use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation};
 
@@ -26,16 +26,16 @@ pub fn provisioning(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError
     faults.extend(old.iter().flat_map(|old| changed(old, &new)));
     let late = |old: &Provisioning| late_masters(old, &new).filter(|_| late_masters(old, old).is_none());
     faults.extend(old.iter().filter_map(late));
-    let error = |fault: SpecFault| FieldError::new(FieldFault::Invalid, fault.path, fault.why);
+    let error = |fault: ClusterSpecFault| FieldError::new(FieldFault::Invalid, fault.path, fault.why);
     if faults.is_empty() { Ok(()) } else { Err(faults.into_iter().map(error).collect()) }
 }
 
 /// Masters that are added when the cluster is installed.
-fn late_masters(old: &Provisioning, new: &Provisioning) -> Option<SpecFault> {
+fn late_masters(old: &Provisioning, new: &Provisioning) -> Option<ClusterSpecFault> {
     let installed = &old.status.as_ref()?.installed;
     let nodes = read(new).ok()?.nodes;
     let why = Standing { nodes: &nodes, installed, leaving: &[], run: None, asked: None }.refused_masters()?;
-    Some(SpecFault { path: "spec.masters".into(), why })
+    Some(ClusterSpecFault { path: "spec.masters".into(), why })
 }
 
 fn typed(object: &Value) -> Option<Provisioning> {

@@ -17,7 +17,7 @@ pub const USER: &str = "kubespray";
 
 /// Where a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NodePlace {
     /// Its address.
     pub address: Reachable,
     /// Whether its system was installed for the cluster, and so has its user.
@@ -56,7 +56,10 @@ pub enum ClusterFault {
 /// # Errors
 ///
 /// When kubespray would refuse it, or it would mean something else.
-pub fn cluster_inventory(cluster: &WantedCluster, places: &[(&WantedNode, Place)]) -> Result<Inventory, ClusterFault> {
+pub fn cluster_inventory(
+    cluster: &WantedCluster,
+    places: &[(&WantedNode, NodePlace)],
+) -> Result<Inventory, ClusterFault> {
     let masters = places.iter().filter(|(node, _)| node.is_master).count();
     if masters.is_multiple_of(2) {
         return Err(ClusterFault::Etcd(masters));
@@ -117,8 +120,10 @@ mod tests {
 
     fn made(spec: serde_json::Value, addresses: &[&str]) -> Result<Inventory, ClusterFault> {
         let cluster = read(&object(spec)).expect("a cluster");
-        let place =
-            |address: &str| Place { address: Reachable::new(address).expect(address), has_user: address != "10.0.0.9" };
+        let place = |address: &str| NodePlace {
+            address: Reachable::new(address).expect(address),
+            has_user: address != "10.0.0.9",
+        };
         let places: Vec<_> = cluster.nodes.iter().zip(addresses.iter().map(|address| place(address))).collect();
         cluster_inventory(&cluster, &places)
     }

@@ -18,14 +18,14 @@ use tracing::{info, warn};
 use super::claim;
 use super::cluster_inventory::cluster_inventory;
 use super::installer::Installer;
-use super::known_hosts::Marks;
+use super::known_hosts::InstallationIds;
 use super::made::{self, MadeError};
 use super::next::{SUCCEEDED, Standing};
 use super::opening;
-use super::progress::{self, Phase, Told};
+use super::progress::{self, ClusterSummary, ProvisioningPhase};
 use super::rack::RackHost;
-use super::running::{Begin, Going, is_ready, marks_of};
-use super::seats::{Seat, seats};
+use super::running::{Going, RunStart, is_ready, marks_of};
+use super::seats::{NodeSeat, seats};
 use super::wanted::{self, WantedCluster, WantedNode};
 use crate::ansible::Inventory;
 use crate::api::bpa::{Provisioning, ProvisioningStatus};
@@ -103,7 +103,7 @@ pub struct Provisionings {
 }
 
 /// One look: the object, and what it is to say.
-struct Look<'l> {
+struct ProvisioningReconcile<'l> {
     object: &'l Provisioning,
     namespace: String,
     name: String,
@@ -111,15 +111,15 @@ struct Look<'l> {
 }
 
 /// What is to be done when the status is written.
-enum After {
+enum AfterStatus {
     /// It is looked at again then, without a change.
     Again(Duration),
     /// A run is begun that stands in it.
-    Begin(Box<Begin>),
+    Begin(Box<RunStart>),
 }
 
 /// A cluster whose hosts can all be reached.
-pub struct Ready<'r> {
+pub struct ReachableCluster<'r> {
     /// Its nodes.
     pub nodes: &'r [WantedNode],
     /// Those whose machines have no user of the cluster, and their addresses.
@@ -129,7 +129,7 @@ pub struct Ready<'r> {
     /// The inventory, as it was made just now.
     pub inventory: Inventory,
     /// What is installed at which address.
-    pub marks: Marks,
+    pub marks: InstallationIds,
 }
 
 impl Provisionings {
@@ -181,13 +181,13 @@ impl Provisionings {
         let object = objects::hold(&self.objects(&namespace), object, FINALIZER).await?;
         let mut status = object.status.clone().unwrap_or_default();
         let name = object.name_any();
-        let look = Look { object: &object, namespace, name, status: &mut status };
+        let look = ProvisioningReconcile { object: &object, namespace, name, status: &mut status };
         let looked = self.advance(look).await;
         // What was found out until then is said even so.
         let is_told = self.store(&object, status).await?;
         let pause = match looked? {
-            After::Again(pause) => pause,
-            After::Begin(begin) => {
+            AfterStatus::Again(pause) => pause,
+            AfterStatus::Begin(begin) => {
                 let Some(installer) = &self.installer else { return Ok(Action::requeue(LOOK_AGAIN)) };
                 // Its name is on disk: whoever comes after a crash knows it.
                 installer.begin(&begin.request).await?;
@@ -198,20 +198,23 @@ impl Provisionings {
         Ok(Action::requeue(if is_told { pause } else { pause.min(self.quiet) }))
     }
 
-    async fn advance(&self, mut look: Look<'_>) -> Result<After, LookError> {
+    async fn advance(&self, mut look: ProvisioningReconcile<'_>) -> Result<AfterStatus, LookError> {
         let (generation, runs) = (look.object.metadata.generation, self.installer.is_some());
         self.tidy(look.object).await;
         let (told, after) = match self.follow_run(look.object, look.status).await? {
             // Hosts and nodes are looked at again when it is over.
-            Some(told) => (told, After::Again(FOLLOW.min(self.quiet))),
+            Some(told) => (told, AfterStatus::Again(FOLLOW.min(self.quiet))),
             None => match wanted::read(look.object) {
-                Err(faults) => (Told::of_hosts(Phase::Invalid, progress::faults(&faults)), After::Again(LOOK_AGAIN)),
+                Err(faults) => (
+                    ClusterSummary::of_hosts(ProvisioningPhase::Invalid, progress::faults(&faults)),
+                    AfterStatus::Again(LOOK_AGAIN),
+                ),
                 Ok(cluster) => {
                     let judged = self.judge(&mut look, &cluster).await?;
                     let are_ready = self.see_nodes(look.object, look.status).await;
                     match judged {
-                        (told, After::Again(pause)) if !are_ready => {
-                            (told, After::Again(pause.min(TURN).min(self.quiet)))
+                        (told, AfterStatus::Again(pause)) if !are_ready => {
+                            (told, AfterStatus::Again(pause.min(TURN).min(self.quiet)))
                         }
                         judged => judged,
                     }
@@ -223,12 +226,16 @@ impl Provisionings {
     }
 
     /// Takes hosts, and runs kubespray when all can be reached.
-    async fn judge(&self, look: &mut Look<'_>, cluster: &WantedCluster) -> Result<(Told, After), LookError> {
+    async fn judge(
+        &self,
+        look: &mut ProvisioningReconcile<'_>,
+        cluster: &WantedCluster,
+    ) -> Result<(ClusterSummary, AfterStatus), LookError> {
         let run = look.status.run.as_ref();
         let standing =
             Standing { nodes: &cluster.nodes, installed: &look.status.installed, leaving: &[], run, asked: None };
         if let Some(why) = standing.refused_masters() {
-            return Ok((Told::of_hosts(Phase::Invalid, why), After::Again(LOOK_AGAIN)));
+            return Ok((ClusterSummary::of_hosts(ProvisioningPhase::Invalid, why), AfterStatus::Again(LOOK_AGAIN)));
         }
         let is_whole = !look.status.installed.is_empty()
             && standing.new_nodes().is_empty()
@@ -243,47 +250,52 @@ impl Provisionings {
         let Some(ready) = ready else {
             // What was installed is not gone for a host that is not well.
             let waits = format!("{}. Now: {}", is_ready(look.status).message, told.message);
-            let stays_ready = is_whole && told.phase == Phase::Provisioning && self.installer.is_some();
-            let told = if stays_ready { Told { phase: Phase::Ready, message: waits, ..told } } else { told };
-            return Ok((told, After::Again(LOOK_AGAIN)));
+            let stays_ready = is_whole && told.phase == ProvisioningPhase::Provisioning && self.installer.is_some();
+            let told = if stays_ready {
+                ClusterSummary { phase: ProvisioningPhase::Ready, message: waits, ..told }
+            } else {
+                told
+            };
+            return Ok((told, AfterStatus::Again(LOOK_AGAIN)));
         };
         let going = self.go_on(look.object, look.status, &ready).await?;
         Ok(self.after(going))
     }
 
-    fn after(&self, going: Going) -> (Told, After) {
+    fn after(&self, going: Going) -> (ClusterSummary, AfterStatus) {
         match going {
-            Going::Rests(told) => (told, After::Again(LOOK_AGAIN)),
-            Going::Waits(told) => (told, After::Again(TURN.min(self.quiet))),
-            Going::Begins(told, begin) => (told, After::Begin(begin)),
+            Going::Rests(told) => (told, AfterStatus::Again(LOOK_AGAIN)),
+            Going::Waits(told) => (told, AfterStatus::Again(TURN.min(self.quiet))),
+            Going::Begins(told, begin) => (told, AfterStatus::Begin(begin)),
         }
     }
 
     /// Takes hosts, and makes the inventory when all can be reached.
     async fn follow<'r>(
         &self,
-        look: &Look<'_>,
+        look: &ProvisioningReconcile<'_>,
         cluster: &'r WantedCluster,
         mut rack: Vec<RackHost>,
     ) -> Result<Followed<'r>, LookError> {
         let mut status = look.status.clone();
         status.hosts_yaml = None;
-        let stays = |phase: Phase, message: String, status| {
-            Ok(Followed { told: Told::of_hosts(phase, message), status, ready: None })
+        let stays = |phase: ProvisioningPhase, message: String, status| {
+            Ok(Followed { told: ClusterSummary::of_hosts(phase, message), status, ready: None })
         };
         let user_data = made::user_data_name(&look.name);
         let has_image = self.image(look.object).is_some();
         let mut given = seats((&look.namespace, &look.name), &cluster.nodes, &rack, has_image);
         progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
-        if given.iter().all(|seat| seat.host().is_some()) && given.iter().any(|seat| matches!(seat, Seat::Takes(_))) {
+        if given.iter().all(|seat| seat.host().is_some()) && given.iter().any(|seat| matches!(seat, NodeSeat::Takes(_)))
+        {
             match self.secrets(look, &mut status).await {
                 Err(MadeError::Api(error)) => return Err(error.into()),
-                Err(why) => return stays(Phase::Invalid, why.to_string(), status),
+                Err(why) => return stays(ProvisioningPhase::Invalid, why.to_string(), status),
                 Ok(()) => {}
             }
             match self.take(look, &cluster.nodes, &given, &user_data).await {
                 Err(refused @ LookError::Refused { .. }) => {
-                    return stays(Phase::Invalid, refused.to_string(), status);
+                    return stays(ProvisioningPhase::Invalid, refused.to_string(), status);
                 }
                 taken => taken?,
             }
@@ -291,22 +303,22 @@ impl Provisionings {
             given = seats((&look.namespace, &look.name), &cluster.nodes, &rack, has_image);
             progress::nodes(&mut status, &cluster.nodes, &given, &user_data);
         }
-        if given.iter().any(|seat| !matches!(seat, Seat::Has(_))) {
+        if given.iter().any(|seat| !matches!(seat, NodeSeat::Has(_))) {
             let message = progress::waiting(&status);
-            return stays(Phase::Choosing, message, status);
+            return stays(ProvisioningPhase::Choosing, message, status);
         }
         opening::forget(&mut status);
         let Ok(places) = opening::places(&cluster.nodes, &given, &status, &user_data) else {
             let message = progress::waiting(&status);
-            return stays(Phase::Provisioning, message, status);
+            return stays(ProvisioningPhase::Provisioning, message, status);
         };
         let inventory = match cluster_inventory(cluster, &places) {
             Ok(inventory) => inventory,
-            Err(why) => return stays(Phase::Provisioning, why.to_string(), status),
+            Err(why) => return stays(ProvisioningPhase::Provisioning, why.to_string(), status),
         };
         match made::inventory(&self.client, look.object, &inventory).await {
             Err(MadeError::Api(error)) => return Err(error.into()),
-            Err(why) => return stays(Phase::Provisioning, why.to_string(), status),
+            Err(why) => return stays(ProvisioningPhase::Provisioning, why.to_string(), status),
             Ok(()) => {}
         }
         status.hosts_yaml = Some(inventory.yaml());
@@ -314,13 +326,13 @@ impl Provisionings {
         let marks = marks_of(&rack, &look.name);
         let closed = places.iter().filter(|(_, place)| !place.has_user);
         let closed = closed.map(|(node, place)| (node.name.to_string(), place.address.address())).collect();
-        let ready = Some(Ready { nodes: &cluster.nodes, closed, leaving: Vec::new(), inventory, marks });
-        Ok(Followed { told: Told::of_hosts(Phase::InventoryReady, ""), status, ready })
+        let ready = Some(ReachableCluster { nodes: &cluster.nodes, closed, leaving: Vec::new(), inventory, marks });
+        Ok(Followed { told: ClusterSummary::of_hosts(ProvisioningPhase::InventoryReady, ""), status, ready })
     }
 
     /// Has each host be the node that the status says it is: whoever may write hosts may have written something else there, and a host
     /// that is no node would be nobody's.
-    async fn mend(&self, look: &Look<'_>, rack: &mut [RackHost]) -> Result<(), LookError> {
+    async fn mend(&self, look: &ProvisioningReconcile<'_>, rack: &mut [RackHost]) -> Result<(), LookError> {
         let hosts = self.hosts(&look.namespace);
         let known = look.status.nodes.iter().filter_map(|node| Some((node.host.as_deref()?, node.name.as_str())));
         let known: HashMap<&str, &str> = known.collect();
@@ -340,7 +352,11 @@ impl Provisionings {
     }
 
     /// The key that opens the nodes, and the user data that says so.
-    async fn secrets(&self, look: &Look<'_>, status: &mut ProvisioningStatus) -> Result<(), MadeError> {
+    async fn secrets(
+        &self,
+        look: &ProvisioningReconcile<'_>,
+        status: &mut ProvisioningStatus,
+    ) -> Result<(), MadeError> {
         let public = made::ssh_key(&self.client, look.object).await?;
         made::user_data(&self.client, look.object, &public).await?;
         status.ssh_key = Some(made::ssh_key_name(&look.name));
@@ -351,15 +367,15 @@ impl Provisionings {
     /// Takes every host that was chosen, after all of them were seen to be what they were.
     async fn take(
         &self,
-        look: &Look<'_>,
+        look: &ProvisioningReconcile<'_>,
         nodes: &[WantedNode],
-        given: &[Seat<'_>],
+        given: &[NodeSeat<'_>],
         user_data: &str,
     ) -> Result<(), LookError> {
         let hosts = self.hosts(&look.namespace);
         let mut chosen = Vec::new();
         for (node, seat) in nodes.iter().zip(given) {
-            let Seat::Takes(host) = seat else { continue };
+            let NodeSeat::Takes(host) = seat else { continue };
             let found = hosts.get_opt(host.name()).await?.ok_or(LookError::Meanwhile)?;
             if found.resource_version() != host.view.metadata.resource_version {
                 return Err(LookError::Meanwhile);
@@ -437,8 +453,11 @@ impl Provisionings {
         if !is_decisive && self.written().get(&key).is_some_and(|at| at.elapsed() < self.quiet) {
             return Ok(false);
         }
-        let reason = Phase::ALL.into_iter().find(|phase| phase.word() == status.phase && status.phase != before.phase);
-        let (message, warning) = (status.message.clone(), matches!(reason, Some(Phase::Invalid | Phase::Failed)));
+        let reason = ProvisioningPhase::ALL
+            .into_iter()
+            .find(|phase| phase.word() == status.phase && status.phase != before.phase);
+        let (message, warning) =
+            (status.message.clone(), matches!(reason, Some(ProvisioningPhase::Invalid | ProvisioningPhase::Failed)));
         let changed = Provisioning { status: Some(status), ..object.clone() };
         self.objects(namespace).replace_status(name, &PostParams::default(), &changed).await?;
         self.written().insert(key.clone(), Instant::now());
@@ -456,9 +475,9 @@ impl Provisionings {
 
 /// How far a cluster came.
 struct Followed<'r> {
-    told: Told,
+    told: ClusterSummary,
     status: ProvisioningStatus,
-    ready: Option<Ready<'r>>,
+    ready: Option<ReachableCluster<'r>>,
 }
 
 impl Reconcile for Provisionings {

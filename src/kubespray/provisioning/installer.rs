@@ -16,11 +16,13 @@ use super::answers::{self, Probe};
 use super::login::{self, Opener};
 use super::meters::RunMeters;
 use super::next::{RUNNING, STARTING};
-use super::places::{Place, Places};
+use super::places::{RunPlace, RunPlaces};
 use crate::api::bpa::software::Software;
 use crate::api::bpa::{Provisioning, RunProgress};
 use crate::hex::hex;
-use crate::kubespray::runs::{Bounds, Installation, Request, RunId, RunOwner, RunReader, RunStatus, Runs, RunsError};
+use crate::kubespray::runs::{
+    Installation, RunId, RunLimits, RunOwner, RunReader, RunRequest, RunStatus, Runs, RunsError,
+};
 use crate::log::named;
 
 /// How long it is believed whether kubespray can be used here.
@@ -35,9 +37,9 @@ pub struct Installer {
     runs: Runs,
     installation: Installation,
     /// How long and how much a run may be.
-    pub bounds: Bounds,
+    pub bounds: RunLimits,
     appliance: String,
-    places: Places,
+    places: RunPlaces,
     meters: RunMeters,
     /// Whether machines answer yet.
     pub probe: Probe,
@@ -51,7 +53,7 @@ pub struct Installer {
 
 /// A run, as it is found.
 #[derive(Debug)]
-pub enum Seen {
+pub enum RunState {
     /// It was noted, and not begun.
     Unbegun,
     /// It goes on.
@@ -70,11 +72,11 @@ impl Installer {
     /// # Errors
     ///
     /// When the folder of runs cannot be written.
-    pub fn new(runs: Runs, installation: Installation, bounds: Bounds, at_once: u16) -> Result<Self, RunsError> {
+    pub fn new(runs: Runs, installation: Installation, bounds: RunLimits, at_once: u16) -> Result<Self, RunsError> {
         let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let host: String = host.chars().take(64).collect();
         let appliance = format!("{host}/{}", runs.appliance()?);
-        let places = Places::new(at_once.into());
+        let places = RunPlaces::new(at_once.into());
         let (readers, inspected, meters) = Default::default();
         let (probe, opener) = (answers::ssh(), login::ssh());
         Ok(Self { runs, installation, bounds, appliance, places, meters, probe, opener, readers, inspected })
@@ -116,7 +118,7 @@ impl Installer {
     /// # Errors
     ///
     /// When its files cannot be read, or it cannot be looked after.
-    pub async fn see(&self, owner: &RunOwner, run: &RunProgress, now: Timestamp) -> Result<Seen, RunsError> {
+    pub async fn see(&self, owner: &RunOwner, run: &RunProgress, now: Timestamp) -> Result<RunState, RunsError> {
         let id = run_id(&owner.uid, run.number)?;
         match self.runs.settle(&id).await {
             Err(RunsError::Unknown(_)) => {
@@ -125,9 +127,9 @@ impl Installer {
                 let long = self.bounds.whole + ELSEWHERE;
                 let is_late = begun.checked_add(long).is_ok_and(|end| now > end);
                 return Ok(match run.state == STARTING && is_here {
-                    true => Seen::Unbegun,
-                    false if is_here || is_late => Seen::Gone,
-                    false => Seen::Elsewhere,
+                    true => RunState::Unbegun,
+                    false if is_here || is_late => RunState::Gone,
+                    false => RunState::Elsewhere,
                 });
             }
             settled => settled.map(drop)?,
@@ -138,13 +140,13 @@ impl Installer {
             let status = runs.status_with(&of, &mut reader);
             (status, reader)
         });
-        let Ok((status, reader)) = read.await else { return Ok(Seen::Elsewhere) };
+        let Ok((status, reader)) = read.await else { return Ok(RunState::Elsewhere) };
         let status = Box::new(status?);
         if status.verdict.is_some() {
-            return Ok(Seen::Over(status));
+            return Ok(RunState::Over(status));
         }
         self.readers().insert(id.as_str().to_owned(), reader);
-        Ok(Seen::UnderWay(status))
+        Ok(RunState::UnderWay(status))
     }
 
     /// A place for a run, if it is its object's turn.
@@ -152,7 +154,7 @@ impl Installer {
     /// # Errors
     ///
     /// When the folder of runs cannot be read.
-    pub async fn place(&self, owner: &RunOwner) -> Result<Option<Place>, RunsError> {
+    pub async fn place(&self, owner: &RunOwner) -> Result<Option<RunPlace>, RunsError> {
         let runs = self.runs.clone();
         let Ok(under_way) = tokio::task::spawn_blocking(move || runs.under_way()).await else { return Ok(None) };
         let under_way: Vec<_> = under_way?.into_iter().map(|(_, owner)| owner).collect();
@@ -184,7 +186,7 @@ impl Installer {
     /// # Errors
     ///
     /// When it cannot be run.
-    pub async fn begin(&self, request: &Request) -> Result<(), RunsError> {
+    pub async fn begin(&self, request: &RunRequest) -> Result<(), RunsError> {
         let runs = self.runs.clone();
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || runs.prune(KEPT)).await {
             warn!(%error, "old runs cannot be removed");

@@ -25,7 +25,7 @@ const KEY_MAX: usize = 3000;
 
 /// A key of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostKey {
+pub struct SshHostKey {
     /// Where the host is.
     pub address: IpAddr,
     /// Its kind, a blank, and the key in base64.
@@ -35,7 +35,7 @@ pub struct HostKey {
 }
 
 /// By address which installation is there.
-pub type Marks = BTreeMap<IpAddr, String>;
+pub type InstallationIds = BTreeMap<IpAddr, String>;
 
 /// The mark of a host's installation.
 pub fn mark(host: &RackHost, user_data: &str) -> String {
@@ -48,7 +48,7 @@ pub fn mark(host: &RackHost, user_data: &str) -> String {
 
 /// The installations of hosts that a Provisioning has. One that it installed is another one after each time; of one that others
 /// installed nobody tells.
-pub fn marks<'h>(hosts: impl IntoIterator<Item = &'h RackHost>, user_data: &str) -> Marks {
+pub fn marks<'h>(hosts: impl IntoIterator<Item = &'h RackHost>, user_data: &str) -> InstallationIds {
     let of_host = |host: &'h RackHost| {
         let mark = mark(host, user_data);
         // At whichever card it is reached.
@@ -59,7 +59,7 @@ pub fn marks<'h>(hosts: impl IntoIterator<Item = &'h RackHost>, user_data: &str)
 }
 
 /// The keys in a text; what is no line of a key of one host is passed over.
-pub fn read(text: &str) -> Vec<HostKey> {
+pub fn read(text: &str) -> Vec<SshHostKey> {
     let line = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let (address, kind, key) = (words.next()?, words.next()?, words.next()?);
@@ -67,25 +67,25 @@ pub fn read(text: &str) -> Vec<HostKey> {
         let blob = Some(key).filter(|key| key.len() <= KEY_MAX).and_then(|key| STANDARD.decode(key).ok())?;
         let mark = words.next().filter(|mark| mark.len() == 16 && mark.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let key = is_key(kind, &blob).then(|| format!("{kind} {key}"))?;
-        Some(HostKey { address: address.to_canonical(), key, mark: mark.unwrap_or_default().to_owned() })
+        Some(SshHostKey { address: address.to_canonical(), key, mark: mark.unwrap_or_default().to_owned() })
     };
     text.lines().take(LINES_MAX).filter_map(line).collect()
 }
 
 /// Those that hold: of an address where something else is installed now, none.
-pub fn valid(known: Vec<HostKey>, marks: &Marks) -> Vec<HostKey> {
-    let holds = |key: &HostKey| marks.get(&key.address).is_none_or(|mark| *mark == key.mark);
+pub fn valid(known: Vec<SshHostKey>, marks: &InstallationIds) -> Vec<SshHostKey> {
+    let holds = |key: &SshHostKey| marks.get(&key.address).is_none_or(|mark| *mark == key.mark);
     known.into_iter().filter(holds).collect()
 }
 
 /// What is known after a run: what was known before, and the first keys of hosts that nothing was known of.
-pub fn learned(known: Vec<HostKey>, run: Vec<HostKey>, marks: &Marks) -> Vec<HostKey> {
+pub fn learned(known: Vec<SshHostKey>, run: Vec<SshHostKey>, marks: &InstallationIds) -> Vec<SshHostKey> {
     let mut all = valid(known, marks);
     let (before, mut counts) = (all.len(), BTreeMap::<IpAddr, usize>::new());
     for new in run {
         let is_known = all[..before].iter().any(|one| one.address == new.address);
         let Some(mark) = marks.get(&new.address).filter(|_| !is_known) else { continue };
-        let new = HostKey { mark: mark.clone(), ..new };
+        let new = SshHostKey { mark: mark.clone(), ..new };
         let count = counts.entry(new.address).or_default();
         if *count < KEYS_MAX && !all.contains(&new) {
             *count += 1;
@@ -98,9 +98,9 @@ pub fn learned(known: Vec<HostKey>, run: Vec<HostKey>, marks: &Marks) -> Vec<Hos
 }
 
 /// As a `known_hosts`; marks are comments in it.
-pub fn text(keys: &[HostKey]) -> String {
+pub fn text(keys: &[SshHostKey]) -> String {
     let mut text = String::new();
-    for HostKey { address, key, mark } in keys {
+    for SshHostKey { address, key, mark } in keys {
         writeln!(text, "{}", format!("{address} {key} {mark}").trim_end()).ok();
     }
     text
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_key_is_learned_once_and_forgotten_with_its_installation() {
-        let marks = |mark: &str| Marks::from([("10.0.0.1".parse().unwrap(), mark.to_owned())]);
+        let marks = |mark: &str| InstallationIds::from([("10.0.0.1".parse().unwrap(), mark.to_owned())]);
         let first = learned(Vec::new(), read(&line("10.0.0.1", 1, "")), &marks(ONE));
         assert_eq!(text(&first), format!("{}\n", line("10.0.0.1", 1, ONE)));
         // Another key of the same installation is none.
@@ -163,7 +163,7 @@ mod tests {
         let anew = learned(first.clone(), read(&line("10.0.0.1", 2, "")), &marks(OTHER));
         assert_eq!(text(&anew), format!("{}\n", line("10.0.0.1", 2, OTHER)));
         // Whoever is not there now is known still; and who is nobody's host is not learned.
-        let stays = learned(first.clone(), read(&line("10.0.0.9", 3, "")), &Marks::new());
+        let stays = learned(first.clone(), read(&line("10.0.0.9", 3, "")), &InstallationIds::new());
         assert_eq!(stays, first);
         let flood: Vec<String> = (0..100).map(|number| line("10.0.0.1", number, "")).collect();
         assert_eq!(learned(Vec::new(), read(&flood.join("\n")), &marks(ONE)).len(), KEYS_MAX);

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::cluster_inventory::Place;
+use super::cluster_inventory::NodePlace;
 use super::known_hosts::mark;
 use super::opening::opened;
 use super::progress;
@@ -61,7 +61,7 @@ pub fn last_place(
     status: &ProvisioningStatus,
     rack: &[RackHost],
     user_data: &str,
-) -> Result<Place, String> {
+) -> Result<NodePlace, String> {
     let is_its =
         |host: &&RackHost| host.seat.as_ref().is_some_and(|(of, name)| of == owner && name == node.name.as_str());
     let host = rack.iter().find(is_its);
@@ -78,7 +78,7 @@ pub fn last_place(
     let address = address.ok_or_else(|| format!("nobody knows the address of {}", node.name))?;
     // Of a host that is gone only its name matters.
     let has_user = host.is_none_or(|host| host.user_data.as_deref() == Some(user_data));
-    Ok(opened(Place { address, has_user }, status, node, machine.as_deref()))
+    Ok(opened(NodePlace { address, has_user }, status, node, machine.as_deref()))
 }
 
 #[cfg(test)]

@@ -19,13 +19,13 @@ use crate::kubespray::runs::{LogPart, RunId, Runs};
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The runs of this box, when there are any.
-pub type Known = Arc<OnceLock<Runs>>;
+pub type KnownRuns = Arc<OnceLock<Runs>>;
 
 /// Says which object has a name, by its UID.
-pub type Uids = Arc<dyn Fn(&str, &str) -> Option<String> + Send + Sync>;
+pub type UidLookup = Arc<dyn Fn(&str, &str) -> Option<String> + Send + Sync>;
 
 /// The view, for the API server.
-pub fn view(known: Known, uids: Uids) -> View {
+pub fn view(known: KnownRuns, uids: UidLookup) -> View {
     Arc::new(move |request| {
         let (known, uids) = (known.clone(), uids.clone());
         Box::pin(async move {

@@ -51,7 +51,7 @@ const ASKPASS: &str = "#!/bin/sh\nprintf '%s\\n' \"$SLIPWAY_SSH_PASSWORD\"\n";
 
 /// Opens the machine at an address, as [`open`].
 pub type Opener = Arc<
-    dyn for<'a> Fn(IpAddr, &'a Login, &'a str, &'a str, &'a Path) -> BoxFuture<'a, Result<String, LoginError>>
+    dyn for<'a> Fn(IpAddr, &'a SshLogin, &'a str, &'a str, &'a Path) -> BoxFuture<'a, Result<String, LoginError>>
         + Send
         + Sync,
 >;
@@ -64,12 +64,12 @@ pub fn ssh() -> Opener {
 }
 
 /// Who may log in.
-pub struct Login {
+pub struct SshLogin {
     user: String,
     password: SecretString,
 }
 
-impl Login {
+impl SshLogin {
     /// Whether this is the password.
     #[cfg(test)]
     pub fn is(&self, password: &str) -> bool {
@@ -93,7 +93,7 @@ pub enum LoginError {
 /// # Errors
 ///
 /// When it is not meant for this, or cannot be one.
-pub fn login(secret: &Secret) -> Result<Login, String> {
+pub fn login(secret: &Secret) -> Result<SshLogin, String> {
     let name = secret.name_any();
     // Whoever may write a Provisioning is not by that somebody who may have any Secret sent to a machine.
     if secret.type_.as_deref() != Some(TYPE) || secret.labels().get(LABEL_SSH_LOGIN).map(String::as_str) != Some("true")
@@ -111,7 +111,7 @@ pub fn login(secret: &Secret) -> Result<Login, String> {
     let is_password = |text: &&str| (1..=PASSWORD_MAX).contains(&text.len()) && !text.contains(['\n', '\r', '\0']);
     let password = text(PASSWORD).filter(is_password);
     let password = password.ok_or_else(|| format!("the Secret {name} has no {PASSWORD} of one line"))?.to_owned();
-    Ok(Login { user, password: password.into() })
+    Ok(SshLogin { user, password: password.into() })
 }
 
 fn is_user(name: &str) -> bool {
@@ -171,7 +171,7 @@ fn arguments(at: SocketAddr, user: &str, known: &Path, key: &str) -> Vec<String>
 /// # Errors
 ///
 /// When it is not opened.
-async fn open(at: SocketAddr, login: &Login, public: &str, known: &str, above: &Path) -> Result<String, LoginError> {
+async fn open(at: SocketAddr, login: &SshLogin, public: &str, known: &str, above: &Path) -> Result<String, LoginError> {
     let own = |error: io::Error| LoginError::Unreached(format!("ssh cannot be run on the appliance: {error}"));
     let folder = tempfile::Builder::new().prefix(".login-").tempdir_in(above).map_err(own)?;
     let (file, askpass) = (folder.path().join("known_hosts"), folder.path().join("askpass"));
@@ -214,7 +214,7 @@ async fn open(at: SocketAddr, login: &Login, public: &str, known: &str, above: &
 }
 
 /// What came of it.
-fn verdict(code: Option<i32>, said: &[u8], login: &Login) -> Result<(), LoginError> {
+fn verdict(code: Option<i32>, said: &[u8], login: &SshLogin) -> Result<(), LoginError> {
     if code == Some(0) {
         return Ok(());
     }

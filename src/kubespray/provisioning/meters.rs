@@ -10,18 +10,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::kubespray::runs::{Phase, RunId, RunStatus, RunVerdict};
+use crate::kubespray::runs::{RunId, RunPhase, RunStatus, RunVerdict};
 
 /// Seconds that divide runs by how long they took: packages take a minute, clusters half an hour and more.
 const SECONDS: [f64; 8] = [30.0, 60.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0, 7200.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
+struct RunLabels {
     of: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ended {
+struct RunEndLabels {
     of: &'static str,
     result: &'static str,
 }
@@ -30,8 +30,8 @@ struct Ended {
 #[derive(Clone)]
 pub struct RunMeters {
     state: Family<[(&'static str, &'static str); 1], Gauge>,
-    ended: Family<Ended, Counter>,
-    seconds: Family<Of, Histogram, fn() -> Histogram>,
+    ended: Family<RunEndLabels, Counter>,
+    seconds: Family<RunLabels, Histogram, fn() -> Histogram>,
     /// Those that were under way when they were last looked at.
     // std's lock: held for a look, never across an await.
     open: Arc<Mutex<BTreeSet<RunId>>>,
@@ -86,10 +86,10 @@ impl RunMeters {
             Some(RunVerdict::Cancelled) => "cancelled",
             None => return,
         };
-        self.ended.get_or_create(&Ended { of, result }).inc();
-        if let (Phase::Ended(ended), Some(began)) = (&run.phase, run.started_at) {
+        self.ended.get_or_create(&RunEndLabels { of, result }).inc();
+        if let (RunPhase::Ended(ended), Some(began)) = (&run.phase, run.started_at) {
             let took = ended.at.saturating_sub(began).max(0);
-            self.seconds.get_or_create(&Of { of }).observe(took as f64);
+            self.seconds.get_or_create(&RunLabels { of }).observe(took as f64);
         }
     }
 
@@ -104,7 +104,7 @@ impl RunMeters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubespray::runs::{Cause, Ended as RunEnded, RunOwner};
+    use crate::kubespray::runs::{Cause, RunEnd as RunEnded, RunOwner};
 
     #[test]
     fn a_run_that_was_seen_under_way_is_counted_once_it_is_over() {
@@ -114,7 +114,7 @@ mod tests {
         assert!(meters.is_over(&id) && !meters.is_over(&id));
         let status = |verdict, of: Option<RunOwner>| RunStatus {
             playbook: "cluster.yml".into(),
-            phase: Phase::Ended(RunEnded { cause: Cause::Exited(0), at: 100 }),
+            phase: RunPhase::Ended(RunEnded { cause: Cause::Exited(0), at: 100 }),
             started_at: Some(40),
             progress: Default::default(),
             verdict,

@@ -53,7 +53,7 @@ use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
 use crate::cluster::workload::Workloads;
 use crate::config::KubesprayConfig;
-use crate::kubespray::runs::{Bounds, Installation, Runs, Supervisor};
+use crate::kubespray::runs::{Installation, RunLimits, RunSupervisor, Runs};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Slim, Watches, run};
 
@@ -113,7 +113,7 @@ pub struct ProvisioningAgent {
     workloads: Workloads,
     default_image: Option<Image>,
     hidden: Vec<PathBuf>,
-    runs: log_view::Known,
+    runs: log_view::KnownRuns,
     meters: RunMeters,
 }
 
@@ -133,7 +133,7 @@ impl ProvisioningAgent {
             workloads,
             default_image: None,
             hidden: Vec::new(),
-            runs: log_view::Known::default(),
+            runs: log_view::KnownRuns::default(),
             meters: RunMeters::default(),
         }
     }
@@ -151,8 +151,8 @@ impl ProvisioningAgent {
     /// What runs kubespray here, where a checkout is configured.
     fn installer(&self) -> Option<Arc<Installer>> {
         let installation = Installation::of(&self.kubespray)?.hiding(self.hidden.clone());
-        let runs = Runs::open(&self.folder, Supervisor::this_program());
-        let bounds = Bounds::of(&self.kubespray);
+        let runs = Runs::open(&self.folder, RunSupervisor::this_program());
+        let bounds = RunLimits::of(&self.kubespray);
         match runs.and_then(|runs| Installer::new(runs, installation, bounds, self.kubespray.runs)) {
             Ok(installer) => {
                 let installer = installer.counted_by(self.meters.clone());
@@ -169,7 +169,7 @@ impl ProvisioningAgent {
 
 /// Ends the runs of objects, where nobody follows them any more, and looks after those of people.
 async fn unattended(folder: PathBuf) -> anyhow::Result<()> {
-    let runs = Runs::open(&folder, Supervisor::this_program())?;
+    let runs = Runs::open(&folder, RunSupervisor::this_program())?;
     for run in runs.settle_all().await? {
         if run.is_under_way && run.owner.is_some() {
             warn!(run = %run.id, "a run is cancelled, for [kubespray] of the configuration names no checkout any more");

@@ -21,7 +21,7 @@ pub const LOST: &str = "Lost";
 
 /// Playbooks that a Provisioning has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PlaybookKind {
     /// Installs the cluster, or brings it to what the inventory says.
     Cluster,
     /// Adds workers.
@@ -34,7 +34,7 @@ pub enum Kind {
     RemoveUngraceful,
 }
 
-impl Kind {
+impl PlaybookKind {
     const ALL: [Self; 5] = [Self::Cluster, Self::Scale, Self::Upgrade, Self::Remove, Self::RemoveUngraceful];
 
     /// As status and annotation have it.
@@ -71,24 +71,24 @@ impl Kind {
 
 /// What to do about a cluster whose nodes can all be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum PlaybookAction {
     /// Nothing: all of it is installed.
     Rest,
     /// Nothing: the last run did not succeed.
     Stuck,
     /// A run.
-    Begin(Wish),
+    Begin(WishedRun),
     /// Nothing, for what is asked for cannot be done.
     Refuse(String),
 }
 
 /// A run that is to be begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct WishedRun {
     /// Which one of its object's.
     pub number: i64,
     /// What is run.
-    pub kind: Kind,
+    pub kind: PlaybookKind,
     /// Only these nodes; empty: all.
     pub limit: Vec<String>,
     /// Whether it is what the annotation asks for.
@@ -128,58 +128,68 @@ impl Standing<'_> {
 }
 
 /// Which run comes next.
-pub fn next(standing: &Standing<'_>) -> Next {
+pub fn next(standing: &Standing<'_>) -> PlaybookAction {
     let number = standing.run.map_or(0, |run| run.number).max(0);
     let new: Vec<String> = standing.new_nodes().iter().map(|node| node.name.to_string()).collect();
     let begin = |number, kind, is_asked| {
-        let limit = if kind == Kind::Scale { new.clone() } else { Vec::new() };
-        Next::Begin(Wish { number, kind, limit, is_asked })
+        let limit = if kind == PlaybookKind::Scale { new.clone() } else { Vec::new() };
+        PlaybookAction::Begin(WishedRun { number, kind, limit, is_asked })
     };
-    let last = standing.run.map(|run| Kind::of(&run.playbook).unwrap_or(Kind::Cluster));
+    let last = standing.run.map(|run| PlaybookKind::of(&run.playbook).unwrap_or(PlaybookKind::Cluster));
     // Noted to remove nodes that are wanted again: there is nothing to be done.
-    let is_void = standing.leaving.is_empty() && last.is_some_and(Kind::removes);
+    let is_void = standing.leaving.is_empty() && last.is_some_and(PlaybookKind::removes);
     if let Some((run, kind)) = standing.run.zip(last).filter(|(run, _)| run.state == STARTING && !is_void) {
         // It was noted, and not begun.
         return begin(number, kind, run.asked.as_deref() == standing.asked && run.asked.is_some());
     }
-    let Some(one_more) = number.checked_add(1) else { return Next::Refuse("there were too many runs".into()) };
-    let Some(run) = standing.run else { return begin(one_more, Kind::Cluster, standing.asked.is_some()) };
+    let Some(one_more) = number.checked_add(1) else {
+        return PlaybookAction::Refuse("there were too many runs".into());
+    };
+    let Some(run) = standing.run else { return begin(one_more, PlaybookKind::Cluster, standing.asked.is_some()) };
     let is_well = run.state == SUCCEEDED || (run.state == STARTING && is_void);
     let asked = standing.asked.filter(|asked| run.asked.as_deref() != Some(*asked)).map(asked_for);
     if let Some(first) = standing.leaving.first() {
         return match asked {
             Some(Ok(kind)) if kind.removes() => begin(one_more, kind, true),
-            _ if is_well => begin(one_more, Kind::Remove, false),
-            Some(Ok(_)) => Next::Refuse(format!("{ANNOTATION_RUN}: {first} is removed first, by remove-node/1")),
-            Some(Err(why)) => Next::Refuse(why),
-            None => Next::Stuck,
+            _ if is_well => begin(one_more, PlaybookKind::Remove, false),
+            Some(Ok(_)) => {
+                PlaybookAction::Refuse(format!("{ANNOTATION_RUN}: {first} is removed first, by remove-node/1"))
+            }
+            Some(Err(why)) => PlaybookAction::Refuse(why),
+            None => PlaybookAction::Stuck,
         };
     }
     if let Some(asked) = asked {
         return match asked {
-            Err(why) => Next::Refuse(why),
+            Err(why) => PlaybookAction::Refuse(why),
             // There is none yet to be added to, or upgraded.
-            Ok(Kind::Scale | Kind::Upgrade) if standing.installed.is_empty() => begin(one_more, Kind::Cluster, true),
-            Ok(Kind::Scale) if new.is_empty() => {
-                Next::Refuse(format!("{ANNOTATION_RUN}: scale adds workers, and there is no new one"))
+            Ok(PlaybookKind::Scale | PlaybookKind::Upgrade) if standing.installed.is_empty() => {
+                begin(one_more, PlaybookKind::Cluster, true)
             }
-            Ok(kind) if kind.removes() => {
-                Next::Refuse(format!("{ANNOTATION_RUN}: no node is to be removed: take it out of spec.workers"))
+            Ok(PlaybookKind::Scale) if new.is_empty() => {
+                PlaybookAction::Refuse(format!("{ANNOTATION_RUN}: scale adds workers, and there is no new one"))
             }
+            Ok(kind) if kind.removes() => PlaybookAction::Refuse(format!(
+                "{ANNOTATION_RUN}: no node is to be removed: take it out of spec.workers"
+            )),
             Ok(kind) => begin(one_more, kind, true),
         };
     }
     match is_well {
-        false => Next::Stuck,
-        true if new.is_empty() => Next::Rest,
-        true => begin(one_more, if standing.installed.is_empty() { Kind::Cluster } else { Kind::Scale }, false),
+        false => PlaybookAction::Stuck,
+        true if new.is_empty() => PlaybookAction::Rest,
+        true => begin(
+            one_more,
+            if standing.installed.is_empty() { PlaybookKind::Cluster } else { PlaybookKind::Scale },
+            false,
+        ),
     }
 }
 
 /// What an annotation asks for.
-fn asked_for(asked: &str) -> Result<Kind, String> {
+fn asked_for(asked: &str) -> Result<PlaybookKind, String> {
     let kind = Some(asked).filter(|asked| asked.len() <= ASKED_MAX);
-    kind.and_then(|asked| Kind::of(asked.split('/').next()?))
+    kind.and_then(|asked| PlaybookKind::of(asked.split('/').next()?))
         .ok_or_else(|| format!("{ANNOTATION_RUN} is no playbook and a word, as cluster/1 or upgrade-cluster/1"))
 }
 
@@ -206,37 +216,47 @@ mod tests {
         };
         let begin = |number, kind, limit: &[&str]| {
             let limit = limit.iter().map(|name| (*name).to_owned()).collect();
-            Next::Begin(Wish { number, kind, limit, is_asked: false })
+            PlaybookAction::Begin(WishedRun { number, kind, limit, is_asked: false })
         };
         let asked_begin = |number, kind, limit: &[&str]| match begin(number, kind, limit) {
-            Next::Begin(wish) => Next::Begin(Wish { is_asked: true, ..wish }),
+            PlaybookAction::Begin(wish) => PlaybookAction::Begin(WishedRun { is_asked: true, ..wish }),
             other => other,
         };
-        let refuse = |part: &str| Next::Refuse(part.to_owned());
-        type Row<'r> = (&'r [&'r str], Option<RunProgress>, Option<&'r str>, Next);
+        let refuse = |part: &str| PlaybookAction::Refuse(part.to_owned());
+        type Row<'r> = (&'r [&'r str], Option<RunProgress>, Option<&'r str>, PlaybookAction);
         let all = ["m", "w", "x"];
         let rows: Vec<Row<'_>> = vec![
-            (&[], None, None, begin(1, Kind::Cluster, &[])),
+            (&[], None, None, begin(1, PlaybookKind::Cluster, &[])),
             // What the first run is asked for is that run.
-            (&[], None, Some("scale/1"), asked_begin(1, Kind::Cluster, &[])),
-            (&[], run(1, STARTING, "cluster", None), None, begin(1, Kind::Cluster, &[])),
-            (&["m"], run(2, STARTING, "scale", None), Some("cluster/9"), begin(2, Kind::Scale, &["w", "x"])),
-            (&all, run(1, SUCCEEDED, "cluster", None), None, Next::Rest),
-            (&["m", "w"], run(1, SUCCEEDED, "cluster", None), None, begin(2, Kind::Scale, &["x"])),
-            (&[], run(1, "Failed", "cluster", None), None, Next::Stuck),
-            (&["m", "w"], run(2, "Failed", "scale", None), None, Next::Stuck),
-            (&["m", "w"], run(2, LOST, "scale", Some("a")), Some("a"), Next::Stuck),
-            (&["m", "w"], run(2, LOST, "scale", None), Some("scale/1"), asked_begin(3, Kind::Scale, &["x"])),
-            (&[], run(1, "Cancelled", "cluster", None), Some("scale/1"), asked_begin(2, Kind::Cluster, &[])),
-            (&[], run(1, "Failed", "cluster", None), Some("upgrade-cluster/1"), asked_begin(2, Kind::Cluster, &[])),
-            (&all, run(3, SUCCEEDED, "scale", Some("cluster/1")), Some("cluster/1"), Next::Rest),
+            (&[], None, Some("scale/1"), asked_begin(1, PlaybookKind::Cluster, &[])),
+            (&[], run(1, STARTING, "cluster", None), None, begin(1, PlaybookKind::Cluster, &[])),
+            (&["m"], run(2, STARTING, "scale", None), Some("cluster/9"), begin(2, PlaybookKind::Scale, &["w", "x"])),
+            (&all, run(1, SUCCEEDED, "cluster", None), None, PlaybookAction::Rest),
+            (&["m", "w"], run(1, SUCCEEDED, "cluster", None), None, begin(2, PlaybookKind::Scale, &["x"])),
+            (&[], run(1, "Failed", "cluster", None), None, PlaybookAction::Stuck),
+            (&["m", "w"], run(2, "Failed", "scale", None), None, PlaybookAction::Stuck),
+            (&["m", "w"], run(2, LOST, "scale", Some("a")), Some("a"), PlaybookAction::Stuck),
+            (&["m", "w"], run(2, LOST, "scale", None), Some("scale/1"), asked_begin(3, PlaybookKind::Scale, &["x"])),
+            (&[], run(1, "Cancelled", "cluster", None), Some("scale/1"), asked_begin(2, PlaybookKind::Cluster, &[])),
+            (
+                &[],
+                run(1, "Failed", "cluster", None),
+                Some("upgrade-cluster/1"),
+                asked_begin(2, PlaybookKind::Cluster, &[]),
+            ),
+            (&all, run(3, SUCCEEDED, "scale", Some("cluster/1")), Some("cluster/1"), PlaybookAction::Rest),
             (
                 &all,
                 run(3, SUCCEEDED, "scale", Some("cluster/1")),
                 Some("cluster/2"),
-                asked_begin(4, Kind::Cluster, &[]),
+                asked_begin(4, PlaybookKind::Cluster, &[]),
             ),
-            (&all, run(3, SUCCEEDED, "scale", None), Some("upgrade-cluster"), asked_begin(4, Kind::Upgrade, &[])),
+            (
+                &all,
+                run(3, SUCCEEDED, "scale", None),
+                Some("upgrade-cluster"),
+                asked_begin(4, PlaybookKind::Upgrade, &[]),
+            ),
             (&all, run(3, SUCCEEDED, "scale", None), Some("scale/7"), refuse("no new one")),
             (&all, run(3, SUCCEEDED, "scale", None), Some("reset/7"), refuse("no playbook")),
             (&all, run(3, SUCCEEDED, "scale", None), Some("../../x"), refuse("no playbook")),
@@ -246,7 +266,7 @@ mod tests {
             let installed: Vec<String> = installed.iter().map(|name| (*name).to_owned()).collect();
             let standing = Standing { nodes: &nodes, installed: &installed, leaving: &[], run: run.as_ref(), asked };
             match (next(&standing), wanted) {
-                (Next::Refuse(why), Next::Refuse(part)) => assert!(why.contains(&part), "{why}"),
+                (PlaybookAction::Refuse(why), PlaybookAction::Refuse(part)) => assert!(why.contains(&part), "{why}"),
                 (found, wanted) => assert_eq!(found, wanted, "{standing:?}"),
             }
         }
@@ -260,19 +280,28 @@ mod tests {
             let (state, playbook, asked) = (state.into(), playbook.into(), asked.map(Into::into));
             RunProgress { number: 1, state, playbook, asked, ..RunProgress::default() }
         };
-        let begin = |number, kind, is_asked| Next::Begin(Wish { number, kind, limit: Vec::new(), is_asked });
-        let refuse = |part: &str| Next::Refuse(part.to_owned());
+        let begin =
+            |number, kind, is_asked| PlaybookAction::Begin(WishedRun { number, kind, limit: Vec::new(), is_asked });
+        let refuse = |part: &str| PlaybookAction::Refuse(part.to_owned());
         let rows = [
-            (run(SUCCEEDED, "cluster", None), None, begin(2, Kind::Remove, false)),
+            (run(SUCCEEDED, "cluster", None), None, begin(2, PlaybookKind::Remove, false)),
             // What is asked for comes when they are gone.
-            (run(SUCCEEDED, "cluster", None), Some("cluster/1"), begin(2, Kind::Remove, false)),
-            (run(SUCCEEDED, "cluster", None), Some("remove-node-ungraceful/1"), begin(2, Kind::RemoveUngraceful, true)),
-            (run(STARTING, "remove-node", None), None, begin(1, Kind::Remove, false)),
-            (run("Failed", "remove-node", None), None, Next::Stuck),
-            (run("Failed", "scale", None), None, Next::Stuck),
-            (run("Failed", "remove-node", None), Some("remove-node/1"), begin(2, Kind::Remove, true)),
-            (run(LOST, "remove-node", None), Some("remove-node-ungraceful/1"), begin(2, Kind::RemoveUngraceful, true)),
-            (run("Failed", "remove-node", Some("remove-node/1")), Some("remove-node/1"), Next::Stuck),
+            (run(SUCCEEDED, "cluster", None), Some("cluster/1"), begin(2, PlaybookKind::Remove, false)),
+            (
+                run(SUCCEEDED, "cluster", None),
+                Some("remove-node-ungraceful/1"),
+                begin(2, PlaybookKind::RemoveUngraceful, true),
+            ),
+            (run(STARTING, "remove-node", None), None, begin(1, PlaybookKind::Remove, false)),
+            (run("Failed", "remove-node", None), None, PlaybookAction::Stuck),
+            (run("Failed", "scale", None), None, PlaybookAction::Stuck),
+            (run("Failed", "remove-node", None), Some("remove-node/1"), begin(2, PlaybookKind::Remove, true)),
+            (
+                run(LOST, "remove-node", None),
+                Some("remove-node-ungraceful/1"),
+                begin(2, PlaybookKind::RemoveUngraceful, true),
+            ),
+            (run("Failed", "remove-node", Some("remove-node/1")), Some("remove-node/1"), PlaybookAction::Stuck),
             (run("Failed", "remove-node", None), Some("cluster/1"), refuse("gone is removed first")),
             (run("Failed", "remove-node", None), Some("x"), refuse("no playbook")),
         ];
@@ -283,15 +312,15 @@ mod tests {
         };
         for (run, asked, wanted) in rows {
             match (of(&run, asked, &gone), wanted) {
-                (Next::Refuse(why), Next::Refuse(part)) => assert!(why.contains(&part), "{why}"),
+                (PlaybookAction::Refuse(why), PlaybookAction::Refuse(part)) => assert!(why.contains(&part), "{why}"),
                 (found, wanted) => assert_eq!(found, wanted, "{run:?} {asked:?}"),
             }
         }
         // Without such nodes nothing of the kind is begun, noted or asked for.
         let noted = run(STARTING, "remove-node", None);
-        assert_eq!(of(&noted, None, &[]), Next::Rest);
+        assert_eq!(of(&noted, None, &[]), PlaybookAction::Rest);
         let asked = of(&run(SUCCEEDED, "cluster", None), Some("remove-node/1"), &[]);
-        assert!(matches!(&asked, Next::Refuse(why) if why.contains("no node is to be removed")), "{asked:?}");
+        assert!(matches!(&asked, PlaybookAction::Refuse(why) if why.contains("no node is to be removed")), "{asked:?}");
     }
 
     #[test]

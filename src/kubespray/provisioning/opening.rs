@@ -10,16 +10,16 @@ use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use tracing::{info, warn};
 
-use super::cluster_inventory::Place;
-use super::controller::{LookError, Provisionings, Ready};
+use super::cluster_inventory::NodePlace;
+use super::controller::{LookError, Provisionings, ReachableCluster};
 use super::installer::Installer;
 use super::known_hosts::{mark, read, text, valid};
-use super::login::{Login, LoginError, login};
+use super::login::{LoginError, SshLogin, login};
 use super::made::{self, MadeError};
 use super::next::kept;
 use super::progress;
 use super::running::{asked, unmarked};
-use super::seats::Seat;
+use super::seats::NodeSeat;
 use super::wanted::WantedNode;
 use crate::api::bpa::{NodeLogin, Provisioning, ProvisioningStatus};
 use crate::apiserver::subdomain;
@@ -34,11 +34,11 @@ const OPENED: &str = "Opened";
 const REFUSED: &str = "Refused";
 
 /// The place of a node, whose machine may have been opened to the key. `machine` is its [mark]; without one, whichever it was.
-pub fn opened(place: Place, status: &ProvisioningStatus, node: &WantedNode, machine: Option<&str>) -> Place {
+pub fn opened(place: NodePlace, status: &ProvisioningStatus, node: &WantedNode, machine: Option<&str>) -> NodePlace {
     let is_its =
         |login: &NodeLogin| login.node == node.name.as_str() && machine.is_none_or(|mark| mark == login.machine);
     let is_open = status.logins.iter().any(|login| is_its(login) && login.state == OPENED);
-    Place { has_user: place.has_user || is_open, ..place }
+    NodePlace { has_user: place.has_user || is_open, ..place }
 }
 
 /// Where the nodes are that have their hosts, in the order of the nodes.
@@ -48,12 +48,12 @@ pub fn opened(place: Place, status: &ProvisioningStatus, node: &WantedNode, mach
 /// The first node that has no host, or whose host is not well.
 pub fn places<'n>(
     nodes: &'n [WantedNode],
-    seats: &[Seat<'_>],
+    seats: &[NodeSeat<'_>],
     status: &ProvisioningStatus,
     user_data: &str,
-) -> Result<Vec<(&'n WantedNode, Place)>, String> {
-    let placed = |(node, seat): (&'n WantedNode, &Seat<'_>)| {
-        let Seat::Has(host) = seat else { return Err(format!("node {} has no host", node.name)) };
+) -> Result<Vec<(&'n WantedNode, NodePlace)>, String> {
+    let placed = |(node, seat): (&'n WantedNode, &NodeSeat<'_>)| {
+        let NodeSeat::Has(host) = seat else { return Err(format!("node {} has no host", node.name)) };
         let place = progress::place(host, node.mac, user_data)?;
         Ok((node, opened(place, status, node, Some(&mark(host, user_data)))))
     };
@@ -73,7 +73,7 @@ impl Provisionings {
         installer: &Installer,
         object: &Provisioning,
         status: &mut ProvisioningStatus,
-        ready: &Ready<'_>,
+        ready: &ReachableCluster<'_>,
     ) -> Result<Option<String>, LookError> {
         let Some(name) = object.spec.credentials_name.as_deref().filter(|name| !name.is_empty()) else {
             return Ok(None);
@@ -131,8 +131,8 @@ impl Provisionings {
         &self,
         installer: &Installer,
         object: &Provisioning,
-        ready: &Ready<'_>,
-        granted: &Login,
+        ready: &ReachableCluster<'_>,
+        granted: &SshLogin,
         due: Vec<(String, IpAddr)>,
     ) -> Result<Vec<(String, Result<(), LoginError>)>, LookError> {
         let public = made::ssh_key(&self.client, object).await?;
@@ -174,7 +174,7 @@ mod tests {
         let login = NodeLogin { node: "m".into(), state: OPENED.into(), machine: "aa".into(), ..NodeLogin::default() };
         let status = ProvisioningStatus { logins: vec![login], ..ProvisioningStatus::default() };
         let cluster = read_spec(&object(json!({"masters": [{"m": {"cpu": 1}}]}))).expect("a cluster");
-        let place = Place { address: Reachable::new("10.0.0.1").expect("an address"), has_user: false };
+        let place = NodePlace { address: Reachable::new("10.0.0.1").expect("an address"), has_user: false };
         let is_open = |machine| opened(place, &status, &cluster.nodes[0], machine).has_user;
         assert_eq!([Some("aa"), Some("bb"), None].map(is_open), [true, false, true]);
     }

@@ -14,16 +14,16 @@ const SERVED_MAX: usize = 4096;
 
 /// The places. Cheap to clone.
 #[derive(Clone)]
-pub struct Places {
+pub struct RunPlaces {
     at_once: usize,
     // std's lock: held for a look, never across an await.
-    asked: Arc<Mutex<Asked>>,
+    asked: Arc<Mutex<RunQueue>>,
 }
 
 #[derive(Default)]
-struct Asked {
+struct RunQueue {
     /// By their UIDs.
-    waiting: HashMap<String, Waiter>,
+    waiting: HashMap<String, QueuedRun>,
     /// Who has a place, and no run that can be seen yet.
     held: BTreeMap<String, String>,
     /// By namespace.
@@ -31,29 +31,29 @@ struct Asked {
 }
 
 #[derive(Clone, Debug)]
-struct Waiter {
+struct QueuedRun {
     namespace: String,
     since: Instant,
     asked: Instant,
 }
 
 /// A place, until it is dropped: then the run is to be seen.
-pub struct Place {
-    of: Arc<Mutex<Asked>>,
+pub struct RunPlace {
+    of: Arc<Mutex<RunQueue>>,
     uid: String,
 }
 
-impl Drop for Place {
+impl Drop for RunPlace {
     fn drop(&mut self) {
         lock(&self.of).held.remove(&self.uid);
     }
 }
 
-fn lock(asked: &Mutex<Asked>) -> MutexGuard<'_, Asked> {
+fn lock(asked: &Mutex<RunQueue>) -> MutexGuard<'_, RunQueue> {
     asked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Places {
+impl RunPlaces {
     /// So many, one at least.
     pub fn new(at_once: usize) -> Self {
         Self { at_once: at_once.max(1), asked: Arc::default() }
@@ -61,17 +61,17 @@ impl Places {
 
     /// How many objects wait.
     pub fn waiting(&self, now: Instant) -> usize {
-        let is_fresh = |waiter: &&Waiter| now.saturating_duration_since(waiter.asked) < FRESH;
+        let is_fresh = |waiter: &&QueuedRun| now.saturating_duration_since(waiter.asked) < FRESH;
         lock(&self.asked).waiting.values().filter(is_fresh).count()
     }
 
     /// A place for the run of an object, if it is its turn. `under_way` are the runs that can be seen, each with whose it is.
-    pub fn ask(&self, owner: &RunOwner, under_way: &[Option<RunOwner>], now: Instant) -> Option<Place> {
+    pub fn ask(&self, owner: &RunOwner, under_way: &[Option<RunOwner>], now: Instant) -> Option<RunPlace> {
         let mut asked = lock(&self.asked);
         let asked = &mut *asked;
         asked.waiting.retain(|_, waiter| now.saturating_duration_since(waiter.asked) < FRESH);
         let since = asked.waiting.get(&owner.uid).map_or(now, |waiter| waiter.since);
-        let me = Waiter { namespace: owner.namespace.clone(), since, asked: now };
+        let me = QueuedRun { namespace: owner.namespace.clone(), since, asked: now };
         asked.waiting.insert(owner.uid.clone(), me);
         // A person's runs take places, too, and are of no namespace.
         let mut seen = asked.held.clone();
@@ -96,16 +96,16 @@ impl Places {
             oldest.and_then(|name| asked.served.remove(&name));
         }
         asked.served.insert(owner.namespace.clone(), now);
-        Some(Place { of: self.asked.clone(), uid: owner.uid.clone() })
+        Some(RunPlace { of: self.asked.clone(), uid: owner.uid.clone() })
     }
 }
 
 /// Whether it is somebody's turn, of those who wait; `running` are the namespaces of all that have a place.
-fn is_next(uid: &str, asked: &Asked, running: &[String], at_once: usize) -> bool {
+fn is_next(uid: &str, asked: &RunQueue, running: &[String], at_once: usize) -> bool {
     let of_namespace = (at_once / 2).max(1);
     let has_room = |namespace: &str| running.iter().filter(|one| *one == namespace).count() < of_namespace;
     let Some(me) = asked.waiting.get(uid).filter(|me| has_room(&me.namespace)) else { return false };
-    let rank = |waiter: &Waiter| (asked.served.get(&waiter.namespace).copied(), waiter.since);
+    let rank = |waiter: &QueuedRun| (asked.served.get(&waiter.namespace).copied(), waiter.since);
     let ahead = asked.waiting.iter().filter(|(_, waiter)| has_room(&waiter.namespace));
     let mut ahead: Vec<_> = ahead.filter(|(other, waiter)| (rank(waiter), other.as_str()) < (rank(me), uid)).collect();
     // Of a namespace that has many, those that find no room are not ahead of anybody.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_namespace_has_half_of_the_places_and_never_all() {
-        let (places, now) = (Places::new(4), Instant::now());
+        let (places, now) = (RunPlaces::new(4), Instant::now());
         let run = |namespace: &str, uid: &str| Some(owner(namespace, uid));
         let mut under_way = vec![run("a", "1")];
         assert!(places.ask(&owner("a", "2"), &under_way, now).is_some());
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_was_given_and_cannot_be_seen_yet_is_taken() {
-        let (places, now) = (Places::new(2), Instant::now());
+        let (places, now) = (RunPlaces::new(2), Instant::now());
         let one = places.ask(&owner("a", "1"), &[], now).unwrap();
         assert!(places.ask(&owner("a", "2"), &[], now).is_none());
         let _two = places.ask(&owner("b", "3"), &[], now).unwrap();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn an_object_has_one_run_at_a_time() {
-        let (places, now) = (Places::new(4), Instant::now());
+        let (places, now) = (RunPlaces::new(4), Instant::now());
         let one = owner("a", "1");
         let place = places.ask(&one, &[], now).unwrap();
         assert!(places.ask(&one, &[], now).is_none(), "it was given a place, and its run is not there yet");
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn with_one_place_namespaces_take_turns() {
-        let (places, begun) = (Places::new(1), Instant::now());
+        let (places, begun) = (RunPlaces::new(1), Instant::now());
         let at = |second| begun + Duration::from_secs(second);
         assert!(places.ask(&owner("a", "1"), &[], at(0)).is_some());
         let busy = [Some(owner("a", "1"))];

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::cluster_inventory::Place;
+use super::cluster_inventory::NodePlace;
 use super::next::{LOST, RUNNING, SUCCEEDED};
 use super::rack::RackHost;
-use super::seats::Seat;
-use super::wanted::{SpecFault, WantedNode};
+use super::seats::NodeSeat;
+use super::wanted::{ClusterSpecFault, WantedNode};
 use crate::ansible::Reachable;
 use crate::api::MacAddress;
 use crate::api::bpa::{NodeProgress, NodeTasks, ProvisioningStatus, RunFailure, RunProgress};
 use crate::api::metal3::ProvisioningState;
-use crate::kubespray::runs::{Progress, RunStatus, RunVerdict};
+use crate::kubespray::runs::{PlaybookProgress, RunStatus, RunVerdict};
 use crate::runtime::conditions::{self, Verdict};
 
 /// Letters of what a node says, and of what the whole says.
@@ -38,7 +38,7 @@ pub const INVENTORY: &str = "InventoryReady";
 
 /// How far a cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum ProvisioningPhase {
     /// What it asks for makes no sense.
     Invalid,
     /// Not every node has a host.
@@ -55,7 +55,7 @@ pub enum Phase {
     Failed,
 }
 
-impl Phase {
+impl ProvisioningPhase {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Invalid,
@@ -83,7 +83,7 @@ impl Phase {
 
 /// Where a node's host is, or what it waits for. `card` is the MAC address that names it, if one does: what is leased to that card is
 /// the node's address.
-pub fn place(host: &RackHost, card: Option<MacAddress>, user_data: &str) -> Result<Place, String> {
+pub fn place(host: &RackHost, card: Option<MacAddress>, user_data: &str) -> Result<NodePlace, String> {
     let view = &host.view;
     if !view.error.is_empty() {
         return Err(format!("BareMetalHost {} has an error: {}", host.name(), view.error));
@@ -101,27 +101,27 @@ pub fn place(host: &RackHost, card: Option<MacAddress>, user_data: &str) -> Resu
         return Err(format!("no address is leased to the {of} of BareMetalHost {}", host.name()));
     };
     let address = Reachable::new(address).map_err(|why| why.to_string())?;
-    Ok(Place { address, has_user: host.user_data.as_deref() == Some(user_data) })
+    Ok(NodePlace { address, has_user: host.user_data.as_deref() == Some(user_data) })
 }
 
 /// The nodes with what each waits for.
-pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Seat<'_>], user_data: &str) {
+pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[NodeSeat<'_>], user_data: &str) {
     let mut ready = 0;
     // A machine that is dead has no lease after a while, and is to be known all the same when its node is taken out of the cluster.
     let before = std::mem::take(&mut status.nodes);
     let last = |name: &str, host: Option<&RackHost>| {
         before.iter().find(|node| node.name == name && node.host.as_deref() == host.map(RackHost::name))
     };
-    let one = |(node, seat): (&WantedNode, &Seat<'_>)| {
+    let one = |(node, seat): (&WantedNode, &NodeSeat<'_>)| {
         let waits = match seat {
-            Seat::None(why) => Some(why.clone()),
-            Seat::Takes(host) => Some(format!("takes BareMetalHost {} when every node has a host", host.name())),
-            Seat::Has(host) => place(host, node.mac, user_data).err(),
+            NodeSeat::None(why) => Some(why.clone()),
+            NodeSeat::Takes(host) => Some(format!("takes BareMetalHost {} when every node has a host", host.name())),
+            NodeSeat::Has(host) => place(host, node.mac, user_data).err(),
         };
         ready += i64::from(waits.is_none());
         let roles = [(node.is_master, "master"), (node.is_worker, "worker")];
         let had = match seat {
-            Seat::Has(host) => Some(*host),
+            NodeSeat::Has(host) => Some(*host),
             _ => None,
         };
         let last = last(node.name.as_str(), had);
@@ -146,50 +146,58 @@ pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Sea
 
 /// What is said of the whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ClusterSummary {
     /// How far hosts and inventory are.
-    pub hosts: Phase,
+    pub hosts: ProvisioningPhase,
     /// How far the cluster is.
-    pub phase: Phase,
+    pub phase: ProvisioningPhase,
     /// What it waits for, or what to do next.
     pub message: String,
 }
 
-impl Told {
+impl ClusterSummary {
     /// Where nothing is installed yet, hosts say how far the cluster is.
-    pub fn of_hosts(phase: Phase, message: impl Into<String>) -> Self {
+    pub fn of_hosts(phase: ProvisioningPhase, message: impl Into<String>) -> Self {
         Self { hosts: phase, phase, message: message.into() }
     }
 
     /// Of a cluster whose hosts are all there.
-    pub fn of_cluster(phase: Phase, message: impl Into<String>) -> Self {
-        Self { hosts: Phase::InventoryReady, phase, message: message.into() }
+    pub fn of_cluster(phase: ProvisioningPhase, message: impl Into<String>) -> Self {
+        Self { hosts: ProvisioningPhase::InventoryReady, phase, message: message.into() }
     }
 }
 
 /// The whole; `runs` says whether kubespray is run here.
-pub fn whole(status: &mut ProvisioningStatus, told: &Told, runs: bool, generation: Option<i64>, now: Timestamp) {
+pub fn whole(
+    status: &mut ProvisioningStatus,
+    told: &ClusterSummary,
+    runs: bool,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     let message = short(&told.message, WHOLE_SAYS);
     let verdict = |is: bool, yes: &str, no: &str| if is { Verdict::yes(yes) } else { Verdict::no(no, message.clone()) };
     let (claimed, provisioned, ready) = match told.hosts {
-        Phase::Invalid | Phase::Choosing => (false, false, false),
-        Phase::Provisioning => (true, false, false),
+        ProvisioningPhase::Invalid | ProvisioningPhase::Choosing => (false, false, false),
+        ProvisioningPhase::Provisioning => (true, false, false),
         _ => (true, true, true),
     };
-    let no = if told.hosts == Phase::Invalid { "Invalid" } else { "Waiting" };
+    let no = if told.hosts == ProvisioningPhase::Invalid { "Invalid" } else { "Waiting" };
     for (type_, is, yes) in
         [(CLAIMED, claimed, "Claimed"), (PROVISIONED, provisioned, "Provisioned"), (INVENTORY, ready, "Checked")]
     {
         conditions::set(&mut status.conditions, type_, &verdict(is, yes, no), generation, now);
     }
     let reason = match told.phase {
-        Phase::Invalid => "Invalid",
-        Phase::Installing => RUNNING,
-        Phase::Failed => status.run.as_ref().map_or(Phase::Failed.word(), |run| run.state.as_str()),
-        Phase::InventoryReady if !runs => "NotConfigured",
+        ProvisioningPhase::Invalid => "Invalid",
+        ProvisioningPhase::Installing => RUNNING,
+        ProvisioningPhase::Failed => {
+            status.run.as_ref().map_or(ProvisioningPhase::Failed.word(), |run| run.state.as_str())
+        }
+        ProvisioningPhase::InventoryReady if !runs => "NotConfigured",
         _ => "Waiting",
     };
-    let verdict = verdict(told.phase == Phase::Ready, INSTALLED, reason);
+    let verdict = verdict(told.phase == ProvisioningPhase::Ready, INSTALLED, reason);
     conditions::set(&mut status.conditions, INSTALLED, &verdict, generation, now);
     status.phase = told.phase.word().into();
     status.message = message;
@@ -223,7 +231,7 @@ pub fn run(run: &mut RunProgress, seen: &RunStatus, now: Timestamp) {
     (run.hosts_ok, run.hosts_failed) = (count(ok.len()), count(failed.len()));
     run.state = match &seen.verdict {
         None => return run.state = RUNNING.to_owned(),
-        Some(_) if seen.phase == crate::kubespray::runs::Phase::Lost => LOST,
+        Some(_) if seen.phase == crate::kubespray::runs::RunPhase::Lost => LOST,
         Some(RunVerdict::Succeeded) => SUCCEEDED,
         Some(RunVerdict::Failed(_)) => "Failed",
         Some(RunVerdict::Cancelled) => "Cancelled",
@@ -251,7 +259,7 @@ pub fn tasks(nodes: &mut [NodeProgress], seen: &RunStatus) {
 }
 
 /// What failed first and was not mended.
-fn failure(progress: &Progress) -> Option<RunFailure> {
+fn failure(progress: &PlaybookProgress) -> Option<RunFailure> {
     let is_bad = |host: &String| progress.hosts.get(host).is_some_and(|host| host.is_bad());
     let found = progress.failures.iter().find(|one| is_bad(&one.host))?;
     let (host, task) = (short(&found.host, NODE_SAYS), short(&found.task, RUN_SAYS));
@@ -275,7 +283,7 @@ pub fn decisive(status: &ProvisioningStatus) -> ProvisioningStatus {
 }
 
 /// All that is wrong with a spec, bounded.
-pub fn faults(faults: &[SpecFault]) -> String {
+pub fn faults(faults: &[ClusterSpecFault]) -> String {
     let mut said: Vec<String> = faults.iter().take(FAULTS).map(ToString::to_string).collect();
     if faults.len() > FAULTS {
         said.push(format!("and {} more", faults.len() - FAULTS));
@@ -381,27 +389,28 @@ mod tests {
         );
         let dead = host(json!({"provisioning": state, "errorMessage": "no power"}));
         let mut status = ProvisioningStatus::default();
-        let mut address = |seat: Seat<'_>| {
+        let mut address = |seat: NodeSeat<'_>| {
             nodes(&mut status, &cluster.nodes, &[seat], "u");
             status.nodes[0].address.clone()
         };
-        assert_eq!(address(Seat::Has(&dead)), None);
-        assert_eq!(address(Seat::Has(&leased)).as_deref(), Some("10.0.0.5"));
-        assert_eq!(address(Seat::Has(&dead)).as_deref(), Some("10.0.0.5"));
-        assert_eq!(address(Seat::None("gone".into())), None);
+        assert_eq!(address(NodeSeat::Has(&dead)), None);
+        assert_eq!(address(NodeSeat::Has(&leased)).as_deref(), Some("10.0.0.5"));
+        assert_eq!(address(NodeSeat::Has(&dead)).as_deref(), Some("10.0.0.5"));
+        assert_eq!(address(NodeSeat::None("gone".into())), None);
     }
 
     #[test]
     fn what_is_said_of_many_nodes_is_bounded() {
         let workers: Vec<Value> = (0..400).map(|number| json!({format!("w{number}"): {"cpu": 1}})).collect();
         let cluster = read(&object(json!({"masters": [{"m": {"cpu": 1}}], "workers": workers}))).expect("a cluster");
-        let seats: Vec<Seat<'_>> = (0..cluster.nodes.len()).map(|at| Seat::None("x".repeat(900 + at % 7))).collect();
+        let seats: Vec<NodeSeat<'_>> =
+            (0..cluster.nodes.len()).map(|at| NodeSeat::None("x".repeat(900 + at % 7))).collect();
         let mut status = ProvisioningStatus::default();
         nodes(&mut status, &cluster.nodes, &seats, "u");
         assert_eq!((status.nodes_wanted, status.nodes_ready), (401, 0));
         let text = waiting(&status);
         assert!(text.starts_with("m, w0, w1 and 398 more: xxx"), "{text}");
-        let told = Told::of_hosts(Phase::Choosing, "x".repeat(9999));
+        let told = ClusterSummary::of_hosts(ProvisioningPhase::Choosing, "x".repeat(9999));
         whole(&mut status, &told, true, Some(3), Timestamp::UNIX_EPOCH);
         assert_eq!((status.message.len(), status.conditions.len()), (WHOLE_SAYS, 4));
         assert!(serde_json::to_vec(&status).unwrap().len() < 256 << 10);
@@ -411,13 +420,13 @@ mod tests {
             (found.status.clone(), found.reason.clone())
         };
         for (phase, runs, installed) in [
-            (Phase::InventoryReady, false, ("False", "NotConfigured")),
-            (Phase::InventoryReady, true, ("False", "Waiting")),
-            (Phase::Installing, true, ("False", "Running")),
-            (Phase::Failed, true, ("False", "Failed")),
-            (Phase::Ready, true, ("True", "Installed")),
+            (ProvisioningPhase::InventoryReady, false, ("False", "NotConfigured")),
+            (ProvisioningPhase::InventoryReady, true, ("False", "Waiting")),
+            (ProvisioningPhase::Installing, true, ("False", "Running")),
+            (ProvisioningPhase::Failed, true, ("False", "Failed")),
+            (ProvisioningPhase::Ready, true, ("True", "Installed")),
         ] {
-            whole(&mut status, &Told::of_cluster(phase, "m"), runs, Some(3), Timestamp::UNIX_EPOCH);
+            whole(&mut status, &ClusterSummary::of_cluster(phase, "m"), runs, Some(3), Timestamp::UNIX_EPOCH);
             assert_eq!(is(&status, INSTALLED), (installed.0.to_owned(), installed.1.to_owned()), "{phase:?}");
             assert_eq!(is(&status, INVENTORY).0, "True", "{phase:?}");
         }

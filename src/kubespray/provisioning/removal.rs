@@ -3,11 +3,11 @@
 use kube::ResourceExt;
 
 use super::cluster_inventory::cluster_inventory;
-use super::controller::{LookError, Provisionings, Ready};
+use super::controller::{LookError, Provisionings, ReachableCluster};
 use super::leaving::{last_place, leaving};
 use super::made;
-use super::next::{Kind, STARTING};
-use super::progress::{Phase, Told};
+use super::next::{PlaybookKind, STARTING};
+use super::progress::{ClusterSummary, ProvisioningPhase};
 use super::rack::RackHost;
 use super::running::{Going, marks_of};
 use super::wanted::{WantedCluster, WantedNode};
@@ -25,13 +25,16 @@ impl Provisionings {
     ) -> Result<Option<Going>, LookError> {
         // What was noted with these nodes is begun with them.
         let noted = status.run.as_ref().filter(|run| run.state == STARTING);
-        if noted.is_some_and(|run| !Kind::of(&run.playbook).is_some_and(Kind::removes)) {
+        if noted.is_some_and(|run| !PlaybookKind::of(&run.playbook).is_some_and(PlaybookKind::removes)) {
             return Ok(None);
         }
         let name = object.name_any();
         let seen = leaving(&name, status, cluster, rack);
         if let Some(master) = seen.master {
-            return Ok(Some(Going::Rests(Told::of_hosts(Phase::Invalid, refused_master(&master)))));
+            return Ok(Some(Going::Rests(ClusterSummary::of_hosts(
+                ProvisioningPhase::Invalid,
+                refused_master(&master),
+            ))));
         }
         for host in &seen.free {
             self.let_go(object, &object.namespace().unwrap_or_default(), host).await?;
@@ -40,7 +43,7 @@ impl Provisionings {
         let Some(first) = seen.workers.first() else { return Ok(None) };
         let waits = |why: String| {
             let why = format!("{} is to leave the cluster: {why}", first.name);
-            Ok(Some(Going::Rests(Told::of_cluster(Phase::InventoryReady, why))))
+            Ok(Some(Going::Rests(ClusterSummary::of_cluster(ProvisioningPhase::InventoryReady, why))))
         };
         if self.installer.is_none() {
             return waits("[kubespray] of slipway.toml names no checkout to take it out by".into());
@@ -58,7 +61,8 @@ impl Provisionings {
             Err(why) => return waits(why.to_string()),
         };
         let leaving = seen.workers.iter().map(|node| node.name.to_string()).collect();
-        let ready = Ready { nodes: &nodes, closed: Vec::new(), leaving, inventory, marks: marks_of(rack, &name) };
+        let ready =
+            ReachableCluster { nodes: &nodes, closed: Vec::new(), leaving, inventory, marks: marks_of(rack, &name) };
         self.go_on(object, status, &ready).await.map(Some)
     }
 }

@@ -12,16 +12,16 @@ use tracing::{info, warn};
 
 use super::answers;
 use super::cluster_inventory::USER;
-use super::controller::{LookError, Provisionings, Ready};
-use super::installer::{Installer, Seen, is_open, run_id};
-use super::known_hosts::{HostKey, Marks, learned, marks, read, text, valid};
+use super::controller::{LookError, Provisionings, ReachableCluster};
+use super::installer::{Installer, RunState, is_open, run_id};
+use super::known_hosts::{InstallationIds, SshHostKey, learned, marks, read, text, valid};
 use super::made::{self, MadeError};
-use super::next::{Kind, LOST, Next, STARTING, SUCCEEDED, Standing, Wish, kept, next};
-use super::places::Place;
-use super::progress::{self, Phase, Told};
+use super::next::{LOST, PlaybookAction, PlaybookKind, STARTING, SUCCEEDED, Standing, WishedRun, kept, next};
+use super::places::RunPlace;
+use super::progress::{self, ClusterSummary, ProvisioningPhase};
 use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
 use crate::cluster::workload::{brief, plain_kubeconfig, secret_name};
-use crate::kubespray::runs::{HostKeys, Request, RunOwner, RunStatus, RunVars};
+use crate::kubespray::runs::{HostKeys, RunOwner, RunRequest, RunStatus, RunVars};
 use crate::log::named;
 use crate::runtime::conditions::Verdict;
 
@@ -31,21 +31,21 @@ const INSTALLED_MAX: usize = 1000;
 pub const END: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
 
 /// A run to be begun when it is noted.
-pub struct Begin {
+pub struct RunStart {
     /// What is run.
-    pub request: Request,
+    pub request: RunRequest,
     /// Until it can be seen.
-    pub place: Place,
+    pub place: RunPlace,
 }
 
 /// What comes of a cluster whose hosts are all there.
 pub enum Going {
     /// Nothing is to be done, and what to say.
-    Rests(Told),
+    Rests(ClusterSummary),
     /// It waits for its turn.
-    Waits(Told),
+    Waits(ClusterSummary),
     /// A run.
-    Begins(Told, Box<Begin>),
+    Begins(ClusterSummary, Box<RunStart>),
 }
 
 /// Whose runs an object's are.
@@ -75,33 +75,33 @@ impl Provisionings {
         &self,
         object: &Provisioning,
         status: &mut ProvisioningStatus,
-    ) -> Result<Option<Told>, LookError> {
+    ) -> Result<Option<ClusterSummary>, LookError> {
         let ProvisioningStatus { run, nodes, .. } = &mut *status;
         let (Some(installer), Some(run)) = (&self.installer, run.as_mut().filter(|run| is_open(run))) else {
             return Ok(None);
         };
         let (owner, now) = (owner(object), Timestamp::now());
-        let installing = |what: String| Some(Told::of_cluster(Phase::Installing, what));
+        let installing = |what: String| Some(ClusterSummary::of_cluster(ProvisioningPhase::Installing, what));
         Ok(match installer.see(&owner, run, now).await? {
-            Seen::Unbegun => None,
-            Seen::Elsewhere => installing(format!("{} is under way on the appliance {}", of(run), run.appliance)),
-            Seen::UnderWay(seen) => {
+            RunState::Unbegun => None,
+            RunState::Elsewhere => installing(format!("{} is under way on the appliance {}", of(run), run.appliance)),
+            RunState::UnderWay(seen) => {
                 progress::run(run, &seen, now);
                 progress::tasks(nodes, &seen);
-                let mut is_ending = seen.phase == crate::kubespray::runs::Phase::Cancelling;
+                let mut is_ending = seen.phase == crate::kubespray::runs::RunPhase::Cancelling;
                 if !is_ending && is_cancelled(object, run) {
                     installer.cancel(&owner, run).await?;
                     is_ending = true;
                 }
                 installing(format!("{} is {}", of(run), if is_ending { "being ended" } else { "under way" }))
             }
-            Seen::Gone => {
+            RunState::Gone => {
                 run.state = LOST.into();
                 run.ended_at = Some(Time(now));
                 run.message = "is lost: nothing of it is there any more".into();
                 None
             }
-            Seen::Over(seen) => {
+            RunState::Over(seen) => {
                 self.conclude(installer, object, status, &seen, now).await?;
                 None
             }
@@ -138,7 +138,7 @@ impl Provisionings {
             }
             Ok(()) => {}
         }
-        let kind = Kind::of(&run.playbook).unwrap_or(Kind::Cluster);
+        let kind = PlaybookKind::of(&run.playbook).unwrap_or(PlaybookKind::Cluster);
         if run.state == SUCCEEDED && kind.removes() {
             status.installed.retain(|name| !seen.expected.contains(name));
         } else if run.state == SUCCEEDED {
@@ -158,7 +158,7 @@ impl Provisionings {
     }
 
     /// Keeps the first keys of hosts.
-    pub(super) async fn learn(&self, object: &Provisioning, keys: Vec<HostKey>) -> Result<(), MadeError> {
+    pub(super) async fn learn(&self, object: &Provisioning, keys: Vec<SshHostKey>) -> Result<(), MadeError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let rack = self.rack(&namespace).await?;
         let marks = marks_of(&rack, &name);
@@ -199,25 +199,28 @@ impl Provisionings {
         &self,
         object: &Provisioning,
         status: &mut ProvisioningStatus,
-        ready: &Ready<'_>,
+        ready: &ReachableCluster<'_>,
     ) -> Result<Going, LookError> {
         let rests = |told| Ok(Going::Rests(told));
-        let waits = |why: String| Ok(Going::Waits(Told::of_cluster(Phase::InventoryReady, why)));
+        let waits = |why: String| Ok(Going::Waits(ClusterSummary::of_cluster(ProvisioningPhase::InventoryReady, why)));
         let Some(installer) = &self.installer else { return rests(by_hand(object)) };
         let (run, asked) = (status.run.clone(), asked(object));
         let run = run.as_ref();
         let standing =
             Standing { nodes: ready.nodes, installed: &status.installed, leaving: &ready.leaving, run, asked };
         let wish = match next(&standing) {
-            Next::Rest => return rests(is_ready(status)),
-            Next::Stuck => return rests(is_stuck(object, status)),
-            Next::Refuse(why) => {
+            PlaybookAction::Rest => return rests(is_ready(status)),
+            PlaybookAction::Stuck => return rests(is_stuck(object, status)),
+            PlaybookAction::Refuse(why) => {
                 let is_done = run.is_some_and(|run| run.state == SUCCEEDED)
                     && standing.new_nodes().is_empty()
                     && ready.leaving.is_empty();
-                return rests(Told::of_cluster(if is_done { Phase::Ready } else { Phase::Failed }, why));
+                return rests(ClusterSummary::of_cluster(
+                    if is_done { ProvisioningPhase::Ready } else { ProvisioningPhase::Failed },
+                    why,
+                ));
             }
-            Next::Begin(wish) => wish,
+            PlaybookAction::Begin(wish) => wish,
         };
         let owner = owner(object);
         if !installer.is_usable().await {
@@ -256,14 +259,14 @@ impl Provisionings {
             started_at: Some(Time(Timestamp::now())),
             ..RunProgress::default()
         };
-        let told = Told::of_cluster(Phase::Installing, format!("{} begins", of(&begun)));
+        let told = ClusterSummary::of_cluster(ProvisioningPhase::Installing, format!("{} begins", of(&begun)));
         // One that was noted, and could not be begun, is the same.
         let is_known = run.is_some_and(|run| run.number == begun.number && run.appliance == begun.appliance);
         if !is_known {
             status.run = Some(begun);
             status.nodes.iter_mut().for_each(|node| node.tasks = None);
         }
-        Ok(Going::Begins(told, Box::new(Begin { request, place })))
+        Ok(Going::Begins(told, Box::new(RunStart { request, place })))
     }
 
     async fn request(
@@ -271,15 +274,15 @@ impl Provisionings {
         installer: &Installer,
         object: &Provisioning,
         owner: &RunOwner,
-        ready: &Ready<'_>,
-        wish: &Wish,
-    ) -> Result<Request, LookError> {
+        ready: &ReachableCluster<'_>,
+        wish: &WishedRun,
+    ) -> Result<RunRequest, LookError> {
         let key = made::private_key(&self.client, object).await?;
         let known = valid(read(&made::known_hosts(&self.client, object).await?), &ready.marks);
         let vars = match wish.kind {
-            Kind::Remove => json!({}),
+            PlaybookKind::Remove => json!({}),
             // Nothing is emptied on a machine that does not answer, and its pods end when somebody says so.
-            Kind::RemoveUngraceful => json!({"reset_nodes": false, "allow_ungraceful_removal": true}),
+            PlaybookKind::RemoveUngraceful => json!({"reset_nodes": false, "allow_ungraceful_removal": true}),
             _ => json!({"kubeconfig_localhost": true, "kubectl_localhost": false}),
         };
         // Nothing is downloaded on the appliance, by which programs would be run there.
@@ -287,11 +290,11 @@ impl Provisionings {
         let vars: Map<_, _> =
             [vars, here].iter().filter_map(Value::as_object).flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let expected = match wish.kind {
-            Kind::Remove | Kind::RemoveUngraceful => ready.leaving.clone(),
+            PlaybookKind::Remove | PlaybookKind::RemoveUngraceful => ready.leaving.clone(),
             _ if wish.limit.is_empty() => ready.nodes.iter().map(|node| node.name.to_string()).collect(),
             _ => wish.limit.clone(),
         };
-        let request = Request {
+        let request = RunRequest {
             id: run_id(&owner.uid, wish.number)?,
             playbook: wish.kind.playbook(&ready.leaving),
             inventory: ready.inventory.yaml(),
@@ -348,11 +351,11 @@ fn of(run: &RunProgress) -> String {
 }
 
 /// Marks say nothing to ssh.
-pub fn unmarked(keys: Vec<HostKey>) -> Vec<HostKey> {
-    keys.into_iter().map(|key| HostKey { mark: String::new(), ..key }).collect()
+pub fn unmarked(keys: Vec<SshHostKey>) -> Vec<SshHostKey> {
+    keys.into_iter().map(|key| SshHostKey { mark: String::new(), ..key }).collect()
 }
 
-fn by_hand(object: &Provisioning) -> Told {
+fn by_hand(object: &Provisioning) -> ClusterSummary {
     let name = object.name_any();
     let message = format!(
         "The inventory is ready, and nothing is installed yet: Slipway runs kubespray when [kubespray] of slipway.toml names a checkout. Or \
@@ -360,23 +363,23 @@ fn by_hand(object: &Provisioning) -> Told {
         made::inventory_name(&name),
         made::ssh_key_name(&name)
     );
-    Told::of_hosts(Phase::InventoryReady, message)
+    ClusterSummary::of_hosts(ProvisioningPhase::InventoryReady, message)
 }
 
 /// Every node is installed.
-pub fn is_ready(status: &ProvisioningStatus) -> Told {
+pub fn is_ready(status: &ProvisioningStatus) -> ClusterSummary {
     let by = status.run.as_ref().map(of).unwrap_or_default();
     let message = match &status.kubeconfig {
         Some(secret) => format!("installed by {by}; its kubeconfig is in the Secret {secret}"),
         None => format!("installed by {by}; no kubeconfig is kept (condition {})", progress::KUBECONFIG),
     };
-    Told::of_cluster(Phase::Ready, message)
+    ClusterSummary::of_cluster(ProvisioningPhase::Ready, message)
 }
 
-fn is_stuck(object: &Provisioning, status: &ProvisioningStatus) -> Told {
+fn is_stuck(object: &Provisioning, status: &ProvisioningStatus) -> ClusterSummary {
     let run = status.run.clone().unwrap_or_default();
     let (name, playbook) = (object.name_any(), &run.playbook);
-    let by_force = match Kind::of(playbook).is_some_and(Kind::removes) {
+    let by_force = match PlaybookKind::of(playbook).is_some_and(PlaybookKind::removes) {
         true => {
             format!(". For machines that are dead: slipway kubespray retry {name} --playbook remove-node-ungraceful")
         }
@@ -388,10 +391,10 @@ fn is_stuck(object: &Provisioning, status: &ProvisioningStatus) -> Told {
         run.message,
         run.number.saturating_add(1)
     );
-    Told::of_cluster(Phase::Failed, message)
+    ClusterSummary::of_cluster(ProvisioningPhase::Failed, message)
 }
 
 /// The installations of an object's hosts.
-pub fn marks_of(rack: &[super::rack::RackHost], name: &str) -> Marks {
+pub fn marks_of(rack: &[super::rack::RackHost], name: &str) -> InstallationIds {
     marks(rack.iter().filter(|host| host.is_of(name)), &made::user_data_name(name))
 }

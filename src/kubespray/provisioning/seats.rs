@@ -23,7 +23,7 @@ const TOLD: usize = 16;
 
 /// Where a node is.
 #[derive(Clone, Debug)]
-pub enum Seat<'h> {
+pub enum NodeSeat<'h> {
     /// It has this host.
     Has(&'h RackHost),
     /// It is to take this one.
@@ -32,7 +32,7 @@ pub enum Seat<'h> {
     None(String),
 }
 
-impl<'h> Seat<'h> {
+impl<'h> NodeSeat<'h> {
     /// The host, had or not yet.
     pub fn host(&self) -> Option<&'h RackHost> {
         match self {
@@ -49,9 +49,9 @@ pub fn seats<'h>(
     nodes: &[WantedNode],
     hosts: &'h [RackHost],
     has_image: bool,
-) -> Vec<Seat<'h>> {
-    let mut rack = Rack::new(namespace, hosts, has_image);
-    let mut seats: Vec<Option<Seat<'h>>> = Vec::new();
+) -> Vec<NodeSeat<'h>> {
+    let mut rack = SortedHosts::new(namespace, hosts, has_image);
+    let mut seats: Vec<Option<NodeSeat<'h>>> = Vec::new();
     let its: HashMap<&str, &RackHost> = rack.of(owner).rev().collect();
     for node in nodes {
         let had = its.get(node.name.as_str()).copied();
@@ -63,7 +63,7 @@ pub fn seats<'h>(
                 host.name()
             )
         };
-        seats.push(other.map(|host| Seat::None(is_other(host))).or(had.map(Seat::Has)));
+        seats.push(other.map(|host| NodeSeat::None(is_other(host))).or(had.map(NodeSeat::Has)));
     }
     // What anybody of this Provisioning has is nobody else's.
     rack.taken.extend(hosts.iter().filter(|host| host.is_of(owner)).map(RackHost::name));
@@ -83,10 +83,10 @@ pub fn seats<'h>(
 }
 
 /// What nodes want of a host that they do not name.
-type Wanted = (Vec<&'static str>, Needs);
+type HostDemands = (Vec<&'static str>, Needs);
 
 /// The hosts of a namespace, put in order once for all nodes.
-struct Rack<'h> {
+struct SortedHosts<'h> {
     namespace: String,
     has_image: bool,
     /// By name.
@@ -96,9 +96,9 @@ struct Rack<'h> {
     /// Free hosts with these labels, the smallest first.
     free: HashMap<Vec<&'static str>, Vec<&'h RackHost>>,
     /// Up to where the free hosts were looked at for nodes that want the same: none of those is for the next one.
-    passed: HashMap<Wanted, usize>,
+    passed: HashMap<HostDemands, usize>,
     /// Why there is none for whoever wants this.
-    lacking: HashMap<Wanted, String>,
+    lacking: HashMap<HostDemands, String>,
     /// How often a host was looked at.
     looked_at: usize,
 }
@@ -110,7 +110,7 @@ struct WithMac<'h> {
     has: Vec<&'h RackHost>,
 }
 
-impl<'h> Rack<'h> {
+impl<'h> SortedHosts<'h> {
     fn new(namespace: &str, hosts: &'h [RackHost], has_image: bool) -> Self {
         let mut hosts: Vec<&RackHost> = hosts.iter().collect();
         hosts.sort_by(|a, b| a.name().cmp(b.name()));
@@ -146,13 +146,13 @@ impl<'h> Rack<'h> {
     }
 
     /// A node's seat, which is no other node's then.
-    fn seat(&mut self, found: Result<&'h RackHost, String>) -> Seat<'h> {
+    fn seat(&mut self, found: Result<&'h RackHost, String>) -> NodeSeat<'h> {
         match found {
             Ok(host) => {
                 self.taken.insert(host.name());
-                Seat::Takes(host)
+                NodeSeat::Takes(host)
             }
-            Err(why) => Seat::None(why),
+            Err(why) => NodeSeat::None(why),
         }
     }
 
@@ -244,7 +244,7 @@ fn by_mac<'h>(
     mac: MacAddress,
     node: &WantedNode,
     WithMac { boots, has }: &WithMac<'h>,
-    rack: &Rack<'h>,
+    rack: &SortedHosts<'h>,
 ) -> Result<&'h RackHost, String> {
     let found = if boots.is_empty() { has } else { boots };
     match found.as_slice() {
@@ -334,10 +334,10 @@ mod tests {
     /// As `=host` where a node has it, `+host` where it takes it, or why not.
     fn given(spec: Value, hosts: &[RackHost], has_image: bool) -> Vec<String> {
         let wanted = wanted::read(&object(spec)).expect("a cluster");
-        let shown = |seat: Seat<'_>| match seat {
-            Seat::Has(host) => format!("={}", host.name()),
-            Seat::Takes(host) => format!("+{}", host.name()),
-            Seat::None(why) => why,
+        let shown = |seat: NodeSeat<'_>| match seat {
+            NodeSeat::Has(host) => format!("={}", host.name()),
+            NodeSeat::Takes(host) => format!("+{}", host.name()),
+            NodeSeat::None(why) => why,
         };
         seats(("rack", "edge"), &wanted.nodes, hosts, has_image).into_iter().map(shown).collect()
     }
@@ -432,7 +432,7 @@ mod tests {
         let looked_at = |nodes: Vec<Value>| {
             let spec = json!({"masters": [{"m": {"cpu": 1}}], "workers": nodes});
             let wanted = wanted::read(&object(spec)).expect("a cluster");
-            let mut rack = Rack::new("rack", &hosts, true);
+            let mut rack = SortedHosts::new("rack", &hosts, true);
             let mut seat = |node: &WantedNode| {
                 let found = rack.by_needs(node);
                 rack.seat(found)

@@ -28,7 +28,7 @@ pub(super) struct Site {
     pub(super) client: Client,
     pub(super) shutdown: CancellationToken,
     /// Whose logs are served.
-    runs: log_view::Known,
+    runs: log_view::KnownRuns,
     /// Clusters that are played.
     pub(super) workloads: Workloads,
     _folder: tempfile::TempDir,

@@ -57,7 +57,7 @@ pub struct WantedNode {
 /// What is wrong with a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {why}")]
-pub struct SpecFault {
+pub struct ClusterSpecFault {
     /// Where.
     pub path: String,
     /// Why.
@@ -69,8 +69,8 @@ pub struct SpecFault {
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub fn read(object: &Provisioning) -> Result<WantedCluster, Vec<SpecFault>> {
-    let mut reading = Reading::default();
+pub fn read(object: &Provisioning) -> Result<WantedCluster, Vec<ClusterSpecFault>> {
+    let mut reading = SpecReader::default();
     let spec = &object.spec;
     if object.name_any().len() > LONGEST_NAME {
         reading.fault("metadata.name", format!("has more than {LONGEST_NAME} letters"));
@@ -128,17 +128,17 @@ fn subnet(text: &str) -> Result<Text, String> {
 }
 
 #[derive(Default)]
-struct Reading {
+struct SpecReader {
     nodes: Vec<WantedNode>,
     /// Where each name is in `nodes`, and whether `workers` has it.
     known: HashMap<InventoryHostname, (usize, bool)>,
     macs: HashMap<MacAddress, InventoryHostname>,
-    faults: Vec<SpecFault>,
+    faults: Vec<ClusterSpecFault>,
 }
 
-impl Reading {
+impl SpecReader {
     fn fault(&mut self, path: &str, why: String) {
-        self.faults.push(SpecFault { path: path.to_owned(), why });
+        self.faults.push(ClusterSpecFault { path: path.to_owned(), why });
     }
 
     /// The one node of an entry.
@@ -242,10 +242,11 @@ fn labels(node: &WorkerNode) -> Vec<&'static str> {
 }
 
 /// Every master that was there is there still, and every node that is there still is the same: hosts were taken for them.
-pub fn changed(old: &Provisioning, new: &Provisioning) -> Vec<SpecFault> {
+pub fn changed(old: &Provisioning, new: &Provisioning) -> Vec<ClusterSpecFault> {
     let (old, new) = (&old.spec, &new.spec);
     let mut faults = Vec::new();
-    let mut fault = |path: &str, why: &str| faults.push(SpecFault { path: path.to_owned(), why: why.to_owned() });
+    let mut fault =
+        |path: &str, why: &str| faults.push(ClusterSpecFault { path: path.to_owned(), why: why.to_owned() });
     if !old.masters.iter().all(|node| new.masters.contains(node)) {
         fault(
             "spec.masters",

@@ -14,7 +14,7 @@ use super::folder::{
     ARTIFACTS, CACHE_PLUGINS, CREDENTIALS, EVENTS, INVENTORY, KEY, KNOWN_HOSTS, PLUGINS, SCRATCH, SECRETS, VARS,
 };
 use super::installation::Installation;
-use super::request::{HostKeys, PATH, Playbook, Request, RunOwner};
+use super::request::{HostKeys, PATH, Playbook, RunOwner, RunRequest};
 use super::vars::RunVars;
 
 /// By this variable all processes of a run are known, however they were started: its value is the run's folder.
@@ -28,7 +28,7 @@ const FACTS: &str = "playbooks/facts.yml";
 /// What a supervisor does: a command and its bounds. Without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Plan {
+pub struct SupervisorPlan {
     /// The playbook's file.
     pub playbook: String,
     /// The program, and its arguments.
@@ -67,7 +67,7 @@ pub(super) fn utf8(path: &Path) -> bool {
 }
 
 /// What is to be done for a request, in this folder.
-pub(super) fn plan(installation: &Installation, folder: &Path, request: &Request) -> Plan {
+pub(super) fn plan(installation: &Installation, folder: &Path, request: &RunRequest) -> SupervisorPlan {
     let (python, ansible) = installation.programs();
     let mut command = vec![
         text(&python),
@@ -91,7 +91,7 @@ pub(super) fn plan(installation: &Installation, folder: &Path, request: &Request
     }
     let above = if request.playbook == Playbook::Packages { folder } else { &installation.tree };
     command.push(text(&above.join(request.playbook.file())));
-    Plan {
+    SupervisorPlan {
         playbook: request.playbook.file().to_owned(),
         command,
         before,
@@ -106,7 +106,7 @@ pub(super) fn plan(installation: &Installation, folder: &Path, request: &Request
 }
 
 /// The variables of a run: what the site has, below what was asked for, below what the playbook and the folder say.
-pub(super) fn vars(installation: &Installation, folder: &Path, request: &Request) -> Map<String, Value> {
+pub(super) fn vars(installation: &Installation, folder: &Path, request: &RunRequest) -> Map<String, Value> {
     let of_folder = [
         ("artifacts_dir", json!(text(&folder.join(ARTIFACTS)))),
         ("credentials_dir", json!(text(&folder.join(CREDENTIALS)))),
@@ -115,7 +115,7 @@ pub(super) fn vars(installation: &Installation, folder: &Path, request: &Request
     site.below(&request.vars).with(of_folder).with(request.playbook.vars()).as_map().clone()
 }
 
-fn environment(installation: &Installation, folder: &Path, request: &Request) -> BTreeMap<String, String> {
+fn environment(installation: &Installation, folder: &Path, request: &RunRequest) -> BTreeMap<String, String> {
     let bin = installation.environment.join("bin");
     let scratch = |name: &str| text(&folder.join(SCRATCH).join(name));
     let seconds = request.bounds.answer.as_secs();
@@ -197,7 +197,7 @@ fn ssh_arguments(folder: &Path, seconds: u64, host_keys: &HostKeys) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::mirrors::Mirrors;
-    use super::super::request::{Bounds, Playbook};
+    use super::super::request::{Playbook, RunLimits};
     use super::*;
 
     fn installation() -> Installation {
@@ -205,8 +205,8 @@ mod tests {
         Installation { tree: "/opt/ks".into(), environment: "/opt/venv".into(), mirrors, hidden: vec!["/d".into()] }
     }
 
-    fn request() -> Request {
-        Request {
+    fn request() -> RunRequest {
+        RunRequest {
             id: "a-1".parse().unwrap(),
             playbook: Playbook::Scale,
             inventory: "x".into(),
@@ -217,13 +217,13 @@ mod tests {
             ssh_key: Some("a secret key".into()),
             host_keys: HostKeys::Known("a known host".into()),
             secrets: vec!["another secret".into()],
-            bounds: Bounds::default(),
+            bounds: RunLimits::default(),
             owner: None,
             asker: None,
         }
     }
 
-    fn made(folder: &str, request: &Request) -> Plan {
+    fn made(folder: &str, request: &RunRequest) -> SupervisorPlan {
         plan(&installation(), Path::new(folder), request)
     }
 
@@ -237,7 +237,7 @@ mod tests {
         );
         assert!(plan.before.join(" ").ends_with("vars.json --become /opt/ks/playbooks/facts.yml"), "{:?}", plan.before);
         assert_eq!((plan.seconds, plan.expected.as_slice()), (4 * 3600, ["w-1".to_owned()].as_slice()));
-        let everybody = made("/data/kubespray/a-1", &Request { limit: Vec::new(), ..request() });
+        let everybody = made("/data/kubespray/a-1", &RunRequest { limit: Vec::new(), ..request() });
         assert!(!everybody.command.iter().any(|argument| argument == "--limit") && everybody.before.is_empty());
     }
 
@@ -268,7 +268,7 @@ mod tests {
         }
         assert_eq!(plan.environment["ANSIBLE_CACHE_PLUGIN_CONNECTION"], "/data/kubespray/a-1/scratch/facts");
         assert_eq!(plan.environment["ANSIBLE_CALLBACKS_ENABLED"], PLUGIN);
-        let first = Request { host_keys: HostKeys::FirstContact, user: None, ssh_key: None, ..request() };
+        let first = RunRequest { host_keys: HostKeys::FirstContact, user: None, ssh_key: None, ..request() };
         let plan = made("/data/kubespray/a-1", &first);
         assert!(plan.environment["ANSIBLE_SSH_ARGS"].contains("\"StrictHostKeyChecking=accept-new\""));
         assert!(!plan.environment.contains_key("ANSIBLE_PRIVATE_KEY_FILE"));
@@ -279,7 +279,7 @@ mod tests {
         let folder = Path::new("/d/a");
         let remove = Playbook::RemoveNode { nodes: vec!["w-2".into()] };
         let own = request().vars.with([("github_url", json!("http://elsewhere"))]);
-        let vars = vars(&installation(), folder, &Request { playbook: remove, vars: own, ..request() });
+        let vars = vars(&installation(), folder, &RunRequest { playbook: remove, vars: own, ..request() });
         assert_eq!(
             Value::Object(vars),
             json!({

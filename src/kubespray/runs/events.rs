@@ -19,7 +19,7 @@ const MESSAGE_MAX: usize = 500;
 
 /// An event of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum AnsibleEvent {
     /// The playbook begins, with so many plays.
     Start {
         /// Plays, with those that playbooks import.
@@ -86,7 +86,7 @@ pub enum HostResult {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct EventLine {
     event: String,
     #[serde(default)]
     name: String,
@@ -113,20 +113,20 @@ struct Line {
 }
 
 /// The event of a line; `None` when it is none.
-pub(super) fn parse(line: &[u8]) -> Option<Event> {
+pub(super) fn parse(line: &[u8]) -> Option<AnsibleEvent> {
     if line.len() > LINE_MAX {
         return None;
     }
-    let line: Line = serde_json::from_slice(line).ok()?;
+    let line: EventLine = serde_json::from_slice(line).ok()?;
     let name = |text: &str| clean(text, NAME_MAX);
     let host = || Some(line.host.as_str()).filter(|host| !host.is_empty()).map(|host| clean(host, HOST_MAX));
     Some(match line.event.as_str() {
-        "start" => Event::Start { plays: line.plays },
-        "play" => Event::Play(name(&line.name)),
-        "task" => Event::Task(name(&line.name)),
-        "no-hosts" => Event::NoHosts,
-        "end" => Event::End { hosts: line.hosts },
-        "sums" => Event::Sums {
+        "start" => AnsibleEvent::Start { plays: line.plays },
+        "play" => AnsibleEvent::Play(name(&line.name)),
+        "task" => AnsibleEvent::Task(name(&line.name)),
+        "no-hosts" => AnsibleEvent::NoHosts,
+        "end" => AnsibleEvent::End { hosts: line.hosts },
+        "sums" => AnsibleEvent::Sums {
             host: host()?,
             ok: line.ok,
             changed: line.changed,
@@ -144,7 +144,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Event> {
                 "unreachable" => HostResult::Unreachable { task, message },
                 _ => return None,
             };
-            Event::Host { host: host()?, result }
+            AnsibleEvent::Host { host: host()?, result }
         }
         _ => return None,
     })
@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn lines_are_events_and_what_is_none_is_passed_over() {
-        let host = |result: HostResult| Some(Event::Host { host: "w-1".into(), result });
+        let host = |result: HostResult| Some(AnsibleEvent::Host { host: "w-1".into(), result });
         let failed = |task: &str, message: &str| HostResult::Failed { task: task.into(), message: message.into() };
-        let rows: &[(&str, Option<Event>)] = &[
-            (r#"{"event":"start","plays":15}"#, Some(Event::Start { plays: 15 })),
-            (r#"{"event":"play","name":"Gather facts"}"#, Some(Event::Play("Gather facts".into()))),
-            (r#"{"event":"task","name":"x","more":[1]}"#, Some(Event::Task("x".into()))),
+        let rows: &[(&str, Option<AnsibleEvent>)] = &[
+            (r#"{"event":"start","plays":15}"#, Some(AnsibleEvent::Start { plays: 15 })),
+            (r#"{"event":"play","name":"Gather facts"}"#, Some(AnsibleEvent::Play("Gather facts".into()))),
+            (r#"{"event":"task","name":"x","more":[1]}"#, Some(AnsibleEvent::Task("x".into()))),
             (r#"{"event":"host","host":"w-1","result":"ok"}"#, host(HostResult::Ok)),
             (r#"{"event":"host","host":"w-1","result":"changed"}"#, host(HostResult::Changed)),
             (r#"{"event":"host","host":"w-1","result":"failed","task":"t","message":"m"}"#, host(failed("t", "m"))),
@@ -172,10 +172,10 @@ mod tests {
             ),
             (
                 r#"{"event":"sums","host":"w-1","ok":3,"changed":1,"failures":0,"unreachable":0,"rescued":1}"#,
-                Some(Event::Sums { host: "w-1".into(), ok: 3, changed: 1, failures: 0, unreachable: 0 }),
+                Some(AnsibleEvent::Sums { host: "w-1".into(), ok: 3, changed: 1, failures: 0, unreachable: 0 }),
             ),
-            (r#"{"event":"no-hosts"}"#, Some(Event::NoHosts)),
-            (r#"{"event":"end","hosts":2}"#, Some(Event::End { hosts: 2 })),
+            (r#"{"event":"no-hosts"}"#, Some(AnsibleEvent::NoHosts)),
+            (r#"{"event":"end","hosts":2}"#, Some(AnsibleEvent::End { hosts: 2 })),
             (r#"{"event":"host","result":"ok"}"#, None),
             (r#"{"event":"host","host":"","result":"ok"}"#, None),
             (r#"{"event":"host","host":"w-1","result":"fine"}"#, None),
@@ -193,7 +193,7 @@ mod tests {
         let long = format!(r#"{{"event":"task","name":"{}"}}"#, "x".repeat(LINE_MAX));
         assert_eq!(parse(long.as_bytes()), None);
         let shortened = format!(r#"{{"event":"task","name":"{}"}}"#, "x".repeat(NAME_MAX + 1));
-        assert_eq!(parse(shortened.as_bytes()), Some(Event::Task(format!("{}…", "x".repeat(NAME_MAX)))));
+        assert_eq!(parse(shortened.as_bytes()), Some(AnsibleEvent::Task(format!("{}…", "x".repeat(NAME_MAX)))));
     }
 
     #[test]

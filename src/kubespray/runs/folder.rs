@@ -14,11 +14,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::command::{FACTS_PLUGIN, PLUGIN, Plan};
+use super::command::{FACTS_PLUGIN, PLUGIN, SupervisorPlan};
 use super::events::PLUGIN_TEXT;
 pub(super) use super::removal::remove;
-use super::request::{HostKeys, Playbook, Request};
-use super::state::{Ended, Found, Started};
+use super::request::{HostKeys, Playbook, RunRequest};
+use super::state::{RunEnd, RunFiles, Started};
 use crate::files;
 
 /// The playbook that installs packages.
@@ -102,7 +102,12 @@ pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> io::R
 }
 
 /// Writes all that a run needs into a new folder. It is on disk then, but for the folder's name.
-pub(super) fn fill(at: &Path, plan: &Plan, vars: &Map<String, Value>, request: &Request) -> io::Result<()> {
+pub(super) fn fill(
+    at: &Path,
+    plan: &SupervisorPlan,
+    vars: &Map<String, Value>,
+    request: &RunRequest,
+) -> io::Result<()> {
     for name in [PRIVATE, SCRATCH, PLUGINS, CACHE_PLUGINS, ARTIFACTS, CREDENTIALS] {
         make(&at.join(name))?;
     }
@@ -237,14 +242,14 @@ fn is_locked(folder: &Path) -> io::Result<bool> {
 }
 
 /// What is known of a run. Its processes are counted by `members`, where that matters.
-pub(super) fn look(folder: &Path, members: impl FnOnce() -> usize) -> io::Result<Found> {
+pub(super) fn look(folder: &Path, members: impl FnOnce() -> usize) -> io::Result<RunFiles> {
     // First: a supervisor that ends between this and what follows has noted its end.
     let supervised = is_locked(folder)?;
     let started: Option<Started> = read_json(folder, STARTED)?;
-    let ended: Option<Ended> = read_json(folder, ENDED)?;
+    let ended: Option<RunEnd> = read_json(folder, ENDED)?;
     let cancelled = folder.join(CANCELLED).exists();
     let alone = started.is_some() && ended.is_none() && !supervised;
-    Ok(Found { started, ended, cancelled, supervised, members: if alone { members() } else { 0 } })
+    Ok(RunFiles { started, ended, cancelled, supervised, members: if alone { members() } else { 0 } })
 }
 
 /// The secrets of a run.

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::mirrors::Mirrors;
 use super::request::{PATH, Playbook};
-use super::versions::{PackageVersion, Specifier, normalised, requirements};
+use super::versions::{ParsedVersion, Specifier, normalised, requirements};
 use crate::config::KubesprayConfig;
 use crate::files;
 
@@ -261,7 +261,7 @@ fn changeable(path: &Path, me: u32, is_above: bool) -> Option<String> {
 }
 
 fn holds(wanted: &Specifier, version: &str) -> bool {
-    PackageVersion::parse(version).is_some_and(|version| wanted.holds(&version))
+    ParsedVersion::parse(version).is_some_and(|version| wanted.holds(&version))
 }
 
 /// The window that the playbook `ansible_version.yml` asserts.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::events::{Event, HostResult, LINE_MAX, parse};
+use super::events::{AnsibleEvent, HostResult, LINE_MAX, parse};
 
 /// Most hosts that are kept; further ones are counted.
 const HOSTS_MAX: usize = 5000;
@@ -11,7 +11,7 @@ const FAILURES_MAX: usize = 100;
 
 /// How far a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PlaybookProgress {
     /// Plays of the playbook; 0 until it is known.
     pub plays: u32,
     /// Plays that began.
@@ -23,7 +23,7 @@ pub struct Progress {
     /// The task that is under way.
     pub task: String,
     /// Hosts by their names.
-    pub hosts: BTreeMap<String, HostProgress>,
+    pub hosts: BTreeMap<String, PlaybookHostProgress>,
     /// What failed, in its order; the first hundred.
     pub failures: Vec<TaskFailure>,
     /// Plays that no host is in.
@@ -38,7 +38,7 @@ pub struct Progress {
 
 /// How far a host is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostProgress {
+pub struct PlaybookHostProgress {
     /// Tasks that did not fail, with those that changed something.
     pub ok: u32,
     /// Of these, those that changed something.
@@ -55,7 +55,7 @@ pub struct HostProgress {
     pub summed: bool,
 }
 
-impl HostProgress {
+impl PlaybookHostProgress {
     /// Whether something went wrong on it.
     pub fn is_bad(&self) -> bool {
         self.failures > 0 || self.unreachable > 0
@@ -75,26 +75,33 @@ pub struct TaskFailure {
     pub unreachable: bool,
 }
 
-impl Progress {
+impl PlaybookProgress {
     /// Takes an event.
-    pub fn add(&mut self, event: Event) {
+    pub fn add(&mut self, event: AnsibleEvent) {
         match event {
-            Event::Start { plays } => self.plays = plays,
-            Event::Play(name) => {
+            AnsibleEvent::Start { plays } => self.plays = plays,
+            AnsibleEvent::Play(name) => {
                 self.plays_begun = self.plays_begun.saturating_add(1);
                 self.play = name;
                 self.task.clear();
             }
-            Event::Task(name) => {
+            AnsibleEvent::Task(name) => {
                 self.tasks_begun = self.tasks_begun.saturating_add(1);
                 self.task = name;
             }
-            Event::NoHosts => self.plays_without_hosts = self.plays_without_hosts.saturating_add(1),
-            Event::End { .. } => self.complete = true,
-            Event::Host { host, result } => self.result(host, result),
-            Event::Sums { host, ok, changed, failures, unreachable } => {
+            AnsibleEvent::NoHosts => self.plays_without_hosts = self.plays_without_hosts.saturating_add(1),
+            AnsibleEvent::End { .. } => self.complete = true,
+            AnsibleEvent::Host { host, result } => self.result(host, result),
+            AnsibleEvent::Sums { host, ok, changed, failures, unreachable } => {
                 if let Some(found) = self.host(&host) {
-                    *found = HostProgress { ok, changed, failures, unreachable, summed: true, ..std::mem::take(found) };
+                    *found = PlaybookHostProgress {
+                        ok,
+                        changed,
+                        failures,
+                        unreachable,
+                        summed: true,
+                        ..std::mem::take(found)
+                    };
                 }
             }
         }
@@ -118,7 +125,7 @@ impl Progress {
         }
     }
 
-    fn host(&mut self, name: &str) -> Option<&mut HostProgress> {
+    fn host(&mut self, name: &str) -> Option<&mut PlaybookHostProgress> {
         if !self.hosts.contains_key(name) && self.hosts.len() >= HOSTS_MAX {
             self.hosts_left_out = self.hosts_left_out.saturating_add(1);
             return None;
@@ -156,14 +163,14 @@ impl Progress {
 
 /// Makes lines of bytes that come piece by piece. A line that is too long is one that is not understood.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineSplitter {
     begun: Vec<u8>,
     too_long: bool,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Takes a piece, and gives the lines that ended in it to `progress`.
-    pub(super) fn take(&mut self, mut piece: &[u8], progress: &mut Progress) {
+    pub(super) fn take(&mut self, mut piece: &[u8], progress: &mut PlaybookProgress) {
         while let Some(end) = piece.iter().position(|byte| *byte == b'\n') {
             self.keep(&piece[..end]);
             let line: &[u8] = if self.too_long { b"" } else { &self.begun };
@@ -188,9 +195,9 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn folded(lines: &str) -> Progress {
-        let mut progress = Progress::default();
-        Lines::default().take(lines.as_bytes(), &mut progress);
+    fn folded(lines: &str) -> PlaybookProgress {
+        let mut progress = PlaybookProgress::default();
+        LineSplitter::default().take(lines.as_bytes(), &mut progress);
         progress
     }
 
@@ -219,10 +226,13 @@ garbage
             (half.percent(), half.complete, half.not_understood, half.plays_without_hosts),
             (Some(50), false, 1, 1)
         );
-        assert_eq!(half.hosts["x"], HostProgress { ok: 1, failures: 1, task: "b".into(), ..Default::default() });
+        assert_eq!(
+            half.hosts["x"],
+            PlaybookHostProgress { ok: 1, failures: 1, task: "b".into(), ..Default::default() }
+        );
         assert_eq!(
             half.hosts["y"],
-            HostProgress { ok: 1, changed: 1, unreachable: 1, task: "b".into(), ..Default::default() }
+            PlaybookHostProgress { ok: 1, changed: 1, unreachable: 1, task: "b".into(), ..Default::default() }
         );
         let failure = |host: &str, message: &str, unreachable| TaskFailure {
             host: host.into(),
@@ -241,7 +251,7 @@ garbage
     fn pieces_make_the_same_lines() {
         let whole = folded(RUN);
         for size in [1, 2, 7, 100] {
-            let (mut progress, mut lines) = (Progress::default(), Lines::default());
+            let (mut progress, mut lines) = (PlaybookProgress::default(), LineSplitter::default());
             RUN.as_bytes().chunks(size).for_each(|piece| lines.take(piece, &mut progress));
             assert_eq!(progress, whole, "{size}");
         }
@@ -249,14 +259,14 @@ garbage
 
     #[test]
     fn a_flood_is_bounded() {
-        let (mut progress, mut lines) = (Progress::default(), Lines::default());
+        let (mut progress, mut lines) = (PlaybookProgress::default(), LineSplitter::default());
         lines.take(&vec![b'x'; 10 * LINE_MAX], &mut progress);
         assert!(lines.begun.len() <= LINE_MAX);
         lines.take(b"\n{\"event\":\"play\",\"name\":\"p\"}\n", &mut progress);
         assert_eq!((progress.not_understood, progress.play.as_str()), (1, "p"));
         for number in 0..HOSTS_MAX + 10 {
             let result = HostResult::Failed { task: "t".into(), message: "m".into() };
-            progress.add(Event::Host { host: format!("h{number}"), result });
+            progress.add(AnsibleEvent::Host { host: format!("h{number}"), result });
         }
         assert_eq!((progress.hosts.len(), progress.hosts_left_out), (HOSTS_MAX, 10));
         assert_eq!(progress.failures.len(), FAILURES_MAX);
@@ -273,7 +283,7 @@ garbage
             (2, 900, false, Some(99)),
             (0, 0, true, Some(100)),
         ] {
-            let progress = Progress { plays, plays_begun: begun, complete, ..Default::default() };
+            let progress = PlaybookProgress { plays, plays_begun: begun, complete, ..Default::default() };
             assert_eq!(progress.percent(), wanted, "{plays} {begun} {complete}");
         }
     }

@@ -132,7 +132,7 @@ pub enum HostKeys {
 
 /// How long and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct RunLimits {
     /// The whole run; then it is ended. A minute to a week.
     pub whole: Duration,
     /// How long a host may take to answer; then it counts as unreachable. 5 seconds to an hour.
@@ -141,14 +141,14 @@ pub struct Bounds {
     pub forks: u16,
 }
 
-impl Default for Bounds {
+impl Default for RunLimits {
     fn default() -> Self {
         Self::of(&KubesprayConfig::default())
     }
 }
 
 /// A run that is asked for.
-pub struct Request {
+pub struct RunRequest {
     /// Its name. The same name is the same run.
     pub id: RunId,
     /// What is run.
@@ -171,7 +171,7 @@ pub struct Request {
     /// What is replaced by `***` in output and messages. The key is.
     pub secrets: Vec<SecretString>,
     /// How long and how much.
-    pub bounds: Bounds,
+    pub bounds: RunLimits,
     /// The object that it is of; none where a person asks for it.
     pub owner: Option<RunOwner>,
     /// The object that asks for it, where that is another one.
@@ -217,7 +217,7 @@ pub enum RequestFault {
     Bounds(&'static str),
 }
 
-impl Request {
+impl RunRequest {
     /// Whether it can be run as it is.
     ///
     /// # Errors
@@ -270,7 +270,7 @@ impl Request {
     }
 }
 
-impl Bounds {
+impl RunLimits {
     /// Those of the configuration.
     pub fn of(config: &KubesprayConfig) -> Self {
         Self { whole: config.timeout.0, answer: config.host_timeout.0, forks: config.forks }
@@ -312,8 +312,8 @@ fn is_user(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn request() -> Request {
-        Request {
+    fn request() -> RunRequest {
+        RunRequest {
             id: "a-1".parse().unwrap(),
             playbook: Playbook::Cluster,
             inventory: "all: {hosts: {a: }}".into(),
@@ -324,7 +324,7 @@ mod tests {
             ssh_key: None,
             host_keys: HostKeys::FirstContact,
             secrets: Vec::new(),
-            bounds: Bounds::default(),
+            bounds: RunLimits::default(),
             owner: None,
             asker: None,
         }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_run_is_refused() {
-        type Change = fn(&mut Request);
+        type Change = fn(&mut RunRequest);
         let rows: &[(Change, Option<&str>)] = &[
             (|_| {}, None),
             (|r| r.limit = vec!["w-1.example".into(), "10.0.0.1".into()], None),

@@ -15,16 +15,16 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::command::{Plan, plan, utf8, vars};
+use super::command::{SupervisorPlan, plan, utf8, vars};
 use super::events::LINE_MAX;
 use super::folder::{self, CANCELLED, EVENTS, PLAN, PRIVATE};
 use super::installation::Installation;
 use super::processes::{end_all, members, signal};
-use super::progress::{Lines, Progress};
-use super::request::{Request, RequestFault, RunId, RunOwner};
-use super::state::{Found, Phase, RunVerdict, Step, judge, verdict};
-use super::supervise::Effect;
-use super::vars::TooLong;
+use super::progress::{LineSplitter, PlaybookProgress};
+use super::request::{RequestFault, RunId, RunOwner, RunRequest};
+use super::state::{RunFiles, RunPhase, RunStep, RunVerdict, judge, verdict};
+use super::supervise::CrashPoint;
+use super::vars::VariablesTooLong;
 use crate::files;
 use crate::hex::hex;
 
@@ -43,14 +43,14 @@ const LOOK_SOON: Duration = Duration::from_millis(10);
 
 /// The program that looks after a run, started in the run's folder without any environment.
 #[derive(Clone, Debug)]
-pub struct Supervisor {
+pub struct RunSupervisor {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
 }
 
-impl Supervisor {
+impl RunSupervisor {
     /// This program, also where its file was replaced meanwhile.
     pub fn this_program() -> Self {
         Self { program: "/proc/self/exe".into(), arguments: ["kubespray", "supervise"].map(Into::into).into() }
@@ -61,8 +61,8 @@ impl Supervisor {
 #[derive(Clone, Debug)]
 pub struct Runs {
     root: PathBuf,
-    supervisor: Supervisor,
-    tell: fn(Effect),
+    supervisor: RunSupervisor,
+    tell: fn(CrashPoint),
 }
 
 /// Why something about a run could not be done.
@@ -73,7 +73,7 @@ pub enum RunsError {
     Request(#[from] RequestFault),
     /// Its variables are too long.
     #[error(transparent)]
-    Vars(#[from] TooLong),
+    Vars(#[from] VariablesTooLong),
     /// A path cannot stand in Ansible's settings.
     #[error("{0:?} cannot be a folder for Ansible: its path is not absolute, no text, or has one of : % $ {{ \"")]
     Path(PathBuf),
@@ -117,11 +117,11 @@ pub struct RunStatus {
     /// The playbook's file.
     pub playbook: String,
     /// Where it is.
-    pub phase: Phase,
+    pub phase: RunPhase,
     /// When Ansible was started, in seconds since 1970.
     pub started_at: Option<i64>,
     /// How far it is.
-    pub progress: Progress,
+    pub progress: PlaybookProgress,
     /// What it came to, once it will not change any more.
     pub verdict: Option<RunVerdict>,
     /// Hosts that are expected of it.
@@ -162,12 +162,12 @@ pub struct LogPart {
 #[derive(Debug, Default)]
 pub struct RunReader {
     at: u64,
-    lines: Lines,
-    progress: Progress,
+    lines: LineSplitter,
+    progress: PlaybookProgress,
 }
 
 impl RunReader {
-    fn read_on(&mut self, folder: &Path) -> io::Result<&Progress> {
+    fn read_on(&mut self, folder: &Path) -> io::Result<&PlaybookProgress> {
         let mut file = match files::open(&folder.join(EVENTS)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(&self.progress),
             opened => opened?,
@@ -192,7 +192,7 @@ impl Runs {
     /// # Errors
     ///
     /// When it cannot be made or read, or its path cannot stand in Ansible's settings.
-    pub fn open(root: &Path, supervisor: Supervisor) -> Result<Self, RunsError> {
+    pub fn open(root: &Path, supervisor: RunSupervisor) -> Result<Self, RunsError> {
         let fail = |source| RunsError::Root { path: root.to_owned(), source };
         if !utf8(root) {
             return Err(RunsError::Path(root.to_owned()));
@@ -214,7 +214,7 @@ impl Runs {
 
     /// Has each effect told, for whoever tries what a crash leaves between two of them.
     #[must_use]
-    pub fn telling(self, tell: fn(Effect)) -> Self {
+    pub fn telling(self, tell: fn(CrashPoint)) -> Self {
         Self { tell, ..self }
     }
 
@@ -229,7 +229,7 @@ impl Runs {
     /// # Errors
     ///
     /// When it cannot be run as it is asked for, or nothing can be written.
-    pub async fn start(&self, installation: &Installation, request: &Request) -> Result<Phase, RunsError> {
+    pub async fn start(&self, installation: &Installation, request: &RunRequest) -> Result<RunPhase, RunsError> {
         request.check()?;
         let folder = self.folder(&request.id);
         if !folder.exists() {
@@ -247,23 +247,23 @@ impl Runs {
     pub(super) fn make(
         &self,
         folder: &Path,
-        plan: &Plan,
+        plan: &SupervisorPlan,
         vars: &Map<String, Value>,
-        request: &Request,
+        request: &RunRequest,
     ) -> io::Result<()> {
         let at = folder::unfinished(&self.root, request.id.as_str());
         folder::remove(&at)?;
         folder::make(&at)?;
-        (self.tell)(Effect::Made);
+        (self.tell)(CrashPoint::Made);
         folder::fill(&at, plan, vars, request)?;
-        (self.tell)(Effect::Filled);
+        (self.tell)(CrashPoint::Filled);
         fs::rename(&at, folder)?;
         folder::sync(&self.root)?;
-        (self.tell)(Effect::Named);
+        (self.tell)(CrashPoint::Named);
         Ok(())
     }
 
-    fn found(&self, id: &RunId) -> Result<Found, RunsError> {
+    fn found(&self, id: &RunId) -> Result<RunFiles, RunsError> {
         let folder = self.folder(id);
         if !folder.exists() {
             return Err(RunsError::Unknown(id.clone()));
@@ -277,20 +277,20 @@ impl Runs {
     /// # Errors
     ///
     /// When there is no such run, its files cannot be read, or its supervisor does not begin.
-    pub async fn settle(&self, id: &RunId) -> Result<Phase, RunsError> {
+    pub async fn settle(&self, id: &RunId) -> Result<RunPhase, RunsError> {
         let folder = self.folder(id);
         let (phase, step) = judge(&self.found(id)?);
         match step {
-            Step::Watch => return Ok(phase),
-            Step::Tidy => {
+            RunStep::Watch => return Ok(phase),
+            RunStep::Tidy => {
                 folder::tidy(&folder).map_err(failed(id, "remove its secrets"))?;
                 return Ok(phase);
             }
-            Step::Supervise => self.supervise(id, &folder).await?,
-            Step::End => end_all(&folder, GRACE).await.map_err(failed(id, "end what it left behind"))?,
+            RunStep::Supervise => self.supervise(id, &folder).await?,
+            RunStep::End => end_all(&folder, GRACE).await.map_err(failed(id, "end what it left behind"))?,
         }
         let (phase, step) = judge(&self.found(id)?);
-        if step == Step::Tidy {
+        if step == RunStep::Tidy {
             folder::tidy(&folder).map_err(failed(id, "remove its secrets"))?;
         }
         Ok(phase)
@@ -302,14 +302,14 @@ impl Runs {
         command.args(&self.supervisor.arguments).env_clear().current_dir(folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(failed(id, "start its supervisor"))?;
-        (self.tell)(Effect::SupervisorStarted);
+        (self.tell)(CrashPoint::SupervisorStarted);
         let deadline = Instant::now() + BEGIN;
         let fault = |why: String| RunsError::Supervisor { id: id.clone(), why };
         loop {
             // First: one that has ended has noted what it noted.
             let exited = child.try_wait().map_err(failed(id, "wait for its supervisor"))?;
             let found = self.found(id)?;
-            if judge(&found).1 != Step::Supervise && (found.started.is_some() || exited.is_some()) {
+            if judge(&found).1 != RunStep::Supervise && (found.started.is_some() || exited.is_some()) {
                 break;
             }
             match exited {
@@ -332,11 +332,11 @@ impl Runs {
     /// # Errors
     ///
     /// When there is no such run, or it cannot be noted.
-    pub async fn cancel(&self, id: &RunId) -> Result<Phase, RunsError> {
+    pub async fn cancel(&self, id: &RunId) -> Result<RunPhase, RunsError> {
         let folder = self.folder(id);
-        if matches!(judge(&self.found(id)?).0, Phase::Starting | Phase::Running) {
+        if matches!(judge(&self.found(id)?).0, RunPhase::Starting | RunPhase::Running) {
             folder::write(&folder, CANCELLED, b"").map_err(failed(id, "note that it is cancelled"))?;
-            (self.tell)(Effect::CancelNoted);
+            (self.tell)(CrashPoint::CancelNoted);
         }
         let found = self.found(id)?;
         if let Some(started) = found.started.filter(|_| found.supervised) {
@@ -363,18 +363,18 @@ impl Runs {
     pub fn status_with(&self, id: &RunId, reader: &mut RunReader) -> Result<RunStatus, RunsError> {
         let folder = self.folder(id);
         let found = self.found(id)?;
-        let plan: Option<Plan> = folder::read_json(&folder, PLAN).map_err(failed(id, "read its plan"))?;
+        let plan: Option<SupervisorPlan> = folder::read_json(&folder, PLAN).map_err(failed(id, "read its plan"))?;
         // After the state: what was told before an end is read then.
         let progress = reader.read_on(&folder).map_err(failed(id, "read its events"))?.clone();
         let (playbook, expected, owner, asker) =
             plan.map(|plan| (plan.playbook, plan.expected, plan.owner, plan.asker)).unwrap_or_default();
         let phase = judge(&found).0;
         let verdict = match &phase {
-            Phase::Ended(ended) => Some(verdict(ended, &progress, &expected)),
-            Phase::NeverStarted => Some(RunVerdict::Cancelled),
-            Phase::Lost if found.cancelled => Some(RunVerdict::Cancelled),
-            Phase::Lost => Some(RunVerdict::Failed("was under way when its supervisor died, or the box did".into())),
-            Phase::Starting | Phase::Running | Phase::Cancelling => None,
+            RunPhase::Ended(ended) => Some(verdict(ended, &progress, &expected)),
+            RunPhase::NeverStarted => Some(RunVerdict::Cancelled),
+            RunPhase::Lost if found.cancelled => Some(RunVerdict::Cancelled),
+            RunPhase::Lost => Some(RunVerdict::Failed("was under way when its supervisor died, or the box did".into())),
+            RunPhase::Starting | RunPhase::Running | RunPhase::Cancelling => None,
         };
         let started_at = found.started.map(|started| started.at);
         Ok(RunStatus { playbook, phase, started_at, progress, verdict, expected, owner, asker })
@@ -416,7 +416,7 @@ impl Runs {
             let (owner, asker) = self.plan(&id).map(|plan| (plan.owner, plan.asker)).unwrap_or_default();
             match self.settle(&id).await {
                 Ok(phase) => {
-                    let is_newly_lost = has_secrets && phase == Phase::Lost;
+                    let is_newly_lost = has_secrets && phase == RunPhase::Lost;
                     all.push(SettledRun { id, owner, asker, is_under_way: !phase.is_over(), is_newly_lost });
                 }
                 Err(error) => warn!(run = %id, %error, "a run cannot be looked after"),
@@ -459,7 +459,7 @@ impl Runs {
         self.plan(id)?.owner
     }
 
-    fn plan(&self, id: &RunId) -> Option<Plan> {
+    fn plan(&self, id: &RunId) -> Option<SupervisorPlan> {
         folder::read_json(&self.folder(id), PLAN).ok().flatten()
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::progress::Progress;
+use super::progress::PlaybookProgress;
 
 /// A supervisor, as it noted itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub(super) struct Started {
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ended {
+pub struct RunEnd {
     /// In which way.
     pub cause: Cause,
     /// When, in seconds since 1970.
@@ -48,9 +48,9 @@ pub enum Cause {
 
 /// Everything that is known of a run from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct RunFiles {
     pub(super) started: Option<Started>,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<RunEnd>,
     /// Whether it is to end.
     pub(super) cancelled: bool,
     /// Whether a supervisor has the lock.
@@ -61,7 +61,7 @@ pub(super) struct Found {
 
 /// Where a run is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum RunPhase {
     /// It is about to be started.
     Starting,
     /// It is under way.
@@ -69,14 +69,14 @@ pub enum Phase {
     /// It was cancelled, and its processes end.
     Cancelling,
     /// It ended.
-    Ended(Ended),
+    Ended(RunEnd),
     /// It was cancelled before it was started.
     NeverStarted,
     /// Its supervisor died, or the box did. How far it came is in its events; it is never started again.
     Lost,
 }
 
-impl Phase {
+impl RunPhase {
     /// Whether nothing will change any more.
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::NeverStarted | Self::Lost)
@@ -85,7 +85,7 @@ impl Phase {
 
 /// What the appliance does about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RunStep {
     /// Starts a supervisor.
     Supervise,
     /// Nothing: a supervisor does.
@@ -97,17 +97,17 @@ pub(super) enum Step {
 }
 
 /// Where a run is, and what is to be done about it.
-pub(super) fn judge(found: &Found) -> (Phase, Step) {
-    let under_way = if found.cancelled { Phase::Cancelling } else { Phase::Running };
+pub(super) fn judge(found: &RunFiles) -> (RunPhase, RunStep) {
+    let under_way = if found.cancelled { RunPhase::Cancelling } else { RunPhase::Running };
     match (&found.ended, found.started, found.supervised) {
-        (Some(ended), ..) => (Phase::Ended(ended.clone()), Step::Tidy),
-        (None, Some(_), true) => (under_way, Step::Watch),
-        (None, None, true) => (if found.cancelled { under_way } else { Phase::Starting }, Step::Watch),
+        (Some(ended), ..) => (RunPhase::Ended(ended.clone()), RunStep::Tidy),
+        (None, Some(_), true) => (under_way, RunStep::Watch),
+        (None, None, true) => (if found.cancelled { under_way } else { RunPhase::Starting }, RunStep::Watch),
         // Before it is lost for whoever may want it anew, nothing of it may work any more.
-        (None, Some(_), false) if found.members > 0 => (Phase::Cancelling, Step::End),
-        (None, Some(_), false) => (Phase::Lost, Step::Tidy),
-        (None, None, false) if found.cancelled => (Phase::NeverStarted, Step::Tidy),
-        (None, None, false) => (Phase::Starting, Step::Supervise),
+        (None, Some(_), false) if found.members > 0 => (RunPhase::Cancelling, RunStep::End),
+        (None, Some(_), false) => (RunPhase::Lost, RunStep::Tidy),
+        (None, None, false) if found.cancelled => (RunPhase::NeverStarted, RunStep::Tidy),
+        (None, None, false) => (RunPhase::Starting, RunStep::Supervise),
     }
 }
 
@@ -116,14 +116,14 @@ pub(super) fn judge(found: &Found) -> (Phase, Step) {
 pub enum RunVerdict {
     /// It did on every host what it was to.
     Succeeded,
-    /// It did not, and why. The first failure of a host is among [`Progress::failures`].
+    /// It did not, and why. The first failure of a host is among [`PlaybookProgress::failures`].
     Failed(String),
     /// It was cancelled.
     Cancelled,
 }
 
 /// What a run that ended came to. Ansible's exit code alone does not tell: it is 0 where no host matched.
-pub fn verdict(ended: &Ended, progress: &Progress, expected: &[String]) -> RunVerdict {
+pub fn verdict(ended: &RunEnd, progress: &PlaybookProgress, expected: &[String]) -> RunVerdict {
     let failed = RunVerdict::Failed;
     let exited = match &ended.cause {
         Cause::Cancelled => return RunVerdict::Cancelled,
@@ -172,27 +172,39 @@ fn exit_code(code: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::progress::{HostProgress, TaskFailure};
+    use super::super::progress::{PlaybookHostProgress, TaskFailure};
     use super::*;
 
     #[test]
     fn what_is_found_makes_phase_and_step() {
         let started = Some(Started { pid: 1, start_time: 2, at: 3 });
-        let ended = Ended { cause: Cause::Exited(0), at: 4 };
-        let none = Found::default();
+        let ended = RunEnd { cause: Cause::Exited(0), at: 4 };
+        let none = RunFiles::default();
         let rows = [
-            (none.clone(), Phase::Starting, Step::Supervise),
-            (Found { supervised: true, ..none.clone() }, Phase::Starting, Step::Watch),
-            (Found { cancelled: true, ..none.clone() }, Phase::NeverStarted, Step::Tidy),
-            (Found { cancelled: true, supervised: true, ..none.clone() }, Phase::Cancelling, Step::Watch),
-            (Found { started, supervised: true, members: 3, ..none.clone() }, Phase::Running, Step::Watch),
-            (Found { started, supervised: true, cancelled: true, ..none.clone() }, Phase::Cancelling, Step::Watch),
-            (Found { started, members: 1, ..none.clone() }, Phase::Cancelling, Step::End),
-            (Found { started, ..none.clone() }, Phase::Lost, Step::Tidy),
-            (Found { started, cancelled: true, ..none.clone() }, Phase::Lost, Step::Tidy),
-            (Found { started, ended: Some(ended.clone()), ..none.clone() }, Phase::Ended(ended.clone()), Step::Tidy),
+            (none.clone(), RunPhase::Starting, RunStep::Supervise),
+            (RunFiles { supervised: true, ..none.clone() }, RunPhase::Starting, RunStep::Watch),
+            (RunFiles { cancelled: true, ..none.clone() }, RunPhase::NeverStarted, RunStep::Tidy),
+            (RunFiles { cancelled: true, supervised: true, ..none.clone() }, RunPhase::Cancelling, RunStep::Watch),
+            (RunFiles { started, supervised: true, members: 3, ..none.clone() }, RunPhase::Running, RunStep::Watch),
+            (
+                RunFiles { started, supervised: true, cancelled: true, ..none.clone() },
+                RunPhase::Cancelling,
+                RunStep::Watch,
+            ),
+            (RunFiles { started, members: 1, ..none.clone() }, RunPhase::Cancelling, RunStep::End),
+            (RunFiles { started, ..none.clone() }, RunPhase::Lost, RunStep::Tidy),
+            (RunFiles { started, cancelled: true, ..none.clone() }, RunPhase::Lost, RunStep::Tidy),
+            (
+                RunFiles { started, ended: Some(ended.clone()), ..none.clone() },
+                RunPhase::Ended(ended.clone()),
+                RunStep::Tidy,
+            ),
             // It noted its end a moment ago.
-            (Found { started, ended: Some(ended.clone()), supervised: true, ..none }, Phase::Ended(ended), Step::Tidy),
+            (
+                RunFiles { started, ended: Some(ended.clone()), supervised: true, ..none },
+                RunPhase::Ended(ended),
+                RunStep::Tidy,
+            ),
         ];
         for (found, phase, step) in rows {
             assert_eq!(judge(&found), (phase, step), "{found:?}");
@@ -202,29 +214,30 @@ mod tests {
     #[test]
     fn only_a_run_without_supervisor_and_start_is_started() {
         let started = Some(Started { pid: 1, start_time: 2, at: 3 });
-        let ended = Some(Ended { cause: Cause::Cancelled, at: 4 });
+        let ended = Some(RunEnd { cause: Cause::Cancelled, at: 4 });
         let mut supervises = Vec::new();
         for number in 0..32_usize {
-            let found = Found {
+            let found = RunFiles {
                 started: started.filter(|_| number & 1 != 0),
                 ended: ended.clone().filter(|_| number & 2 != 0),
                 cancelled: number & 4 != 0,
                 supervised: number & 8 != 0,
                 members: number >> 4,
             };
-            if judge(&found).1 == Step::Supervise {
+            if judge(&found).1 == RunStep::Supervise {
                 supervises.push(found);
             }
         }
-        let right =
-            |found: &Found| found.started.is_none() && found.ended.is_none() && !found.cancelled && !found.supervised;
+        let right = |found: &RunFiles| {
+            found.started.is_none() && found.ended.is_none() && !found.cancelled && !found.supervised
+        };
         assert!(supervises.iter().all(right) && supervises.len() == 2, "{supervises:?}");
     }
 
     #[test]
     fn a_verdict_is_by_hosts_and_not_by_the_exit_code() {
-        let host = |failures, summed| HostProgress { ok: 1, failures, summed, ..Default::default() };
-        let progress = |hosts: &[(&str, HostProgress)], complete| Progress {
+        let host = |failures, summed| PlaybookHostProgress { ok: 1, failures, summed, ..Default::default() };
+        let progress = |hosts: &[(&str, PlaybookHostProgress)], complete| PlaybookProgress {
             hosts: hosts.iter().map(|(name, host)| ((*name).to_owned(), host.clone())).collect(),
             failures: vec![TaskFailure { host: "b".into(), task: "t".into(), message: "m".into(), unreachable: false }],
             complete,
@@ -232,7 +245,7 @@ mod tests {
         };
         let good = progress(&[("a", host(0, true)), ("b", host(0, true))], true);
         let bad = progress(&[("a", host(0, true)), ("b", host(1, true))], true);
-        type Row<'r> = (Cause, &'r Progress, &'r [&'r str], Result<(), &'r str>);
+        type Row<'r> = (Cause, &'r PlaybookProgress, &'r [&'r str], Result<(), &'r str>);
         let rows: Vec<Row<'_>> = vec![
             (Cause::Exited(0), &good, &[], Ok(())),
             (Cause::Exited(0), &good, &["a", "b"], Ok(())),
@@ -248,14 +261,14 @@ mod tests {
         ];
         for (cause, progress, expected, wanted) in rows {
             let expected: Vec<String> = expected.iter().map(|name| (*name).to_owned()).collect();
-            let found = verdict(&Ended { cause: cause.clone(), at: 0 }, progress, &expected);
+            let found = verdict(&RunEnd { cause: cause.clone(), at: 0 }, progress, &expected);
             match (&found, wanted) {
                 (RunVerdict::Succeeded, Ok(())) => {}
                 (RunVerdict::Failed(why), Err(part)) => assert!(why.contains(part), "{cause:?}: {why}"),
                 _ => panic!("{cause:?}: {found:?}"),
             }
         }
-        let ended = Ended { cause: Cause::Exited(0), at: 0 };
+        let ended = RunEnd { cause: Cause::Exited(0), at: 0 };
         let nobody = progress(&[], true);
         assert_eq!(
             verdict(&ended, &nobody, &[]),
@@ -263,7 +276,7 @@ mod tests {
         );
         let half = progress(&[("a", host(0, false))], false);
         assert!(matches!(verdict(&ended, &half, &[]), RunVerdict::Failed(why) if why.contains("without telling")));
-        let stopped = Ended { cause: Cause::Cancelled, at: 0 };
+        let stopped = RunEnd { cause: Cause::Cancelled, at: 0 };
         assert_eq!(verdict(&stopped, &bad, &[]), RunVerdict::Cancelled);
     }
 }

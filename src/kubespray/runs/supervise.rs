@@ -21,12 +21,12 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval_at, sleep_until, timeout};
 
-use super::command::Plan;
+use super::command::SupervisorPlan;
 use super::confine::rules;
 use super::folder::{self, CANCELLED, ENDED, LOG, PLAN, STARTED};
 use super::output::{BoundedLog, HEAD};
 use super::processes::{end_all, end_descendants, start_time};
-use super::state::{Cause, Ended, Started};
+use super::state::{Cause, RunEnd, Started};
 
 /// How long Ansible has after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ const LIMITS: [(Resource, u64); 4] =
 
 /// What has just been done about a run, where a crash would leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum CrashPoint {
     /// The appliance has made the folder without its name.
     Made,
     /// Everything is in it.
@@ -83,13 +83,14 @@ pub enum Effect {
 /// # Errors
 ///
 /// When the folder cannot be read or written. Why Ansible could not be started is noted in it instead.
-pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
+pub async fn supervise(folder: &Path, tell: fn(CrashPoint)) -> io::Result<()> {
     let Some(_lock) = folder::lock(folder)? else { return Ok(()) };
-    tell(Effect::Locked);
+    tell(CrashPoint::Locked);
     if folder.join(STARTED).exists() || folder.join(CANCELLED).exists() {
         return Ok(());
     }
-    let plan: Plan = folder::read_json(folder, PLAN)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let plan: SupervisorPlan =
+        folder::read_json(folder, PLAN)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     let secrets = folder::secrets(folder)?;
     // Before Ansible: whoever cancels then knows whom to tell.
     let mut term = signal(SignalKind::terminate())?;
@@ -97,7 +98,7 @@ pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
     let started = Started { pid, start_time: start_time(pid).unwrap_or_default(), at: now() };
     folder::write_json(folder, STARTED, &started)?;
-    tell(Effect::StartNoted);
+    tell(CrashPoint::StartNoted);
     let file = OpenOptions::new().append(true).create(true).open(folder.join(LOG))?;
     let mut log = BoundedLog::new(file, HEAD, &secrets);
     let deadline = Instant::now() + Duration::from_secs(plan.seconds);
@@ -106,9 +107,9 @@ pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
         None => match start(folder, &plan, &plan.command, &plan.environment) {
             Err(error) => not_started(&plan.command, &error),
             Ok((child, output)) => {
-                tell(Effect::AnsibleStarted);
+                tell(CrashPoint::AnsibleStarted);
                 let cause = look_after(folder, deadline, child, output, &mut log, &mut term).await;
-                tell(Effect::AnsibleEnded);
+                tell(CrashPoint::AnsibleEnded);
                 cause
             }
         },
@@ -117,16 +118,16 @@ pub async fn supervise(folder: &Path, tell: fn(Effect)) -> io::Result<()> {
     if let Err(error) = &left {
         log.take(format!("\n[slipway: {error}]\n").as_bytes()).ok();
     }
-    tell(Effect::LeftoversEnded);
+    tell(CrashPoint::LeftoversEnded);
     if plan.owner.is_some() {
         folder::shorten(folder).ok();
     }
     // A disk without room for the log has some for the end.
     log.finish().and_then(|file| file.sync_all()).ok();
-    folder::write_json(folder, ENDED, &Ended { cause, at: now() })?;
-    tell(Effect::EndNoted);
+    folder::write_json(folder, ENDED, &RunEnd { cause, at: now() })?;
+    tell(CrashPoint::EndNoted);
     folder::tidy(folder)?;
-    tell(Effect::Tidied);
+    tell(CrashPoint::Tidied);
     Ok(())
 }
 
@@ -141,7 +142,7 @@ fn not_started(command: &[String], error: &io::Error) -> Cause {
 /// Does what comes before the playbook, and tells why nothing comes after it, if so.
 async fn prepare(
     folder: &Path,
-    plan: &Plan,
+    plan: &SupervisorPlan,
     deadline: Instant,
     log: &mut BoundedLog<File>,
     term: &mut tokio::signal::unix::Signal,
@@ -164,7 +165,7 @@ async fn prepare(
 /// Starts Ansible, with nothing of this process but the pipe for what it prints.
 fn start(
     folder: &Path,
-    plan: &Plan,
+    plan: &SupervisorPlan,
     command: &[String],
     environment: &BTreeMap<String, String>,
 ) -> io::Result<(Child, pipe::Receiver)> {

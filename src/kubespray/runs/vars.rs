@@ -17,7 +17,7 @@ pub struct RunVars(Map<String, Value>);
 /// They cannot be handed to Ansible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the variables of a run are longer than {} MiB", BYTES_MAX >> 20)]
-pub struct TooLong;
+pub struct VariablesTooLong;
 
 impl RunVars {
     /// Variables of the configuration, or of Slipway's own code.
@@ -25,9 +25,9 @@ impl RunVars {
     /// # Errors
     ///
     /// When they are too long.
-    pub fn of_administrator(vars: Map<String, Value>) -> Result<Self, TooLong> {
+    pub fn of_administrator(vars: Map<String, Value>) -> Result<Self, VariablesTooLong> {
         let bytes = serde_json::to_vec(&vars).map_or(usize::MAX, |text| text.len());
-        if bytes > BYTES_MAX { Err(TooLong) } else { Ok(Self(vars)) }
+        if bytes > BYTES_MAX { Err(VariablesTooLong) } else { Ok(Self(vars)) }
     }
 
     /// These, and others that go before them.
@@ -58,6 +58,6 @@ mod tests {
     fn what_is_too_long_is_refused_and_not_left_out() {
         let of = |length| RunVars::of_administrator(Map::from_iter([("a".to_owned(), "x".repeat(length).into())]));
         assert!(of(100).is_ok());
-        assert_eq!(of(BYTES_MAX).err(), Some(TooLong));
+        assert_eq!(of(BYTES_MAX).err(), Some(VariablesTooLong));
     }
 }

@@ -13,12 +13,12 @@ const NUMBERS_MAX: usize = 8;
 
 /// A version: numbers, and whether it is a release or comes before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PackageVersion {
+pub(super) struct ParsedVersion {
     numbers: Vec<u64>,
     before_release: bool,
 }
 
-impl PackageVersion {
+impl ParsedVersion {
     /// `2.18.19`, `v2.18`, `2.19.0rc1`, `1.0.post1`, `1.0+local`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -47,7 +47,7 @@ impl PackageVersion {
     }
 }
 
-impl Ord for PackageVersion {
+impl Ord for ParsedVersion {
     fn cmp(&self, other: &Self) -> Ordering {
         let length = self.numbers.len().max(other.numbers.len());
         let padded = |numbers: &[u64]| (0..length).map(|at| numbers.get(at).copied().unwrap_or(0)).collect::<Vec<_>>();
@@ -57,14 +57,14 @@ impl Ord for PackageVersion {
     }
 }
 
-impl PartialOrd for PackageVersion {
+impl PartialOrd for ParsedVersion {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
+enum VersionOperator {
     Same,
     Other,
     Least,
@@ -81,7 +81,7 @@ enum Comparison {
 #[derive(Clone, Debug)]
 pub(super) struct Specifier {
     text: String,
-    clauses: Vec<(Comparison, PackageVersion)>,
+    clauses: Vec<(VersionOperator, ParsedVersion)>,
 }
 
 impl Specifier {
@@ -100,18 +100,18 @@ impl Specifier {
         Self::parse(&format!(">={least},<{below}"))
     }
 
-    pub(super) fn holds(&self, version: &PackageVersion) -> bool {
+    pub(super) fn holds(&self, version: &ParsedVersion) -> bool {
         self.clauses.iter().all(|(comparison, wanted)| match comparison {
-            Comparison::Same => version.cmp(wanted).is_eq(),
-            Comparison::Other => version.cmp(wanted).is_ne(),
-            Comparison::Least => version >= wanted,
-            Comparison::Most => version <= wanted,
-            Comparison::Above => version > wanted,
-            Comparison::Below => version < wanted,
-            Comparison::Compatible => {
+            VersionOperator::Same => version.cmp(wanted).is_eq(),
+            VersionOperator::Other => version.cmp(wanted).is_ne(),
+            VersionOperator::Least => version >= wanted,
+            VersionOperator::Most => version <= wanted,
+            VersionOperator::Above => version > wanted,
+            VersionOperator::Below => version < wanted,
+            VersionOperator::Compatible => {
                 version >= wanted && version.begins_with(&wanted.numbers[..wanted.numbers.len().saturating_sub(1)])
             }
-            Comparison::Within => version.begins_with(&wanted.numbers),
+            VersionOperator::Within => version.begins_with(&wanted.numbers),
         })
     }
 }
@@ -122,24 +122,26 @@ impl fmt::Display for Specifier {
     }
 }
 
-fn clause(text: &str) -> Option<(Comparison, PackageVersion)> {
+fn clause(text: &str) -> Option<(VersionOperator, ParsedVersion)> {
     let comparisons = [
-        ("===", Comparison::Same),
-        ("==", Comparison::Same),
-        ("!=", Comparison::Other),
-        (">=", Comparison::Least),
-        ("<=", Comparison::Most),
-        ("~=", Comparison::Compatible),
-        (">", Comparison::Above),
-        ("<", Comparison::Below),
+        ("===", VersionOperator::Same),
+        ("==", VersionOperator::Same),
+        ("!=", VersionOperator::Other),
+        (">=", VersionOperator::Least),
+        ("<=", VersionOperator::Most),
+        ("~=", VersionOperator::Compatible),
+        (">", VersionOperator::Above),
+        ("<", VersionOperator::Below),
     ];
     let (rest, comparison) =
         comparisons.into_iter().find_map(|(sign, comparison)| Some((text.strip_prefix(sign)?, comparison)))?;
     let rest = rest.trim();
     match rest.strip_suffix(".*") {
-        Some(prefix) if comparison == Comparison::Same => Some((Comparison::Within, PackageVersion::parse(prefix)?)),
+        Some(prefix) if comparison == VersionOperator::Same => {
+            Some((VersionOperator::Within, ParsedVersion::parse(prefix)?))
+        }
         Some(_) => None,
-        None => Some((comparison, PackageVersion::parse(rest)?)),
+        None => Some((comparison, ParsedVersion::parse(rest)?)),
     }
 }
 
@@ -194,7 +196,7 @@ mod tests {
             ("==1.0", "1.0.post1", true),
             ("==1.0", "1.0+local", true),
         ] {
-            let version_of = PackageVersion::parse(version).unwrap();
+            let version_of = ParsedVersion::parse(version).unwrap();
             assert_eq!(Specifier::parse(wanted).unwrap().holds(&version_of), holds, "{version} {wanted}");
         }
     }
@@ -203,7 +205,7 @@ mod tests {
     fn what_is_no_version_is_none() {
         for text in ["", "x", "1.x", "1..2", "1.0junk", "99999999999999999999", &"1.".repeat(200), "1.1.1.1.1.1.1.1.1"]
         {
-            assert_eq!(PackageVersion::parse(text), None, "{text}");
+            assert_eq!(ParsedVersion::parse(text), None, "{text}");
         }
         for text in ["2.0", "=2", ">=", ">=x", "<=1.*", &">1,".repeat(100)] {
             assert!(Specifier::parse(text).is_none(), "{text}");

@@ -25,16 +25,16 @@ pub(super) struct Sender {
 
 /// So many bytes, and who has them. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug)]
-pub(super) struct Budget {
+pub(super) struct BodyBudget {
     most: usize,
     // std's lock: held for a look, never across an await.
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<BodyTable>>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct BodyTable {
     held: usize,
-    bodies: BTreeMap<u64, Held>,
+    bodies: BTreeMap<u64, HeldBody>,
     senders: HashMap<Sender, Sums>,
     groups: HashMap<String, Sums>,
     last: u64,
@@ -48,7 +48,7 @@ struct Sums {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldBody {
     sender: Sender,
     bytes: usize,
     /// Whether all of it is there.
@@ -59,38 +59,38 @@ struct Held {
 
 /// No room, and nobody who gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct BudgetFull;
 
 /// The room of one body, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    room: Budget,
+pub(super) struct BodyPlace {
+    room: BodyBudget,
     number: u64,
     pushed_out: CancellationToken,
 }
 
-impl Budget {
+impl BodyBudget {
     /// Room for so many bytes.
     pub fn new(most: usize) -> Self {
         Self { most, table: Arc::default() }
     }
 
     /// A place for a body that begins to arrive.
-    pub fn enter(&self, sender: Sender) -> Result<Place, Full> {
+    pub fn enter(&self, sender: Sender) -> Result<BodyPlace, BudgetFull> {
         let mut table = self.table();
         if table.senders.get(&sender).is_some_and(|sums| sums.bodies >= OF_ONE) {
             // Its own oldest one goes that has not come by now.
             let own = table.bodies.iter().find(|(_, held)| held.sender == sender && !held.whole);
-            let own = own.map(|(number, _)| *number).ok_or(Full)?;
+            let own = own.map(|(number, _)| *number).ok_or(BudgetFull)?;
             table.push_out(own);
         }
         table.last += 1;
         let (number, pushed_out) = (table.last, CancellationToken::new());
         table.senders.entry(sender.clone()).or_default().bodies += 1;
         table.groups.entry(sender.group.clone()).or_default().bodies += 1;
-        table.bodies.insert(number, Held { sender, bytes: 0, whole: false, waiting: Some(pushed_out.clone()) });
+        table.bodies.insert(number, HeldBody { sender, bytes: 0, whole: false, waiting: Some(pushed_out.clone()) });
         drop(table);
-        Ok(Place { room: self.clone(), number, pushed_out })
+        Ok(BodyPlace { room: self.clone(), number, pushed_out })
     }
 
     /// Bytes that nobody has.
@@ -99,17 +99,17 @@ impl Budget {
         self.most - self.table().held
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, BodyTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
+impl BodyPlace {
     /// Takes so many bytes more.
-    pub fn take(&self, more: usize) -> Result<(), Full> {
+    pub fn take(&self, more: usize) -> Result<(), BudgetFull> {
         let mut table = self.room.table();
         while table.held.saturating_add(more) > self.room.most {
-            let other = table.gives_way(self.number, more).ok_or(Full)?;
+            let other = table.gives_way(self.number, more).ok_or(BudgetFull)?;
             table.push_out(other);
         }
         table.add(self.number, more)
@@ -121,29 +121,29 @@ impl Place {
     }
 
     /// All of it is there, and waits for its turn.
-    pub fn is_whole(&self) -> Result<(), Full> {
-        self.room.table().bodies.get_mut(&self.number).ok_or(Full)?.whole = true;
+    pub fn is_whole(&self) -> Result<(), BudgetFull> {
+        self.room.table().bodies.get_mut(&self.number).ok_or(BudgetFull)?.whole = true;
         Ok(())
     }
 
     /// It is worked on: nobody has its room before that is done.
-    pub fn begins(&self) -> Result<(), Full> {
+    pub fn begins(&self) -> Result<(), BudgetFull> {
         let mut table = self.room.table();
-        let held = table.bodies.get_mut(&self.number).ok_or(Full)?;
+        let held = table.bodies.get_mut(&self.number).ok_or(BudgetFull)?;
         (held.whole, held.waiting) = (true, None);
         Ok(())
     }
 }
 
-impl Drop for Place {
+impl Drop for BodyPlace {
     fn drop(&mut self) {
         self.room.table().remove(self.number);
     }
 }
 
-impl Table {
-    fn add(&mut self, number: u64, more: usize) -> Result<(), Full> {
-        let held = self.bodies.get_mut(&number).ok_or(Full)?;
+impl BodyTable {
+    fn add(&mut self, number: u64, more: usize) -> Result<(), BudgetFull> {
+        let held = self.bodies.get_mut(&number).ok_or(BudgetFull)?;
         held.bytes += more;
         if let Some(sums) = self.senders.get_mut(&held.sender) {
             sums.bytes += more;
@@ -184,7 +184,7 @@ impl Table {
         }
     }
 
-    fn remove(&mut self, number: u64) -> Option<Held> {
+    fn remove(&mut self, number: u64) -> Option<HeldBody> {
         let held = self.bodies.remove(&number)?;
         self.held -= held.bytes;
         let less = |sums: &mut Sums| {
@@ -217,22 +217,22 @@ mod tests {
 
     #[test]
     fn who_holds_most_gives_way_and_nobody_to_who_would_hold_as_much() {
-        let room = Budget::new(100);
+        let room = BodyBudget::new(100);
         let enter = |group: &str, one: &str, bytes: usize| {
             let place = room.enter(sender(group, one)).expect("a place");
             place.take(bytes).map(|()| place)
         };
-        let gone = |place: &Place| place.pushed_out.is_cancelled();
+        let gone = |place: &BodyPlace| place.pushed_out.is_cancelled();
         let (a, b) = (enter("x", "a", 40).expect("room"), enter("x", "b", 40).expect("room"));
         let c = enter("y", "c", 20).expect("room");
         assert_eq!(
             enter("x", "d", 40).err(),
-            Some(Full),
+            Some(BudgetFull),
             "its group has more than others already, and it as much as a"
         );
         let d = enter("y", "d", 20).expect("x has 80, y will have 40");
         assert!(gone(&a) && !gone(&b) && !gone(&c), "the oldest of who has most");
-        assert_eq!((a.take(1), a.begins()), (Err(Full), Err(Full)), "it is over");
+        assert_eq!((a.take(1), a.begins()), (Err(BudgetFull), Err(BudgetFull)), "it is over");
         assert_eq!(room.left(), 20);
         drop(a);
         assert_eq!(room.left(), 20, "once");
@@ -241,7 +241,7 @@ mod tests {
         b.begins().expect("there");
         let more = enter("y", "c", 20).expect("its own");
         assert!(gone(&c) && !gone(&b));
-        assert_eq!(enter("w", "w", 45).err(), Some(Full), "nobody has as much");
+        assert_eq!(enter("w", "w", 45).err(), Some(BudgetFull), "nobody has as much");
         drop((b, d, e, more));
         assert_eq!(room.left(), 100);
         let table = room.table();
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn one_sender_has_a_few_bodies_and_the_oldest_that_is_not_there_goes() {
-        let room = Budget::new(100);
+        let room = BodyBudget::new(100);
         let mut places: Vec<_> = (0..OF_ONE).map(|_| room.enter(sender("x", "a")).expect("a place")).collect();
         places[0].begins().expect("there");
         places.push(room.enter(sender("x", "a")).expect("the second one's"));
@@ -260,6 +260,6 @@ mod tests {
         room.enter(sender("x", "b")).expect("another's");
         // But for the one that is over.
         assert_eq!(places.iter().filter(|place| place.begins().is_ok()).count(), OF_ONE);
-        assert_eq!(room.enter(sender("x", "a")).err(), Some(Full), "all are worked on");
+        assert_eq!(room.enter(sender("x", "a")).err(), Some(BudgetFull), "all are worked on");
     }
 }

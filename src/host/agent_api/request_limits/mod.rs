@@ -16,11 +16,11 @@ use http_body_util::BodyExt;
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::host::refused::Refused;
+use crate::host::refused::AgentRefused;
 
 mod budget;
 
-use budget::{Budget, Place, Sender};
+use budget::{BodyBudget, BodyPlace, Sender};
 
 /// How long a body may take to arrive, and how long one that is there may wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -78,14 +78,14 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// Room and turns of one kind of callers.
 #[derive(Debug)]
-struct Door {
-    room: Budget,
+struct RequestGate {
+    room: BodyBudget,
     turns: Arc<Semaphore>,
 }
 
-impl Door {
+impl RequestGate {
     fn new(bytes: usize, at_once: usize) -> Self {
-        Self { room: Budget::new(bytes), turns: Arc::new(Semaphore::new(at_once)) }
+        Self { room: BodyBudget::new(bytes), turns: Arc::new(Semaphore::new(at_once)) }
     }
 }
 
@@ -93,35 +93,35 @@ impl Door {
 #[derive(Debug)]
 pub(super) struct RequestLimits {
     patience: Duration,
-    opening: Door,
-    visitors: Door,
-    hosts: Door,
+    opening: RequestGate,
+    visitors: RequestGate,
+    hosts: RequestGate,
 }
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        let (opening, visitors) = (Door::new(OPENING, AT_ONCE), Door::new(VISITORS, VISITORS_AT_ONCE));
-        Self { patience: PATIENCE, opening, visitors, hosts: Door::new(HOSTS, AT_ONCE) }
+        let (opening, visitors) = (RequestGate::new(OPENING, AT_ONCE), RequestGate::new(VISITORS, VISITORS_AT_ONCE));
+        Self { patience: PATIENCE, opening, visitors, hosts: RequestGate::new(HOSTS, AT_ONCE) }
     }
 }
 
 /// What was taken in. It keeps its room until it is dropped.
 #[derive(Debug)]
-pub(super) struct Taken<T> {
+pub(super) struct AcceptedRequest<T> {
     /// The body.
     pub value: T,
     /// Bytes that came.
     pub size: usize,
-    _place: Place,
+    _place: BodyPlace,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-fn busy() -> Refused {
-    Refused(StatusCode::SERVICE_UNAVAILABLE, "the appliance has too much to read at once; try again".into())
+fn busy() -> AgentRefused {
+    AgentRefused(StatusCode::SERVICE_UNAVAILABLE, "the appliance has too much to read at once; try again".into())
 }
 
 impl RequestLimits {
-    fn door(&self, origin: &Origin) -> &Door {
+    fn door(&self, origin: &Origin) -> &RequestGate {
         match origin {
             Origin::Opening(_) => &self.opening,
             Origin::Visitor(_) => &self.visitors,
@@ -133,10 +133,15 @@ impl RequestLimits {
     ///
     /// # Errors
     /// It is longer, does not come in time, or comes with too many others.
-    pub async fn bytes(&self, origin: &Origin, body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
+    pub async fn bytes(
+        &self,
+        origin: &Origin,
+        body: Body,
+        most: usize,
+    ) -> Result<AcceptedRequest<Bytes>, AgentRefused> {
         let (value, place) = self.arrive(origin, body, most).await?;
         place.begins().map_err(|_| busy())?;
-        Ok(Taken { size: value.len(), value, _place: place, _turn: None })
+        Ok(AcceptedRequest { size: value.len(), value, _place: place, _turn: None })
     }
 
     /// A body of JSON.
@@ -148,7 +153,7 @@ impl RequestLimits {
         origin: &Origin,
         body: Body,
         most: usize,
-    ) -> Result<Taken<T>, Refused> {
+    ) -> Result<AcceptedRequest<T>, AgentRefused> {
         let (bytes, place) = self.arrive(origin, body, most).await?;
         // Only now: who sends slowly takes nobody's turn.
         let turn = tokio::select! {
@@ -159,13 +164,13 @@ impl RequestLimits {
         let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
         place.begins().map_err(|_| busy())?;
         let value = parse(&bytes).map_err(|error| {
-            Refused(StatusCode::BAD_REQUEST, format!("the appliance cannot read this call: {error}"))
+            AgentRefused(StatusCode::BAD_REQUEST, format!("the appliance cannot read this call: {error}"))
         })?;
-        Ok(Taken { value, size: bytes.len(), _place: place, _turn: Some(turn) })
+        Ok(AcceptedRequest { value, size: bytes.len(), _place: place, _turn: Some(turn) })
     }
 
-    async fn arrive(&self, origin: &Origin, body: Body, most: usize) -> Result<(Bytes, Place), Refused> {
-        let late = |_| Refused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time".into());
+    async fn arrive(&self, origin: &Origin, body: Body, most: usize) -> Result<(Bytes, BodyPlace), AgentRefused> {
+        let late = |_| AgentRefused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time".into());
         let place = self.door(origin).room.enter(origin.sender()).map_err(|_| busy())?;
         let bytes = tokio::select! {
             biased;
@@ -177,14 +182,14 @@ impl RequestLimits {
     }
 }
 
-async fn collect(place: &Place, mut body: Body, most: usize) -> Result<Bytes, Refused> {
-    let too_long = || Refused(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {most} bytes"));
+async fn collect(place: &BodyPlace, mut body: Body, most: usize) -> Result<Bytes, AgentRefused> {
+    let too_long = || AgentRefused(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {most} bytes"));
     if body.size_hint().lower() > most as u64 {
         return Err(too_long());
     }
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Refused(StatusCode::BAD_REQUEST, "the body was cut off".into()))?;
+        let frame = frame.map_err(|_| AgentRefused(StatusCode::BAD_REQUEST, "the body was cut off".into()))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > most {
             return Err(too_long());
@@ -357,7 +362,7 @@ mod tests {
         tasks
     }
 
-    async fn is_full(room: &Budget, but: usize) {
+    async fn is_full(room: &BodyBudget, but: usize) {
         let full = async {
             while room.left() > but {
                 tokio::task::yield_now().await;

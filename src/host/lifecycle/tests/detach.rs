@@ -30,7 +30,7 @@ fn section_2_7_where_it_is_allowed() {
             for _ in 0..3 {
                 let transition = model.transition();
                 model.store(transition.status, transition.notes);
-                if let Next::Do(effect) = &transition.next
+                if let AfterStore::Do(effect) = &transition.next
                     && !is_detached(&model)
                 {
                     model.apply(effect);
@@ -159,7 +159,7 @@ fn a_failure_to_detach_has_its_own_error() {
     let (status, note) = fail(&model.status(), ErrorType::Detach, "why");
     model.store(status, vec![note]);
     model.annotate(ANNOTATION_DETACHED, "");
-    assert!(matches!(model.transition().next, Next::Wait { .. }), "it rests");
+    assert!(matches!(model.transition().next, AfterStore::Wait { .. }), "it rests");
     model.unannotate(ANNOTATION_DETACHED);
     model.settle();
     assert_eq!((model.status().error_type, model.status().error_count), (None, 0));
@@ -174,11 +174,15 @@ fn paused_is_a_total_stop() {
         let transition = model.transition();
         assert_eq!(
             (transition.next, transition.status, transition.notes),
-            (Next::Paused, before.clone(), vec![]),
+            (AfterStore::Paused, before.clone(), vec![]),
             "{state}"
         );
         model.delete();
         let transition = model.transition();
-        assert_eq!((transition.next, transition.status, transition.notes), (Next::Paused, before, vec![]), "{state}");
+        assert_eq!(
+            (transition.next, transition.status, transition.notes),
+            (AfterStore::Paused, before, vec![]),
+            "{state}"
+        );
     }
 }

@@ -69,12 +69,12 @@ fn an_error_holds_up_what_failed_and_nothing_else() {
         let (status, note) = fail(&model.status(), error_type, "why");
         model.store(status, vec![note]);
         let transition = model.transition();
-        let rests = matches!(&transition.next, Next::Wait { reason, .. } if reason.starts_with("next try at"));
+        let rests = matches!(&transition.next, AfterStore::Wait { reason, .. } if reason.starts_with("next try at"));
         assert_eq!(rests, holds, "{state} {error_type:?} {:?}", transition.next);
         // A corrected spec is tried at once.
         model.edited();
         let transition = model.transition();
-        let rests = matches!(&transition.next, Next::Wait { reason, .. } if reason.starts_with("next try at"));
+        let rests = matches!(&transition.next, AfterStore::Wait { reason, .. } if reason.starts_with("next try at"));
         assert!(!rests, "{state} {error_type:?}");
     }
 }
@@ -142,7 +142,7 @@ fn a_corrected_secret_ends_the_rest_of_what_the_bmc_refused() {
         let mut model = Model::in_state("provisioned");
         let (status, note) = fail(&model.status(), error_type, "why");
         model.store(status, vec![note]);
-        assert!(matches!(model.transition().next, Next::Wait { .. }), "{error_type:?}");
+        assert!(matches!(model.transition().next, AfterStore::Wait { .. }), "{error_type:?}");
         let secret = SecretName { namespace: "ns".into(), name: "s".into() };
         model.access = Access::Ready { secret, version: "2".into() };
         model.settle();
@@ -302,7 +302,7 @@ fn what_a_host_is_registered_with_is_recorded_and_counts_for_nothing_else() {
 #[test]
 fn a_clock_that_is_set_back_prolongs_nothing() {
     let day = Duration::from_secs(24 * 3600);
-    let rests = |model: &Model| matches!(&model.transition().next, Next::Wait { reason, .. } if reason.starts_with("next try at"));
+    let rests = |model: &Model| matches!(&model.transition().next, AfterStore::Wait { reason, .. } if reason.starts_with("next try at"));
 
     let mut failed = Model::in_state("provisioned");
     let (status, note) = fail(&failed.status(), ErrorType::PowerManagement, "why");

@@ -329,7 +329,7 @@ fn time_while_the_appliance_was_down_is_no_silence() {
     assert!(model.agent_acts(), "it opens its session");
     model.now += Duration::from_secs(3600);
     let observed = |model: &Model, up_since| {
-        let transition = step(&Observed {
+        let transition = step(&HostObservation {
             now: model.now,
             up_since,
             host: &model.host,
@@ -379,7 +379,7 @@ fn an_intent_that_somebody_deleted_is_made_anew_while_the_host_stays() {
         if deleting {
             model.delete();
         }
-        let forgets = matches!(model.transition().next, Next::Do(Effect::ForgetIntent));
+        let forgets = matches!(model.transition().next, AfterStore::Do(Effect::ForgetIntent));
         assert_eq!(forgets, !deleting);
         model.settle();
         assert_eq!(model.gone, deleting);

@@ -162,7 +162,7 @@ impl Model {
     }
 
     fn transition(&self) -> Transition {
-        step(&Observed {
+        step(&HostObservation {
             now: self.now,
             up_since: Timestamp::UNIX_EPOCH,
             host: &self.host,
@@ -203,14 +203,14 @@ impl Model {
             let transition = self.transition();
             self.store(transition.status, transition.notes);
             match transition.next {
-                Next::Again => {}
-                Next::Gone => {
+                AfterStore::Again => {}
+                AfterStore::Gone => {
                     self.gone = true;
                     return ("gone".into(), self.now);
                 }
-                Next::Wait { reason, until } => return (reason, until),
-                Next::Paused => return ("paused".into(), self.now),
-                Next::Do(effect) => self.apply(&effect),
+                AfterStore::Wait { reason, until } => return (reason, until),
+                AfterStore::Paused => return ("paused".into(), self.now),
+                AfterStore::Do(effect) => self.apply(&effect),
             }
         }
         panic!("no rest in {}: {:?}", self.state(), self.transition());
@@ -431,12 +431,12 @@ impl Model {
             let transition = self.transition();
             self.store(transition.status, transition.notes);
             match transition.next {
-                Next::Do(effect) => self.apply(&effect),
-                Next::Wait { .. } => {
+                AfterStore::Do(effect) => self.apply(&effect),
+                AfterStore::Wait { .. } => {
                     self.now += Duration::from_secs(1);
                     self.agent_acts();
                 }
-                Next::Again | Next::Gone | Next::Paused => {}
+                AfterStore::Again | AfterStore::Gone | AfterStore::Paused => {}
             }
         }
         panic!("never there: {} {:?}", self.state(), self.status().error_message);

@@ -106,17 +106,17 @@ fn no_event_and_no_error_shows_what_a_url_hides() {
             let transition = model.transition();
             said.extend(transition.notes.iter().map(|note| format!("{}\n", note.message)));
             said.push_str(&transition.status.error_message);
-            if let Next::Wait { reason, .. } = &transition.next {
+            if let AfterStore::Wait { reason, .. } = &transition.next {
                 said.push_str(reason);
             }
             model.store(transition.status, transition.notes);
             match transition.next {
-                Next::Do(effect) => model.apply(&effect),
-                Next::Wait { .. } => {
+                AfterStore::Do(effect) => model.apply(&effect),
+                AfterStore::Wait { .. } => {
                     model.now += Duration::from_secs(1);
                     model.agent_acts();
                 }
-                Next::Again | Next::Gone | Next::Paused => {}
+                AfterStore::Again | AfterStore::Gone | AfterStore::Paused => {}
             }
             if let (Some(status), Some(fault)) = (model.image.as_mut().and_then(|image| image.status.as_mut()), fault) {
                 status.phase = ImagePhase::Failed;

@@ -36,15 +36,15 @@ pub(super) fn next_state(model: &mut Model, from: &str) -> &'static str {
         let transition = model.transition();
         model.store(transition.status, transition.notes);
         match transition.next {
-            Next::Do(effect) => model.apply(&effect),
-            Next::Wait { until, .. } => {
+            AfterStore::Do(effect) => model.apply(&effect),
+            AfterStore::Wait { until, .. } => {
                 model.now += Duration::from_secs(1);
                 if !model.agent_acts() && model.status().error_type.is_some() {
                     model.now = until.max(model.now);
                 }
             }
-            Next::Gone => model.gone = true,
-            Next::Again | Next::Paused => {}
+            AfterStore::Gone => model.gone = true,
+            AfterStore::Again | AfterStore::Paused => {}
         }
     }
     model.state()
@@ -94,7 +94,7 @@ const ROWS: &[Row] = &[
         change: nothing,
         to: "unmanaged",
         check: |model| {
-            let Next::Wait { until, .. } = model.transition().next else { panic!("it waits") };
+            let AfterStore::Wait { until, .. } = model.transition().next else { panic!("it waits") };
             assert_eq!(until, model.now + Duration::from_secs(600));
         },
     },

@@ -177,7 +177,10 @@ async fn an_image_that_is_deleted_while_it_is_put_in_is_taken_out_later() {
     before_power_on(&images, "h", true, &drive).await.unwrap();
     let image = images.get("h").await.unwrap();
     assert!(image.metadata.deletion_timestamp.is_some(), "it was deleted");
-    assert_eq!(decide(&image, site.hosts().get_opt("h").await.unwrap().as_ref(), Timestamp::UNIX_EPOCH), Step::Wait);
+    assert_eq!(
+        decide(&image, site.hosts().get_opt("h").await.unwrap().as_ref(), Timestamp::UNIX_EPOCH),
+        DataImageStep::Wait
+    );
     before_power_on(&images, "h", true, &drive).await.unwrap();
     site.until("it is gone", async || images.get_opt("h").await.unwrap().is_none()).await;
     assert_eq!(*drive.calls.lock().unwrap(), [format!("insert {ISO}"), "eject".into()]);
@@ -297,18 +300,18 @@ fn who_holds_an_image_and_when_it_is_let_go() {
     };
     let (plain, paused, detached) = (host(None), host(Some(ANNOTATION_PAUSED)), host(Some(ANNOTATION_DETACHED)));
     for (image, host, want) in [
-        (image(false, false, false), None, Step::Wait),
-        (image(true, false, true), None, Step::LetGo),
-        (image(true, true, true), None, Step::LetGo),
-        (image(false, false, false), Some(&plain), Step::Hold),
-        (image(true, false, true), Some(&plain), Step::Rest),
-        (image(true, true, true), Some(&plain), Step::Wait),
-        (image(true, true, false), Some(&plain), Step::LetGo),
-        (image(false, true, false), Some(&plain), Step::Rest),
-        (image(false, false, false), Some(&paused), Step::Wait),
-        (image(true, true, false), Some(&paused), Step::Wait),
-        (image(true, true, true), Some(&detached), Step::LetGo),
-        (image(true, false, true), Some(&detached), Step::Rest),
+        (image(false, false, false), None, DataImageStep::Wait),
+        (image(true, false, true), None, DataImageStep::LetGo),
+        (image(true, true, true), None, DataImageStep::LetGo),
+        (image(false, false, false), Some(&plain), DataImageStep::Hold),
+        (image(true, false, true), Some(&plain), DataImageStep::Rest),
+        (image(true, true, true), Some(&plain), DataImageStep::Wait),
+        (image(true, true, false), Some(&plain), DataImageStep::LetGo),
+        (image(false, true, false), Some(&plain), DataImageStep::Rest),
+        (image(false, false, false), Some(&paused), DataImageStep::Wait),
+        (image(true, true, false), Some(&paused), DataImageStep::Wait),
+        (image(true, true, true), Some(&detached), DataImageStep::LetGo),
+        (image(true, false, true), Some(&detached), DataImageStep::Rest),
     ] {
         assert_eq!(decide(&image, host, Timestamp::UNIX_EPOCH), want, "{image:?} {host:?}");
     }
@@ -326,14 +329,14 @@ fn a_deleted_image_waits_for_its_host_and_not_for_ever() {
     use ProvisioningState::{Available, ExternallyProvisioned, Provisioned};
     // State, error and its count, minute of the last change, minute now.
     for (state, error, count, updated, now, want) in [
-        (Provisioned, None, 0, 0, 100_000, Step::Wait),
-        (ExternallyProvisioned, None, 0, 0, 100_000, Step::Wait),
-        (Provisioned, Some(ErrorType::PowerManagement), 3, 99, 100, Step::Wait),
-        (Provisioned, Some(ErrorType::PowerManagement), 4, 99, 100, Step::GiveUp),
-        (Provisioned, Some(ErrorType::Registration), 1, 99, 100, Step::Wait),
-        (Provisioned, Some(ErrorType::Registration), 1, 80, 100, Step::GiveUp),
-        (Available, None, 0, 0, 14, Step::Wait),
-        (Available, None, 0, 0, 16, Step::GiveUp),
+        (Provisioned, None, 0, 0, 100_000, DataImageStep::Wait),
+        (ExternallyProvisioned, None, 0, 0, 100_000, DataImageStep::Wait),
+        (Provisioned, Some(ErrorType::PowerManagement), 3, 99, 100, DataImageStep::Wait),
+        (Provisioned, Some(ErrorType::PowerManagement), 4, 99, 100, DataImageStep::GiveUp),
+        (Provisioned, Some(ErrorType::Registration), 1, 99, 100, DataImageStep::Wait),
+        (Provisioned, Some(ErrorType::Registration), 1, 80, 100, DataImageStep::GiveUp),
+        (Available, None, 0, 0, 14, DataImageStep::Wait),
+        (Available, None, 0, 0, 16, DataImageStep::GiveUp),
     ] {
         let mut host = BareMetalHost::new("h", BareMetalHostSpec::default());
         host.status = Some(BareMetalHostStatus {
@@ -345,6 +348,6 @@ fn a_deleted_image_waits_for_its_host_and_not_for_ever() {
         });
         assert_eq!(decide(&image, Some(&host), minutes(now)), want, "{state:?} {error:?} {count} {updated} {now}");
         host.metadata.deletion_timestamp = Some(Time(minutes(0)));
-        assert_eq!(decide(&image, Some(&host), minutes(now)), Step::Wait, "the host has its own way out");
+        assert_eq!(decide(&image, Some(&host), minutes(now)), DataImageStep::Wait, "the host has its own way out");
     }
 }

@@ -24,7 +24,7 @@ use crate::config::HostConfig;
 use crate::engine::Fence;
 use crate::host::directory::Directory;
 use crate::host::media::{Media, ToMachines};
-use crate::host::status::metrics::Metrics;
+use crate::host::status::metrics::HostMetrics;
 use crate::module::Acting;
 use crate::modules::kinds;
 use crate::runtime::Tasks;
@@ -80,7 +80,7 @@ impl Site {
             ..BmcSettings::default()
         };
         let hardware = Hardware { bmcs: Registry::new(settings), media: Some(media), leases: None };
-        let metrics = Metrics::default();
+        let metrics = HostMetrics::default();
         let (fence, tasks, stop) = (Fence::open(), Tasks::default(), shutdown.clone());
         let acting = Acting { client: client.clone(), fence, tasks, store: None, stop };
         tokio::spawn(run(acting, directory, HostConfig::default(), hardware, metrics));

@@ -7,13 +7,13 @@ use crate::api::metal3::{self, BareMetalHost, HardwareData};
 use crate::api::slipway::{BootIntent, Image};
 use crate::host::lifecycle;
 use crate::host::media::data_image;
-use crate::host::reconcile::context::Context;
+use crate::host::reconcile::context::HostContext;
 use crate::host::reconcile::credentials;
 use crate::host::status::hardware_data;
 use crate::image::identity;
 
 /// What is decided with besides the host itself.
-pub(super) struct Around {
+pub(super) struct HostSurroundings {
     pub intent: Option<BootIntent>,
     pub access: lifecycle::Access,
     pub image: Option<Image>,
@@ -25,7 +25,7 @@ pub(super) struct Around {
 }
 
 /// Reads what a decision on a host needs besides the host.
-pub(super) async fn look_around(context: &Context, host: &BareMetalHost) -> Result<Around, kube::Error> {
+pub(super) async fn look_around(context: &HostContext, host: &BareMetalHost) -> Result<HostSurroundings, kube::Error> {
     let namespace = host.namespace().unwrap_or_default();
     let intent = context.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
     let access = credentials::read(context, host).await.inspect_err(|_| context.metrics.credentials_unread())?;
@@ -36,12 +36,12 @@ pub(super) async fn look_around(context: &Context, host: &BareMetalHost) -> Resu
     let hardware = hardware_data::read(&context.client, host).await?;
     let going = host.metadata.deletion_timestamp.is_some();
     let data_cd = going && data_image::is_attached(&context.api(&namespace), &host.name_any()).await?;
-    Ok(Around { intent, access, image, equal, hardware, data_cd })
+    Ok(HostSurroundings { intent, access, image, equal, hardware, data_cd })
 }
 
 /// What the library has for a host's image: its Image, and another one of the same content.
 async fn library(
-    context: &Context,
+    context: &HostContext,
     namespace: &str,
     image: &metal3::Image,
 ) -> Result<(Option<Image>, Option<Image>), kube::Error> {

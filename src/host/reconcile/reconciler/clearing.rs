@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::api::slipway::BootIntent;
-use crate::host::reconcile::context::Context;
+use crate::host::reconcile::context::HostContext;
 use crate::host::reconcile::{credentials, effects};
 use crate::host::status::hardware_data;
 use crate::log::named;
@@ -22,7 +22,7 @@ const CLEAR_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Clears up after hosts that are gone, several at once, until the shutdown. What is not done by then is done after the next
 /// start: what a host held wakes for it.
 pub(super) async fn clear_all(
-    context: &Context,
+    context: &HostContext,
     mut gone: UnboundedReceiver<Key>,
     task: &Task,
     shutdown: &CancellationToken,
@@ -39,7 +39,7 @@ pub(super) async fn clear_all(
 
 /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
 /// lets go: its namespace could not be deleted. Each try is a run of the task.
-async fn clear_after(context: &Context, (namespace, name): Key, task: &Task) {
+async fn clear_after(context: &HostContext, (namespace, name): Key, task: &Task) {
     let mut pause = CLEAR_PAUSE;
     while let Err(error) = task.run(clear(context, &namespace, &name)).await {
         warn!(host = %named(&namespace, &name), %error, "cannot release what a deleted host held: trying again");
@@ -48,7 +48,7 @@ async fn clear_after(context: &Context, (namespace, name): Key, task: &Task) {
     }
 }
 
-async fn clear(context: &Context, namespace: &str, name: &str) -> Result<(), kube::Error> {
+async fn clear(context: &HostContext, namespace: &str, name: &str) -> Result<(), kube::Error> {
     let intent = context.api::<BootIntent>(namespace).get_opt(name).await?;
     if let Some(intent) = intent.filter(|intent| intent.metadata.deletion_timestamp.is_some()) {
         // A host that was deleted in order has released them before.

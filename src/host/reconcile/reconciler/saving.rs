@@ -10,7 +10,7 @@ use super::Reconciler;
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HostAddress};
 use crate::api::slipway::BootIntent;
-use crate::host::lifecycle::{self, Effect, Next, Transition};
+use crate::host::lifecycle::{self, AfterStore, Effect, Transition};
 use crate::host::reconcile::effects;
 use crate::host::status::{conditions, progress};
 use crate::host::{COMPONENT, label};
@@ -26,10 +26,10 @@ impl Reconciler {
         let before = host.status.clone().unwrap_or_default();
         let mut status = transition.status.clone();
         let waiting = match &transition.next {
-            Next::Wait { reason, .. } => Some(reason.as_str()),
+            AfterStore::Wait { reason, .. } => Some(reason.as_str()),
             // To look is no progress, or a host at rest would be written twice at each look; and what is done at once, as the
             // agent's next step, ends no wait that is told until the state does: that would be two writes for nothing.
-            Next::Do(effect) if status.provisioning.state == before.provisioning.state => {
+            AfterStore::Do(effect) if status.provisioning.state == before.provisioning.state => {
                 conditions::waits_for(&before).filter(|_| {
                     *effect == Effect::ReadPower || (progress::is_moving(&status) && status.error_type.is_none())
                 })
@@ -52,7 +52,7 @@ impl Reconciler {
             status.addresses = addresses;
         }
         let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
-        if same || transition.next == Next::Gone {
+        if same || transition.next == AfterStore::Gone {
             self.publish(host, &notes).await;
             return Ok(host.clone());
         }
@@ -114,7 +114,7 @@ impl Reconciler {
         let (status, note) = lifecycle::fail(&status, error_type, message);
         let until = Timestamp::now();
         let transition =
-            Transition { status, notes: vec![note], next: Next::Wait { reason: message.to_owned(), until } };
+            Transition { status, notes: vec![note], next: AfterStore::Wait { reason: message.to_owned(), until } };
         match self.save(host, &transition).await {
             Err(kube::Error::Api(error)) if error.is_conflict() => Ok(()),
             saved => saved.map(|_| ()),

@@ -22,7 +22,7 @@ fn secret(type_: &str, labels: Value, user: &str, password: &str) -> Secret {
     secret
 }
 
-fn granted(user: &str, password: &str) -> Login {
+fn granted(user: &str, password: &str) -> SshLogin {
     let secret = secret(TYPE, json!({LABEL_SSH_LOGIN: "true"}), user, password);
     login(&secret).unwrap_or_else(|why| panic!("{why}"))
 }

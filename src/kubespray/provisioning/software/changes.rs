@@ -15,14 +15,14 @@ const TOLD: usize = 2000;
 /// The lines of `dpkg-query`: status, name, version.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Told {
+struct PackageLines {
     before: Vec<String>,
     after: Vec<String>,
 }
 
 /// What is known of a node; `told` is what the run left of it, if it left anything.
 pub fn of_node(name: &str, told: Option<&str>) -> NodePackages {
-    let told = told.and_then(|told| serde_json::from_str::<Told>(told).ok());
+    let told = told.and_then(|told| serde_json::from_str::<PackageLines>(told).ok());
     let Some(told) = told else {
         return NodePackages { name: name.into(), state: "Unknown".into(), ..NodePackages::default() };
     };

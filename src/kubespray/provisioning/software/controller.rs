@@ -13,21 +13,21 @@ use tracing::{info, warn};
 
 use super::super::cluster_inventory::USER;
 use super::super::controller::{LookError, Provisionings};
-use super::super::installer::{Installer, Seen, is_open, run_id};
+use super::super::installer::{Installer, RunState, is_open, run_id};
 use super::super::known_hosts::{read, text, valid};
 use super::super::made::{self, MadeError};
 use super::super::next::{LOST, STARTING, kept};
-use super::super::places::Place;
+use super::super::places::RunPlace;
 use super::super::progress::{self, short};
 use super::super::rack::RackHost;
 use super::super::running::{END, is_cancelled, marks_of, owner, unmarked};
 use super::changes;
 use super::inventory::inventory;
-use super::next::{Due, cluster, next, stuck};
+use super::next::{SoftwareAction, cluster, next, stuck};
 use super::packages::{self, ByNode};
 use crate::api::bpa::software::{NodePackages, Software, SoftwareStatus};
 use crate::api::bpa::{ANNOTATION_RUN, Provisioning, RunProgress};
-use crate::kubespray::runs::{HostKeys, Playbook, Request, RunOwner, RunStatus, RunVars};
+use crate::kubespray::runs::{HostKeys, Playbook, RunOwner, RunRequest, RunStatus, RunVars};
 use crate::log::named;
 use crate::runtime::conditions::{self, Verdict};
 use crate::runtime::{Note, Reconcile, Slim, events, objects};
@@ -62,9 +62,9 @@ pub struct Softwares {
 }
 
 /// A run that is to be begun when it is noted.
-struct Begin {
-    request: Request,
-    place: Place,
+struct SoftwareStart {
+    request: RunRequest,
+    place: RunPlace,
 }
 
 impl Softwares {
@@ -119,7 +119,7 @@ impl Softwares {
         &self,
         object: &Software,
         status: &mut SoftwareStatus,
-    ) -> Result<(Option<Begin>, Duration), LookError> {
+    ) -> Result<(Option<SoftwareStart>, Duration), LookError> {
         let told = |status: &mut SoftwareStatus, phase: &str, message: String, pause| {
             tell(status, phase, message, object.metadata.generation);
             Ok((None, pause))
@@ -149,17 +149,17 @@ impl Softwares {
         let asked = object.annotations().get(ANNOTATION_RUN).map(String::as_str).filter(|asked| !asked.is_empty());
         let asked = kept(asked);
         let (number, packages, hash) = match next(status, asked.as_deref(), of, &lists) {
-            Due::Invalid(why) => return told(status, "Invalid", why, LATER),
-            Due::Waits(why) => return told(status, "Waiting", why, self.soon),
-            Due::Current => {
+            SoftwareAction::Invalid(why) => return told(status, "Invalid", why, LATER),
+            SoftwareAction::Waits(why) => return told(status, "Waiting", why, self.soon),
+            SoftwareAction::Current => {
                 let message = changes::sentence(&status.nodes);
                 return told(status, CURRENT, message, LATER);
             }
-            Due::Stuck => {
+            SoftwareAction::Stuck => {
                 let message = status.run.as_ref().map(|run| stuck(&object.name_any(), run)).unwrap_or_default();
                 return told(status, "Failed", message, LATER);
             }
-            Due::Begin { number, packages, hash } => (number, packages, hash),
+            SoftwareAction::Begin { number, packages, hash } => (number, packages, hash),
         };
         let rack = self.keeper.rack(&namespace).await?;
         let inventory = match self.inventory(of, &rack, &packages) {
@@ -199,7 +199,7 @@ impl Softwares {
         }
         status.wanted = Some(hash);
         tell(status, "Updating", format!("run {} begins", request.id), object.metadata.generation);
-        Ok((Some(Begin { request, place }), self.soon))
+        Ok((Some(SoftwareStart { request, place }), self.soon))
     }
 
     /// Sees to the run that was begun last; what to say while it is under way.
@@ -212,9 +212,9 @@ impl Softwares {
         let Some(run) = status.run.as_mut().filter(|run| is_open(run)) else { return Ok(None) };
         let (me, now) = (Self::me(object), Timestamp::now());
         Ok(match installer.see(&me, run, now).await? {
-            Seen::Unbegun => None,
-            Seen::Elsewhere => Some(format!("run {} is under way on the appliance {}", run.id, run.appliance)),
-            Seen::UnderWay(seen) => {
+            RunState::Unbegun => None,
+            RunState::Elsewhere => Some(format!("run {} is under way on the appliance {}", run.id, run.appliance)),
+            RunState::UnderWay(seen) => {
                 progress::run(run, &seen, now);
                 if is_cancelled(object, run) {
                     installer.cancel(&me, run).await?;
@@ -222,13 +222,13 @@ impl Softwares {
                 }
                 Some(format!("run {} is under way: {}", run.id, run.task))
             }
-            Seen::Gone => {
+            RunState::Gone => {
                 run.state = LOST.into();
                 run.ended_at = Some(Time(now));
                 run.message = "is lost: nothing of it is there any more".into();
                 None
             }
-            Seen::Over(seen) => {
+            RunState::Over(seen) => {
                 progress::run(run, &seen, now);
                 status.nodes = self.changed(installer, object, run.number, &seen).await?;
                 info!(software = %named(&me.namespace, &me.name), run = %run.id, state = %run.state, "a run of packages is over");
@@ -270,14 +270,14 @@ impl Softwares {
         (of, rack, inventory): (&Provisioning, &[RackHost], String),
         number: i64,
         packages: ByNode,
-    ) -> Result<Request, LookError> {
+    ) -> Result<RunRequest, LookError> {
         let client = &self.keeper.client;
         let key = made::private_key(client, of).await?;
         let known = valid(read(&made::known_hosts(client, of).await?), &marks_of(rack, &of.name_any()));
         let mut vars = self.vars.clone();
         let expected: Vec<String> = packages.keys().cloned().collect();
         vars.insert("slipway_packages".into(), json!(packages));
-        let request = Request {
+        let request = RunRequest {
             id: run_id(&object.uid().unwrap_or_default(), number)?,
             playbook: Playbook::Packages,
             inventory,

@@ -8,7 +8,7 @@ use crate::kubespray::provisioning::next::{STARTING, SUCCEEDED};
 
 /// What a Software does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum SoftwareAction {
     /// It cannot be done so.
     Invalid(String),
     /// Something is to be waited for.
@@ -51,38 +51,43 @@ pub fn cluster<'p>(label: Option<&str>, all: &'p [Provisioning]) -> Result<&'p P
 }
 
 /// What comes next, of a Software whose last run is not under way.
-pub fn next(status: &SoftwareStatus, asked: Option<&str>, cluster: &Provisioning, lists: &Lists) -> Due {
+pub fn next(status: &SoftwareStatus, asked: Option<&str>, cluster: &Provisioning, lists: &Lists) -> SoftwareAction {
     let of = cluster.status.clone().unwrap_or_default();
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     if of.phase != "Ready" || of.run.as_ref().is_some_and(is_open) {
-        return Due::Waits(format!("Provisioning {name} is {}: its nodes are seen to when it is Ready", of.phase));
+        return SoftwareAction::Waits(format!(
+            "Provisioning {name} is {}: its nodes are seen to when it is Ready",
+            of.phase
+        ));
     }
     if of.hosts_yaml.is_none() {
-        return Due::Waits(format!("not every host of Provisioning {name} is well"));
+        return SoftwareAction::Waits(format!("not every host of Provisioning {name} is well"));
     }
     let packages = match lists.by_node(&of.nodes, &of.installed) {
         Ok(packages) => packages,
-        Err(why) => return Due::Invalid(why),
+        Err(why) => return SoftwareAction::Invalid(why),
     };
     if packages.is_empty() {
-        return Due::Current;
+        return SoftwareAction::Current;
     }
     let hash = hash(&packages);
     let run: Option<&RunProgress> = status.run.as_ref();
     let number = run.map_or(0, |run| run.number).max(0);
-    let Some(one_more) = number.checked_add(1) else { return Due::Invalid("there were too many runs".into()) };
+    let Some(one_more) = number.checked_add(1) else {
+        return SoftwareAction::Invalid("there were too many runs".into());
+    };
     let is_asked = asked.is_some_and(|asked| run.and_then(|run| run.asked.as_deref()) != Some(asked));
     match run {
         // It was noted, and not begun.
-        Some(run) if run.state == STARTING => Due::Begin { number, packages, hash },
+        Some(run) if run.state == STARTING => SoftwareAction::Begin { number, packages, hash },
         Some(run) if status.wanted.as_ref() == Some(&hash) && !is_asked => {
             if run.state == SUCCEEDED {
-                Due::Current
+                SoftwareAction::Current
             } else {
-                Due::Stuck
+                SoftwareAction::Stuck
             }
         }
-        _ => Due::Begin { number: one_more, packages, hash },
+        _ => SoftwareAction::Begin { number: one_more, packages, hash },
     }
 }
 
@@ -137,7 +142,7 @@ mod tests {
         let lists = read(&software(&json!({"workerSoftware": ["jq"]}))).unwrap();
         let edge = provisioning("edge", json!({}), ready.clone());
         let begins = |status: &SoftwareStatus, asked: Option<&str>| match next(status, asked, &edge, &lists) {
-            Due::Begin { number, hash, .. } => Some((number, hash)),
+            SoftwareAction::Begin { number, hash, .. } => Some((number, hash)),
             _ => None,
         };
         let (number, wanted) = begins(&SoftwareStatus::default(), None).expect("a run");
@@ -152,22 +157,25 @@ mod tests {
             wanted: Some(wanted.into()),
             ..SoftwareStatus::default()
         };
-        assert_eq!(next(&status(SUCCEEDED, &wanted), Some("a"), &edge, &lists), Due::Current);
-        assert_eq!(next(&status("Failed", &wanted), Some("a"), &edge, &lists), Due::Stuck);
-        assert_eq!(next(&status("Failed", &wanted), None, &edge, &lists), Due::Stuck);
+        assert_eq!(next(&status(SUCCEEDED, &wanted), Some("a"), &edge, &lists), SoftwareAction::Current);
+        assert_eq!(next(&status("Failed", &wanted), Some("a"), &edge, &lists), SoftwareAction::Stuck);
+        assert_eq!(next(&status("Failed", &wanted), None, &edge, &lists), SoftwareAction::Stuck);
         let number = |found: Option<(i64, String)>| found.map(|(number, _)| number);
         assert_eq!(number(begins(&status("Failed", &wanted), Some("b"))), Some(4));
         assert_eq!(number(begins(&status(SUCCEEDED, "other"), Some("a"))), Some(4));
         assert_eq!(number(begins(&status(STARTING, "other"), Some("a"))), Some(3));
         let none = read(&software(&json!({"masterSoftware": ["jq"]}))).unwrap();
-        assert_eq!(next(&SoftwareStatus::default(), None, &edge, &none), Due::Current);
+        assert_eq!(next(&SoftwareStatus::default(), None, &edge, &none), SoftwareAction::Current);
         for (field, value) in
             [("phase", json!("Installing")), ("hostsYaml", Value::Null), ("run", json!({"state": "Running"}))]
         {
             let mut other = ready.clone();
             other[field] = value;
             let other = provisioning("edge", json!({}), other);
-            assert!(matches!(next(&SoftwareStatus::default(), None, &other, &lists), Due::Waits(_)), "{field}");
+            assert!(
+                matches!(next(&SoftwareStatus::default(), None, &other, &lists), SoftwareAction::Waits(_)),
+                "{field}"
+            );
         }
     }
 }

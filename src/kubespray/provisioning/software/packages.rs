@@ -13,7 +13,7 @@ const LETTERS: usize = 128;
 
 /// A package, and the version that it is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct WantedPackage {
     name: String,
     version: Option<String>,
 }
@@ -21,8 +21,8 @@ struct Wanted {
 /// The packages of masters and of workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lists {
-    masters: Vec<Wanted>,
-    workers: Vec<Wanted>,
+    masters: Vec<WantedPackage>,
+    workers: Vec<WantedPackage>,
 }
 
 /// By node its packages as apt takes them: `NAME` or `NAME=VERSION`.
@@ -36,7 +36,7 @@ pub type ByNode = BTreeMap<String, Vec<String>>;
 pub fn read(object: &Software) -> Result<Lists, Vec<(String, String)>> {
     let mut faults = Vec::new();
     let mut list = |field: &str, packages: &[Package]| {
-        let mut list: Vec<Wanted> = Vec::new();
+        let mut list: Vec<WantedPackage> = Vec::new();
         for (at, package) in packages.iter().enumerate() {
             let path = format!("spec.{field}[{at}]");
             match one(package) {
@@ -54,7 +54,7 @@ pub fn read(object: &Software) -> Result<Lists, Vec<(String, String)>> {
     if faults.is_empty() { Ok(Lists { masters, workers }) } else { Err(faults) }
 }
 
-fn one(package: &Package) -> Result<Wanted, String> {
+fn one(package: &Package) -> Result<WantedPackage, String> {
     let (name, version) = match package {
         Package::Name(name) => (name, None),
         Package::Versioned(map) => {
@@ -71,7 +71,7 @@ fn one(package: &Package) -> Result<Wanted, String> {
     if let Some(version) = version.as_ref().filter(|version| !is_version(version)) {
         return Err(format!("{:?} is no version of a Debian package (Debian Policy, 5.6.12)", short(version)));
     }
-    Ok(Wanted { name: name.clone(), version })
+    Ok(WantedPackage { name: name.clone(), version })
 }
 
 fn short(text: &str) -> String {

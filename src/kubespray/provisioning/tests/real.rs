@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use super::super::cluster_inventory::{Place, cluster_inventory};
+use super::super::cluster_inventory::{NodePlace, cluster_inventory};
 use super::super::wanted::{read, tests::object};
 use crate::ansible::Reachable;
 use crate::config::KubesprayConfig;
@@ -69,7 +69,7 @@ fn inventory() -> String {
         "workers": [{"w-1": {"cpu": 1}}, {"cp-2": null}], "PodSubnet": "10.233.64.0/18"});
     let cluster = read(&object(spec)).unwrap();
     let places: Vec<_> = (1..).map(|number| format!("192.0.2.{number}")).take(cluster.nodes.len()).collect();
-    let place = |address: &String| Place { address: Reachable::new(address).unwrap(), has_user: true };
+    let place = |address: &String| NodePlace { address: Reachable::new(address).unwrap(), has_user: true };
     let places: Vec<_> = cluster.nodes.iter().zip(places.iter().map(place)).collect();
     cluster_inventory(&cluster, &places).unwrap().yaml()
 }

@@ -15,7 +15,7 @@ use crate::api::bpa::software::Software;
 use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, LABEL_SSH_LOGIN, ProvisioningStatus};
 use crate::cluster::workload::played_tests::Played;
 use crate::kubespray::runs::tests::{Place, request, supervisor};
-use crate::kubespray::runs::{Request, RunOwner, RunVerdict, Runs};
+use crate::kubespray::runs::{RunOwner, RunRequest, RunVerdict, Runs};
 use crate::needs;
 
 /// What a play says that is done here instead of on a node.
@@ -53,7 +53,7 @@ impl Rack {
 
     fn installer(&self) -> Arc<Installer> {
         let runs = Runs::open(&self.place.top.path().join("runs"), supervisor()).unwrap();
-        Arc::new(Installer::new(runs, self.place.installation(), Bounds::default(), 4).unwrap().answered(true))
+        Arc::new(Installer::new(runs, self.place.installation(), RunLimits::default(), 4).unwrap().answered(true))
     }
 
     fn control(&self) -> CancellationToken {
@@ -434,7 +434,7 @@ async fn a_run_whose_object_is_gone_is_ended() {
     let Some(rack) = Rack::new("").await else { return };
     rack.write(&play("all", "    - {name: wait, ansible.builtin.command: sleep 600}\n"));
     let owner = RunOwner { namespace: NAMESPACE.into(), name: "edge".into(), uid: "another".into() };
-    let request = Request { owner: Some(owner), ..request("gone") };
+    let request = RunRequest { owner: Some(owner), ..request("gone") };
     let installer = rack.installer();
     installer.begin(&request).await.unwrap();
     // Of the same name, and another one.
@@ -461,7 +461,7 @@ async fn a_softwares_log_is_that_of_runs_that_it_asked_for() {
     let task = |word: &str| play("all", &format!("    - {{name: say, ansible.builtin.debug: {{msg: {word}}}}}\n"));
     for (id, word, asker) in [("p-1", "installed", None), ("p-2", "packages", Some(softwares[0].clone()))] {
         rack.write(&task(word));
-        let request = Request { owner: Some(edge.clone()), asker, ..request(id) };
+        let request = RunRequest { owner: Some(edge.clone()), asker, ..request(id) };
         rack.installer().begin(&request).await.unwrap();
         assert_eq!(rack.place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Succeeded));
     }
@@ -540,7 +540,7 @@ async fn machines_that_do_not_answer_yet_are_waited_for() {
     let Some(rack) = Rack::new("").await else { return };
     rack.write(&play("all", NOTHING));
     let runs = Runs::open(&rack.top().join("runs"), supervisor()).unwrap();
-    let silent = Installer::new(runs, rack.place.installation(), Bounds::default(), 4).unwrap().answered(false);
+    let silent = Installer::new(runs, rack.place.installation(), RunLimits::default(), 4).unwrap().answered(false);
     let first = rack.site.control(Some(Arc::new(silent)));
     rack.cluster("edge").await;
     let waits = rack.site.says("edge", "InventoryReady", "cp-1, w-1 do not answer SSH yet").await.status.unwrap();
@@ -567,7 +567,7 @@ async fn machines_of_others_are_opened_once_by_the_login_that_the_object_names()
         Box::pin(std::future::ready(opened))
     });
     let runs = Runs::open(&rack.top().join("runs"), supervisor()).unwrap();
-    let installer = Installer::new(runs, rack.place.installation(), Bounds::default(), 4).unwrap().answered(true);
+    let installer = Installer::new(runs, rack.place.installation(), RunLimits::default(), 4).unwrap().answered(true);
     rack.site.control(Some(Arc::new(installer.opened_by(opener))));
     for number in [1, 2] {
         rack.host(number).await;

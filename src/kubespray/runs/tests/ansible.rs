@@ -16,7 +16,7 @@ fn place(playbook: &str) -> Option<Place> {
     Some(place)
 }
 
-async fn run(place: &Place, request: &Request) -> RunStatus {
+async fn run(place: &Place, request: &RunRequest) -> RunStatus {
     place.runs().start(&place.installation(), request).await.unwrap();
     place.to_its_end(&request.id).await
 }
@@ -59,7 +59,7 @@ async fn a_playbook_succeeds_on_every_host() {
     ) else {
         return;
     };
-    let request = Request {
+    let request = RunRequest {
         // The form of inventories that BPA wrote.
         inventory: "[all]\none ansible_connection=local ansible_become=false\ntwo ansible_ssh_host=127.0.0.9 ansible_connection=local ansible_become=false\n[kube-node]\ntwo\n".into(),
         expected: vec!["one".into(), "two".into()],
@@ -116,7 +116,7 @@ async fn a_reset_is_confirmed_and_the_sites_mirrors_are_what_a_playbook_sees() {
     let mirrors =
         Mirrors { registry: Some("http://192.0.2.1".into()), files: Some("http://192.0.2.1/packages/ks".into()) };
     let installation = Installation { mirrors, ..place.installation() };
-    let request = Request { playbook: Playbook::Reset, ..request("reset") };
+    let request = RunRequest { playbook: Playbook::Reset, ..request("reset") };
     place.runs().start(&installation, &request).await.unwrap();
     let status = place.to_its_end(&request.id).await;
     assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
@@ -145,7 +145,7 @@ async fn what_failed_on_which_task_of_which_host_is_told_without_secrets() {
         .map(|host| format!("    {host}: {{ansible_connection: local, ansible_become: false}}\n"))
         .collect::<String>();
     let vars = json!({"cluster_name": "hunter22-and-more"});
-    let request = Request {
+    let request = RunRequest {
         inventory: format!("all:\n  hosts:\n{lines}"),
         expected: Vec::new(),
         vars: RunVars::of_administrator(vars.as_object().unwrap().clone()).unwrap(),
@@ -179,11 +179,11 @@ async fn a_host_that_does_not_answer_is_unreachable_in_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let request = Request {
+    let request = RunRequest {
         inventory: format!(
             "all:\n  hosts:\n    one: {{ansible_host: 127.0.0.1, ansible_port: {port}}}\n    two: {{ansible_host: 127.0.0.1, ansible_port: {closed}}}\n"
         ),
-        bounds: Bounds { answer: Duration::from_secs(5), ..Bounds::default() },
+        bounds: RunLimits { answer: Duration::from_secs(5), ..RunLimits::default() },
         expected: vec!["one".into(), "two".into()],
         ..request("silent")
     };
@@ -199,7 +199,7 @@ async fn no_host_and_a_broken_playbook_are_failures() {
         return;
     };
     let status = run(&nobody, &request("nobody")).await;
-    assert!(matches!(status.phase, Phase::Ended(Ended { cause: Cause::Exited(0), .. })), "{status:?}");
+    assert!(matches!(status.phase, RunPhase::Ended(RunEnd { cause: Cause::Exited(0), .. })), "{status:?}");
     assert_eq!(failure(&status), "no host of the inventory was in any play");
     let broken = place("- hosts: [\n").unwrap();
     let status = run(&broken, &request("broken")).await;
@@ -208,7 +208,7 @@ async fn no_host_and_a_broken_playbook_are_failures() {
     let plugin = place("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: }]\n").unwrap();
     let trap = plugin.top.path().join("trap");
     let inventory = format!("plugin: constructed\ncompose: {{x: \"lookup('pipe', 'touch {}')\"}}\n", trap.display());
-    let status = run(&plugin, &Request { inventory, ..request("plugin") }).await;
+    let status = run(&plugin, &RunRequest { inventory, ..request("plugin") }).await;
     assert!(matches!(status.verdict, Some(RunVerdict::Failed(_))) && !trap.exists(), "{status:?}");
 }
 
@@ -251,7 +251,7 @@ async fn a_run_that_is_under_way_is_found_again_and_cancelled() {
     place.runs().start(&place.installation(), &request).await.unwrap();
     place.until(&request.id, "artifacts/begun").await;
     let again = place.runs();
-    assert_eq!(again.start(&place.installation(), &request).await.unwrap(), Phase::Running);
+    assert_eq!(again.start(&place.installation(), &request).await.unwrap(), RunPhase::Running);
     let status = again.status(&request.id).unwrap();
     assert_eq!((status.progress.task.as_str(), status.playbook.as_str()), ("wait", "cluster.yml"), "{status:?}");
     again.cancel(&request.id).await.unwrap();
@@ -265,7 +265,7 @@ async fn only_hosts_of_the_limit_are_touched() {
     else {
         return;
     };
-    let request = Request {
+    let request = RunRequest {
         inventory: "all: {hosts: {one: {ansible_connection: local, ansible_become: false}, two: {ansible_connection: local, ansible_become: false}}}\n".into(),
         limit: vec!["two".into()],
         expected: vec!["two".into()],
@@ -319,7 +319,7 @@ async fn what_a_node_calls_a_fact_decides_nothing_here() {
     let runs = "- {name: run, ansible.builtin.shell: '{{ program }}', delegate_to: localhost, changed_when: false}\n";
     write("roles/runs/tasks/main.yml", runs);
     let inventory = "all:\n  hosts:\n    one: {ansible_connection: local, ansible_become: false, ip: 127.0.0.1}\n";
-    let request = Request { inventory: inventory.into(), ..request("lies") };
+    let request = RunRequest { inventory: inventory.into(), ..request("lies") };
     let status = run(&place, &request).await;
     assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
 }
@@ -359,7 +359,7 @@ async fn a_run_sees_nothing_of_the_appliances_and_changes_nothing_beside_its_own
     }
     let private = place.top.path().join("slipway.toml");
     fs::write(&private, "secret").unwrap();
-    let other = Request { id: "other".parse().unwrap(), ..request("other") };
+    let other = RunRequest { id: "other".parse().unwrap(), ..request("other") };
     assert!(run(&place, &other).await.verdict.is_some());
     let folder = place.runs().folder(&other.id);
     fs::create_dir_all(folder.join("private")).unwrap();
@@ -368,7 +368,7 @@ async fn a_run_sees_nothing_of_the_appliances_and_changes_nothing_beside_its_own
     let vars = RunVars::of_administrator(vars.as_object().unwrap().clone()).unwrap();
     let installation = place.installation();
     let hidden = [installation.hidden.clone(), vec![private]].concat();
-    let request = Request { vars, ..request("looks") };
+    let request = RunRequest { vars, ..request("looks") };
     place.runs().start(&installation.hiding(hidden), &request).await.unwrap();
     let status = place.to_its_end(&request.id).await;
     assert_eq!(status.verdict, Some(RunVerdict::Succeeded), "{status:?}\n{}", log(&place, &request.id));
@@ -393,7 +393,7 @@ async fn kubespray_itself_takes_the_command_lines() {
         let groups = ["kube_control_plane", "etcd", "kube_node"].map(|group| format!("{group}: {{hosts: {{one: }}}}"));
         let inventory =
             format!("all: {{hosts: {{one: {{ansible_connection: local}}}}, children: {{{}}}}}", groups.join(", "));
-        let request = Request { playbook, inventory, ..request(&format!("real-{number}")) };
+        let request = RunRequest { playbook, inventory, ..request(&format!("real-{number}")) };
         let folder = runs.folder(&request.id);
         let plan = super::super::command::plan(&installation, &folder, &request);
         runs.make(&folder, &plan, &super::super::command::vars(&installation, &folder, &request), &request).unwrap();

@@ -33,7 +33,7 @@ async fn appliance_process() {
 }
 
 /// An appliance that is killed, or whose supervisor is.
-async fn crashed(place: &Place, effect: Effect) {
+async fn crashed(place: &Place, effect: CrashPoint) {
     let root = place.runs().folder(&ID.parse().unwrap());
     let crash = root.parent().unwrap().join(CRASH);
     fs::write(&crash, format!("{effect:?}")).unwrap();
@@ -50,18 +50,18 @@ async fn crashed(place: &Place, effect: Effect) {
 async fn ansible_is_started_at_most_once_wherever_somebody_is_killed() {
     let rows = [
         // The appliance.
-        (Effect::Made, true, 1),
-        (Effect::Filled, true, 1),
-        (Effect::Named, true, 1),
-        (Effect::SupervisorStarted, true, 1),
+        (CrashPoint::Made, true, 1),
+        (CrashPoint::Filled, true, 1),
+        (CrashPoint::Named, true, 1),
+        (CrashPoint::SupervisorStarted, true, 1),
         // The supervisor.
-        (Effect::Locked, true, 1),
-        (Effect::StartNoted, false, 0),
-        (Effect::AnsibleStarted, false, 1),
-        (Effect::AnsibleEnded, false, 1),
-        (Effect::LeftoversEnded, false, 1),
-        (Effect::EndNoted, true, 1),
-        (Effect::Tidied, true, 1),
+        (CrashPoint::Locked, true, 1),
+        (CrashPoint::StartNoted, false, 0),
+        (CrashPoint::AnsibleStarted, false, 1),
+        (CrashPoint::AnsibleEnded, false, 1),
+        (CrashPoint::LeftoversEnded, false, 1),
+        (CrashPoint::EndNoted, true, 1),
+        (CrashPoint::Tidied, true, 1),
     ];
     for (effect, succeeds, starts) in rows {
         let place = Place::with_program(GOOD);
@@ -77,7 +77,7 @@ async fn ansible_is_started_at_most_once_wherever_somebody_is_killed() {
         }
         // Killed right after it was started, it may not have got to count.
         let counted = place.starts(&request.id);
-        assert!(counted == starts || effect == Effect::AnsibleStarted && counted == 0, "{effect:?}: {counted}");
+        assert!(counted == starts || effect == CrashPoint::AnsibleStarted && counted == 0, "{effect:?}: {counted}");
         place.assert_tidy(&request.id);
         // However often it is asked for.
         place.runs().start(&place.installation(), &request).await.unwrap();
@@ -91,7 +91,7 @@ async fn a_cancel_that_was_noted_is_carried_out_after_a_crash() {
     let place =
         Place::with_program("echo started >> ../artifacts/starts; trap 'exit 3' TERM; while :; do sleep 1; done\n");
     fs::write(place.top.path().join("cancel"), "").unwrap();
-    crashed(&place, Effect::CancelNoted).await;
+    crashed(&place, CrashPoint::CancelNoted).await;
     let status = place.to_its_end(&ID.parse().unwrap()).await;
     assert_eq!(status.verdict, Some(RunVerdict::Cancelled), "{status:?}");
     place.assert_tidy(&ID.parse().unwrap());
@@ -103,7 +103,7 @@ async fn many_who_ask_at_once_get_one_run() {
     let request = request(ID);
     // Made, and without a supervisor.
     fs::create_dir_all(place.root()).unwrap();
-    crashed(&place, Effect::Named).await;
+    crashed(&place, CrashPoint::Named).await;
     let asked = (0..8).map(|_| {
         let (runs, id) = (place.runs(), request.id.clone());
         tokio::spawn(async move { runs.settle(&id).await })

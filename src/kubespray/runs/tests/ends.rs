@@ -15,14 +15,14 @@ while :; do sleep 1; done
 async fn what_is_cancelled_ends_with_all_that_it_started() {
     let place = Place::with_program("touch ../artifacts/ready; (setsid sleep 600 &) ; sleep 600\n");
     let request = request("a");
-    assert_eq!(place.runs().start(&place.installation(), &request).await.unwrap(), Phase::Running);
+    assert_eq!(place.runs().start(&place.installation(), &request).await.unwrap(), RunPhase::Running);
     place.until(&request.id, "artifacts/ready").await;
     // Another appliance, as after a restart.
     let phase = place.runs().cancel(&request.id).await.unwrap();
-    assert!(matches!(phase, Phase::Cancelling | Phase::Ended(_)), "{phase:?}");
+    assert!(matches!(phase, RunPhase::Cancelling | RunPhase::Ended(_)), "{phase:?}");
     let status = place.to_its_end(&request.id).await;
     assert_eq!(status.verdict, Some(RunVerdict::Cancelled), "{status:?}");
-    assert!(matches!(status.phase, Phase::Ended(Ended { cause: Cause::Cancelled, .. })), "{status:?}");
+    assert!(matches!(status.phase, RunPhase::Ended(RunEnd { cause: Cause::Cancelled, .. })), "{status:?}");
     place.assert_tidy(&request.id);
     // What is over stays as it is.
     assert_eq!(place.runs().cancel(&request.id).await.unwrap(), status.phase);
@@ -34,7 +34,7 @@ async fn what_takes_too_long_or_is_deaf_is_ended() {
     let request = request("a");
     let runs = place.runs();
     let folder = runs.folder(&request.id);
-    let plan = Plan { seconds: 1, ..super::super::command::plan(&place.installation(), &folder, &request) };
+    let plan = SupervisorPlan { seconds: 1, ..super::super::command::plan(&place.installation(), &folder, &request) };
     runs.make(&folder, &plan, &serde_json::Map::new(), &request).unwrap();
     let status = place.to_its_end(&request.id).await;
     assert_eq!(status.verdict, Some(RunVerdict::Failed("took too long and was ended".into())), "{status:?}");
@@ -52,7 +52,7 @@ async fn what_a_dead_supervisor_left_is_ended_before_the_run_is_lost() {
     let started: super::super::state::Started = super::super::folder::read_json(&folder, STARTED).unwrap().unwrap();
     assert!(super::super::processes::signal(started.pid, started.start_time, rustix::process::Signal::KILL));
     let status = place.to_its_end(&request.id).await;
-    assert_eq!(status.phase, Phase::Lost);
+    assert_eq!(status.phase, RunPhase::Lost);
     assert!(!folder.join(ENDED).exists());
     place.assert_tidy(&request.id);
 }
@@ -73,7 +73,7 @@ async fn a_program_that_is_not_there_is_told() {
 async fn a_supervisor_that_is_not_there_is_an_error_and_no_loop() {
     let place = Place::with_program(GOOD);
     let with = |program: &str| {
-        let supervisor = Supervisor { program: program.into(), arguments: Vec::new() };
+        let supervisor = RunSupervisor { program: program.into(), arguments: Vec::new() };
         Runs::open(&place.root(), supervisor).unwrap()
     };
     for (program, part) in
@@ -90,7 +90,7 @@ async fn a_supervisor_that_is_not_there_is_an_error_and_no_loop() {
 #[tokio::test]
 async fn files_are_for_their_user_alone_and_no_key_is_on_a_command_line() {
     let place = Place::with_program("touch ../artifacts/ready; sleep 600\n");
-    let request = Request { secrets: vec!["hunter22 and more".into()], ..request("a") };
+    let request = RunRequest { secrets: vec!["hunter22 and more".into()], ..request("a") };
     place.runs().start(&place.installation(), &request).await.unwrap();
     place.until(&request.id, "artifacts/ready").await;
     let folder = place.runs().folder(&request.id);
@@ -120,7 +120,7 @@ async fn files_are_for_their_user_alone_and_no_key_is_on_a_command_line() {
 async fn a_log_is_read_in_parts_without_secrets_to_its_end() {
     let script = "echo 'first line'; echo \"password: hunter22-and-more\"; printf 'a\\033[2Jb\\n'; echo 'last line'\n";
     let place = Place::with_program(&format!("{script}{GOOD}"));
-    let request = Request { secrets: vec!["hunter22-and-more".into()], ..request("a") };
+    let request = RunRequest { secrets: vec!["hunter22-and-more".into()], ..request("a") };
     place.runs().start(&place.installation(), &request).await.unwrap();
     place.to_its_end(&request.id).await;
     let runs = place.runs();
@@ -168,7 +168,7 @@ async fn what_cannot_stand_in_a_setting_is_refused_before_anything_is_written() 
     let place = Place::with_program(GOOD);
     let odd = Installation { tree: place.top.path().join("a:b"), ..place.installation() };
     assert!(matches!(place.runs().start(&odd, &request("a")).await, Err(RunsError::Path(_))));
-    let wrong = Request { inventory: String::new(), ..request("a") };
+    let wrong = RunRequest { inventory: String::new(), ..request("a") };
     assert!(matches!(place.runs().start(&place.installation(), &wrong).await, Err(RunsError::Request(_))));
     assert!(place.runs().list().unwrap().is_empty());
     assert!(matches!(Runs::open(Path::new("relative"), supervisor()), Err(RunsError::Path(_))));

@@ -32,7 +32,7 @@ async fn supervisor_process() {
 }
 
 /// Ends this process as a crash would, if it is to.
-fn crash_at(root: &Path, effect: Effect) {
+fn crash_at(root: &Path, effect: CrashPoint) {
     let file = root.join(CRASH);
     if fs::read_to_string(&file).is_ok_and(|at| at == format!("{effect:?}")) {
         fs::remove_file(&file).unwrap();
@@ -40,10 +40,10 @@ fn crash_at(root: &Path, effect: Effect) {
     }
 }
 
-pub(in crate::kubespray) fn supervisor() -> Supervisor {
+pub(in crate::kubespray) fn supervisor() -> RunSupervisor {
     let name = module_path!().split_once("::").unwrap().1;
     let arguments = ["--exact".into(), format!("{name}::supervisor_process").into(), "--nocapture".into()];
-    Supervisor { program: std::env::current_exe().unwrap(), arguments: arguments.into() }
+    RunSupervisor { program: std::env::current_exe().unwrap(), arguments: arguments.into() }
 }
 
 /// A folder for runs, and beside it a checkout and an environment.
@@ -144,8 +144,8 @@ impl Place {
     }
 }
 
-pub(in crate::kubespray) fn request(id: &str) -> Request {
-    Request {
+pub(in crate::kubespray) fn request(id: &str) -> RunRequest {
+    RunRequest {
         id: id.parse().unwrap(),
         playbook: Playbook::Cluster,
         inventory: "all:\n  hosts:\n    one: {ansible_connection: local, ansible_become: false}\n".into(),
@@ -156,7 +156,7 @@ pub(in crate::kubespray) fn request(id: &str) -> Request {
         ssh_key: Some("a key of some length".into()),
         host_keys: HostKeys::FirstContact,
         secrets: Vec::new(),
-        bounds: Bounds::default(),
+        bounds: RunLimits::default(),
         owner: None,
         asker: None,
     }

@@ -126,7 +126,7 @@ impl Hosts {
     }
 
     /// With the key that opens both and the host keys that they have.
-    fn request(&self, id: &str) -> Request {
+    fn request(&self, id: &str) -> RunRequest {
         // Its own Python: what else is on the box may be a wrapper that does not start from a bare environment.
         let python = self.place.environment().join("bin/python3");
         let line = |name: &str, sshd: &Sshd| {
@@ -137,17 +137,17 @@ impl Hosts {
                 python.display()
             )
         };
-        Request {
+        RunRequest {
             inventory: format!("all:\n  hosts:\n{}{}", line("one", &self.one), line("two", &self.two)),
             expected: vec!["one".into(), "two".into()],
             ssh_key: Some(fs::read_to_string(self.place.top.path().join("id")).unwrap().into()),
             host_keys: HostKeys::Known(self.one.known(&self.one.public()) + &self.two.known(&self.two.public())),
-            bounds: Bounds { answer: Duration::from_secs(10), ..Bounds::default() },
+            bounds: RunLimits { answer: Duration::from_secs(10), ..RunLimits::default() },
             ..request(id)
         }
     }
 
-    async fn run(&self, request: &Request) -> RunStatus {
+    async fn run(&self, request: &RunRequest) -> RunStatus {
         self.place.runs().start(&self.place.installation(), request).await.unwrap();
         let status = self.place.to_its_end(&request.id).await;
         self.place.assert_tidy(&request.id);
@@ -196,7 +196,7 @@ async fn over_ssh_a_host_with_another_key_than_recorded_is_refused_and_named() {
     let Some(hosts) = Hosts::start(WHOLE).await else { return };
     // The second one has the first one's key on record.
     let recorded = hosts.one.known(&hosts.one.public()) + &hosts.two.known(&hosts.one.public());
-    let request = Request { host_keys: HostKeys::Recorded(recorded), ..hosts.request("changed") };
+    let request = RunRequest { host_keys: HostKeys::Recorded(recorded), ..hosts.request("changed") };
     let status = hosts.run(&request).await;
     let failure = status.progress.failures.iter().find(|failure| failure.host == "two");
     let failure = failure.unwrap_or_else(|| panic!("{status:?}"));
@@ -210,7 +210,7 @@ async fn over_ssh_a_key_that_a_host_does_not_take_makes_it_unreachable() {
     let Some(hosts) = Hosts::start(WHOLE).await else { return };
     key(&hosts.place.top.path().join("other"));
     let other = fs::read_to_string(hosts.place.top.path().join("other")).unwrap();
-    let request = Request { ssh_key: Some(other.into()), ..hosts.request("wrong") };
+    let request = RunRequest { ssh_key: Some(other.into()), ..hosts.request("wrong") };
     let status = hosts.run(&request).await;
     assert!(matches!(&status.verdict, Some(RunVerdict::Failed(why)) if why.contains("2 of 2")), "{status:?}");
     for name in ["one", "two"] {
@@ -237,8 +237,8 @@ async fn over_ssh_a_host_that_vanishes_in_the_middle_is_unreachable_and_the_othe
     else {
         return;
     };
-    let bounds = Bounds { answer: Duration::from_secs(5), ..Bounds::default() };
-    let request = Request { bounds, ..hosts.request("vanishes") };
+    let bounds = RunLimits { answer: Duration::from_secs(5), ..RunLimits::default() };
+    let request = RunRequest { bounds, ..hosts.request("vanishes") };
     hosts.place.runs().start(&hosts.place.installation(), &request).await.unwrap();
     hosts.place.until(&request.id, "artifacts/begun").await;
     hosts.two.signal(Signal::SIGSTOP);

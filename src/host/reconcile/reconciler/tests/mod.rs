@@ -145,14 +145,14 @@ impl Site {
     /// A reconciler that does nothing by itself.
     fn reconciler(&self) -> Reconciler {
         let (places, _woken) = ProvisioningSlots::new(20, Duration::from_secs(900));
-        let context = Context {
+        let context = HostContext {
             client: self.client.clone(),
             bmcs: Registry::default(),
             index: HostIndex::default(),
             settings: HostConfig::default().into(),
             power: StatusCache::default(),
             fence: Fence::open(),
-            metrics: Metrics::default(),
+            metrics: HostMetrics::default(),
             media: None,
             conflicts: Arc::default(),
             equal: Default::default(),
@@ -186,7 +186,7 @@ impl Site {
         let client = self.client.clone();
         let directory = Directory::start(&client, &self.shutdown).await;
         let bmcs = Registry::new(bmcs);
-        let metrics = Metrics::default();
+        let metrics = HostMetrics::default();
         self.api.add_metrics({
             let metrics = metrics.clone();
             Arc::new(move |registry| metrics.register(registry))

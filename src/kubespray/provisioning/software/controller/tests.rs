@@ -14,7 +14,7 @@ use super::*;
 use crate::kubespray::provisioning::ssh_key;
 use crate::kubespray::provisioning::tests::{NAMESPACE, Site};
 use crate::kubespray::runs::tests::{Place as Checkout, supervisor};
-use crate::kubespray::runs::{Bounds, Runs};
+use crate::kubespray::runs::{RunLimits, Runs};
 use crate::needs;
 use crate::runtime::{Watches, run};
 
@@ -200,7 +200,7 @@ impl Rack {
 /// A controller of Softwares.
 fn look_after(site: &Site, checkout: &Checkout, vars: Map<String, Value>, inventory: Option<String>) {
     let runs = Runs::open(&checkout.top.path().join("runs"), supervisor()).unwrap();
-    let installer = Installer::new(runs, checkout.installation(), Bounds::default(), 4).unwrap();
+    let installer = Installer::new(runs, checkout.installation(), RunLimits::default(), 4).unwrap();
     let client = site.client.clone();
     let keeper = Arc::new(Provisionings::new(client.clone(), Some(Arc::new(installer)), site.workloads.clone()));
     let softwares = Arc::new(Softwares::new(keeper).played(Duration::from_millis(100), vars, inventory));

@@ -326,7 +326,7 @@ impl Site {
             crash: crash.clone(),
             meanwhile: Mutex::new(meanwhile),
         };
-        let context = Context {
+        let context = HostContext {
             client: crash.client(self.router.clone()),
             bmcs: Registry::always(Arc::new(plug)),
             index: self.index.clone(),
@@ -340,7 +340,7 @@ impl Site {
             .into(),
             power: StatusCache::default(),
             fence: Fence::open(),
-            metrics: Metrics::default(),
+            metrics: HostMetrics::default(),
             media: None,
             conflicts: Arc::default(),
             equal: Default::default(),
