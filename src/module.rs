@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Declared;
-use crate::apiserver::{Admission, Face, Upload, View};
+use crate::apiserver::{AdmissionRules, Face, ObjectView, Upload};
 use crate::engine::Fence;
 use crate::runtime::Tasks;
 use crate::store::Store;
@@ -46,12 +46,12 @@ pub const KEEPS: &[&str] = &["get", "list", "watch", "create", "update", "patch"
 /// A life that runs in this process.
 pub trait Life: Send + Sync {
     /// Rules for changes, by `<group>/<plural>`. The embedded API server asks them; whoever acts judges again.
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         Vec::new()
     }
 
     /// Subresources that can only be read, by `<group>/<plural>` and name.
-    fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+    fn views(&self) -> Vec<(&'static str, &'static str, ObjectView)> {
         Vec::new()
     }
 

@@ -10,7 +10,7 @@ use self::certificate::CertificateNames;
 use self::disks::Disks;
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::{self, Declared, Kind, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::backup::ScheduledBackups;
 use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot;
@@ -321,7 +321,7 @@ fn declared_where(is_asked: impl Fn(&Entry) -> bool) -> impl Iterator<Item = Dec
 
 /// The kinds of clusters, as `<group>/<plural>`, with the rule of how much may be in one of them. It is asked whoever acts on its
 /// group: controllers of other groups read it, too.
-pub fn bounded() -> impl Iterator<Item = (String, Admission)> {
+pub fn bounded() -> impl Iterator<Item = (String, AdmissionRules)> {
     let kinds = declared_where(|life| life.of_clusters);
     kinds.map(|kind| (kind.storage(), size::rule()))
 }

@@ -521,7 +521,7 @@ mod tests {
         let (one, other) = (made(), made());
         assert_ne!(one.key, other.key);
         let der = CertificateDer::from_pem_slice(one.certificate.as_bytes()).unwrap();
-        let identity = crate::apiserver::Identity::from_certificate(&der).unwrap();
+        let identity = crate::apiserver::UserIdentity::from_certificate(&der).unwrap();
         assert_eq!((identity.user.as_str(), identity.groups), (ADMIN_USER, vec![ADMIN_GROUP.to_owned()]));
         let certificate = identity.certificate.unwrap();
         assert!(authority.series().accepts(certificate.series.as_deref()));

@@ -5,18 +5,18 @@ use std::sync::OnceLock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::kinds::registry::Registry;
-use super::kinds::resource::Resource;
+use super::kinds::registry::ResourceRegistry;
+use super::kinds::resource::ServedResource;
 use super::requests::body::{self, too_deep};
 use super::schema::MergeType;
-use super::writing::apply::manager::{Manager, Operation, decode, encode, same};
+use super::writing::apply::manager::{Manager, ManagerOperation, decode, encode, same};
 use super::writing::apply::set::Set;
-use super::writing::apply::update::{Request, Types, applied, updated};
+use super::writing::apply::update::{ApplyRequest, VersionedObject, applied, updated};
 use super::writing::apply::{markers, typed};
-use super::writing::patch::Patch;
+use super::writing::patch::RequestPatch;
 use crate::api::Kind;
 
-static REGISTRY: OnceLock<Option<Registry>> = OnceLock::new();
+static REGISTRY: OnceLock<Option<ResourceRegistry>> = OnceLock::new();
 
 /// Reads a first byte as the kind of request, the next one as the kind of object, and the rest up to a NUL byte as the
 /// object that is there, what follows as the body; then does what the server does with them.
@@ -59,8 +59,8 @@ fn protobuf_of(bytes: &[u8]) {
     }
 }
 
-fn patched(resource: &Resource, media: &str, live: &Value, body: &[u8]) {
-    let Ok(patch) = Patch::parse(resource, media, body) else { return };
+fn patched(resource: &ServedResource, media: &str, live: &Value, body: &[u8]) {
+    let Ok(patch) = RequestPatch::parse(resource, media, body) else { return };
     let mut new = live.clone();
     if patch.apply(resource, &mut new).is_err() {
         return;
@@ -73,7 +73,7 @@ fn patched(resource: &Resource, media: &str, live: &Value, body: &[u8]) {
     });
 }
 
-fn configured(resource: &Resource, live: &Value, body: &[u8]) {
+fn configured(resource: &ServedResource, live: &Value, body: &[u8]) {
     let Ok(config) = body::parse_config(body).map(|parsed| parsed.value) else { return };
     if !config.is_object() || too_deep(&config) {
         return;
@@ -82,13 +82,13 @@ fn configured(resource: &Resource, live: &Value, body: &[u8]) {
     let empty = markers::empty(&resource.kind, resource.core, &resource.api_version());
     let manager = Manager {
         name: "fuzzer".into(),
-        operation: Operation::Apply,
+        operation: ManagerOperation::Apply,
         api_version: resource.api_version(),
         subresource: String::new(),
     };
     with_types(resource, |types| {
         let mut request =
-            Request { live, empty: &empty, config: &config, managers: &[], manager: &manager, force: false };
+            ApplyRequest { live, empty: &empty, config: &config, managers: &[], manager: &manager, force: false };
         // Without force there may be conflicts with what was there before.
         applied(types, &request, Timestamp::UNIX_EPOCH).ok();
         request.force = true;
@@ -96,19 +96,24 @@ fn configured(resource: &Resource, live: &Value, body: &[u8]) {
         let object = first.object.unwrap_or_else(|| live.clone());
         assert!(typed::fault(kind, &object, true).is_none(), "what is applied is of its type");
         // Applying the same again changes nothing.
-        let again = Request { live: &object, managers: &first.managers, force: false, ..request };
+        let again = ApplyRequest { live: &object, managers: &first.managers, force: false, ..request };
         let second = applied(types, &again, Timestamp::UNIX_EPOCH).expect("it is its own");
         assert!(second.object.is_none() && same(&second.managers, &first.managers), "the same again is no change");
         check_round_trip(first.managers);
     });
 }
 
-fn with_types(resource: &Resource, call: impl FnOnce(&Types<'_>)) {
+fn with_types(resource: &ServedResource, call: impl FnOnce(&VersionedObject<'_>)) {
     let (api_version, reset) = (resource.api_version(), Set::default());
-    call(&Types { api_version: &api_version, schema: &resource.schema, convert: &|_, _| None, reset: &reset });
+    call(&VersionedObject {
+        api_version: &api_version,
+        schema: &resource.schema,
+        convert: &|_, _| None,
+        reset: &reset,
+    });
 }
 
-fn check_round_trip(mut managers: Vec<super::writing::apply::manager::Entry>) {
+fn check_round_trip(mut managers: Vec<super::writing::apply::manager::ManagedFieldsEntry>) {
     let written = encode(&mut managers);
     let read = decode(&written).expect("what is written can be read");
     assert!(same(&read, &managers), "managers are read as they were written");

@@ -54,20 +54,21 @@ mod tests;
 
 pub(crate) use answers::columns::age;
 pub use answers::status::{ApiError, FieldError, FieldFault};
-pub use auth::Identity;
+pub use auth::UserIdentity;
 pub use endpoints::{health, metrics};
 pub use extensions::admission::{
-    AdministratorsPage, Admission, AdmissionRequest, Operation, Upload, UploadRequest, View, ViewRequest,
+    AdministratorsPage, AdmissionOperation, AdmissionRequest, AdmissionRules, ObjectView, Upload, UploadRequest,
+    ViewRequest,
 };
 pub use extensions::face::{Face, FaceCaller};
 pub use kinds::built_in::registry;
 pub use kinds::from_definition::RegistryError;
-pub use kinds::registry::{self, Registry};
-pub use kinds::resource::Resource;
+pub use kinds::registry::{self, ResourceRegistry};
+pub use kinds::resource::ServedResource;
 pub use listener::tls;
 pub(crate) use objects::names::subdomain;
 pub(crate) use objects::selectors::is_label_value;
-pub use requests::request::Target;
+pub use requests::request::RequestTarget;
 pub use server::ApiServer;
 pub(crate) use shares::caller_shares::PEOPLE;
 pub use start::ApiServerError;

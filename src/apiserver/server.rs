@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::status::FieldError;
-use super::auth::{Auth, AuthOptions, KeyError};
+use super::auth::{Auth, AuthOptions, JwtKeyError};
 use super::discovery::{groups, openapi};
 use super::endpoints::{health, metrics};
-use super::extensions::admission::{AdministratorsPage, Admission, AdmissionRequest, Upload, View};
+use super::extensions::admission::{AdministratorsPage, AdmissionRequest, AdmissionRules, ObjectView, Upload};
 use super::extensions::face::Face;
-use super::kinds::registry::Registry;
-use super::kinds::resource::Resource;
+use super::kinds::registry::ResourceRegistry;
+use super::kinds::resource::ServedResource;
 use super::shares::{inflight, response_memory, scan_scheduler};
 use super::upkeep::owner_graph;
 use super::{audit, crd, webhooks};
@@ -42,12 +42,12 @@ pub(super) struct Inner {
     // std's lock: held to take or to exchange the pointers only.
     pub(super) served_apis: RwLock<ServedApis>,
     /// Kinds defined at run time, as they were last compiled. Held while definitions are settled.
-    pub(super) definitions: tokio::sync::Mutex<crd::Compiled>,
+    pub(super) definitions: tokio::sync::Mutex<crd::CompiledDefinitions>,
     // std's lock: held for a look-up only.
-    pub(super) admissions: RwLock<HashMap<String, Vec<Admission>>>,
+    pub(super) admissions: RwLock<HashMap<String, Vec<AdmissionRules>>>,
     /// Of these resources, the views with these names.
     // std's lock: held for a look-up only.
-    pub(super) views: RwLock<HashMap<(String, String), View>>,
+    pub(super) views: RwLock<HashMap<(String, String), ObjectView>>,
     /// Of these resources, the uploads with these names.
     // std's lock: held for a look-up only.
     pub(super) uploads: RwLock<HashMap<(String, String), Upload>>,
@@ -62,7 +62,7 @@ pub(super) struct Inner {
     /// Seconds that an event is kept after it was last seen.
     pub(super) event_seconds: AtomicI64,
     pub(super) checks: health::Checks,
-    pub(super) metrics: metrics::Metrics,
+    pub(super) metrics: metrics::ApiServerMetrics,
     pub(super) inflight: inflight::InflightLimits,
     pub(super) scans: scan_scheduler::ScanScheduler,
     /// For long work of writes and watches, on an object as a whole.
@@ -79,20 +79,20 @@ pub(super) struct Inner {
 /// What is served now, and its documentation.
 #[derive(Clone)]
 pub(super) struct ServedApis {
-    pub(super) registry: Arc<Registry>,
-    pub(super) documents: Arc<openapi::Documents>,
+    pub(super) registry: Arc<ResourceRegistry>,
+    pub(super) documents: Arc<openapi::OpenApiDocuments>,
 }
 
 impl ApiServer {
     /// The parts put together; nothing is written yet.
     pub(super) fn of(
         store: Store,
-        registry: Registry,
+        registry: ResourceRegistry,
         auth: AuthOptions,
         shutdown: CancellationToken,
-    ) -> Result<Self, KeyError> {
+    ) -> Result<Self, JwtKeyError> {
         let registry = Arc::new(registry);
-        let documents = Arc::new(openapi::Documents::new(&registry, None));
+        let documents = Arc::new(openapi::OpenApiDocuments::new(&registry, None));
         Ok(Self {
             inner: Arc::new(Inner {
                 response_memory: response_memory::ResponseMemory::new(&store),
@@ -113,7 +113,7 @@ impl ApiServer {
                 shutdown,
                 event_seconds: AtomicI64::new(EVENT_SECONDS),
                 checks: health::Checks::default(),
-                metrics: metrics::Metrics::default(),
+                metrics: metrics::ApiServerMetrics::default(),
                 inflight: inflight::InflightLimits::default(),
                 scans: scan_scheduler::ScanScheduler::default(),
                 long: scan_scheduler::ScanScheduler::default(),
@@ -140,7 +140,7 @@ impl ApiServer {
     }
 
     /// Adds a check to `/healthz`, `/livez` and `/readyz`, or to the last of them only.
-    pub fn add_check(&self, name: &'static str, scope: health::Scope, check: health::Check) {
+    pub fn add_check(&self, name: &'static str, scope: health::HealthScope, check: health::Check) {
         self.inner.checks.add(name, scope, check);
     }
 
@@ -164,7 +164,7 @@ impl ApiServer {
     }
 
     /// Adds a room's rules for a resource, named `<group>/<plural>`.
-    pub fn add_admission(&self, resource: &str, admission: Admission) {
+    pub fn add_admission(&self, resource: &str, admission: AdmissionRules) {
         let mut all = self.inner.admissions.write().unwrap_or_else(PoisonError::into_inner);
         all.entry(resource.to_owned()).or_default().push(admission);
     }
@@ -176,7 +176,7 @@ impl ApiServer {
 
     /// Adds a subresource that can only be read to a resource named `<group>/<plural>`. Who may read it is a matter of
     /// roles, as for any subresource.
-    pub fn add_view(&self, resource: &str, name: &str, view: View) {
+    pub fn add_view(&self, resource: &str, name: &str, view: ObjectView) {
         let mut all = self.inner.views.write().unwrap_or_else(PoisonError::into_inner);
         all.insert((resource.to_owned(), name.to_owned()), view);
     }
@@ -198,13 +198,13 @@ impl ApiServer {
         all.iter().find(|(begins, _)| path.starts_with(begins)).map(|(_, face)| face.clone())
     }
 
-    pub(super) fn upload(&self, resource: &Resource, name: &str) -> Option<Upload> {
+    pub(super) fn upload(&self, resource: &ServedResource, name: &str) -> Option<Upload> {
         let all = self.inner.uploads.read().unwrap_or_else(PoisonError::into_inner);
         all.get(&(resource.storage.to_string(), name.to_owned())).cloned()
     }
 
     /// Names of a resource's views and uploads, in order, and what can be done with each.
-    pub(super) fn views(&self, resource: &Resource) -> Vec<(String, &'static [&'static str])> {
+    pub(super) fn views(&self, resource: &ServedResource) -> Vec<(String, &'static [&'static str])> {
         let views = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
         let uploads = self.inner.uploads.read().unwrap_or_else(PoisonError::into_inner);
         let views = views.keys().map(|key| (key, groups::VIEW_VERBS));
@@ -215,13 +215,13 @@ impl ApiServer {
         names
     }
 
-    pub(super) fn view(&self, resource: &Resource, name: &str) -> Option<View> {
+    pub(super) fn view(&self, resource: &ServedResource, name: &str) -> Option<ObjectView> {
         let all = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
         all.get(&(resource.storage.to_string(), name.to_owned())).cloned()
     }
 
     /// What is served now.
-    pub fn registry(&self) -> Arc<Registry> {
+    pub fn registry(&self) -> Arc<ResourceRegistry> {
         self.served_apis().registry
     }
 
@@ -229,9 +229,9 @@ impl ApiServer {
         self.inner.served_apis.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_registry(&self, registry: Registry) {
+    pub(super) fn set_registry(&self, registry: ResourceRegistry) {
         let registry = Arc::new(registry);
-        let documents = Arc::new(openapi::Documents::new(&registry, Some(&self.served_apis().documents)));
+        let documents = Arc::new(openapi::OpenApiDocuments::new(&registry, Some(&self.served_apis().documents)));
         *self.inner.served_apis.write().unwrap_or_else(PoisonError::into_inner) = ServedApis { registry, documents };
     }
 
@@ -264,7 +264,7 @@ impl ApiServer {
     }
 
     /// Whether rooms have rules for a resource.
-    pub(super) fn has_admission(&self, resource: &Resource) -> bool {
+    pub(super) fn has_admission(&self, resource: &ServedResource) -> bool {
         self.inner.admissions.read().unwrap_or_else(PoisonError::into_inner).contains_key(&*resource.storage)
     }
 

@@ -23,7 +23,7 @@ pub enum ApiServerError {
     Registry(#[from] RegistryError),
     /// Tokens cannot be signed.
     #[error(transparent)]
-    TokenKey(#[from] auth::KeyError),
+    TokenKey(#[from] auth::JwtKeyError),
     /// The default roles cannot be written.
     #[error("cannot write the default roles: {0}")]
     Roles(WriteError),
@@ -104,12 +104,12 @@ impl ApiServer {
     }
 
     fn add_own_checks(&self) {
-        self.add_check("ping", health::Scope::Life, Arc::new(|| Ok(())));
+        self.add_check("ping", health::HealthScope::Life, Arc::new(|| Ok(())));
         let store = self.store().clone();
         let writable = move || store.writable().map_err(|error| error.to_string());
-        self.add_check("store", health::Scope::Life, Arc::new(writable));
+        self.add_check("store", health::HealthScope::Life, Arc::new(writable));
         let shutdown = self.shutdown().clone();
         let stays = move || if shutdown.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
-        self.add_check("shutdown", health::Scope::Readiness, Arc::new(stays));
+        self.add_check("shutdown", health::HealthScope::Readiness, Arc::new(stays));
     }
 }

@@ -129,7 +129,7 @@ impl Foundation<'_> {
         api.keep_events(self.config.api.event_lifetime.0);
         let started = self.started.clone();
         let synced = move || if *started.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
-        api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
+        api.add_check("informer-sync", apiserver::health::HealthScope::Readiness, Arc::new(synced));
         Ok(api)
     }
 }

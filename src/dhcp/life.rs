@@ -10,7 +10,7 @@ use super::publish::MANAGER;
 use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, reservations, server_probe};
 use crate::api::slipway::{DHCPLease, Network, Reservation};
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Running, Service, service};
@@ -62,7 +62,7 @@ impl Life for DhcpService {
         metrics::register(&self.leases, registry);
     }
 
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         vec![
             ("slipway.dev/reservations", Arc::new(reservations::admit)),
             ("slipway.dev/networks", self.reservations.networks().admission()),

@@ -19,7 +19,7 @@ use self::judge::{Judged, Verdict, Wanted, judge};
 use super::interface::interfaces;
 use super::leases::Leases;
 use crate::api::slipway::Network;
-use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, AdmissionRules, FieldError};
 use crate::config::NetworkConfig;
 use crate::runtime::{Change, Watches};
 
@@ -128,10 +128,10 @@ impl Networks {
     }
 
     /// What may be written over the API.
-    pub(super) fn admission(&self) -> Admission {
+    pub(super) fn admission(&self) -> AdmissionRules {
         let (spec, networks) = (spec::admission(&self.0.file), self.clone());
         Arc::new(move |request: &AdmissionRequest<'_>| {
-            let more = request.operation == Operation::Create && !request.identity.is_in_process();
+            let more = request.operation == AdmissionOperation::Create && !request.identity.is_in_process();
             if more && networks.of_api() >= judge::MOST {
                 let detail = format!("there are {} Networks already, which are as many as there may be", judge::MOST);
                 return Err(vec![FieldError::forbidden("metadata.name", detail)]);

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 use crate::api::metal3::{BareMetalHost, DataImage, HardwareData, complete_hardware, complete_host};
 use crate::api::slipway::BootIntent;
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::{Admission, View};
+use crate::apiserver::{AdmissionRules, ObjectView};
 use crate::bmc;
 use crate::bmc::quirks::Quirks;
 use crate::config::HostConfig;
@@ -163,7 +163,7 @@ impl HostLife {
 }
 
 impl Life for HostLife {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         let guard = admission::bmc_addresses::guard(self.bmc_allow.clone());
         vec![
             (HOSTS, Arc::new(admission::admit)),
@@ -172,7 +172,7 @@ impl Life for HostLife {
         ]
     }
 
-    fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+    fn views(&self) -> Vec<(&'static str, &'static str, ObjectView)> {
         vec![(HOSTS, "log", endpoint::view(self.logs.clone(), self.directory.intents.clone()))]
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Sources;
 use crate::api::slipway::{Image, ImageSpec};
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 use crate::outbound::masked;
 
 /// The rules as the API server asks for them. Who deletes or reports a status is not judged.
@@ -13,7 +13,7 @@ use crate::outbound::masked;
 ///
 /// Every rule that the change breaks and the stored Image did not.
 pub fn admit(sources: &Sources, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let spec = |object: &Value| serde_json::from_value::<Image>(object.clone()).ok().map(|image| image.spec);

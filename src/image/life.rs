@@ -11,7 +11,7 @@ use super::upload::endpoint;
 use super::{Library, Sources, admission, bpa};
 use crate::api::slipway::Image;
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::{Admission, Face, Upload};
+use crate::apiserver::{AdmissionRules, Face, Upload};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 
 /// Image.
@@ -46,7 +46,7 @@ pub struct Importing {
 }
 
 impl Life for Importing {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         let sources = self.sources.clone();
         vec![("slipway.dev/images", Arc::new(move |request| admission::admit(&sources, request)))]
     }

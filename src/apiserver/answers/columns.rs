@@ -8,7 +8,7 @@ use crate::store::OBJECT_LIMIT;
 
 /// One column.
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct PrinterColumn {
     /// Heading.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
@@ -20,12 +20,12 @@ pub struct Column {
     /// 0: always shown; above: with `-o wide`.
     pub priority: i32,
     /// Where the cell comes from.
-    pub source: Source,
+    pub source: CellSource,
 }
 
 /// Where a cell comes from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum CellSource {
     /// The value at a path.
     Path(Path),
     /// `metadata.name`
@@ -36,13 +36,13 @@ pub enum Source {
     Cell(fn(&Value, Timestamp) -> Value),
 }
 
-impl Column {
+impl PrinterColumn {
     /// A reckoned column.
     pub fn cell(name: &str, kind: &str, priority: i32, cell: fn(&Value, Timestamp) -> Value) -> Self {
-        Self::new(name, kind, priority, Source::Cell(cell))
+        Self::new(name, kind, priority, CellSource::Cell(cell))
     }
 
-    fn new(name: &str, kind: &str, priority: i32, source: Source) -> Self {
+    fn new(name: &str, kind: &str, priority: i32, source: CellSource) -> Self {
         let (name, kind) = (name.into(), kind.into());
         Self { name, kind, format: String::new(), description: String::new(), priority, source }
     }
@@ -56,22 +56,22 @@ impl Column {
 
     /// The object's name.
     pub fn name() -> Self {
-        let mut column = Self::new("Name", "string", 0, Source::Name).described(NAME);
+        let mut column = Self::new("Name", "string", 0, CellSource::Name).described(NAME);
         column.format = "name".into();
         column
     }
 
     /// Time since creation.
     pub fn age() -> Self {
-        Self::new("Age", "string", 0, Source::Age).described(AGE)
+        Self::new("Age", "string", 0, CellSource::Age).described(AGE)
     }
 
     fn cell_of(&self, object: &Value, now: Timestamp) -> Value {
         let path = match &self.source {
-            Source::Name => return object["metadata"]["name"].clone(),
-            Source::Age => return age(&object["metadata"]["creationTimestamp"], now),
-            Source::Cell(cell) => return cell(object, now),
-            Source::Path(path) => path,
+            CellSource::Name => return object["metadata"]["name"].clone(),
+            CellSource::Age => return age(&object["metadata"]["creationTimestamp"], now),
+            CellSource::Cell(cell) => return cell(object, now),
+            CellSource::Path(path) => path,
         };
         let Some(value) = path.first(object).filter(|value| !value.is_null()) else { return Value::Null };
         match (self.kind.as_str(), value) {
@@ -95,7 +95,7 @@ const AGE: &str = "CreationTimestamp is a timestamp representing the server time
     https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
 /// Headings; sent once, and in a watch with the first event.
-pub fn definitions(columns: &[Column]) -> Value {
+pub fn definitions(columns: &[PrinterColumn]) -> Value {
     columns
         .iter()
         .map(|column| {
@@ -114,7 +114,7 @@ pub fn definitions(columns: &[Column]) -> Value {
 const CELLS_MAX: usize = 2 * OBJECT_LIMIT;
 
 /// The cells of one row. What would be too much together is left empty.
-pub fn cells(columns: &[Column], object: &Value, now: Timestamp) -> Value {
+pub fn cells(columns: &[PrinterColumn], object: &Value, now: Timestamp) -> Value {
     let mut room = CELLS_MAX;
     let mut bounded = |cell: Value| match room.checked_sub(cell.as_str().map_or(0, str::len)) {
         Some(rest) => {
@@ -191,9 +191,10 @@ mod tests {
     #[test]
     fn a_row_does_not_repeat_a_large_member_for_each_column() {
         let object = json!({"metadata": {"name": "a"}, "spec": {"large": "x".repeat(OBJECT_LIMIT - 100)}});
-        let source = || Source::Path(Path::parse_plain(".spec.large").unwrap());
-        let mut columns: Vec<Column> = (0..5).map(|_| Column { source: source(), ..Column::name() }).collect();
-        columns.push(Column::name());
+        let source = || CellSource::Path(Path::parse_plain(".spec.large").unwrap());
+        let mut columns: Vec<PrinterColumn> =
+            (0..5).map(|_| PrinterColumn { source: source(), ..PrinterColumn::name() }).collect();
+        columns.push(PrinterColumn::name());
         let cells = cells(&columns, &object, Timestamp::UNIX_EPOCH);
         let lengths: Vec<usize> = (0..6).map(|index| cells[index].as_str().map_or(0, str::len)).collect();
         assert_eq!(lengths, [OBJECT_LIMIT - 100, OBJECT_LIMIT - 100, 0, 0, 0, 1]);
@@ -204,13 +205,13 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
         let object = json!({"metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"online": true, "count": 3}});
-        let column = |kind: &str, path: &str| Column {
+        let column = |kind: &str, path: &str| PrinterColumn {
             kind: kind.into(),
-            source: Source::Path(Path::parse_plain(path).unwrap()),
-            ..Column::name()
+            source: CellSource::Path(Path::parse_plain(path).unwrap()),
+            ..PrinterColumn::name()
         };
         let columns = [
-            Column::name(),
+            PrinterColumn::name(),
             column("string", ".spec.online"),
             column("boolean", ".spec.online"),
             column("integer", ".spec.count"),

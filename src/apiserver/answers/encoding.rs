@@ -11,7 +11,7 @@ use super::yaml;
 
 /// The text of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::apiserver) enum Encoding {
+pub(in crate::apiserver) enum ContentEncoding {
     /// JSON without spaces.
     #[default]
     Json,
@@ -21,7 +21,7 @@ pub(in crate::apiserver) enum Encoding {
     Yaml,
 }
 
-impl Encoding {
+impl ContentEncoding {
     /// JSON as the query parameter `pretty` wants it; without one, indented for programs that people read (upstream's
     /// list of them).
     pub fn json(pretty: Option<bool>, headers: &HeaderMap) -> Self {
@@ -132,23 +132,23 @@ mod tests {
     #[test]
     fn people_get_lines() {
         let value = json!({"a": [1, {"b": "x\"{,:\\"}], "c": {}, "d": [], "e": "[]", "f": null, "g": true, "h": -1.5});
-        let pretty = Encoding::Pretty.render(value.to_string().into_bytes());
+        let pretty = ContentEncoding::Pretty.render(value.to_string().into_bytes());
         assert_eq!(String::from_utf8(pretty).unwrap(), serde_json::to_string_pretty(&value).unwrap());
-        let text = Encoding::Yaml.render(value.to_string().into_bytes());
+        let text = ContentEncoding::Yaml.render(value.to_string().into_bytes());
         assert_eq!(serde_saphyr::from_slice::<Value>(&text).unwrap(), value);
     }
 
     #[test]
     fn who_gets_lines() {
         for (agent, pretty, wanted) in [
-            ("kubectl/v1.36", None, Encoding::Json),
-            ("curl/8.1", None, Encoding::Pretty),
-            ("curl/8.1", Some(false), Encoding::Json),
-            ("", Some(true), Encoding::Pretty),
+            ("kubectl/v1.36", None, ContentEncoding::Json),
+            ("curl/8.1", None, ContentEncoding::Pretty),
+            ("curl/8.1", Some(false), ContentEncoding::Json),
+            ("", Some(true), ContentEncoding::Pretty),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::USER_AGENT, agent.parse().unwrap());
-            assert_eq!(Encoding::json(pretty, &headers), wanted, "{agent} {pretty:?}");
+            assert_eq!(ContentEncoding::json(pretty, &headers), wanted, "{agent} {pretty:?}");
         }
     }
 }

@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use tower_http::CompressionLevel;
 use tower_http::compression::{CompressionLayer, Predicate};
 
-use super::table::{Rows, put_partial};
-use crate::apiserver::kinds::resource::Resource;
+use super::table::{TableRows, put_partial};
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::requests::request::Include;
 use crate::apiserver::requests::request::Representation;
 use crate::apiserver::shares::blocking;
@@ -94,7 +94,12 @@ pub(in crate::apiserver) fn table_head(definitions: &Value, head: &ListHead) -> 
 }
 
 /// Adds one object as it is sent.
-pub(in crate::apiserver) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Representation, object: &Object) {
+pub(in crate::apiserver) fn put_object(
+    out: &mut Vec<u8>,
+    resource: &ServedResource,
+    form: Representation,
+    object: &Object,
+) {
     match form {
         Representation::Partial => put_partial(out, resource, object),
         _ if resource.conversion.is_none() => object.put_json(out),
@@ -103,7 +108,7 @@ pub(in crate::apiserver) fn put_object(out: &mut Vec<u8>, resource: &Resource, f
 }
 
 /// Adds one object as an item of a list: those of typed kinds leave apiVersion and kind to the list.
-fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Representation, object: &Object) {
+fn put_item(out: &mut Vec<u8>, resource: &ServedResource, form: Representation, object: &Object) {
     if form != Representation::Json || !resource.core {
         return put_object(out, resource, form, object);
     }
@@ -115,7 +120,7 @@ fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Representation, object
 }
 
 /// An object as an item of a list.
-fn item(resource: &Resource, object: &Object) -> Value {
+fn item(resource: &ServedResource, object: &Object) -> Value {
     let mut value = resource.served(object.value());
     if resource.core
         && let Some(map) = value.as_object_mut()
@@ -128,9 +133,9 @@ fn item(resource: &Resource, object: &Object) -> Value {
 
 /// Objects on their way, each in the form that was negotiated.
 pub(in crate::apiserver) struct EncodedItems {
-    resource: Arc<Resource>,
+    resource: Arc<ServedResource>,
     form: Representation,
-    rows: Rows,
+    rows: TableRows,
     objects: std::vec::IntoIter<Arc<Object>>,
     /// How many objects there were.
     places: usize,
@@ -140,14 +145,19 @@ pub(in crate::apiserver) struct EncodedItems {
 
 impl EncodedItems {
     /// Those of a list, or the rows of a table.
-    pub fn new(resource: Arc<Resource>, form: Representation, include: Include, objects: Vec<Arc<Object>>) -> Self {
-        let rows = Rows::new(&resource, include, Timestamp::now());
+    pub fn new(
+        resource: Arc<ServedResource>,
+        form: Representation,
+        include: Include,
+        objects: Vec<Arc<Object>>,
+    ) -> Self {
+        let rows = TableRows::new(&resource, include, Timestamp::now());
         let places = objects.len();
         Self { resource, form, rows, objects: objects.into_iter(), places, alone: false }
     }
 
     /// One object, which is no row.
-    pub fn alone(resource: Arc<Resource>, form: Representation, object: Arc<Object>) -> Self {
+    pub fn alone(resource: Arc<ServedResource>, form: Representation, object: Arc<Object>) -> Self {
         Self { alone: true, ..Self::new(resource, form, Include::None, vec![object]) }
     }
 

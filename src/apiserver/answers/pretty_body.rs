@@ -21,7 +21,7 @@ use crate::store::{OBJECT_LIMIT, Object};
 const LINES_MAX: usize = 4 * OBJECT_LIMIT;
 
 /// How the text is made.
-enum Writer {
+enum BodyWriter {
     Indent {
         indent: Indent,
         /// The JSON that is being written.
@@ -40,7 +40,7 @@ enum Writer {
 /// The body of a list, or of one object.
 pub(in crate::apiserver) struct PrettyBody {
     parts: EncodedItems,
-    writer: Writer,
+    writer: BodyWriter,
     /// The next piece.
     piece: Vec<u8>,
     begun: bool,
@@ -52,13 +52,13 @@ pub(in crate::apiserver) struct PrettyBody {
 impl PrettyBody {
     /// Indented JSON between a head and what closes it, both of which are empty for an object alone.
     pub fn indented(parts: EncodedItems, head: Vec<u8>, tail: &[u8]) -> Self {
-        let writer = Writer::Indent { indent: Indent::default(), json: head, at: 0, as_it_is: false };
+        let writer = BodyWriter::Indent { indent: Indent::default(), json: head, at: 0, as_it_is: false };
         Self { parts, writer, piece: Vec::new(), begun: false, tail: Some(tail.to_vec()), ended: false }
     }
 
     /// An object as YAML.
     pub fn yaml(parts: EncodedItems) -> Self {
-        let writer = Writer::Yaml { object: None };
+        let writer = BodyWriter::Yaml { object: None };
         Self { parts, writer, piece: Vec::new(), begun: false, tail: Some(Vec::new()), ended: false }
     }
 
@@ -91,17 +91,17 @@ impl PrettyBody {
     /// Bytes that are worked on in the next step.
     fn work(&self) -> usize {
         match &self.writer {
-            Writer::Indent { json, at, .. } if *at < json.len() => 0,
-            Writer::Yaml { object: Some((shown, _)) } => shown.json_len(),
-            Writer::Yaml { object: None } => 0,
-            Writer::Indent { .. } => self.parts.next_len(),
+            BodyWriter::Indent { json, at, .. } if *at < json.len() => 0,
+            BodyWriter::Yaml { object: Some((shown, _)) } => shown.json_len(),
+            BodyWriter::Yaml { object: None } => 0,
+            BodyWriter::Indent { .. } => self.parts.next_len(),
         }
     }
 
     /// Adds something to the piece, or goes on to the next object.
     fn go_a_step(&mut self) {
         match &mut self.writer {
-            Writer::Indent { json, at, as_it_is, indent } if *at < json.len() => {
+            BodyWriter::Indent { json, at, as_it_is, indent } if *at < json.len() => {
                 *at += if *as_it_is {
                     let length = PIECE.min(json.len() - *at);
                     self.piece.extend_from_slice(&json[*at..*at + length]);
@@ -110,7 +110,7 @@ impl PrettyBody {
                     indent.put(&json[*at..], &mut self.piece, PIECE)
                 };
             }
-            Writer::Yaml { object: object @ Some(_) } => {
+            BodyWriter::Yaml { object: object @ Some(_) } => {
                 if let Some((shown, lines)) = object {
                     let mut json = Vec::with_capacity(shown.json_len());
                     self.parts.put(&mut json, shown);
@@ -128,7 +128,7 @@ impl PrettyBody {
         let first = !std::mem::replace(&mut self.begun, true);
         let next = self.parts.next();
         match &mut self.writer {
-            Writer::Indent { indent, json, at, as_it_is } => {
+            BodyWriter::Indent { indent, json, at, as_it_is } => {
                 (*at, *as_it_is) = (0, false);
                 let Some(object) = next else {
                     match self.tail.take() {
@@ -147,7 +147,7 @@ impl PrettyBody {
                     indent.begin(&mut self.piece);
                 }
             }
-            Writer::Yaml { object } => match next {
+            BodyWriter::Yaml { object } => match next {
                 Some(next) => {
                     let position = match (self.parts.alone, first) {
                         (true, _) => Position::Alone,
@@ -188,7 +188,7 @@ impl Body for PrettyBody {
 impl BodySource for PrettyBody {
     fn retired(&self) -> usize {
         let shown = match &self.writer {
-            Writer::Yaml { object: Some((object, _)) } => object.retired(),
+            BodyWriter::Yaml { object: Some((object, _)) } => object.retired(),
             _ => 0,
         };
         self.parts.retired() + shown
@@ -196,8 +196,8 @@ impl BodySource for PrettyBody {
 
     fn own(&self) -> usize {
         let json = match &self.writer {
-            Writer::Indent { json, .. } => json.capacity(),
-            Writer::Yaml { .. } => 0,
+            BodyWriter::Indent { json, .. } => json.capacity(),
+            BodyWriter::Yaml { .. } => 0,
         };
         self.parts.own() + json + self.piece.capacity()
     }
@@ -211,17 +211,17 @@ mod tests {
     use super::*;
     use crate::apiserver::answers::encoding::tricky;
     use crate::apiserver::answers::list_body::{TAIL, list_head};
-    use crate::apiserver::kinds::resource::Resource;
+    use crate::apiserver::kinds::resource::ServedResource;
     use crate::apiserver::requests::request::Include;
     use crate::apiserver::requests::request::Representation;
 
-    fn resources() -> Vec<Arc<Resource>> {
+    fn resources() -> Vec<Arc<ServedResource>> {
         let registry = crate::apiserver::kinds::built_in::registry(&crate::modules::kinds()).unwrap();
         let find = |group, version, plural| Arc::clone(registry.find(group, version, plural).unwrap());
         vec![find("metal3.io", "v1alpha1", "hardwaredata"), find("", "v1", "configmaps")]
     }
 
-    fn objects(resource: &Resource, values: &[Value]) -> Vec<Arc<Object>> {
+    fn objects(resource: &ServedResource, values: &[Value]) -> Vec<Arc<Object>> {
         let object = |(number, value): (usize, &Value)| {
             let (version, kind) = (resource.api_version(), &resource.kind);
             let json =
@@ -233,7 +233,7 @@ mod tests {
         values.iter().enumerate().map(object).collect()
     }
 
-    fn parts(resource: &Arc<Resource>, objects: &[Arc<Object>]) -> EncodedItems {
+    fn parts(resource: &Arc<ServedResource>, objects: &[Arc<Object>]) -> EncodedItems {
         EncodedItems::new(Arc::clone(resource), Representation::Json, Include::None, objects.to_vec())
     }
 
@@ -241,12 +241,12 @@ mod tests {
         ListHead { revision: 7, continue_token: "abc".into(), remaining: Some(3) }
     }
 
-    async fn indented(resource: &Arc<Resource>, objects: &[Arc<Object>]) -> String {
+    async fn indented(resource: &Arc<ServedResource>, objects: &[Arc<Object>]) -> String {
         let head = list_head(&resource.list_kind, &resource.api_version(), &head());
         text(PrettyBody::indented(parts(resource, objects), head, TAIL)).await
     }
 
-    async fn yaml(resource: &Arc<Resource>, objects: &[Arc<Object>]) -> String {
+    async fn yaml(resource: &Arc<ServedResource>, objects: &[Arc<Object>]) -> String {
         let (kind, version) = (&resource.list_kind, resource.api_version());
         text(PrettyBody::yaml_list(parts(resource, objects), kind, &version, &head())).await
     }

@@ -6,7 +6,7 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::columns::{Column, Source};
+use super::columns::{CellSource, PrinterColumn};
 
 /// The members that the columns of a table look at.
 #[derive(Debug, PartialEq)]
@@ -38,15 +38,15 @@ impl Branch {
 }
 
 impl Projection {
-    pub(in crate::apiserver) fn new(columns: &[Column]) -> Self {
+    pub(in crate::apiserver) fn new(columns: &[PrinterColumn]) -> Self {
         let mut root = Branch::default();
         for column in columns {
             match &column.source {
-                Source::Name => root.want(["metadata", "name"].into_iter()),
-                Source::Age => root.want(["metadata", "creationTimestamp"].into_iter()),
-                Source::Path(path) => root.want(path.fields()),
+                CellSource::Name => root.want(["metadata", "name"].into_iter()),
+                CellSource::Age => root.want(["metadata", "creationTimestamp"].into_iter()),
+                CellSource::Path(path) => root.want(path.fields()),
                 // It may look anywhere.
-                Source::Cell(_) => root.want(std::iter::empty()),
+                CellSource::Cell(_) => root.want(std::iter::empty()),
             }
         }
         Self(root)
@@ -77,7 +77,7 @@ impl<'de> Visitor<'de> for &Branch {
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Value, M::Error> {
         let mut picked = serde_json::Map::new();
-        while let Some(found) = map.next_key_seed(Key(&self.members))? {
+        while let Some(found) = map.next_key_seed(ProjectionKey(&self.members))? {
             match found {
                 Some((name, branch)) => {
                     picked.insert(name.clone(), map.next_value_seed(branch)?);
@@ -122,9 +122,9 @@ impl<'de> Visitor<'de> for &Branch {
 }
 
 /// Finds a key among the wanted ones.
-struct Key<'b>(&'b [(String, Branch)]);
+struct ProjectionKey<'b>(&'b [(String, Branch)]);
 
-impl<'b, 'de> DeserializeSeed<'de> for Key<'b> {
+impl<'b, 'de> DeserializeSeed<'de> for ProjectionKey<'b> {
     type Value = Option<&'b (String, Branch)>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -132,7 +132,7 @@ impl<'b, 'de> DeserializeSeed<'de> for Key<'b> {
     }
 }
 
-impl<'b> Visitor<'_> for Key<'b> {
+impl<'b> Visitor<'_> for ProjectionKey<'b> {
     type Value = Option<&'b (String, Branch)>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -158,9 +158,12 @@ mod tests {
             "status": "odd",
         });
         let json = value.to_string();
-        let column = |path: &str| Column { source: Source::Path(Path::parse_plain(path).unwrap()), ..Column::name() };
+        let column = |path: &str| PrinterColumn {
+            source: CellSource::Path(Path::parse_plain(path).unwrap()),
+            ..PrinterColumn::name()
+        };
         let columns = [
-            Column::name(),
+            PrinterColumn::name(),
             column(".spec.image.url"),
             column(".spec.list[1].a"),
             column(".status.state.deeper"),
@@ -178,7 +181,7 @@ mod tests {
             super::super::columns::cells(&columns, &picked, now),
             super::super::columns::cells(&columns, &value, now)
         );
-        let whole = [Column::name(), Column::cell("X", "string", 0, |_, _| Value::Null)];
+        let whole = [PrinterColumn::name(), PrinterColumn::cell("X", "string", 0, |_, _| Value::Null)];
         assert_eq!(Projection::new(&whole).pick(json.as_bytes()), value);
     }
 }

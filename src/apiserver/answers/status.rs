@@ -31,7 +31,7 @@ pub struct ApiError {
 }
 
 /// What an error may be about: a resource by its names.
-pub trait Named {
+pub trait ResourceNames {
     /// API group; empty for core.
     fn group(&self) -> &str;
     /// Kind.
@@ -45,7 +45,7 @@ pub trait Named {
     }
 }
 
-impl<T: Named> Named for std::sync::Arc<T> {
+impl<T: ResourceNames> ResourceNames for std::sync::Arc<T> {
     fn group(&self) -> &str {
         (**self).group()
     }
@@ -250,19 +250,19 @@ impl ApiError {
     }
 
     /// 404 for an object.
-    pub fn not_found(resource: &dyn Named, name: &str) -> Self {
+    pub fn not_found(resource: &dyn ResourceNames, name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", resource.qualified()))
             .about(resource, name)
     }
 
     /// 409: the object exists.
-    pub fn exists(resource: &dyn Named, name: &str) -> Self {
+    pub fn exists(resource: &dyn ResourceNames, name: &str) -> Self {
         Self::new(StatusCode::CONFLICT, "AlreadyExists", format!("{} \"{name}\" already exists", resource.qualified()))
             .about(resource, name)
     }
 
     /// 409: the object is not in the state that the client expected.
-    pub fn conflict(resource: &dyn Named, name: &str, detail: impl AsRef<str>) -> Self {
+    pub fn conflict(resource: &dyn ResourceNames, name: &str, detail: impl AsRef<str>) -> Self {
         Self::new(
             StatusCode::CONFLICT,
             "Conflict",
@@ -272,7 +272,7 @@ impl ApiError {
     }
 
     /// 409 in Kubernetes' words for a stale `resourceVersion`.
-    pub fn stale(resource: &dyn Named, name: &str) -> Self {
+    pub fn stale(resource: &dyn ResourceNames, name: &str) -> Self {
         Self::conflict(
             resource,
             name,
@@ -281,7 +281,7 @@ impl ApiError {
     }
 
     /// 403 for an object.
-    pub fn forbidden(resource: &dyn Named, name: &str, detail: impl AsRef<str>) -> Self {
+    pub fn forbidden(resource: &dyn ResourceNames, name: &str, detail: impl AsRef<str>) -> Self {
         let subject = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
         Self::new(
             StatusCode::FORBIDDEN,
@@ -292,7 +292,7 @@ impl ApiError {
     }
 
     /// 422 with the faults of the fields.
-    pub fn invalid(resource: &dyn Named, name: &str, errors: &[FieldError]) -> Self {
+    pub fn invalid(resource: &dyn ResourceNames, name: &str, errors: &[FieldError]) -> Self {
         Self::invalid_kind(resource.group(), resource.kind(), name, errors)
     }
 
@@ -337,7 +337,7 @@ impl ApiError {
 
     /// Says which object the error is about.
     #[must_use]
-    pub fn about(mut self, resource: &dyn Named, name: &str) -> Self {
+    pub fn about(mut self, resource: &dyn ResourceNames, name: &str) -> Self {
         let mut details = Map::new();
         if !name.is_empty() {
             details.insert("name".into(), name.into());
@@ -351,7 +351,7 @@ impl ApiError {
     }
 
     /// What a failed write means for the client.
-    pub fn from_write(error: &WriteError, resource: &dyn Named, name: &str) -> Self {
+    pub fn from_write(error: &WriteError, resource: &dyn ResourceNames, name: &str) -> Self {
         match error {
             WriteError::Exists => Self::exists(resource, name),
             WriteError::NotFound => Self::not_found(resource, name),

@@ -8,25 +8,25 @@ use serde_json::Value;
 
 use super::columns::cells;
 use super::projection::Projection;
-use crate::apiserver::kinds::resource::{Conversion, Resource};
+use crate::apiserver::kinds::resource::{Conversion, ServedResource};
 use crate::apiserver::requests::request::Include;
 use crate::store::Object;
 
 /// Writes rows of one resource.
-pub struct Rows {
+pub struct TableRows {
     projection: Projection,
     include: Include,
     now: Timestamp,
 }
 
-impl Rows {
+impl TableRows {
     /// Rows as of `now`.
-    pub fn new(resource: &Resource, include: Include, now: Timestamp) -> Self {
+    pub fn new(resource: &ServedResource, include: Include, now: Timestamp) -> Self {
         Self { projection: Projection::new(&resource.columns), include, now }
     }
 
     /// Adds the row of a stored object.
-    pub fn put(&self, out: &mut Vec<u8>, resource: &Resource, object: &Object) {
+    pub fn put(&self, out: &mut Vec<u8>, resource: &ServedResource, object: &Object) {
         let converted = resource.conversion.as_ref().map(|_| resource.served(object.value()));
         // Kept packed: to unpack it takes a good part of the time that a row does.
         let json = object.json();
@@ -54,12 +54,12 @@ impl Rows {
 }
 
 /// Adds the object's metadata as `PartialObjectMetadata`.
-pub fn put_partial(out: &mut Vec<u8>, resource: &Resource, object: &Object) {
+pub fn put_partial(out: &mut Vec<u8>, resource: &ServedResource, object: &Object) {
     put_partial_of(out, resource, object, &object.json());
 }
 
 /// The same of an object with this text.
-fn put_partial_of(out: &mut Vec<u8>, resource: &Resource, object: &Object, json: &[u8]) {
+fn put_partial_of(out: &mut Vec<u8>, resource: &ServedResource, object: &Object, json: &[u8]) {
     out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":");
     match object.metadata_in(json) {
         // What versions cannot say of each other is in annotations.

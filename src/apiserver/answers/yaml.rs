@@ -54,13 +54,13 @@ impl YamlText {
     /// written in one line.
     pub fn put(&mut self, json: &[u8], out: &mut Vec<u8>, most: usize) -> bool {
         let start = out.len();
-        let mut window = Window::new(out, self.at);
+        let mut window = TextWindow::new(out, self.at);
         window.most = (!self.flow && !self.begun).then_some(most);
         self.write(json, &mut window);
         if window.too_long {
             self.flow = true;
             window.out.truncate(start);
-            window = Window::new(out, self.at);
+            window = TextWindow::new(out, self.at);
             self.write(json, &mut window);
         }
         let more = window.more;
@@ -69,14 +69,14 @@ impl YamlText {
         !more
     }
 
-    fn write(&self, json: &[u8], window: &mut Window<'_>) {
+    fn write(&self, json: &[u8], window: &mut TextWindow<'_>) {
         // It ends with an error when the window does not want the rest, and never otherwise.
-        serde_saphyr::to_fmt_writer(window, &Item { json, position: self.position, flow: self.flow }).ok();
+        serde_saphyr::to_fmt_writer(window, &YamlItem { json, position: self.position, flow: self.flow }).ok();
     }
 }
 
 /// Takes a part of a text.
-struct Window<'o> {
+struct TextWindow<'o> {
     out: &'o mut Vec<u8>,
     /// Bytes that come before it.
     skip: usize,
@@ -90,13 +90,13 @@ struct Window<'o> {
     too_long: bool,
 }
 
-impl<'o> Window<'o> {
+impl<'o> TextWindow<'o> {
     fn new(out: &'o mut Vec<u8>, skip: usize) -> Self {
         Self { out, skip, room: WINDOW, more: false, most: None, length: 0, too_long: false }
     }
 }
 
-impl fmt::Write for Window<'_> {
+impl fmt::Write for TextWindow<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let rest = text.as_bytes().get(self.skip..).unwrap_or_default();
         self.skip -= self.skip.min(text.len());
@@ -112,19 +112,19 @@ impl fmt::Write for Window<'_> {
 }
 
 /// An object where it stands.
-struct Item<'j> {
+struct YamlItem<'j> {
     json: &'j [u8],
     position: Position,
     flow: bool,
 }
 
-impl Serialize for Item<'_> {
+impl Serialize for YamlItem<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.position, self.flow) {
-            (Position::Alone, false) => Json(self.json).serialize(serializer),
-            (Position::Alone, true) => FlowMap(Json(self.json)).serialize(serializer),
-            (_, false) => one_item(serializer, &Json(self.json)),
-            (_, true) => one_item(serializer, &FlowMap(Json(self.json))),
+            (Position::Alone, false) => JsonText(self.json).serialize(serializer),
+            (Position::Alone, true) => FlowMap(JsonText(self.json)).serialize(serializer),
+            (_, false) => one_item(serializer, &JsonText(self.json)),
+            (_, true) => one_item(serializer, &FlowMap(JsonText(self.json))),
         }
     }
 }
@@ -136,9 +136,9 @@ fn one_item<S: Serializer>(serializer: S, item: &impl Serialize) -> Result<S::Ok
 }
 
 /// JSON text, which is not made into values on its way.
-struct Json<'j>(&'j [u8]);
+struct JsonText<'j>(&'j [u8]);
 
-impl Serialize for Json<'_> {
+impl Serialize for JsonText<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serde_transcode::transcode(&mut serde_json::Deserializer::from_slice(self.0), serializer)
     }

@@ -7,17 +7,17 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::event::{Annotations, Empty, Event, ObjectRef, Status, line, micros};
-use super::queue::{Line, Message};
-use crate::apiserver::requests::request::Target;
+use super::event::{AuditAnnotations, AuditEvent, AuditObjectRef, AuditStatus, EmptyMetadata, line, micros};
+use super::queue::{AuditLine, AuditMessage};
+use crate::apiserver::requests::request::RequestTarget;
 
 /// A failed login, or a number of them, or of refused requests.
-pub(super) struct Attempt<'a> {
+pub(super) struct RefusedAttempts<'a> {
     pub(super) peer: Option<IpAddr>,
     pub(super) verb: &'static str,
     pub(super) uri: String,
     pub(super) agent: String,
-    pub(super) target: Option<&'a Target>,
+    pub(super) target: Option<&'a RequestTarget>,
     pub(super) user: &'a Value,
     pub(super) proof: String,
     pub(super) why: &'a str,
@@ -30,7 +30,7 @@ pub(super) struct Attempt<'a> {
 /// Nobody, as UserInfo.
 static NOBODY: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| json!({}));
 
-impl Default for Attempt<'_> {
+impl Default for RefusedAttempts<'_> {
     fn default() -> Self {
         Self {
             peer: None,
@@ -48,7 +48,7 @@ impl Default for Attempt<'_> {
     }
 }
 
-impl<'a> Attempt<'a> {
+impl<'a> RefusedAttempts<'a> {
     /// Requests of a caller that were refused.
     pub(super) fn refused(user: &'a Value, left_out: u64) -> Self {
         let why = "further refused requests, which have no line of their own";
@@ -61,10 +61,10 @@ impl<'a> Attempt<'a> {
 }
 
 /// Queues the line of an attempt, if there is a place.
-pub(super) fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
+pub(super) fn put(queue: &mpsc::Sender<AuditMessage>, attempt: &RefusedAttempts<'_>) -> bool {
     let now = Timestamp::now();
     let left_out = if attempt.left_out > 0 { attempt.left_out.to_string() } else { String::new() };
-    let event = Event {
+    let event = AuditEvent {
         kind: "Event",
         api_version: "audit.k8s.io/v1",
         level: "Metadata",
@@ -76,9 +76,9 @@ pub(super) fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool 
         impersonated_user: None,
         source_ips: attempt.peer.map(|peer| [peer]),
         user_agent: &attempt.agent,
-        object_ref: attempt.target.map(ObjectRef::of),
-        response_status: Some(Status {
-            metadata: Empty {},
+        object_ref: attempt.target.map(AuditObjectRef::of),
+        response_status: Some(AuditStatus {
+            metadata: EmptyMetadata {},
             status: "Failure",
             message: attempt.why,
             code: attempt.code,
@@ -86,7 +86,7 @@ pub(super) fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool 
         }),
         request_received_timestamp: micros(now),
         stage_timestamp: micros(now),
-        annotations: Annotations {
+        annotations: AuditAnnotations {
             dry_run: "",
             field_manager: "",
             left_out: &left_out,
@@ -95,5 +95,5 @@ pub(super) fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool 
             of_webhooks: BTreeMap::new(),
         },
     };
-    line(&event).is_some_and(|line| queue.try_send(Message::Line(Line::of_nobody(line))).is_ok())
+    line(&event).is_some_and(|line| queue.try_send(AuditMessage::Line(AuditLine::of_nobody(line))).is_ok())
 }

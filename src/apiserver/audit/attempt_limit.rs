@@ -28,7 +28,7 @@ pub const OF_LOGINS: LineLimit = LineLimit { each: 10, all: 100 };
 pub const OF_REFUSALS: LineLimit = LineLimit { each: 30, all: 300 };
 
 #[derive(Debug, Default)]
-struct Count {
+struct AttemptCount {
     lines: u32,
     left_out: u64,
 }
@@ -41,7 +41,7 @@ pub struct AttemptLimit<K> {
     began: Option<Instant>,
     lines: u32,
     /// `None`: nobody knows whose.
-    counts: HashMap<Option<K>, Count>,
+    counts: HashMap<Option<K>, AttemptCount>,
     /// Left out of all further ones.
     others: u64,
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::apiserver::answers::status::shorten;
-use crate::apiserver::requests::request::Target;
+use crate::apiserver::requests::request::RequestTarget;
 
 /// Characters kept of what a client may make long, of the path and query of a request, and of a name in it.
 pub(super) const TEXT_MAX: usize = 256;
@@ -19,7 +19,7 @@ const NAME_MAX: usize = 253;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ObjectRef {
+pub(super) struct AuditObjectRef {
     pub resource: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
@@ -33,11 +33,11 @@ pub(super) struct ObjectRef {
 }
 
 #[derive(Serialize)]
-pub(super) struct Empty {}
+pub(super) struct EmptyMetadata {}
 
 #[derive(Serialize)]
-pub(super) struct Status<'e> {
-    pub metadata: Empty,
+pub(super) struct AuditStatus<'e> {
+    pub metadata: EmptyMetadata,
     pub status: &'e str,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub message: &'e str,
@@ -47,7 +47,7 @@ pub(super) struct Status<'e> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Annotations<'e> {
+pub(super) struct AuditAnnotations<'e> {
     #[serde(rename = "slipway.dev/dry-run", skip_serializing_if = "str::is_empty")]
     pub dry_run: &'e str,
     #[serde(rename = "slipway.dev/field-manager", skip_serializing_if = "str::is_empty")]
@@ -76,7 +76,7 @@ impl OfWebhooks {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Event<'e> {
+pub(super) struct AuditEvent<'e> {
     pub kind: &'e str,
     pub api_version: &'e str,
     pub level: &'e str,
@@ -94,17 +94,17 @@ pub(super) struct Event<'e> {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub user_agent: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub object_ref: Option<ObjectRef>,
+    pub object_ref: Option<AuditObjectRef>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub response_status: Option<Status<'e>>,
+    pub response_status: Option<AuditStatus<'e>>,
     pub request_received_timestamp: String,
     pub stage_timestamp: String,
-    pub annotations: Annotations<'e>,
+    pub annotations: AuditAnnotations<'e>,
 }
 
-impl ObjectRef {
+impl AuditObjectRef {
     /// What the path names, be it there or not, so each part may be as long as a path.
-    pub fn of(target: &Target) -> Self {
+    pub fn of(target: &RequestTarget) -> Self {
         let short = |text: &str| shorten(text, NAME_MAX);
         let text = |text: &Option<String>| short(text.as_deref().unwrap_or_default());
         Self {
@@ -119,7 +119,7 @@ impl ObjectRef {
 }
 
 /// What a method does to a resource; `watches` when the query asks for a watch.
-pub(super) fn verb(method: &Method, target: &Target, watches: bool) -> Option<&'static str> {
+pub(super) fn verb(method: &Method, target: &RequestTarget, watches: bool) -> Option<&'static str> {
     let named = target.name.is_some();
     match *method {
         Method::POST => Some("create"),
@@ -136,7 +136,7 @@ pub(super) fn verb(method: &Method, target: &Target, watches: bool) -> Option<&'
 
 /// Whether a request has a line: every change that is more than a question, and every reading of Secrets but the
 /// appliance's own, which does so all the time.
-pub(super) fn has_line(verb: &str, target: &Target, is_review: bool, in_process: bool) -> bool {
+pub(super) fn has_line(verb: &str, target: &RequestTarget, is_review: bool, in_process: bool) -> bool {
     match verb {
         "get" | "list" | "watch" => target.group.is_empty() && target.plural == "secrets" && !in_process,
         _ => !is_review,
@@ -161,7 +161,7 @@ pub(super) fn caller_info(caller: Option<&str>) -> Value {
     caller.map_or_else(|| json!({}), |caller| json!({ "username": caller }))
 }
 
-pub(super) fn line(event: &Event<'_>) -> Option<Vec<u8>> {
+pub(super) fn line(event: &AuditEvent<'_>) -> Option<Vec<u8>> {
     match serde_json::to_string(event) {
         Ok(line) => {
             let mut line = crate::log::escaped(&line).into_bytes();

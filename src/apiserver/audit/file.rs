@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::AuditOptions;
-use super::queue::{Line, Message};
-use super::room::{RING, Room};
+use super::queue::{AuditLine, AuditMessage};
+use super::room::{AuditRoom, RING};
 
 /// Lines written at once.
 const BATCH: usize = 512;
@@ -25,7 +25,12 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The writer: takes lines until it is told to end, those beyond their writers' shares into a log of their own. It gives up
 /// no line while it lives.
-pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mpsc::Receiver<Message>) {
+pub(super) async fn write(
+    mut log: AuditFile,
+    mut busy: AuditFile,
+    room: AuditRoom,
+    mut lines: mpsc::Receiver<AuditMessage>,
+) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut sync_at: Option<Instant> = None;
     let mut next_write = Instant::now();
@@ -34,13 +39,13 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
         tokio::select! {
             count = lines.recv_many(&mut batch, BATCH) => if count == 0 {
                 // Every door is gone.
-                blocking(log, Log::sync).await;
-                blocking(busy, Log::sync).await;
+                blocking(log, AuditFile::sync).await;
+                blocking(busy, AuditFile::sync).await;
                 return;
             },
             () = tokio::time::sleep_until(due), if sync_at.is_some() => {
-                log = blocking(log, Log::sync).await;
-                busy = blocking(busy, Log::sync).await;
+                log = blocking(log, AuditFile::sync).await;
+                busy = blocking(busy, AuditFile::sync).await;
                 sync_at = None;
                 continue;
             }
@@ -56,22 +61,22 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
         let (mut lines_taken, mut closing) = (Vec::with_capacity(batch.len()), Vec::new());
         for message in batch.drain(..) {
             match message {
-                Message::Line(line) => lines_taken.push(line),
-                Message::Close(reply) => closing.push(reply),
+                AuditMessage::Line(line) => lines_taken.push(line),
+                AuditMessage::Close(reply) => closing.push(reply),
             }
         }
         if !closing.is_empty() {
             // Places that were taken before are still served.
             lines.close();
             while let Ok(message) = lines.try_recv() {
-                if let Message::Line(line) = message {
+                if let AuditMessage::Line(line) = message {
                     lines_taken.push(line);
                 }
             }
         }
         let text_of = |is_beyond: bool| -> Vec<u8> {
             let lines = lines_taken.iter().filter(|line| line.is_beyond == is_beyond);
-            lines.flat_map(|Line { text, .. }| text.iter().copied()).collect()
+            lines.flat_map(|AuditLine { text, .. }| text.iter().copied()).collect()
         };
         let (text, beyond) = (text_of(false), text_of(true));
         let looks = room.clone();
@@ -91,8 +96,8 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
         next_write = Instant::now() + GATHER;
         sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
         if !closing.is_empty() {
-            log = blocking(log, Log::sync).await;
-            busy = blocking(busy, Log::sync).await;
+            log = blocking(log, AuditFile::sync).await;
+            busy = blocking(busy, AuditFile::sync).await;
             for reply in closing {
                 reply.send(()).ok();
             }
@@ -102,7 +107,7 @@ pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mp
 }
 
 /// Does something to the log where it may block, again and again until the disk lets it.
-async fn blocking(mut log: Log, work: impl Fn(&mut Log) -> io::Result<()> + Send + 'static) -> Log {
+async fn blocking(mut log: AuditFile, work: impl Fn(&mut AuditFile) -> io::Result<()> + Send + 'static) -> AuditFile {
     let mut work = work;
     loop {
         let done = tokio::task::spawn_blocking(move || {
@@ -127,7 +132,7 @@ async fn blocking(mut log: Log, work: impl Fn(&mut Log) -> io::Result<()> + Send
 }
 
 /// The file.
-pub(super) struct Log {
+pub(super) struct AuditFile {
     options: AuditOptions,
     file: File,
     size: u64,
@@ -139,7 +144,7 @@ pub(super) struct Log {
     held: u64,
 }
 
-impl Log {
+impl AuditFile {
     pub(super) fn open(options: AuditOptions) -> io::Result<Self> {
         if let Some(folder) = options.path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -270,7 +275,7 @@ mod tests {
     #[test]
     fn files_are_set_aside_by_size_and_the_oldest_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = Log::open(options(folder.path(), 10)).unwrap();
+        let mut log = AuditFile::open(options(folder.path(), 10)).unwrap();
         for line in ["one\n", "two\n", "three\n", "four\n", "five six\n", "seven\n"] {
             log.write(line.as_bytes()).unwrap();
         }
@@ -284,7 +289,7 @@ mod tests {
     #[test]
     fn lines_beyond_a_share_are_a_ring_while_there_is_little_room() {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = Log::open(options(folder.path(), 2 * RING)).unwrap();
+        let mut log = AuditFile::open(options(folder.path(), 2 * RING)).unwrap();
         let line = |letter: u8| [vec![letter; RING as usize / 2 - 1], vec![b'\n']].concat();
         for letter in *b"abcdef" {
             log.write_beyond(&line(letter), false).unwrap();
@@ -304,7 +309,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         fs::write(&path, "whole\ncut").unwrap();
-        let mut log = Log::open(AuditOptions { path: path.clone(), max_bytes: 100, max_files: 1 }).unwrap();
+        let mut log = AuditFile::open(AuditOptions { path: path.clone(), max_bytes: 100, max_files: 1 }).unwrap();
         log.write(b"next\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "whole\ncut\nnext\n");
         assert_eq!(log.size, 15);

@@ -33,8 +33,8 @@ use tokio::time::{Instant, timeout};
 
 use super::answers::status::shorten;
 use super::auth::{FailedLogin, Proof};
-use super::listener::tls::{Peer, Refused};
-use super::requests::request::{self as asked, Route};
+use super::listener::tls::{Peer, TellTlsRefusal};
+use super::requests::request::{self as asked, RequestRoute};
 
 mod attempt;
 mod attempt_limit;
@@ -46,14 +46,14 @@ mod room;
 mod volume;
 
 pub(super) use event::OfWebhooks;
-pub(super) use pending::Pending;
+pub(super) use pending::PendingAudit;
 
-use attempt::{Attempt, put};
+use attempt::{RefusedAttempts, put};
 use attempt_limit::{AttemptLimit, OF_LOGINS, OF_REFUSALS, origin};
 use event::{TEXT_MAX, URI_MAX, caller_info, user_agent, verb};
-use file::Log;
-use queue::{Message, PLACES, Queue};
-use room::Room;
+use file::AuditFile;
+use queue::{AuditMessage, AuditQueue, PLACES};
+use room::AuditRoom;
 use volume::Volumes;
 
 /// How long a change waits for its place, and the end for the last line.
@@ -92,8 +92,8 @@ impl AuditOptions {
 /// The log's door. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Audit {
-    queue: Queue,
-    room: Option<Room>,
+    queue: AuditQueue,
+    room: Option<AuditRoom>,
     // std's lock: held to count only.
     limits: Arc<Mutex<CallerLimits>>,
 }
@@ -124,9 +124,9 @@ impl Audit {
     ///
     /// When the file cannot be opened.
     pub fn start(options: AuditOptions) -> io::Result<Self> {
-        let (bytes, busy) = (options.bytes(), Log::open(options.busy())?);
-        let room = Room::new(options.path.parent().unwrap_or(&options.path))?;
-        let log = Log::open(options)?;
+        let (bytes, busy) = (options.bytes(), AuditFile::open(options.busy())?);
+        let room = AuditRoom::new(options.path.parent().unwrap_or(&options.path))?;
+        let log = AuditFile::open(options)?;
         let (queue, lines) = mpsc::channel(PLACES);
         tokio::spawn(file::write(log, busy, room.clone(), lines));
         let audit = Self { room: Some(room), ..Self::on(queue, PATIENCE, bytes) };
@@ -134,22 +134,26 @@ impl Audit {
         Ok(audit)
     }
 
-    fn on(queue: mpsc::Sender<Message>, patience: Duration, bytes: u64) -> Self {
-        Self { queue: Queue::new(queue, patience), room: None, limits: Arc::new(Mutex::new(CallerLimits::of(bytes))) }
+    fn on(queue: mpsc::Sender<AuditMessage>, patience: Duration, bytes: u64) -> Self {
+        Self {
+            queue: AuditQueue::new(queue, patience),
+            room: None,
+            limits: Arc::new(Mutex::new(CallerLimits::of(bytes))),
+        }
     }
 
     /// Tells of a request that came with a proof which proved nothing, as far as the ration goes.
-    pub(super) fn login_failed(&self, request: &axum::extract::Request, route: &Route, login: &FailedLogin) {
+    pub(super) fn login_failed(&self, request: &axum::extract::Request, route: &RequestRoute, login: &FailedLogin) {
         let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
         if !self.may_tell(peer) {
             return;
         }
         let target = match route {
-            Route::Resource(target) => Some(target),
+            RequestRoute::Resource(target) => Some(target),
             _ => None,
         };
         let watches = request.uri().query().is_some_and(asked::asks_to_watch);
-        self.tell(&Attempt {
+        self.tell(&RefusedAttempts {
             peer,
             verb: target.and_then(|target| verb(request.method(), target, watches)).unwrap_or("get"),
             uri: shorten(request.uri().path_and_query().map_or("", |path| path.as_str()), URI_MAX),
@@ -158,18 +162,23 @@ impl Audit {
             user: &login.user,
             proof: login.proof.to_string(),
             why: &login.why,
-            ..Attempt::default()
+            ..RefusedAttempts::default()
         });
     }
 
     /// Tells of client certificates that the handshake refuses, as far as the ration goes.
-    pub fn refused_certificates(&self) -> Refused {
+    pub fn refused_certificates(&self) -> TellTlsRefusal {
         let audit = self.clone();
         Arc::new(move |peer, why| {
             let peer = Some(peer.ip());
             if audit.may_tell(peer) {
                 let why = shorten(&format!("the client certificate was refused: {why}"), TEXT_MAX);
-                audit.tell(&Attempt { peer, proof: Proof::Certificate.to_string(), why: &why, ..Attempt::default() });
+                audit.tell(&RefusedAttempts {
+                    peer,
+                    proof: Proof::Certificate.to_string(),
+                    why: &why,
+                    ..RefusedAttempts::default()
+                });
             }
         })
     }
@@ -179,7 +188,7 @@ impl Audit {
     }
 
     /// A stranger's line waits for nothing and nobody waits for it: without a place it is counted as left out.
-    fn tell(&self, attempt: &Attempt<'_>) {
+    fn tell(&self, attempt: &RefusedAttempts<'_>) {
         if !put(&self.queue.messages, attempt) {
             lock(&self.limits).logins.leave_out(attempt.peer.map(origin), attempt.left_out.max(1));
         }
@@ -193,15 +202,15 @@ impl Audit {
             (limits.logins.finish(), limits.refusals.finish())
         };
         for (peer, count) in logins {
-            put(&self.queue.messages, &Attempt::left_out(peer, count));
+            put(&self.queue.messages, &RefusedAttempts::left_out(peer, count));
         }
         for (caller, count) in refusals {
-            put(&self.queue.messages, &Attempt::refused(&caller_info(caller.as_deref()), count));
+            put(&self.queue.messages, &RefusedAttempts::refused(&caller_info(caller.as_deref()), count));
         }
         let (reply, done) = oneshot::channel();
         let close = async {
             // A queue that is closed has nothing left to write.
-            if self.queue.messages.send(Message::Close(reply)).await.is_ok() {
+            if self.queue.messages.send(AuditMessage::Close(reply)).await.is_ok() {
                 done.await.ok();
             }
         };
@@ -213,14 +222,14 @@ impl Audit {
 
 /// Name of an object, put into the extensions of the answer to the request that made it.
 #[derive(Clone, Debug)]
-pub(super) struct Made(pub String);
+pub(super) struct CreatedName(pub String);
 
 fn lock(limits: &Mutex<CallerLimits>) -> MutexGuard<'_, CallerLimits> {
     limits.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says once a minute how many failed logins and refused requests had no line.
-async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, limits: Arc<Mutex<CallerLimits>>) {
+async fn tell_what_was_left_out(queue: mpsc::WeakSender<AuditMessage>, limits: Arc<Mutex<CallerLimits>>) {
     loop {
         tokio::time::sleep(attempt_limit::STRETCH).await;
         let Some(queue) = queue.upgrade().filter(|queue| !queue.is_closed()) else { return };
@@ -229,12 +238,12 @@ async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, limits: Arc<Mu
             (limits.logins.over(now), limits.refusals.over(now))
         };
         for (peer, count) in logins {
-            if !put(&queue, &Attempt::left_out(peer, count)) {
+            if !put(&queue, &RefusedAttempts::left_out(peer, count)) {
                 lock(&limits).logins.leave_out(peer, count);
             }
         }
         for (caller, count) in refusals {
-            if !put(&queue, &Attempt::refused(&caller_info(caller.as_deref()), count)) {
+            if !put(&queue, &RefusedAttempts::refused(&caller_info(caller.as_deref()), count)) {
                 lock(&limits).refusals.leave_out(caller, count);
             }
         }

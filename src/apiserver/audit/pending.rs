@@ -10,25 +10,25 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::event::{
-    Annotations, Empty, Event, ObjectRef, Status, TEXT_MAX, URI_MAX, has_line, is_refusal, line, micros, parameter,
-    user_agent, verb,
+    AuditAnnotations, AuditEvent, AuditObjectRef, AuditStatus, EmptyMetadata, TEXT_MAX, URI_MAX, has_line, is_refusal,
+    line, micros, parameter, user_agent, verb,
 };
-use super::queue::Place;
-use super::room::Room;
+use super::queue::QueuePlace;
+use super::room::AuditRoom;
 use super::volume::LineOwner;
-use super::{Audit, CallerLimits, Made, OfWebhooks, lock};
+use super::{Audit, CallerLimits, CreatedName, OfWebhooks, lock};
 use crate::apiserver::answers::status::{ApiError, shorten};
-use crate::apiserver::auth::Identity;
-use crate::apiserver::kinds::registry::Registry;
+use crate::apiserver::auth::UserIdentity;
+use crate::apiserver::kinds::registry::ResourceRegistry;
 use crate::apiserver::listener::tls::Peer;
-use crate::apiserver::requests::request::{self as asked, Target};
+use crate::apiserver::requests::request::{self as asked, RequestTarget};
 use crate::apiserver::shares::caller_shares;
 
 /// A change under way, whose line is written when it ends, however it ends.
-pub(in crate::apiserver) struct Pending {
-    place: Option<Place>,
+pub(in crate::apiserver) struct PendingAudit {
+    place: Option<QueuePlace>,
     pub(super) limits: Arc<Mutex<CallerLimits>>,
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<AuditRoom>,
     /// As whom it counts; nobody: Slipway itself, whose refused requests all have their line.
     pub(super) caller: Option<String>,
     received: Timestamp,
@@ -36,7 +36,7 @@ pub(in crate::apiserver) struct Pending {
     pub(super) uri: String,
     pub(super) agent: String,
     pub(super) peer: Option<IpAddr>,
-    pub(super) target: Target,
+    pub(super) target: RequestTarget,
     pub(super) user: Value,
     impersonated: Option<Value>,
     pub(super) proof: String,
@@ -44,7 +44,7 @@ pub(in crate::apiserver) struct Pending {
     pub(super) field_manager: String,
 }
 
-impl Pending {
+impl PendingAudit {
     /// Begins the line of a change, or of a reading of Secrets. `None` for what has no line.
     ///
     /// # Errors
@@ -52,10 +52,10 @@ impl Pending {
     /// 503 when there is no place for the line.
     pub(in crate::apiserver) async fn begin(
         audit: &Audit,
-        identity: &Identity,
+        identity: &UserIdentity,
         parts: &request::Parts,
-        target: &Target,
-        registry: &Registry,
+        target: &RequestTarget,
+        registry: &ResourceRegistry,
     ) -> Result<Option<Self>, ApiError> {
         let watches = parts.uri.query().is_some_and(asked::asks_to_watch);
         let Some(verb) = verb(&parts.method, target, watches) else { return Ok(None) };
@@ -74,21 +74,21 @@ impl Pending {
     ///
     /// # Errors
     ///
-    /// As [`Pending::begin`].
+    /// As [`PendingAudit::begin`].
     pub(in crate::apiserver) async fn begin_beside(
         audit: &Audit,
-        identity: &Identity,
+        identity: &UserIdentity,
         parts: &request::Parts,
     ) -> Result<Self, ApiError> {
-        Self::new(audit, identity, parts, "get", &Target::default()).await
+        Self::new(audit, identity, parts, "get", &RequestTarget::default()).await
     }
 
     pub(super) async fn new(
         audit: &Audit,
-        identity: &Identity,
+        identity: &UserIdentity,
         parts: &request::Parts,
         verb: &'static str,
-        target: &Target,
+        target: &RequestTarget,
     ) -> Result<Self, ApiError> {
         let received = Timestamp::now();
         let by = identity.impersonator.as_deref().unwrap_or(identity);
@@ -128,26 +128,31 @@ impl Pending {
             self.place = None;
             return;
         }
-        let made = answer.as_ref().ok().and_then(|response| response.extensions().get::<Made>());
-        if let Some(Made(name)) = made.filter(|_| self.target.name.is_none()) {
+        let made = answer.as_ref().ok().and_then(|response| response.extensions().get::<CreatedName>());
+        if let Some(CreatedName(name)) = made.filter(|_| self.target.name.is_none()) {
             self.target.name = Some(name.clone());
         }
         let status = if code < 400 { "Success" } else { "Failure" };
         // A watch has only begun.
         let stage = if self.verb == "watch" && code < 400 { "ResponseStarted" } else { "ResponseComplete" };
         let said = answer.as_ref().map(OfWebhooks::of).unwrap_or_default();
-        self.write(stage, Some(Status { metadata: Empty {}, status, message: "", code, reason }), "", said);
+        self.write(
+            stage,
+            Some(AuditStatus { metadata: EmptyMetadata {}, status, message: "", code, reason }),
+            "",
+            said,
+        );
     }
 
     pub(super) fn write(
         &mut self,
         stage: &str,
-        status: Option<Status<'_>>,
+        status: Option<AuditStatus<'_>>,
         outcome: &str,
         of_webhooks: BTreeMap<&str, &str>,
     ) {
         let Some(place) = self.place.take() else { return };
-        let event = Event {
+        let event = AuditEvent {
             kind: "Event",
             api_version: "audit.k8s.io/v1",
             level: "Metadata",
@@ -159,11 +164,11 @@ impl Pending {
             impersonated_user: self.impersonated.as_ref(),
             source_ips: self.peer.map(|peer| [peer]),
             user_agent: &self.agent,
-            object_ref: (!self.target.plural.is_empty()).then(|| ObjectRef::of(&self.target)),
+            object_ref: (!self.target.plural.is_empty()).then(|| AuditObjectRef::of(&self.target)),
             response_status: status,
             request_received_timestamp: micros(self.received),
             stage_timestamp: micros(Timestamp::now()),
-            annotations: Annotations {
+            annotations: AuditAnnotations {
                 dry_run: &self.dry_run,
                 field_manager: &self.field_manager,
                 left_out: "",
@@ -173,7 +178,7 @@ impl Pending {
             },
         };
         if let Some(line) = line(&event) {
-            let little_room = self.room.as_ref().is_some_and(Room::is_little);
+            let little_room = self.room.as_ref().is_some_and(AuditRoom::is_little);
             let (now, whose) = (Instant::now(), self.whose());
             let is_beyond = lock(&self.limits).volumes.is_beyond(now, whose, line.len(), little_room);
             place.put(line, is_beyond);
@@ -182,14 +187,14 @@ impl Pending {
 
     fn whose(&self) -> LineOwner {
         let Some(caller) = &self.caller else {
-            let ObjectRef { resource, namespace, name, .. } = ObjectRef::of(&self.target);
+            let AuditObjectRef { resource, namespace, name, .. } = AuditObjectRef::of(&self.target);
             return LineOwner::Object(resource, namespace, name);
         };
         LineOwner::Caller(caller.clone())
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingAudit {
     fn drop(&mut self) {
         let outcome = "unknown: the client went away or the server failed before the answer";
         self.write("Panic", None, outcome, BTreeMap::new());

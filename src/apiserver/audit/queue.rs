@@ -22,20 +22,20 @@ const OF_ONE: usize = PLACES / 8;
 const CALLERS: usize = 1024;
 
 /// What the file's writer is told.
-pub(super) enum Message {
-    Line(Line),
+pub(super) enum AuditMessage {
+    Line(AuditLine),
     Close(oneshot::Sender<()>),
 }
 
 /// A line, with what it takes of its caller's share until it is written.
-pub(super) struct Line {
+pub(super) struct AuditLine {
     pub text: Vec<u8>,
     /// Whether it is beyond its caller's share of the file.
     pub is_beyond: bool,
     _share: Option<OwnedSemaphorePermit>,
 }
 
-impl Line {
+impl AuditLine {
     /// One that counts for nobody.
     pub fn of_nobody(text: Vec<u8>) -> Self {
         Self { text, is_beyond: false, _share: None }
@@ -43,30 +43,30 @@ impl Line {
 }
 
 /// A place in the queue.
-pub(super) struct Place {
-    place: mpsc::OwnedPermit<Message>,
+pub(super) struct QueuePlace {
+    place: mpsc::OwnedPermit<AuditMessage>,
     share: Option<OwnedSemaphorePermit>,
 }
 
-impl Place {
+impl QueuePlace {
     /// Puts a line into it.
     pub fn put(self, text: Vec<u8>, is_beyond: bool) {
-        self.place.send(Message::Line(Line { text, is_beyond, _share: self.share }));
+        self.place.send(AuditMessage::Line(AuditLine { text, is_beyond, _share: self.share }));
     }
 }
 
 /// The queue's door. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Queue {
-    pub messages: mpsc::Sender<Message>,
+pub(super) struct AuditQueue {
+    pub messages: mpsc::Sender<AuditMessage>,
     /// How long a change waits for a place.
     pub patience: Duration,
     // std's lock: held to look only.
     shares: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
 }
 
-impl Queue {
-    pub fn new(messages: mpsc::Sender<Message>, patience: Duration) -> Self {
+impl AuditQueue {
+    pub fn new(messages: mpsc::Sender<AuditMessage>, patience: Duration) -> Self {
         Self { messages, patience, shares: Arc::default() }
     }
 
@@ -75,7 +75,7 @@ impl Queue {
     /// # Errors
     ///
     /// 503 when there is none in time.
-    pub async fn reserve(&self, caller: Option<&str>) -> Result<Place, ApiError> {
+    pub async fn reserve(&self, caller: Option<&str>) -> Result<QueuePlace, ApiError> {
         let mut share = None;
         let place = async {
             if let Some(caller) = caller {
@@ -85,7 +85,7 @@ impl Queue {
             self.messages.clone().reserve_owned().await
         };
         match timeout(self.patience, place).await {
-            Ok(Ok(place)) => Ok(Place { place, share }),
+            Ok(Ok(place)) => Ok(QueuePlace { place, share }),
             Ok(Err(_)) => Err(ApiError::unavailable("the audit log is closed")),
             Err(_) if caller.is_some() && share.is_none() => Err(ApiError::unavailable(format!(
                 "the audit log is slow, and {OF_ONE} lines of this caller wait to be written: make fewer requests at once"
@@ -113,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn the_lines_of_one_caller_leave_places_to_others() {
         let (sender, mut receiver) = mpsc::channel(PLACES);
-        let queue = Queue::new(sender, Duration::from_millis(5));
+        let queue = AuditQueue::new(sender, Duration::from_millis(5));
         for number in 0..OF_ONE {
             queue
                 .reserve(Some("greedy"))
@@ -127,7 +127,7 @@ mod tests {
             queue.reserve(caller).await.unwrap_or_else(|error| panic!("{error:?}")).put(vec![2], false);
         }
         // What was written makes room, and a place that was given back.
-        let Some(Message::Line(line)) = receiver.recv().await else { panic!("a line") };
+        let Some(AuditMessage::Line(line)) = receiver.recv().await else { panic!("a line") };
         assert!(queue.reserve(Some("greedy")).await.is_err(), "it is not written yet");
         drop(line);
         drop(queue.reserve(Some("greedy")).await.unwrap_or_else(|error| panic!("{error:?}")));

@@ -25,12 +25,12 @@ pub(super) const RING: u64 = 1 << 20;
 
 /// Watches over the disk of the log. Clones share what they know.
 #[derive(Clone, Debug)]
-pub(super) struct Room {
+pub(super) struct AuditRoom {
     folder: Arc<File>,
     is_little: Arc<AtomicBool>,
 }
 
-impl Room {
+impl AuditRoom {
     /// Of the disk of a folder.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let room = Self { folder: Arc::new(File::open(folder)?), is_little: Arc::default() };
@@ -114,7 +114,7 @@ mod tests {
     fn what_is_reserved_takes_room_and_no_size() {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let room = Room::new(folder.path()).unwrap();
+        let room = AuditRoom::new(folder.path()).unwrap();
         let file = File::create(folder.path().join("log")).unwrap();
         let held = room.reserve(&file, 0, 0);
         if held == u64::MAX || room.is_little() {

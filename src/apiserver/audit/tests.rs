@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::event::{has_line, is_refusal};
-use super::queue::Line;
+use super::queue::AuditLine;
 use super::*;
-use crate::apiserver::requests::request::Target;
+use crate::apiserver::requests::request::RequestTarget;
 
 fn options(folder: &Path, max_bytes: u64) -> AuditOptions {
     AuditOptions { path: folder.join("logs/audit.log"), max_bytes, max_files: 2 }
@@ -41,7 +41,11 @@ async fn without_a_place_for_its_line_no_change_is_begun() {
 
 #[test]
 fn what_has_a_line() {
-    let target = |group: &str, plural: &str| Target { group: group.into(), plural: plural.into(), ..Target::default() };
+    let target = |group: &str, plural: &str| RequestTarget {
+        group: group.into(),
+        plural: plural.into(),
+        ..RequestTarget::default()
+    };
     for (verb, target, is_review, in_process, wanted) in [
         ("get", target("", "secrets"), false, false, true),
         ("list", target("", "secrets"), false, false, true),
@@ -83,8 +87,8 @@ fn what_changed_something_is_no_refusal() {
 async fn a_line_has_no_character_that_turns_the_next_ones() {
     let (queue, mut lines) = mpsc::channel(1);
     let why = "expired\u{202e}\u{2028}ü";
-    put(&queue, &Attempt { why, ..Attempt::default() });
-    let Some(Message::Line(Line { text: line, .. })) = lines.recv().await else { panic!("a line") };
+    put(&queue, &RefusedAttempts { why, ..RefusedAttempts::default() });
+    let Some(AuditMessage::Line(AuditLine { text: line, .. })) = lines.recv().await else { panic!("a line") };
     let text = std::str::from_utf8(&line).unwrap().strip_suffix('\n').unwrap();
     assert!(text.chars().all(crate::log::is_safe) && text.contains("expired\\u202e\\u2028ü"), "{text}");
     let message = serde_json::from_str::<Value>(text).unwrap()["responseStatus"]["message"].take();
@@ -99,7 +103,7 @@ async fn a_failed_login_waits_for_nothing_and_is_counted_without_a_line() {
     for _ in 0..3 {
         refused(([192, 0, 2, 1], 5).into(), "expired");
     }
-    let Some(Message::Line(Line { text: line, .. })) = lines.recv().await else { panic!("a line") };
+    let Some(AuditMessage::Line(AuditLine { text: line, .. })) = lines.recv().await else { panic!("a line") };
     let line: Value = serde_json::from_slice(&line).unwrap();
     assert_eq!((&line["sourceIPs"][0], &line["responseStatus"]["code"]), (&json!("192.0.2.1"), &json!(401)));
     assert!(line["responseStatus"]["message"].as_str().unwrap().contains("expired"), "{line}");

@@ -30,7 +30,7 @@ pub enum LineOwner {
 
 /// What was written, as far as time has not made it good.
 #[derive(Clone, Copy, Debug)]
-struct Written {
+struct WrittenVolume {
     bytes: u64,
     at: Instant,
 }
@@ -39,7 +39,7 @@ struct Written {
 #[derive(Debug)]
 pub struct Volumes {
     share: u64,
-    written: HashMap<LineOwner, Written>,
+    written: HashMap<LineOwner, WrittenVolume>,
 }
 
 impl Volumes {
@@ -68,7 +68,7 @@ impl Volumes {
             }
             sums.push((whose, sum));
         }
-        self.written.extend(sums.into_iter().map(|(whose, sum)| (whose, Written { bytes: sum, at: now })));
+        self.written.extend(sums.into_iter().map(|(whose, sum)| (whose, WrittenVolume { bytes: sum, at: now })));
         false
     }
 
@@ -90,7 +90,7 @@ fn share_of(share: u64, whose: &LineOwner) -> u64 {
 }
 
 /// What of it still counts, when a whole share is made good in a day.
-fn left(written: Written, share: u64, now: Instant) -> u64 {
+fn left(written: WrittenVolume, share: u64, now: Instant) -> u64 {
     let gone = u128::from(share) * now.saturating_duration_since(written.at).as_millis() / DAY.as_millis();
     written.bytes.saturating_sub(u64::try_from(gone).unwrap_or(u64::MAX))
 }

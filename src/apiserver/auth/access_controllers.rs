@@ -13,11 +13,11 @@ use futures::FutureExt;
 use futures::future::{join_all, try_join_all};
 use serde_json::{Value, json};
 
-use super::tokens::ObjectRef;
+use super::tokens::BoundObject;
 use super::{accounts, defaults};
 use crate::apiserver::ApiServer;
 use crate::apiserver::answers::status::ApiError;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
 use crate::store::{Expect, Mutation, Object, StoreEvent, WriteError};
 
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LEVELS: usize = 16;
 
 /// A change of one object.
-fn change(resource: &Resource, namespace: &str, name: &str, expect: Expect, value: Option<Value>) -> Mutation {
+fn change(resource: &ServedResource, namespace: &str, name: &str, expect: Expect, value: Option<Value>) -> Mutation {
     Mutation { resource: Arc::clone(&resource.storage), namespace: namespace.into(), name: name.into(), expect, value }
 }
 
@@ -129,8 +129,8 @@ impl ApiServer {
         let accounts = find("", "serviceaccounts")?;
         let secrets = find("", "secrets")?;
         let roles = find(super::GROUP, "clusterroles")?;
-        let list = |resource: &Resource| self.store().list(&resource.storage, None);
-        let watch = |resource: &Resource, after| self.store().watch(&resource.storage, after);
+        let list = |resource: &ServedResource| self.store().list(&resource.storage, None);
+        let watch = |resource: &ServedResource, after| self.store().watch(&resource.storage, after);
         let (all_namespaces, all_accounts, all_secrets) = (list(&namespaces), list(&accounts), list(&secrets));
         let (Ok(mut namespace_feed), Ok(mut account_feed), Ok(mut secret_feed), Ok(mut role_feed)) = (
             watch(&namespaces, all_namespaces.revision),
@@ -188,7 +188,7 @@ impl ApiServer {
     }
 
     /// What another write forestalled is seen again as that write's event.
-    async fn put(&self, resource: &Resource, change: Mutation) -> Result<(), ApiError> {
+    async fn put(&self, resource: &ServedResource, change: Mutation) -> Result<(), ApiError> {
         let name = change.name.clone();
         match self.commit(resource, change).await {
             Ok(_) | Err(WriteError::Exists | WriteError::NotFound | WriteError::Conflict { .. }) => Ok(()),
@@ -201,7 +201,7 @@ impl ApiServer {
         }
     }
 
-    async fn aggregate_roles(&self, resource: &Resource) -> Result<(), ApiError> {
+    async fn aggregate_roles(&self, resource: &ServedResource) -> Result<(), ApiError> {
         let listing = self.store().list(&resource.storage, None).objects;
         let mut roles = listing.iter().map(|object| (object.name.clone(), object.value())).collect();
         for name in settle(&mut roles) {
@@ -213,7 +213,7 @@ impl ApiServer {
         Ok(())
     }
 
-    async fn make_account(&self, accounts: &Resource, namespace: &str) -> Result<(), ApiError> {
+    async fn make_account(&self, accounts: &ServedResource, namespace: &str) -> Result<(), ApiError> {
         // As every creation does: the namespace cannot end in between.
         let _gate = self.namespace_gate().read().await;
         let found = self.store().get("/namespaces", "", namespace);
@@ -230,7 +230,7 @@ impl ApiServer {
     }
 
     /// Puts a token into a Secret that is for one, and removes the Secret when its account is another or gone.
-    async fn fill_secret(&self, secrets: &Resource, secret: &Object) -> Result<(), ApiError> {
+    async fn fill_secret(&self, secrets: &ServedResource, secret: &Object) -> Result<(), ApiError> {
         let value = &secret.value();
         if value["type"] != accounts::SECRET_TYPE || secret.is_ending() {
             return Ok(());
@@ -258,7 +258,7 @@ impl ApiServer {
         set("ca.crt", &self.auth().ca_pem);
         set("namespace", &secret.namespace);
         if value["data"]["token"].as_str().is_none_or(str::is_empty) {
-            let account = ObjectRef { name: name.to_owned(), uid: uid.to_owned() };
+            let account = BoundObject { name: name.to_owned(), uid: uid.to_owned() };
             let token = self
                 .auth()
                 .tokens
@@ -270,7 +270,7 @@ impl ApiServer {
     }
 
     /// Removes the Secrets that keep tokens of an account that is gone.
-    async fn forget_account(&self, secrets: &Resource, account: &Object) -> Result<(), ApiError> {
+    async fn forget_account(&self, secrets: &ServedResource, account: &Object) -> Result<(), ApiError> {
         for secret in self.store().list(&secrets.storage, Some(&account.namespace)).objects {
             if secret.metadata()["annotations"][accounts::SECRET_ACCOUNT] == account.name {
                 self.fill_secret(secrets, &secret).await?;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::apiserver::answers::columns::Column;
+use crate::apiserver::answers::columns::PrinterColumn;
 use crate::apiserver::answers::status::FieldError;
 
 /// Name in the store.
@@ -44,10 +44,11 @@ pub fn given_groups(metadata: &Value) -> Vec<String> {
     list.split(',').map(str::trim).filter(|group| !group.is_empty()).map(str::to_owned).collect()
 }
 
-pub(super) fn columns() -> Vec<Column> {
-    let secrets =
-        Column::cell("Secrets", "string", 0, |object, _| object["secrets"].as_array().map_or(0, Vec::len).into());
-    vec![Column::name(), secrets, Column::age()]
+pub(super) fn columns() -> Vec<PrinterColumn> {
+    let secrets = PrinterColumn::cell("Secrets", "string", 0, |object, _| {
+        object["secrets"].as_array().map_or(0, Vec::len).into()
+    });
+    vec![PrinterColumn::name(), secrets, PrinterColumn::age()]
 }
 
 /// A Secret that keeps a token says whose.

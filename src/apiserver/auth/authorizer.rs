@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 
-use super::identity::Identity;
-use super::index::{Decision, GROUP, Index};
+use super::identity::UserIdentity;
+use super::index::{AuthorizationDecision, GROUP, RbacIndex};
 use super::rules::Attributes;
 use crate::store::{Store, StoreEvent, Watch};
 
@@ -16,23 +16,23 @@ use crate::store::{Store, StoreEvent, Watch};
 const ROLES: [&str; 2] = ["clusterroles", "roles"];
 const BINDINGS: [&str; 2] = ["clusterrolebindings", "rolebindings"];
 
-struct Feed {
+struct RoleFeed {
     watch: Watch,
     is_role: bool,
 }
 
-struct State {
+struct AuthorizerState {
     /// The store's revision when the feeds were last read.
     seen: u64,
-    feeds: Vec<Feed>,
-    index: Arc<Index>,
+    feeds: Vec<RoleFeed>,
+    index: Arc<RbacIndex>,
 }
 
 /// Decides who may do what.
 pub struct Authorizer {
     store: Store,
     // std's lock: held while events in memory are taken in.
-    state: Mutex<State>,
+    state: Mutex<AuthorizerState>,
 }
 
 impl Authorizer {
@@ -42,11 +42,11 @@ impl Authorizer {
         Self { store, state: Mutex::new(state) }
     }
 
-    fn load(store: &Store) -> State {
+    fn load(store: &Store) -> AuthorizerState {
         loop {
             // Before the lists: what comes meanwhile is in them or in the feeds.
             let seen = store.revision();
-            let mut index = Index::default();
+            let mut index = RbacIndex::default();
             let mut feeds = Vec::new();
             for (plurals, is_role) in [(ROLES, true), (BINDINGS, false)] {
                 for plural in plurals {
@@ -55,18 +55,18 @@ impl Authorizer {
                     for object in &listing.objects {
                         put(&mut index, is_role, &object.namespace, &object.name, Some(&object.value()));
                     }
-                    feeds.extend(store.watch(&storage, listing.revision).ok().map(|watch| Feed { watch, is_role }));
+                    feeds.extend(store.watch(&storage, listing.revision).ok().map(|watch| RoleFeed { watch, is_role }));
                 }
             }
             // Otherwise a feed ran away between its list and its watch. What a closed store knows stays true.
             if feeds.len() == ROLES.len() + BINDINGS.len() || store.is_closed() {
-                return State { seen, feeds, index: Arc::new(index) };
+                return AuthorizerState { seen, feeds, index: Arc::new(index) };
             }
         }
     }
 
     /// Every role and binding that is in force now.
-    pub fn index(&self) -> Arc<Index> {
+    pub fn index(&self) -> Arc<RbacIndex> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.store.revision();
         if state.seen != now && !state.follow() && !self.store.is_closed() {
@@ -77,20 +77,20 @@ impl Authorizer {
     }
 
     /// Whether it takes long to decide what the caller may in a namespace (empty: in the cluster).
-    pub fn is_long(&self, identity: &Identity, namespace: &str) -> bool {
+    pub fn is_long(&self, identity: &UserIdentity, namespace: &str) -> bool {
         !identity.is_superuser() && self.index().is_long(identity.caller(), namespace)
     }
 
     /// Whether the caller may.
-    pub fn decide(&self, identity: &Identity, wanted: &Attributes<'_>) -> Decision {
+    pub fn decide(&self, identity: &UserIdentity, wanted: &Attributes<'_>) -> AuthorizationDecision {
         if identity.is_superuser() {
-            return Decision { allowed: true, reason: String::new() };
+            return AuthorizationDecision { allowed: true, reason: String::new() };
         }
         self.index().decide(identity.caller(), wanted)
     }
 }
 
-impl State {
+impl AuthorizerState {
     /// Takes in what the store has published; `false` when some of it is no longer kept.
     fn follow(&mut self) -> bool {
         for feed in &mut self.feeds {
@@ -105,7 +105,7 @@ impl State {
     }
 }
 
-fn put(index: &mut Index, is_role: bool, namespace: &str, name: &str, value: Option<&serde_json::Value>) {
+fn put(index: &mut RbacIndex, is_role: bool, namespace: &str, name: &str, value: Option<&serde_json::Value>) {
     if is_role {
         index.set_role(namespace, name, value);
     } else {

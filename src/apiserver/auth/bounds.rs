@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::authorizer::Authorizer;
 use super::index::{self, BindingsSize, GROUP, RolesSize};
-use super::rules::Rule;
+use super::rules::PolicyRule;
 use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 
 /// Rules of a role.
 const RULES: usize = 1000;
@@ -35,14 +35,14 @@ fn too_many(path: String, count: usize, most: usize, what: &str) -> FieldError {
 }
 
 /// What a role has too much of, and more than it had.
-pub fn role_faults(new: &[Rule], old: &[Rule]) -> Vec<FieldError> {
+pub fn role_faults(new: &[PolicyRule], old: &[PolicyRule]) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (size, before) = (RolesSize::of(new), RolesSize::of(old));
     if size.rules > RULES.max(before.rules) {
         errors.push(too_many("rules".into(), size.rules, RULES, "items"));
     }
-    let lists = |rule: &Rule| {
-        let Rule { groups, paths, names, resources, verbs } = rule;
+    let lists = |rule: &PolicyRule| {
+        let PolicyRule { groups, paths, names, resources, verbs } = rule;
         [
             ("apiGroups", groups.len()),
             ("nonResourceURLs", paths.len()),
@@ -71,7 +71,7 @@ pub fn binding_fault(new: usize, old: usize) -> Option<FieldError> {
 }
 
 /// Refuses what makes the roles or bindings of a namespace come to more than they may.
-pub fn check_room(authorizer: &Authorizer, resource: &Resource, new: &Value) -> Result<(), ApiError> {
+pub fn check_room(authorizer: &Authorizer, resource: &ServedResource, new: &Value) -> Result<(), ApiError> {
     if resource.group != GROUP {
         return Ok(());
     }
@@ -112,13 +112,13 @@ pub fn check_room(authorizer: &Authorizer, resource: &Resource, new: &Value) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::index::Index;
+    use super::super::index::RbacIndex;
     use super::*;
     use serde_json::json;
 
     #[test]
     fn what_is_there_may_stay_and_shrink() {
-        let names = |count: usize| Rule { names: vec!["a".into(); count], ..Rule::default() };
+        let names = |count: usize| PolicyRule { names: vec!["a".into(); count], ..PolicyRule::default() };
         for (new, old, wanted) in [
             (vec![names(1000)], vec![], ""),
             (vec![names(1001)], vec![], "rules[0].resourceNames"),
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_size_follows_what_is_put_in_and_taken_out() {
-        let mut index = Index::default();
+        let mut index = RbacIndex::default();
         let role = |count: usize| json!({"rules": vec![json!({"verbs": ["get", "list"]}); count]});
         let binding =
             |count: usize| json!({"roleRef": {}, "subjects": vec![json!({"kind": "User", "name": "a"}); count]});

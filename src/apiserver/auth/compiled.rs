@@ -3,15 +3,15 @@
 use std::borrow::Borrow;
 use std::ops::Deref;
 
-use super::rules::{ALL, Attributes, Rule};
+use super::rules::{ALL, Attributes, PolicyRule};
 
 /// Entries from which on a list is looked up in its order.
 const LONG: usize = 8;
 
 /// A rule with the order of its long lists.
 #[derive(Clone, Debug)]
-pub struct Compiled {
-    rule: Rule,
+pub struct CompiledRule {
+    rule: PolicyRule,
     verbs: SortedIndex,
     groups: SortedIndex,
     resources: SortedIndex,
@@ -21,22 +21,22 @@ pub struct Compiled {
     heads: Box<[Box<str>]>,
 }
 
-impl Deref for Compiled {
-    type Target = Rule;
+impl Deref for CompiledRule {
+    type Target = PolicyRule;
 
-    fn deref(&self) -> &Rule {
+    fn deref(&self) -> &PolicyRule {
         &self.rule
     }
 }
 
-impl Borrow<Rule> for Compiled {
-    fn borrow(&self) -> &Rule {
+impl Borrow<PolicyRule> for CompiledRule {
+    fn borrow(&self) -> &PolicyRule {
         &self.rule
     }
 }
 
-impl From<Rule> for Compiled {
-    fn from(rule: Rule) -> Self {
+impl From<PolicyRule> for CompiledRule {
+    fn from(rule: PolicyRule) -> Self {
         let mut all: Vec<&str> = rule.paths.iter().filter_map(|path| path.strip_suffix(ALL)).collect();
         all.iter_mut().for_each(|head| *head = head.trim_end_matches(ALL));
         all.sort_unstable();
@@ -58,7 +58,7 @@ impl From<Rule> for Compiled {
     }
 }
 
-impl Compiled {
+impl CompiledRule {
     /// Whether this rule allows the request.
     pub fn allows(&self, wanted: &Attributes<'_>) -> bool {
         let rule = &self.rule;
@@ -74,7 +74,7 @@ impl Compiled {
     }
 
     /// Whether everything that a single permission allows is allowed by this rule.
-    pub fn covers(&self, single: &Rule) -> bool {
+    pub fn covers(&self, single: &PolicyRule) -> bool {
         let rule = &self.rule;
         let each = |order: &SortedIndex, mine: &[String], theirs: &[String]| {
             order.has(mine, ALL) || theirs.iter().all(|one| order.has(mine, one))
@@ -166,8 +166,8 @@ mod tests {
     use serde_json::json;
 
     /// The rule, and the same with lists so long that they are looked up.
-    fn both(value: serde_json::Value) -> [Compiled; 2] {
-        let rule: Rule = serde_json::from_value(value).unwrap();
+    fn both(value: serde_json::Value) -> [CompiledRule; 2] {
+        let rule: PolicyRule = serde_json::from_value(value).unwrap();
         let mut long = rule.clone();
         for list in [&mut long.verbs, &mut long.groups, &mut long.resources, &mut long.names, &mut long.paths] {
             for number in 0..list.len() * 2 * LONG {
@@ -254,7 +254,7 @@ mod tests {
             (&named, json!({"verbs": ["x"], "apiGroups": ["y"], "resources": ["z"], "resourceNames": ["b"]}), false),
             (&named, json!({"verbs": ["x"], "apiGroups": ["y"], "resources": ["z"]}), false),
         ] {
-            let single: Rule = serde_json::from_value(asked).unwrap();
+            let single: PolicyRule = serde_json::from_value(asked).unwrap();
             for rule in rules {
                 assert_eq!(rule.covers(&single), covered, "{rule:?} {single:?}");
             }

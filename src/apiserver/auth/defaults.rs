@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::index::{self, GROUP};
-use super::rules::{self, Rule};
+use super::rules::{self, PolicyRule};
 use crate::api::StoragePolicy;
-use crate::apiserver::kinds::registry::Registry;
+use crate::apiserver::kinds::registry::ResourceRegistry;
 use crate::apiserver::objects::selectors::selects;
 
 /// Annotation: whether a start completes the object.
@@ -73,7 +73,7 @@ const HOLDS_SECRETS: &[(&str, &str)] = &[
 ];
 
 /// Every default for the kinds of a registry: Slipway's own kinds are in `view`, `edit` and `admin`.
-pub fn all(registry: &Registry) -> Vec<Seed> {
+pub fn all(registry: &ResourceRegistry) -> Vec<Seed> {
     use super::kinds::{AUTHENTICATION, AUTHORIZATION};
     let mut view = vec![
         rule(READ, "", &["configmaps", "events", "namespaces", "serviceaccounts"]),
@@ -198,7 +198,7 @@ pub fn complete(found: &Value, default: &Value) -> Option<Value> {
             new["aggregationRule"] = default["aggregationRule"].clone();
         }
     } else {
-        let missing: Vec<Rule> = rules::additions(index::rules_of(found), &index::rules_of(default));
+        let missing: Vec<PolicyRule> = rules::additions(index::rules_of(found), &index::rules_of(default));
         extend(&mut new["rules"], missing.into_iter().map(|rule| json!(rule)).collect());
     }
     (new != *found).then_some(new)
@@ -239,7 +239,7 @@ pub fn aggregate(role: &Value, others: &[&Value]) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::auth::compiled::Compiled;
+    use crate::apiserver::auth::compiled::CompiledRule;
 
     #[test]
     fn viewers_see_our_kinds_and_no_secrets() {
@@ -250,9 +250,9 @@ mod tests {
                 all.iter().find(|(plural, one)| *plural == "clusterroles" && one["metadata"]["name"] == name).unwrap();
             index::rules_of(role)
         };
-        let allows = |rules: &[Rule], verb, group, resource| {
+        let allows = |rules: &[PolicyRule], verb, group, resource| {
             let wanted = rules::Attributes { verb, group, resource, ..Default::default() };
-            rules.iter().cloned().map(Compiled::from).any(|rule| rule.allows(&wanted))
+            rules.iter().cloned().map(CompiledRule::from).any(|rule| rule.allows(&wanted))
         };
         let (view, edit) = (rules("system:aggregate-to-view"), rules("system:aggregate-to-edit"));
         for (verb, group, resource, viewer, editor) in [

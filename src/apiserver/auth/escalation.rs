@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::accounts;
 use super::authorizer::Authorizer;
-use super::compiled::Compiled;
-use super::identity::Identity;
+use super::compiled::CompiledRule;
+use super::identity::UserIdentity;
 use super::index::{self, GROUP};
-use super::rules::{self, Attributes, Rule};
+use super::rules::{self, Attributes, PolicyRule};
 use crate::apiserver::answers::status::{ApiError, shorten};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 
 /// Letters of a refusal that name what is missing.
 const MISSING_MAX: usize = 128 * 1024;
@@ -22,8 +22,8 @@ const MISSING_MAX: usize = 128 * 1024;
 /// Refuses a change by which the caller would gain or give more than it has.
 pub fn check(
     authorizer: &Authorizer,
-    identity: &Identity,
-    resource: &Resource,
+    identity: &UserIdentity,
+    resource: &ServedResource,
     new: &Value,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
@@ -89,8 +89,8 @@ pub fn check(
 /// Refuses to give groups that the caller may not impersonate.
 pub fn check_groups(
     authorizer: &Authorizer,
-    identity: &Identity,
-    resource: &Resource,
+    identity: &UserIdentity,
+    resource: &ServedResource,
     name: &str,
     groups: &[String],
 ) -> Result<(), ApiError> {
@@ -107,11 +107,11 @@ pub fn check_groups(
 }
 
 /// What `cluster-admin` has.
-pub fn everything() -> Vec<Rule> {
+pub fn everything() -> Vec<PolicyRule> {
     let all = || vec!["*".to_owned()];
     vec![
-        Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() },
-        Rule { verbs: all(), paths: all(), ..Rule::default() },
+        PolicyRule { verbs: all(), groups: all(), resources: all(), ..PolicyRule::default() },
+        PolicyRule { verbs: all(), paths: all(), ..PolicyRule::default() },
     ]
 }
 
@@ -127,13 +127,13 @@ fn same_but_metadata(new: &Value, old: &Value) -> bool {
 
 /// Whether the caller holds all of these rules; otherwise what it lacks, in upstream's words.
 fn confirm(
-    index: &index::Index,
-    identity: &Identity,
+    index: &index::RbacIndex,
+    identity: &UserIdentity,
     namespace: &str,
-    asked: &[impl Borrow<Rule>],
+    asked: &[impl Borrow<PolicyRule>],
 ) -> Result<(), String> {
     let (roles, faults) = index.rules(identity.caller(), namespace);
-    let owned: Vec<&Compiled> = roles.iter().flat_map(|rules| rules.iter()).collect();
+    let owned: Vec<&CompiledRule> = roles.iter().flat_map(|rules| rules.iter()).collect();
     let missing = rules::missing(&owned, asked).ok_or("there are too many rules to compare")?;
     if missing.is_empty() {
         return Ok(());

@@ -12,8 +12,8 @@ use x509_parser::prelude::FromDer;
 
 use super::certificates::Certificate;
 use super::impersonation::ImpersonationRequest;
-use super::index::Caller;
-use super::tokens::Claims;
+use super::index::AuthorizedCaller;
+use super::tokens::TokenClaims;
 use crate::hex::hex;
 
 /// Members may do everything, whatever the roles say.
@@ -53,7 +53,7 @@ impl std::fmt::Display for Proof {
 
 /// Who calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct UserIdentity {
     /// User name (a certificate's CN).
     pub user: String,
     /// Groups (a certificate's O).
@@ -65,11 +65,11 @@ pub struct Identity {
     /// What else is known: the credential's id.
     pub extra: BTreeMap<String, Vec<String>>,
     /// What the bearer token says; whoever serves the caller for long asks again whether it still holds.
-    pub claims: Option<Arc<Claims>>,
+    pub claims: Option<Arc<TokenClaims>>,
     /// What the client certificate says; judged with every request.
     pub certificate: Option<Certificate>,
     /// Who speaks in this caller's name.
-    pub impersonator: Option<Box<Identity>>,
+    pub impersonator: Option<Box<UserIdentity>>,
     /// What the impersonator asked to be; whoever serves the caller for long asks again whether it still may.
     pub asked: Option<Arc<ImpersonationRequest>>,
 }
@@ -85,7 +85,7 @@ pub enum IdentityError {
     NoName,
 }
 
-impl Identity {
+impl UserIdentity {
     /// A user of these groups.
     pub fn new(user: impl Into<String>, groups: Vec<String>, proof: Proof) -> Self {
         Self {
@@ -137,8 +137,8 @@ impl Identity {
     }
 
     /// As the index of roles wants it.
-    pub fn caller(&self) -> Caller<'_> {
-        Caller { user: &self.user, groups: &self.groups }
+    pub fn caller(&self) -> AuthorizedCaller<'_> {
+        AuthorizedCaller { user: &self.user, groups: &self.groups }
     }
 
     /// As `authentication.k8s.io/v1` UserInfo.
@@ -162,6 +162,6 @@ mod tests {
 
     #[test]
     fn a_certificate_that_is_none_names_nobody() {
-        assert!(matches!(Identity::from_certificate(b"junk"), Err(IdentityError::Unreadable(_))));
+        assert!(matches!(UserIdentity::from_certificate(b"junk"), Err(IdentityError::Unreadable(_))));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::accounts;
-use super::identity::{ANONYMOUS, AUTHENTICATED, Identity, Proof, UNAUTHENTICATED};
+use super::identity::{ANONYMOUS, AUTHENTICATED, Proof, UNAUTHENTICATED, UserIdentity};
 use super::kinds::AUTHENTICATION;
 use super::rules::Attributes;
 use crate::apiserver::answers::status::ApiError;
@@ -99,8 +99,8 @@ impl ImpersonationRequest {
     /// Whether `allow` allows each part.
     pub fn judge(
         &self,
-        by: &Identity,
-        allow: impl Fn(&Identity, &Attributes<'_>) -> Result<(), ApiError>,
+        by: &UserIdentity,
+        allow: impl Fn(&UserIdentity, &Attributes<'_>) -> Result<(), ApiError>,
     ) -> Result<(), ApiError> {
         self.demands().iter().try_for_each(|demand| allow(by, demand))
     }
@@ -108,9 +108,9 @@ impl ImpersonationRequest {
     /// The identity to go on with, when `allow` allows each part.
     pub fn grant(
         self,
-        by: Identity,
-        allow: impl Fn(&Identity, &Attributes<'_>) -> Result<(), ApiError>,
-    ) -> Result<Identity, ApiError> {
+        by: UserIdentity,
+        allow: impl Fn(&UserIdentity, &Attributes<'_>) -> Result<(), ApiError>,
+    ) -> Result<UserIdentity, ApiError> {
         self.judge(&by, allow)?;
         let mut groups = self.groups.clone();
         if groups.is_empty()
@@ -122,7 +122,7 @@ impl ImpersonationRequest {
         if !groups.iter().any(|group| group == common) {
             groups.push(common.into());
         }
-        let mut identity = Identity::new(self.user.clone(), groups, Proof::Impersonation);
+        let mut identity = UserIdentity::new(self.user.clone(), groups, Proof::Impersonation);
         identity.uid.clone_from(&self.uid);
         identity.extra.clone_from(&self.extra);
         // Who speaks must still be who they are for as long as they are served.
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(wish(&[("accept", "*/*")]).unwrap(), None);
         assert!(wish(&[(GROUP, "a")]).is_err());
         assert!(wish(&vec![(GROUP, "a"); VALUES_MAX + 1]).is_err());
-        let by = || Identity::new("root", Vec::new(), Proof::Certificate);
+        let by = || UserIdentity::new("root", Vec::new(), Proof::Certificate);
         let demands = |headers: &[_]| {
             let wish = wish(headers).unwrap().unwrap();
             let text =
@@ -170,7 +170,7 @@ mod tests {
             ]
         );
         assert_eq!(demands(&[(USER, "system:serviceaccount:ci:bot")]), [",serviceaccounts,,ci,bot"]);
-        let refuse = |_: &Identity, wanted: &Attributes<'_>| {
+        let refuse = |_: &UserIdentity, wanted: &Attributes<'_>| {
             if wanted.resource == "groups" { Err(ApiError::bad_request("no")) } else { Ok(()) }
         };
         assert!(wish(&[(USER, "eve"), (GROUP, "a")]).unwrap().unwrap().grant(by(), refuse).is_err());

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::compiled::Compiled;
-use super::rules::{Attributes, Rule};
+use super::compiled::CompiledRule;
+use super::rules::{Attributes, PolicyRule};
 
 /// Rules of a role, or roles of a subject with theirs, from which on it takes long to look through them.
 const LONG: usize = 500;
@@ -31,7 +31,7 @@ pub struct RoleRef {
 /// To whom a binding gives a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Subject {
+pub struct BindingSubject {
     /// `User`, `Group` or `ServiceAccount`.
     pub kind: String,
     /// Its name.
@@ -42,20 +42,20 @@ pub struct Subject {
 
 /// A subject as a caller shows itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Who {
+enum SubjectMatch {
     User(String),
     Group(String),
 }
 
-impl Subject {
+impl BindingSubject {
     /// As the caller shows itself. The account of a namespaced binding is of its namespace unless it says another.
-    fn who(&self, namespace: &str) -> Option<Who> {
+    fn who(&self, namespace: &str) -> Option<SubjectMatch> {
         match self.kind.as_str() {
-            "User" => Some(Who::User(self.name.clone())),
-            "Group" => Some(Who::Group(self.name.clone())),
+            "User" => Some(SubjectMatch::User(self.name.clone())),
+            "Group" => Some(SubjectMatch::Group(self.name.clone())),
             "ServiceAccount" => {
                 let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
-                (!namespace.is_empty()).then(|| Who::User(super::accounts::user_name(namespace, &self.name)))
+                (!namespace.is_empty()).then(|| SubjectMatch::User(super::accounts::user_name(namespace, &self.name)))
             }
             _ => None,
         }
@@ -71,17 +71,17 @@ impl Subject {
 
 /// One binding.
 #[derive(Debug)]
-struct Binding {
+struct RoleBinding {
     namespace: String,
     name: String,
     role: RoleRef,
-    subjects: Vec<Subject>,
+    subjects: Vec<BindingSubject>,
 }
 
 /// The roles of one namespace, or of the cluster.
 #[derive(Clone, Debug, Default)]
 struct Roles {
-    by_name: HashMap<String, Arc<[Compiled]>>,
+    by_name: HashMap<String, Arc<[CompiledRule]>>,
     size: RolesSize,
 }
 
@@ -96,7 +96,7 @@ pub struct RolesSize {
 
 impl RolesSize {
     /// Of one role.
-    pub fn of<R: std::ops::Deref<Target = Rule>>(rules: impl IntoIterator<Item = R>) -> Self {
+    pub fn of<R: std::ops::Deref<Target = PolicyRule>>(rules: impl IntoIterator<Item = R>) -> Self {
         let add = |sum: Self, rule: R| Self { rules: sum.rules + 1, values: sum.values + rule.values() };
         rules.into_iter().fold(Self::default(), add)
     }
@@ -128,15 +128,15 @@ impl BindingsSize {
 
 /// The bindings of one namespace, or of the cluster.
 #[derive(Clone, Debug, Default)]
-struct Scope {
-    bindings: HashMap<String, Arc<Binding>>,
+struct BindingScope {
+    bindings: HashMap<String, Arc<RoleBinding>>,
     /// The bindings of each subject by name, with its place in them.
-    by_subject: HashMap<Who, BTreeMap<String, (Arc<Binding>, usize)>>,
+    by_subject: HashMap<SubjectMatch, BTreeMap<String, (Arc<RoleBinding>, usize)>>,
     size: BindingsSize,
 }
 
-impl Scope {
-    fn put(&mut self, binding: Binding) {
+impl BindingScope {
+    fn put(&mut self, binding: RoleBinding) {
         let binding = Arc::new(binding);
         for (at, subject) in binding.subjects.iter().enumerate() {
             if let Some(who) = subject.who(&binding.namespace) {
@@ -163,7 +163,7 @@ impl Scope {
     }
 }
 
-impl Binding {
+impl RoleBinding {
     fn size(&self) -> BindingsSize {
         BindingsSize { bindings: 1, subjects: self.subjects.len() }
     }
@@ -171,7 +171,7 @@ impl Binding {
 
 /// The caller, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
-pub struct Caller<'c> {
+pub struct AuthorizedCaller<'c> {
     /// User name.
     pub user: &'c str,
     /// Groups.
@@ -180,7 +180,7 @@ pub struct Caller<'c> {
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct AuthorizationDecision {
     /// Whether the request may be served.
     pub allowed: bool,
     /// Which binding allows it, or what is wrong with the bindings that might have; often empty.
@@ -189,11 +189,11 @@ pub struct Decision {
 
 /// Every role and binding. A copy is cheap: the namespaces are shared until they change.
 #[derive(Clone, Debug, Default)]
-pub struct Index {
+pub struct RbacIndex {
     /// By namespace (empty: ClusterRole) and name.
     roles: HashMap<String, Arc<Roles>>,
     /// By namespace (empty: ClusterRoleBinding).
-    scopes: HashMap<String, Arc<Scope>>,
+    scopes: HashMap<String, Arc<BindingScope>>,
     /// Of this state of it.
     stamp: u64,
 }
@@ -228,12 +228,12 @@ impl Absent {
 }
 
 /// Rules of a stored role. What cannot be read allows nothing.
-pub fn rules_of(role: &Value) -> Vec<Rule> {
+pub fn rules_of(role: &Value) -> Vec<PolicyRule> {
     Vec::deserialize(&role["rules"]).unwrap_or_default()
 }
 
 /// Subjects of a stored binding.
-pub fn subjects_of(binding: &Value) -> Vec<Subject> {
+pub fn subjects_of(binding: &Value) -> Vec<BindingSubject> {
     Vec::deserialize(&binding["subjects"]).unwrap_or_default()
 }
 
@@ -242,13 +242,14 @@ pub fn role_of(binding: &Value) -> RoleRef {
     RoleRef::deserialize(&binding["roleRef"]).unwrap_or_default()
 }
 
-impl Index {
+impl RbacIndex {
     /// Puts in a role, or takes it out when there is none. The namespace is empty for a ClusterRole.
     pub fn set_role(&mut self, namespace: &str, name: &str, role: Option<&Value>) {
         self.stamp = STAMP.fetch_add(1, Ordering::Relaxed) + 1;
         let roles = Arc::make_mut(self.roles.entry(namespace.to_owned()).or_default());
-        let rules: Option<Arc<[Compiled]>> = role.map(|role| rules_of(role).into_iter().map(Compiled::from).collect());
-        let size = |rules: &Option<Arc<[Compiled]>>| {
+        let rules: Option<Arc<[CompiledRule]>> =
+            role.map(|role| rules_of(role).into_iter().map(CompiledRule::from).collect());
+        let size = |rules: &Option<Arc<[CompiledRule]>>| {
             RolesSize::of(rules.iter().flat_map(|rules| rules.iter().map(|rule| &**rule)))
         };
         let new = size(&rules);
@@ -268,7 +269,7 @@ impl Index {
         let scope = Arc::make_mut(self.scopes.entry(namespace.to_owned()).or_default());
         scope.take(name);
         if let Some(binding) = binding {
-            scope.put(Binding {
+            scope.put(RoleBinding {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
                 role: role_of(binding),
@@ -299,20 +300,20 @@ impl Index {
     }
 
     /// Rules of a role that a binding in this namespace (empty: of the cluster) refers to.
-    pub fn role(&self, role: &RoleRef, namespace: &str) -> Option<&Arc<[Compiled]>> {
+    pub fn role(&self, role: &RoleRef, namespace: &str) -> Option<&Arc<[CompiledRule]>> {
         let namespace = if role.kind == "Role" { namespace } else { "" };
         self.roles.get(namespace)?.by_name.get(&role.name)
     }
 
     /// Calls back with every binding that is for the caller, of the cluster first, until told to stop.
-    fn visit(&self, caller: Caller<'_>, namespace: &str, mut each: impl FnMut(&Binding, usize) -> bool) {
+    fn visit(&self, caller: AuthorizedCaller<'_>, namespace: &str, mut each: impl FnMut(&RoleBinding, usize) -> bool) {
         let scopes = [Some(""), Some(namespace).filter(|namespace| !namespace.is_empty())];
         for scope in scopes.into_iter().flatten().filter_map(|namespace| self.scopes.get(namespace)) {
-            let user = std::iter::once(Who::User(caller.user.to_owned()));
+            let user = std::iter::once(SubjectMatch::User(caller.user.to_owned()));
             // Whoever asks about others names their groups as often as they like.
             let mut named = HashSet::new();
             let groups = caller.groups.iter().filter(|group| named.insert(group.as_str()));
-            for who in user.chain(groups.map(|group| Who::Group(group.clone()))) {
+            for who in user.chain(groups.map(|group| SubjectMatch::Group(group.clone()))) {
                 for (binding, at) in scope.by_subject.get(&who).into_iter().flat_map(BTreeMap::values) {
                     if !each(binding, *at) {
                         return;
@@ -323,7 +324,7 @@ impl Index {
     }
 
     /// Whether it takes long to decide what the caller may in a namespace (empty: in the cluster).
-    pub fn is_long(&self, caller: Caller<'_>, namespace: &str) -> bool {
+    pub fn is_long(&self, caller: AuthorizedCaller<'_>, namespace: &str) -> bool {
         let mut sum = 0;
         self.visit(caller, namespace, |binding, _| {
             sum += 1 + self.role(&binding.role, &binding.namespace).map_or(0, |rules| rules.len());
@@ -333,9 +334,9 @@ impl Index {
     }
 
     /// Whether the caller may.
-    pub fn decide(&self, caller: Caller<'_>, wanted: &Attributes<'_>) -> Decision {
+    pub fn decide(&self, caller: AuthorizedCaller<'_>, wanted: &Attributes<'_>) -> AuthorizationDecision {
         let namespace = if wanted.is_resource() { wanted.namespace } else { "" };
-        let mut decision = Decision { allowed: false, reason: String::new() };
+        let mut decision = AuthorizationDecision { allowed: false, reason: String::new() };
         let (mut seen, mut faults) = (HashSet::new(), Absent::default());
         self.visit(caller, namespace, |binding, at| {
             let Some(rules) = self.role(&binding.role, &binding.namespace) else {
@@ -368,7 +369,7 @@ impl Index {
 
     /// The rules of every role that is the caller's in a namespace (empty: in the cluster), each role once however often it
     /// is bound, and the faults met on the way.
-    pub fn rules(&self, caller: Caller<'_>, namespace: &str) -> (Vec<Arc<[Compiled]>>, Vec<String>) {
+    pub fn rules(&self, caller: AuthorizedCaller<'_>, namespace: &str) -> (Vec<Arc<[CompiledRule]>>, Vec<String>) {
         let (mut roles, mut seen, mut faults) = (Vec::new(), HashSet::new(), Absent::default());
         self.visit(caller, namespace, |binding, _| {
             match self.role(&binding.role, &binding.namespace) {

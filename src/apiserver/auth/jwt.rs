@@ -21,7 +21,7 @@ const SPKI_HEAD: [u8; 26] = [
 /// A key cannot be used, or a token not be signed.
 #[derive(Debug, thiserror::Error)]
 #[error("the token key cannot be used: {0}")]
-pub struct KeyError(String);
+pub struct JwtKeyError(String);
 
 /// The key that signs tokens (ECDSA P-256).
 pub struct TokenKey {
@@ -43,11 +43,11 @@ impl TokenKey {
     ///
     /// # Errors
     ///
-    /// [`KeyError`] when it holds no ECDSA P-256 key.
-    pub fn from_pkcs8(der: &[u8]) -> Result<Self, KeyError> {
+    /// [`JwtKeyError`] when it holds no ECDSA P-256 key.
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, JwtKeyError> {
         let random = SystemRandom::new();
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der, &random)
-            .map_err(|error| KeyError(error.to_string()))?;
+            .map_err(|error| JwtKeyError(error.to_string()))?;
         // As upstream names a key: the hash of its SubjectPublicKeyInfo.
         let id = URL_SAFE_NO_PAD.encode(Sha256::digest([&SPKI_HEAD, pair.public_key().as_ref()].concat()));
         let header = URL_SAFE_NO_PAD.encode(json!({"alg": "ES256", "kid": id}).to_string());
@@ -58,10 +58,10 @@ impl TokenKey {
     ///
     /// # Errors
     ///
-    /// [`KeyError`] when the system gives no random numbers.
-    pub fn fleeting() -> Result<Self, KeyError> {
+    /// [`JwtKeyError`] when the system gives no random numbers.
+    pub fn fleeting() -> Result<Self, JwtKeyError> {
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
-            .map_err(|error| KeyError(error.to_string()))?;
+            .map_err(|error| JwtKeyError(error.to_string()))?;
         Self::from_pkcs8(document.as_ref())
     }
 
@@ -69,10 +69,11 @@ impl TokenKey {
     ///
     /// # Errors
     ///
-    /// [`KeyError`] when the system gives no random numbers.
-    pub fn sign(&self, claims: &Value) -> Result<String, KeyError> {
+    /// [`JwtKeyError`] when the system gives no random numbers.
+    pub fn sign(&self, claims: &Value) -> Result<String, JwtKeyError> {
         let signed = format!("{}.{}", self.header, URL_SAFE_NO_PAD.encode(claims.to_string()));
-        let signature = self.pair.sign(&self.random, signed.as_bytes()).map_err(|error| KeyError(error.to_string()))?;
+        let signature =
+            self.pair.sign(&self.random, signed.as_bytes()).map_err(|error| JwtKeyError(error.to_string()))?;
         Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 

@@ -5,10 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::index::{self, GROUP, Subject};
+use super::index::{self, BindingSubject, GROUP};
 use super::{accounts, bounds};
 use crate::api::StoragePolicy;
-use crate::apiserver::answers::columns::Column;
+use crate::apiserver::answers::columns::PrinterColumn;
 use crate::apiserver::answers::status::{FieldError, FieldFault};
 use crate::apiserver::kinds::resource::{CoreKind, Prepare};
 use crate::apiserver::objects::selectors::is_dns_subdomain;
@@ -38,7 +38,7 @@ pub fn all() -> Vec<CoreKind> {
     };
     let stored =
         |kind, plural, namespaced, columns, prepare| core(GROUP, kind, plural, namespaced, columns, Some(prepare));
-    let unkept = || vec![Column::name(), Column::age()];
+    let unkept = || vec![PrinterColumn::name(), PrinterColumn::age()];
     let review = |group, kind, plural, namespaced| core(group, kind, plural, namespaced, unkept, None);
     let account = CoreKind {
         short_names: &["sa"],
@@ -59,32 +59,33 @@ pub fn all() -> Vec<CoreKind> {
     ]
 }
 
-fn role_columns() -> Vec<Column> {
-    let created = Column::cell("Created At", "date", 0, |object, _| object["metadata"]["creationTimestamp"].clone());
-    vec![Column::name(), created]
+fn role_columns() -> Vec<PrinterColumn> {
+    let created =
+        PrinterColumn::cell("Created At", "date", 0, |object, _| object["metadata"]["creationTimestamp"].clone());
+    vec![PrinterColumn::name(), created]
 }
 
-fn binding_columns() -> Vec<Column> {
+fn binding_columns() -> Vec<PrinterColumn> {
     fn named(binding: &Value, kind: &str) -> Value {
         let subjects = index::subjects_of(binding);
-        let name = |one: &Subject| match kind {
+        let name = |one: &BindingSubject| match kind {
             "ServiceAccount" => format!("{}/{}", one.namespace, one.name),
             _ => one.name.clone(),
         };
         let names: Vec<String> = subjects.iter().filter(|one| one.kind == kind).map(name).collect();
         names.join(", ").into()
     }
-    let role = Column::cell("Role", "string", 0, |object, _| {
+    let role = PrinterColumn::cell("Role", "string", 0, |object, _| {
         let role = index::role_of(object);
         format!("{}/{}", role.kind, role.name).into()
     });
     vec![
-        Column::name(),
+        PrinterColumn::name(),
         role,
-        Column::age(),
-        Column::cell("Users", "string", 1, |object, _| named(object, "User")),
-        Column::cell("Groups", "string", 1, |object, _| named(object, "Group")),
-        Column::cell("ServiceAccounts", "string", 1, |object, _| named(object, "ServiceAccount")),
+        PrinterColumn::age(),
+        PrinterColumn::cell("Users", "string", 1, |object, _| named(object, "User")),
+        PrinterColumn::cell("Groups", "string", 1, |object, _| named(object, "Group")),
+        PrinterColumn::cell("ServiceAccounts", "string", 1, |object, _| named(object, "ServiceAccount")),
     ]
 }
 

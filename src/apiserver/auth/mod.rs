@@ -1,6 +1,6 @@
 //! Authentication and authorisation: who calls, and what they may do.
 //!
-//! *Who* ([`Identity`]): the TLS listener puts in the subject of a client certificate; a bearer token is read here
+//! *Who* ([`UserIdentity`]): the TLS listener puts in the subject of a client certificate; a bearer token is read here
 //! (`tokens`); then another name may be taken on (`impersonation`). *May they* (`authorizer`): members of
 //! `system:masters` may everything, everybody may read the version and the health, the rest is up to the roles and
 //! bindings (`rules`, `index`), of which the usual ones are there from the start (`defaults`). `escalation` keeps
@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::answers::status::ApiError;
-use super::kinds::resource::Resource;
+use super::kinds::resource::ServedResource;
 use super::objects::selectors;
-use super::requests::request::{Params, Target};
+use super::requests::request::{Params, RequestTarget};
 use crate::pki::Series;
 use crate::store::Store;
 
@@ -37,16 +37,16 @@ pub(super) mod reviews;
 mod tokens;
 
 pub use certificates::Certificate;
-pub use identity::{ADMIN_GROUP, AUTHENTICATED, Identity, IdentityError, Proof};
+pub use identity::{ADMIN_GROUP, AUTHENTICATED, IdentityError, Proof, UserIdentity};
 pub(super) use impersonation::ImpersonationRequest;
 pub use index::GROUP;
-pub use jwt::{KeyError, TokenKey};
+pub use jwt::{JwtKeyError, TokenKey};
 pub use rules::Attributes;
-pub use tokens::{Claims, ISSUER};
+pub use tokens::{ISSUER, TokenClaims};
 
 use authorizer::Authorizer;
-use index::Decision;
-use tokens::Tokens;
+use index::AuthorizationDecision;
+use tokens::ServiceAccountTokens;
 
 /// What the API server needs to know who calls and what they may do.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ pub struct AuthOptions {
 
 /// Why nobody was identified.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct AuthenticationRefusal {
     /// What the caller is told.
     pub error: Box<ApiError>,
     /// Set when the caller tried to prove who it is.
@@ -79,7 +79,7 @@ pub(super) struct FailedLogin {
     pub why: String,
 }
 
-impl From<ApiError> for Refusal {
+impl From<ApiError> for AuthenticationRefusal {
     fn from(error: ApiError) -> Self {
         Self { error: Box::new(error), login: None }
     }
@@ -89,19 +89,19 @@ impl From<ApiError> for Refusal {
 pub(super) struct Auth {
     store: Store,
     authorizer: Authorizer,
-    tokens: Tokens,
+    tokens: ServiceAccountTokens,
     audiences: Vec<String>,
     ca_pem: String,
     series: Option<Series>,
 }
 
 impl Auth {
-    pub(super) fn new(store: &Store, options: AuthOptions) -> Result<Self, KeyError> {
+    pub(super) fn new(store: &Store, options: AuthOptions) -> Result<Self, JwtKeyError> {
         let key = options.token_key.map_or_else(TokenKey::fleeting, Ok)?;
         Ok(Self {
             store: store.clone(),
             authorizer: Authorizer::new(store.clone()),
-            tokens: Tokens::new(key),
+            tokens: ServiceAccountTokens::new(key),
             audiences: vec![ISSUER.to_owned()],
             ca_pem: options.ca_pem,
             series: options.series,
@@ -118,9 +118,9 @@ impl Auth {
     /// A token that is none is refused even where nobody is asked who they are.
     pub(super) fn identify(
         &self,
-        connection: Option<&Identity>,
+        connection: Option<&UserIdentity>,
         headers: &HeaderMap,
-    ) -> Result<Option<Identity>, Refusal> {
+    ) -> Result<Option<UserIdentity>, AuthenticationRefusal> {
         let now = || Timestamp::now().as_second();
         let identity = match (connection, bearer(headers)) {
             (Some(identity), _) => {
@@ -129,7 +129,7 @@ impl Auth {
                     // Its bearer has the key: who it is needs no hiding, and what to do helps.
                     error.message.clone_from(&why);
                     let login = FailedLogin { user: identity.user_info(), proof: Proof::Certificate, why };
-                    return Err(Refusal { error: Box::new(error), login: Some(Box::new(login)) });
+                    return Err(AuthenticationRefusal { error: Box::new(error), login: Some(Box::new(login)) });
                 }
                 let mut identity = identity.clone();
                 if !identity.is_in_process() {
@@ -143,7 +143,7 @@ impl Auth {
                     let (user, why) = self.tokens.fault(token, &self.store, now());
                     let user = user.map_or_else(|| json!({}), |user| json!({ "username": user }));
                     let login = FailedLogin { user, proof: Proof::Token, why: why.to_owned() };
-                    Refusal { error: Box::new(ApiError::unauthorized()), login: Some(Box::new(login)) }
+                    AuthenticationRefusal { error: Box::new(ApiError::unauthorized()), login: Some(Box::new(login)) }
                 })?
             }
             (None, None) => return Ok(None),
@@ -152,12 +152,12 @@ impl Auth {
     }
 
     /// Whom the caller speaks for, when they may.
-    pub(super) fn impersonate(&self, by: Identity, wish: ImpersonationRequest) -> Result<Identity, ApiError> {
+    pub(super) fn impersonate(&self, by: UserIdentity, wish: ImpersonationRequest) -> Result<UserIdentity, ApiError> {
         wish.grant(by, |by, wanted| self.authorize(Some(by), wanted))
     }
 
     /// Whether it takes long to decide what the caller may in a namespace (empty: in the cluster).
-    pub(super) fn is_long(&self, identity: &Identity, namespace: &str) -> bool {
+    pub(super) fn is_long(&self, identity: &UserIdentity, namespace: &str) -> bool {
         self.authorizer.is_long(identity, namespace)
     }
 
@@ -166,19 +166,19 @@ impl Auth {
         self.authorizer.index().stamp()
     }
 
-    fn certificate_fault(&self, identity: &Identity, now: i64) -> Option<String> {
+    fn certificate_fault(&self, identity: &UserIdentity, now: i64) -> Option<String> {
         certificates::fault(identity.certificate.as_ref()?, self.series.as_ref(), now)
     }
 
     /// Whether what the caller proved itself with still holds.
-    pub(super) fn holds(&self, identity: &Identity) -> bool {
+    pub(super) fn holds(&self, identity: &UserIdentity) -> bool {
         let now = || Timestamp::now().as_second();
         identity.claims.as_ref().is_none_or(|claims| claims.hold(&self.store, now()))
             && self.certificate_fault(identity, now()).is_none()
     }
 
     /// Whether the caller may do this, and whoever speaks in its name may still do that.
-    pub(super) fn authorize(&self, identity: Option<&Identity>, wanted: &Attributes<'_>) -> Result<(), ApiError> {
+    pub(super) fn authorize(&self, identity: Option<&UserIdentity>, wanted: &Attributes<'_>) -> Result<(), ApiError> {
         if !wanted.is_resource() && is_public(wanted.path) && wanted.verb == "get" {
             return Ok(());
         }
@@ -190,15 +190,15 @@ impl Auth {
         if decision.allowed { Ok(()) } else { Err(refusal(&identity.user, wanted, &decision.reason)) }
     }
 
-    fn decide(&self, identity: &Identity, wanted: &Attributes<'_>) -> Decision {
+    fn decide(&self, identity: &UserIdentity, wanted: &Attributes<'_>) -> AuthorizationDecision {
         self.authorizer.decide(identity, wanted)
     }
 
     /// Refuses a change by which the caller would gain or give more than it has.
     pub(super) fn check_escalation(
         &self,
-        identity: &Identity,
-        resource: &Resource,
+        identity: &UserIdentity,
+        resource: &ServedResource,
         new: &Value,
         old: Option<&Value>,
     ) -> Result<(), ApiError> {
@@ -220,8 +220,8 @@ impl Auth {
     /// in the account's namespace would be as good as the groups.
     pub(super) fn check_token(
         &self,
-        identity: &Identity,
-        resource: &Resource,
+        identity: &UserIdentity,
+        resource: &ServedResource,
         account: &Value,
     ) -> Result<(), ApiError> {
         let name = account["name"].as_str().unwrap_or_default();
@@ -261,7 +261,12 @@ fn is_public(path: &str) -> bool {
 }
 
 /// What a request about a resource wants. A namespace lies in itself, and a list of one name is for that name.
-pub(super) fn attributes<'r>(verb: &'r str, target: &'r Target, params: &'r Params, path: &'r str) -> Attributes<'r> {
+pub(super) fn attributes<'r>(
+    verb: &'r str,
+    target: &'r RequestTarget,
+    params: &'r Params,
+    path: &'r str,
+) -> Attributes<'r> {
     let mut name = target.name.as_deref().unwrap_or_default();
     let mut namespace = target.namespace.as_deref().unwrap_or_default();
     if name.is_empty() && matches!(verb, "list" | "watch") {
@@ -379,12 +384,12 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_read_off_the_request() {
-        let target = |plural: &str, namespace: Option<&str>, name: Option<&str>| Target {
+        let target = |plural: &str, namespace: Option<&str>, name: Option<&str>| RequestTarget {
             plural: plural.into(),
             version: "v1".into(),
             namespace: namespace.map(str::to_owned),
             name: name.map(str::to_owned),
-            ..Target::default()
+            ..RequestTarget::default()
         };
         let fields = |fields: &str| Params { fields: fields.into(), ..Params::default() };
         for (verb, target, params, namespace, name) in [

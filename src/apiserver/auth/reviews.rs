@@ -10,15 +10,15 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::identity::Identity;
+use super::identity::UserIdentity;
 use super::kinds::AUTHENTICATION;
-use super::rules::{Attributes, Rule};
-use super::tokens::{NewToken, ObjectRef};
+use super::rules::{Attributes, PolicyRule};
+use super::tokens::{BoundObject, NewToken};
 use super::{Proof, accounts};
 use crate::apiserver::answers::status::with_warning;
 use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault};
 use crate::apiserver::requests::body::parse_body;
-use crate::apiserver::requests::options::{self, Write};
+use crate::apiserver::requests::options::{self, WriteRequest};
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::writing::write;
 
@@ -125,7 +125,7 @@ fn read<T: for<'de> Deserialize<'de>>(value: &Value) -> Result<T, ApiError> {
 /// Answers a review.
 pub(in crate::apiserver) async fn answer(context: &RequestContext<'_>, body: &Bytes) -> Result<Value, ApiError> {
     let resource = context.resource;
-    options::check(context, Write::Create)?;
+    options::check(context, WriteRequest::Create)?;
     let mut review = write::read(context, body, || parse_body(context.headers, body)).await?.value;
     write::check_type(resource, &mut review)?;
     // Go clients send one, with lists that are null where the schema requires them; it is the server's to fill in.
@@ -191,7 +191,7 @@ fn access_review(context: &RequestContext<'_>, kind: &str, review: &Value) -> Re
     let identity = if of_self {
         context.identity
     } else {
-        other = Identity::new(spec.user.clone(), spec.groups.clone(), Proof::Impersonation);
+        other = UserIdentity::new(spec.user.clone(), spec.groups.clone(), Proof::Impersonation);
         &other
     };
     let decision = context.api.auth().decide(identity, &spec.attributes());
@@ -216,7 +216,7 @@ fn rules_review(context: &RequestContext<'_>, review: &Value) -> Result<Value, A
             status["incomplete"] = true.into();
             break;
         }
-        let Rule { groups, paths, names, resources, verbs } = &**rule;
+        let PolicyRule { groups, paths, names, resources, verbs } = &**rule;
         let (list, mut rule) = if resources.is_empty() {
             ("nonResourceRules", json!({"verbs": verbs, "nonResourceURLs": paths}))
         } else {
@@ -247,7 +247,7 @@ fn token_review(context: &RequestContext<'_>, review: &Value) -> Result<Value, A
     let now = Timestamp::now().as_second();
     Ok(match auth.tokens.identify(token, audiences, &auth.store, now) {
         Some(identity) => {
-            let fits = |claims: &std::sync::Arc<super::Claims>| {
+            let fits = |claims: &std::sync::Arc<super::TokenClaims>| {
                 claims.audiences.iter().filter(|one| audiences.contains(one)).cloned().collect::<Vec<_>>()
             };
             let audiences = identity.claims.as_ref().map(fits).unwrap_or_default();
@@ -261,7 +261,7 @@ fn token_review(context: &RequestContext<'_>, review: &Value) -> Result<Value, A
 pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body: &Bytes) -> Result<Response, ApiError> {
     let (resource, name) = (context.resource, context.name()?);
     let namespace = context.target.namespace.as_deref().unwrap_or_default();
-    let dry_run = options::check(context, Write::Create)?;
+    let dry_run = options::check(context, WriteRequest::Create)?;
     let asked = write::read(context, body, || parse_body(context.headers, body)).await?.value;
     for (field, wanted) in [("kind", "TokenRequest".to_owned()), ("apiVersion", format!("{AUTHENTICATION}/v1"))] {
         if asked.get(field).is_some_and(|found| *found != wanted && *found != "") {
@@ -271,7 +271,7 @@ pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body:
     let alive = |resource: &str, name: &str| {
         context.api.store().get(resource, namespace, name).filter(|object| !object.is_ending())
     };
-    let named = |object: &crate::store::Object| ObjectRef {
+    let named = |object: &crate::store::Object| BoundObject {
         name: object.name.clone(),
         uid: object.metadata()["uid"].as_str().unwrap_or_default().to_owned(),
     };

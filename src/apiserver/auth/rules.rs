@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::compiled::Compiled;
+use super::compiled::CompiledRule;
 use crate::apiserver::shares::blocking;
 
 /// What a request wants, for the decision whether it may.
@@ -42,7 +42,7 @@ impl Attributes<'_> {
 /// `rbac.authorization.k8s.io/v1` PolicyRule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Rule {
+pub struct PolicyRule {
     /// API groups; `*` for all.
     #[serde(rename = "apiGroups", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
@@ -62,7 +62,7 @@ pub struct Rule {
 /// Everything.
 pub const ALL: &str = "*";
 
-impl Rule {
+impl PolicyRule {
     /// Bytes of text in it.
     pub fn text_len(&self) -> usize {
         let lists = [&self.groups, &self.paths, &self.names, &self.resources, &self.verbs];
@@ -119,14 +119,15 @@ const COMPARISONS_MAX: usize = 2_000_000;
 const COMPARISONS_LONG: usize = 20_000;
 
 /// What of `asked` is not allowed by `owned`, each in words, sorted; `None` when there is too much to compare.
-pub fn missing(owned: &[&Compiled], asked: &[impl Borrow<Rule>]) -> Option<Vec<String>> {
-    let longest = |rule: &Rule| -> usize {
+pub fn missing(owned: &[&CompiledRule], asked: &[impl Borrow<PolicyRule>]) -> Option<Vec<String>> {
+    let longest = |rule: &PolicyRule| -> usize {
         let lists = [&rule.groups, &rule.resources, &rule.names, &rule.verbs, &rule.paths];
         lists.into_iter().filter_map(|list| list.iter().map(String::len).max()).sum()
     };
-    let sum =
-        |each: &dyn Fn(&Rule) -> usize| asked.iter().map(|rule| each(rule.borrow())).fold(0, usize::saturating_add);
-    let singles = sum(&Rule::singles);
+    let sum = |each: &dyn Fn(&PolicyRule) -> usize| {
+        asked.iter().map(|rule| each(rule.borrow())).fold(0, usize::saturating_add)
+    };
+    let singles = sum(&PolicyRule::singles);
     let comparisons = singles.saturating_mul(owned.len().max(1));
     if singles > SINGLES_MAX
         || comparisons > COMPARISONS_MAX
@@ -141,12 +142,12 @@ pub fn missing(owned: &[&Compiled], asked: &[impl Borrow<Rule>]) -> Option<Vec<S
 }
 
 /// Rules that are not in `rules` yet, as the keeper of the default roles adds them.
-pub fn additions(rules: Vec<Rule>, wanted: &[Rule]) -> Vec<Rule> {
-    let rules: Vec<Compiled> = rules.into_iter().map(Compiled::from).collect();
+pub fn additions(rules: Vec<PolicyRule>, wanted: &[PolicyRule]) -> Vec<PolicyRule> {
+    let rules: Vec<CompiledRule> = rules.into_iter().map(CompiledRule::from).collect();
     compact(lacking(wanted, |single| rules.iter().any(|rule| rule.covers(single))))
 }
 
-fn lacking(asked: &[impl Borrow<Rule>], is_covered: impl Fn(&Rule) -> bool) -> Vec<Rule> {
+fn lacking(asked: &[impl Borrow<PolicyRule>], is_covered: impl Fn(&PolicyRule) -> bool) -> Vec<PolicyRule> {
     let mut singles = Vec::new();
     asked.iter().for_each(|rule| rule.borrow().split(&mut singles));
     singles.retain(|single| !is_covered(single));
@@ -154,9 +155,9 @@ fn lacking(asked: &[impl Borrow<Rule>], is_covered: impl Fn(&Rule) -> bool) -> V
 }
 
 /// Joins the verbs of single permissions for the same thing.
-fn compact(singles: Vec<Rule>) -> Vec<Rule> {
+fn compact(singles: Vec<PolicyRule>) -> Vec<PolicyRule> {
     // What the rules are about, and all verbs for it.
-    let mut joined: BTreeMap<Rule, Vec<String>> = BTreeMap::new();
+    let mut joined: BTreeMap<PolicyRule, Vec<String>> = BTreeMap::new();
     let (mut rest, mut known) = (Vec::new(), BTreeSet::new());
     for mut single in singles {
         if single.paths.is_empty() {
@@ -168,12 +169,12 @@ fn compact(singles: Vec<Rule>) -> Vec<Rule> {
             rest.push(single);
         }
     }
-    rest.extend(joined.into_iter().map(|(rule, verbs)| Rule { verbs, ..rule }));
+    rest.extend(joined.into_iter().map(|(rule, verbs)| PolicyRule { verbs, ..rule }));
     rest
 }
 
 /// One rule as upstream writes it in refusals.
-fn describe(rule: &Rule) -> String {
+fn describe(rule: &PolicyRule) -> String {
     let parts = [
         ("APIGroups", &rule.groups),
         ("Resources", &rule.resources),
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn rule(value: serde_json::Value) -> Rule {
+    fn rule(value: serde_json::Value) -> PolicyRule {
         serde_json::from_value(value).unwrap()
     }
 
@@ -210,8 +211,8 @@ mod tests {
             rule(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a", "b"]})),
             rule(json!({"verbs": ["get"], "nonResourceURLs": ["/apis/*"]})),
         ]
-        .map(Compiled::from);
-        let owned: Vec<&Compiled> = owned.iter().collect();
+        .map(CompiledRule::from);
+        let owned: Vec<&CompiledRule> = owned.iter().collect();
         for (asked, wanted) in [
             (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps", "hosts/status"]}), vec![]),
             (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["b"]}), vec![]),

@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::accounts;
-use super::identity::{AUTHENTICATED, CREDENTIAL_ID, Identity, Proof};
-use super::jwt::{KeyError, TOKEN_MAX, TokenKey};
+use super::identity::{AUTHENTICATED, CREDENTIAL_ID, Proof, UserIdentity};
+use super::jwt::{JwtKeyError, TOKEN_MAX, TokenKey};
 use crate::store::Store;
 
 /// Issuer of the tokens, and their audience when none is named: upstream's default.
@@ -31,7 +31,7 @@ const REMEMBERED: usize = 4096;
 
 /// Another object: name and uid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectRef {
+pub struct BoundObject {
     /// Name.
     pub name: String,
     /// Unique id.
@@ -40,13 +40,13 @@ pub struct ObjectRef {
 
 /// What a verified token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
+pub struct TokenClaims {
     /// Namespace of the account.
     pub namespace: String,
     /// The account.
-    pub account: ObjectRef,
+    pub account: BoundObject,
     /// The Secret that it ends with.
-    pub secret: Option<ObjectRef>,
+    pub secret: Option<BoundObject>,
     /// Groups that the account had been given when it was made. It never has others, and these only for as long as the
     /// account has them.
     pub groups: Vec<String>,
@@ -68,9 +68,9 @@ pub struct NewToken {
     /// Namespace of the account.
     pub namespace: String,
     /// The account.
-    pub account: ObjectRef,
+    pub account: BoundObject,
     /// The Secret that it is to end with.
-    pub secret: Option<ObjectRef>,
+    pub secret: Option<BoundObject>,
     /// Groups that the account has been given.
     pub groups: Vec<String>,
     /// Whom it is for.
@@ -83,7 +83,7 @@ pub struct NewToken {
 
 impl NewToken {
     fn claims(&self) -> Value {
-        let reference = |named: &ObjectRef| json!({"name": named.name, "uid": named.uid});
+        let reference = |named: &BoundObject| json!({"name": named.name, "uid": named.uid});
         let mut own = json!({"namespace": self.namespace, "serviceaccount": reference(&self.account)});
         if let Some(secret) = &self.secret {
             own["secret"] = reference(secret);
@@ -105,10 +105,10 @@ impl NewToken {
     }
 }
 
-impl Claims {
+impl TokenClaims {
     fn read(value: &Value, token: &str) -> Option<Self> {
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let named = |value: &Value| Some(ObjectRef { name: text(&value["name"])?, uid: text(&value["uid"])? });
+        let named = |value: &Value| Some(BoundObject { name: text(&value["name"])?, uid: text(&value["uid"])? });
         let claims = match value["iss"].as_str()? {
             ISSUER => {
                 let own = &value["kubernetes.io"];
@@ -132,9 +132,9 @@ impl Claims {
                 let own = |name: &str| text(&value[format!("{LEGACY}/{name}")]);
                 Self {
                     namespace: own("namespace")?,
-                    account: ObjectRef { name: own("service-account.name")?, uid: own("service-account.uid")? },
+                    account: BoundObject { name: own("service-account.name")?, uid: own("service-account.uid")? },
                     // Its uid is not known when the token is made; the Secret must have the very token instead.
-                    secret: Some(ObjectRef { name: own("secret.name")?, uid: String::new() }),
+                    secret: Some(BoundObject { name: own("secret.name")?, uid: String::new() }),
                     // The account may come after its Secret: who made that was asked for no right to any group.
                     groups: Vec::new(),
                     audiences: vec![ISSUER.into()],
@@ -183,19 +183,19 @@ impl Claims {
 }
 
 /// Makes tokens and says whose they are.
-pub struct Tokens {
+pub struct ServiceAccountTokens {
     key: TokenKey,
     // std's lock: held for a look-up only.
-    verified: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
+    verified: Mutex<HashMap<[u8; 32], Arc<TokenClaims>>>,
 }
 
-impl std::fmt::Debug for Tokens {
+impl std::fmt::Debug for ServiceAccountTokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokens").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-impl Tokens {
+impl ServiceAccountTokens {
     /// With this key.
     pub fn new(key: TokenKey) -> Self {
         Self { key, verified: Mutex::default() }
@@ -210,8 +210,8 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// [`KeyError`] when the system gives no random numbers.
-    pub fn issue(&self, order: &NewToken) -> Result<String, KeyError> {
+    /// [`JwtKeyError`] when the system gives no random numbers.
+    pub fn issue(&self, order: &NewToken) -> Result<String, JwtKeyError> {
         self.key.sign(&order.claims())
     }
 
@@ -219,8 +219,8 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// [`KeyError`] when the system gives no random numbers.
-    pub fn issue_kept(&self, namespace: &str, account: &ObjectRef, secret: &str) -> Result<String, KeyError> {
+    /// [`JwtKeyError`] when the system gives no random numbers.
+    pub fn issue_kept(&self, namespace: &str, account: &BoundObject, secret: &str) -> Result<String, JwtKeyError> {
         self.key.sign(&json!({
             "iss": LEGACY_ISSUER,
             "sub": accounts::user_name(namespace, &account.name),
@@ -233,7 +233,7 @@ impl Tokens {
 
     /// Whose token this is at a time (seconds since 1970), if it is for one of these audiences. `None` tells nothing of
     /// why not.
-    pub fn identify(&self, token: &str, audiences: &[String], store: &Store, now: i64) -> Option<Identity> {
+    pub fn identify(&self, token: &str, audiences: &[String], store: &Store, now: i64) -> Option<UserIdentity> {
         let claims = self.claims(token)?;
         let over = claims.not_before > now || claims.expires.is_some_and(|end| now >= end);
         if over || !claims.audiences.iter().any(|one| audiences.contains(one)) {
@@ -244,7 +244,7 @@ impl Tokens {
         groups.extend(accounts::given_groups(&account).into_iter().filter(|group| claims.groups.contains(group)));
         groups.push(AUTHENTICATED.into());
         let mut identity =
-            Identity::new(accounts::user_name(&claims.namespace, &claims.account.name), groups, Proof::Token);
+            UserIdentity::new(accounts::user_name(&claims.namespace, &claims.account.name), groups, Proof::Token);
         identity.uid.clone_from(&claims.account.uid);
         if !claims.id.is_empty() {
             identity.extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={}", claims.id)]);
@@ -253,7 +253,7 @@ impl Tokens {
         Some(identity)
     }
 
-    /// Why [`Tokens::identify`] knows nobody by a token, and the user that it was made for, when it was made here. For the
+    /// Why [`ServiceAccountTokens::identify`] knows nobody by a token, and the user that it was made for, when it was made here. For the
     /// audit log, not for the bearer.
     pub fn fault(&self, token: &str, store: &Store, now: i64) -> (Option<String>, &'static str) {
         let Some(claims) = self.claims(token) else { return (None, "the token was not made here") };
@@ -269,7 +269,7 @@ impl Tokens {
         (Some(accounts::user_name(&claims.namespace, &claims.account.name)), why)
     }
 
-    fn claims(&self, token: &str) -> Option<Arc<Claims>> {
+    fn claims(&self, token: &str) -> Option<Arc<TokenClaims>> {
         if token.len() > TOKEN_MAX {
             return None;
         }
@@ -278,7 +278,7 @@ impl Tokens {
         if let Some(claims) = lock().get(&hash) {
             return Some(Arc::clone(claims));
         }
-        let claims = Arc::new(Claims::read(&self.key.verify(token)?, token)?);
+        let claims = Arc::new(TokenClaims::read(&self.key.verify(token)?, token)?);
         let mut verified = lock();
         // Only what was signed here gets in, so this is rare, and verifying again is cheap.
         if verified.len() >= REMEMBERED {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::kinds::from_definition;
-use super::super::kinds::resource::{Conversion, Custom, Resource};
+use super::super::kinds::resource::{Conversion, Custom, ServedResource};
 use super::super::shares::blocking;
 use super::super::webhooks::conversion::Converter;
 use super::names::{self, BUILT_IN, is_built_in};
@@ -24,15 +24,15 @@ use crate::store::{Object, WriteError};
 const LITTLE: usize = 4 << 10;
 
 /// What a kind was compiled from.
-type Source = [u8; 32];
+type DefinitionSource = [u8; 32];
 
 /// All definitions, by name.
-pub(in crate::apiserver) struct Compiled {
-    known: HashMap<String, Known>,
+pub(in crate::apiserver) struct CompiledDefinitions {
+    known: HashMap<String, KnownDefinition>,
     /// Groups in which something changed since their names were settled.
     unsettled: HashSet<String>,
     /// What was served, and is served no longer in this form.
-    retired: Vec<Arc<Resource>>,
+    retired: Vec<Arc<ServedResource>>,
     /// The built-in kinds, by the names of their definitions.
     built_in: HashMap<String, BuiltIn>,
     /// What they may take together, in bytes.
@@ -40,15 +40,15 @@ pub(in crate::apiserver) struct Compiled {
 }
 
 /// One definition.
-struct Known {
+struct KnownDefinition {
     revision: u64,
     /// What of it decides about names: see [`outline`].
     outline: Value,
     /// What of it matters for serving it.
-    source: Source,
+    source: DefinitionSource,
     weight: usize,
-    compiled: Option<Source>,
-    resources: Vec<Arc<Resource>>,
+    compiled: Option<DefinitionSource>,
+    resources: Vec<Arc<ServedResource>>,
 }
 
 /// A built-in kind, without its definition.
@@ -57,14 +57,14 @@ struct BuiltIn {
     also_served: Vec<ServedVersion>,
     complete: Option<Complete>,
     /// Its spec as the program brings it.
-    spec: Source,
+    spec: DefinitionSource,
     /// The revision of its definition that was looked at last.
     revision: u64,
     /// What its definition was extended to, and that compiled.
-    extended: Option<(Source, Vec<Arc<Resource>>)>,
+    extended: Option<(DefinitionSource, Vec<Arc<ServedResource>>)>,
 }
 
-impl Default for Compiled {
+impl Default for CompiledDefinitions {
     fn default() -> Self {
         Self {
             known: HashMap::new(),
@@ -76,7 +76,7 @@ impl Default for Compiled {
     }
 }
 
-impl Compiled {
+impl CompiledDefinitions {
     /// Whether a definition may become this. One that takes no more than before always may, and so may the mark that one
     /// is to go; one that takes little more, as for a status, a sixteenth beyond the bound.
     pub fn check_room(&self, name: &str, definition: &Value) -> Result<(), WriteError> {
@@ -113,7 +113,7 @@ impl Compiled {
             let known = match before.remove(&object.name) {
                 Some(known) if known.revision == object.revision => known,
                 former => {
-                    let known = blocking::in_place_if(true, || Known::of(object, former));
+                    let known = blocking::in_place_if(true, || KnownDefinition::of(object, former));
                     self.unsettled.insert(group_of(&known.outline));
                     known
                 }
@@ -212,14 +212,14 @@ impl Compiled {
     }
 
     /// The built-in kinds that have more fields.
-    pub fn extended(&self) -> Vec<Arc<Resource>> {
+    pub fn extended(&self) -> Vec<Arc<ServedResource>> {
         let extended = self.built_in.values().filter_map(|one| one.extended.as_ref());
         extended.flat_map(|(_, resources)| resources.iter().cloned()).collect()
     }
 
     /// All kinds, in order of their definitions' names.
-    pub fn resources(&self) -> Vec<Arc<Resource>> {
-        let mut known: Vec<(&String, &Known)> = self.known.iter().collect();
+    pub fn resources(&self) -> Vec<Arc<ServedResource>> {
+        let mut known: Vec<(&String, &KnownDefinition)> = self.known.iter().collect();
         known.sort_unstable_by_key(|(name, _)| *name);
         known.into_iter().flat_map(|(_, known)| known.resources.iter().cloned()).collect()
     }
@@ -255,7 +255,7 @@ impl BuiltIn {
     }
 
     /// What was restored was never admitted: no more is taken of it than what may be added.
-    fn compile(&self, name: &str, definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
+    fn compile(&self, name: &str, definition: &Value) -> Result<Vec<Arc<ServedResource>>, String> {
         let spec = extension::built_in_spec(name).ok_or("the program brings no such kind")?;
         let source = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {}, "spec": extension::extended(&spec, &definition["spec"])});
@@ -266,7 +266,7 @@ impl BuiltIn {
     }
 }
 
-impl Known {
+impl KnownDefinition {
     fn of(object: &Object, former: Option<Self>) -> Self {
         let definition = object.value();
         let (compiled, resources) = former.map(|former| (former.compiled, former.resources)).unwrap_or_default();
@@ -281,7 +281,7 @@ impl Known {
     }
 
     /// What it is to be compiled from; nothing when it is not to be.
-    fn wanted(&self) -> Option<Source> {
+    fn wanted(&self) -> Option<DefinitionSource> {
         (!is_built_in(&self.outline) && names::is_established(&self.outline)).then_some(self.source)
     }
 }
@@ -306,15 +306,15 @@ fn outline(definition: &Value) -> Value {
 }
 
 /// A digest of what of a definition matters for serving it.
-fn source_of(definition: &Value) -> Source {
+fn source_of(definition: &Value) -> DefinitionSource {
     let status = &definition["status"];
     let ending = is_ending(definition).into();
     digest([&definition["spec"], &status["acceptedNames"], &status["storedVersions"], &ending])
 }
 
-fn digest<'v>(parts: impl IntoIterator<Item = &'v Value>) -> Source {
-    struct Hasher(Sha256);
-    impl io::Write for Hasher {
+fn digest<'v>(parts: impl IntoIterator<Item = &'v Value>) -> DefinitionSource {
+    struct Sha256Writer(Sha256);
+    impl io::Write for Sha256Writer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.update(bytes);
             Ok(bytes.len())
@@ -324,7 +324,7 @@ fn digest<'v>(parts: impl IntoIterator<Item = &'v Value>) -> Source {
             Ok(())
         }
     }
-    let mut hasher = Hasher(Sha256::new());
+    let mut hasher = Sha256Writer(Sha256::new());
     for part in parts {
         // Hashing does not fail, nor does writing what was read from JSON.
         serde_json::to_writer(&mut hasher, part).ok();
@@ -347,7 +347,7 @@ fn open(definition: &mut Value) {
 }
 
 /// Compiles one established definition.
-fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
+fn compile(definition: &Value) -> Result<Vec<Arc<ServedResource>>, String> {
     let status = &definition["status"];
     let mut source = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {}, "spec": definition["spec"]});

@@ -2,7 +2,7 @@
 //!
 //! The patterns and rules of what a client writes are compiled first ([`precompile`]); then it is completed and checked
 //! ([`rules`], [`structural`]), then settled: names are accepted or refused ([`names`]), the accepted kinds are compiled into
-//! resources ([`compiled`]) as far as there is memory for them ([`weight`]), and a new [`super::Registry`] takes the old one's
+//! resources ([`compiled`]) as far as there is memory for them ([`weight`]), and a new [`super::ResourceRegistry`] takes the old one's
 //! place. All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a moment, and
 //! clients that wait for `Established` do not wait here.
 //!
@@ -19,13 +19,13 @@ use extension::{complete_spec, is_extended, mark, own_fields, set_marks};
 use names::{BUILT_IN, is_built_in};
 
 use super::ApiServer;
-use super::answers::columns::Column;
+use super::answers::columns::PrinterColumn;
 use super::answers::status::{ApiError, FieldError};
-use super::auth::Identity;
-use super::kinds::registry::Registry;
-use super::kinds::resource::{CoreKind, Resource};
+use super::auth::UserIdentity;
+use super::kinds::registry::ResourceRegistry;
+use super::kinds::resource::{CoreKind, ServedResource};
 use super::objects::meta;
-use super::upkeep::round::{Outcome, Round, from_anywhere};
+use super::upkeep::round::{SweepOutcome, SweepRound, from_anywhere};
 use super::writing::delete::DeleteOptions;
 use crate::api::Kind;
 use crate::store::{Expect, Mutation, Object, WriteError};
@@ -38,8 +38,8 @@ mod rules;
 mod structural;
 mod weight;
 
-pub(super) use compiled::Compiled;
-pub(super) use precompile::{Ready, ready};
+pub(super) use compiled::CompiledDefinitions;
+pub(super) use precompile::{PrecompiledDefinition, ready};
 pub(super) use weight::value as weight_of_value;
 
 /// Group of definitions.
@@ -63,12 +63,13 @@ pub(super) fn core_kind() -> CoreKind {
         namespaced: false,
         status: true,
         columns: || {
-            let mut created =
-                Column::cell("Created At", "date", 0, |object, _| object["metadata"]["creationTimestamp"].clone());
+            let mut created = PrinterColumn::cell("Created At", "date", 0, |object, _| {
+                object["metadata"]["creationTimestamp"].clone()
+            });
             created.description = "CreationTimestamp is a timestamp representing the server time when this object \
                                    was created."
                 .into();
-            vec![Column::name(), created]
+            vec![PrinterColumn::name(), created]
         },
         conversion: None,
         prepare: Some(prepare),
@@ -76,7 +77,7 @@ pub(super) fn core_kind() -> CoreKind {
 }
 
 /// Whether this is the kind of definitions.
-pub(super) fn is_definition(resource: &Resource) -> bool {
+pub(super) fn is_definition(resource: &ServedResource) -> bool {
     &*resource.storage == STORAGE
 }
 
@@ -155,7 +156,7 @@ fn storage_version(spec: &Value) -> Option<&str> {
 }
 
 /// The definitions of built-in kinds stay.
-pub(super) fn check_deletable(resource: &Resource, definition: &Object) -> Result<(), ApiError> {
+pub(super) fn check_deletable(resource: &ServedResource, definition: &Object) -> Result<(), ApiError> {
     if is_built_in(&json!({ "metadata": definition.metadata() })) {
         return Err(ApiError::forbidden(
             resource,
@@ -167,7 +168,7 @@ pub(super) fn check_deletable(resource: &Resource, definition: &Object) -> Resul
 }
 
 /// One more definition must not be one too many.
-pub(super) fn check_room(api: &ApiServer, resource: &Resource) -> Result<(), ApiError> {
+pub(super) fn check_room(api: &ApiServer, resource: &ServedResource) -> Result<(), ApiError> {
     if is_definition(resource) && api.store().list(STORAGE, None).objects.len() >= DEFINITIONS_MAX {
         return Err(ApiError::forbidden(resource, "", format!("there are {DEFINITIONS_MAX} definitions already")));
     }
@@ -178,7 +179,7 @@ pub(super) fn check_room(api: &ApiServer, resource: &Resource) -> Result<(), Api
 pub(super) fn set_terminating(definition: &mut Value) {
     meta::set_condition(
         definition,
-        meta::Condition {
+        meta::StatusCondition {
             kind: "Terminating",
             status: "True",
             reason: "InstanceDeletionPending",
@@ -196,7 +197,7 @@ impl ApiServer {
             // The request keeps it only for as long as it is there. What was stored with more than it may ask for is weighed
             // and compiled as far as it can be.
             let _ready = match &change.value {
-                Some(value) => api.make_ahead(&Identity::in_process(), value).await.ok(),
+                Some(value) => api.make_ahead(&UserIdentity::in_process(), value).await.ok(),
                 None => None,
             };
             let mut compiled = api.inner.definitions.lock().await;
@@ -221,7 +222,7 @@ impl ApiServer {
     }
 
     /// Brings the status of all definitions, and what is served, in line with what is stored.
-    async fn settle(&self, compiled: &mut Compiled) -> Result<(), WriteError> {
+    async fn settle(&self, compiled: &mut CompiledDefinitions) -> Result<(), WriteError> {
         let mut settled = false;
         for _ in 0..ATTEMPTS {
             compiled.note(&self.store().list(STORAGE, None).objects);
@@ -385,7 +386,7 @@ impl ApiServer {
 
     /// Deletes the objects of kinds whose definition is being deleted, and then the definition.
     pub(super) async fn end_definitions(&self) -> Result<(), ApiError> {
-        let (registry, mut round) = (self.registry(), Round::default());
+        let (registry, mut round) = (self.registry(), SweepRound::default());
         let Some(resource) = registry.find(GROUP, "v1", "customresourcedefinitions") else { return Ok(()) };
         let all = self.store().list(STORAGE, None).objects;
         for definition in from_anywhere(&all).filter(|definition| definition.is_ending()) {
@@ -406,20 +407,21 @@ impl ApiServer {
                 round.yield_now().await;
                 let outcome = match kind {
                     Some(kind) => self.remove(kind, &object, &DeleteOptions::default(), &mut round).await?,
-                    None => Outcome::Held,
+                    None => SweepOutcome::Held,
                 };
-                left += usize::from(outcome != Outcome::Done);
-                if outcome == Outcome::Changed {
+                left += usize::from(outcome != SweepOutcome::Done);
+                if outcome == SweepOutcome::Changed {
                     self.wake_sweeper();
                 }
-                if !(outcome == Outcome::Held && object.is_ending()) && round.is_over() {
+                if !(outcome == SweepOutcome::Held && object.is_ending()) && round.is_over() {
                     left += 1;
                     self.wake_sweeper();
                     break;
                 }
             }
             if left == 0
-                && self.end_definition(resource, storage.as_deref(), definition, &mut round).await? == Outcome::Changed
+                && self.end_definition(resource, storage.as_deref(), definition, &mut round).await?
+                    == SweepOutcome::Changed
             {
                 self.wake_sweeper();
             }
@@ -429,29 +431,29 @@ impl ApiServer {
 
     async fn end_definition(
         &self,
-        resource: &Resource,
+        resource: &ServedResource,
         storage: Option<&str>,
         definition: &Object,
-        round: &mut Round,
-    ) -> Result<Outcome, ApiError> {
+        round: &mut SweepRound,
+    ) -> Result<SweepOutcome, ApiError> {
         // Creations that passed their check are done once the gate was ours; later ones find the kind ending. Nobody waits for
         // what is written then: it may have to be compiled.
         drop(self.namespace_gate().write().await);
         if storage.is_some_and(|storage| !self.store().list(storage, None).objects.is_empty()) {
-            return Ok(Outcome::Changed);
+            return Ok(SweepOutcome::Changed);
         }
         if self.store().unreadable().iter().any(|(of, _, _)| Some(&**of) == storage) {
             tracing::warn!(
                 definition = definition.name,
                 "cannot delete a definition yet: there are objects of its kind that cannot be read"
             );
-            return Ok(Outcome::Held);
+            return Ok(SweepOutcome::Held);
         }
         self.rewrite(resource, definition, round, |value| {
             if let Some(Value::Array(finalizers)) = value["metadata"].get_mut("finalizers") {
                 finalizers.retain(|one| one != FINALIZER);
             }
-            let done = meta::Condition {
+            let done = meta::StatusCondition {
                 kind: "Terminating",
                 status: "False",
                 reason: "InstanceDeletionCompleted",
@@ -465,7 +467,7 @@ impl ApiServer {
 
 /// Name in the store of the objects that a definition is about; `None` when they are a built-in kind's. Those are never
 /// touched for a definition's sake, however it came into the store.
-fn own_storage(registry: &Registry, definition: &Value) -> Option<String> {
+fn own_storage(registry: &ResourceRegistry, definition: &Value) -> Option<String> {
     let spec = &definition["spec"];
     let (group, plural) = (spec["group"].as_str()?, spec["names"]["plural"].as_str()?);
     (!registry.has_built_in(group, plural)).then(|| format!("{group}/{plural}"))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::super::kinds::registry::Registry;
-use super::super::kinds::resource::Resource;
+use super::super::kinds::registry::ResourceRegistry;
+use super::super::kinds::resource::ServedResource;
 use super::super::objects::meta;
 
 /// Owner of the names of built-in kinds. No definition can be called so, not even one that is named as the kind itself.
@@ -22,7 +22,7 @@ pub(super) fn is_built_in(definition: &Value) -> bool {
 }
 
 /// Names that the built-in kinds of a group have.
-fn built_in<'r>(registry: &'r Registry, group: &'r str) -> impl Iterator<Item = &'r Arc<Resource>> {
+fn built_in<'r>(registry: &'r ResourceRegistry, group: &'r str) -> impl Iterator<Item = &'r Arc<ServedResource>> {
     registry.all().iter().filter(move |resource| resource.custom.is_none() && resource.group == group)
 }
 
@@ -68,7 +68,7 @@ fn resource_names(names: &Value) -> impl Iterator<Item = &str> {
 ///
 /// Names of built-in kinds stay with these. Names that were accepted once stay with their owner. Among new ones the older
 /// definition comes first.
-pub(super) fn settle(definitions: &[&Value], registry: &Registry, now: Time) -> Vec<(usize, Value)> {
+pub(super) fn settle(definitions: &[&Value], registry: &ResourceRegistry, now: Time) -> Vec<(usize, Value)> {
     let mut used: HashMap<&str, Used> = HashMap::new();
     let groups: HashSet<&str> = definitions.iter().filter_map(|one| one["spec"]["group"].as_str()).collect();
     for group in groups {
@@ -161,7 +161,7 @@ fn settle_one(definition: &mut Value, used: &Used, now: Time) {
     let status = if fine { "True" } else { "False" };
     meta::set_condition(
         definition,
-        meta::Condition { kind: "NamesAccepted", status, reason, message: &message },
+        meta::StatusCondition { kind: "NamesAccepted", status, reason, message: &message },
         now.clone(),
     );
     // Once established, a kind stays so whatever names it wishes for later, unless its objects were never its own.
@@ -169,14 +169,14 @@ fn settle_one(definition: &mut Value, used: &Used, now: Time) {
         return;
     }
     let established = if fine {
-        meta::Condition {
+        meta::StatusCondition {
             kind: "Established",
             status: "True",
             reason: "InitialNamesAccepted",
             message: "the initial names have been accepted",
         }
     } else {
-        meta::Condition {
+        meta::StatusCondition {
             kind: "Established",
             status: "False",
             reason: "NotAccepted",
@@ -205,7 +205,7 @@ mod tests {
             "spec": {"group": name.split_once('.').unwrap().1, "names": names}})
     }
 
-    fn settled(definitions: &mut [Value], registry: &Registry) {
+    fn settled(definitions: &mut [Value], registry: &ResourceRegistry) {
         let now = crate::apiserver::objects::meta::now();
         let refs: Vec<&Value> = definitions.iter().collect();
         let changes = settle(&refs, registry, now.clone());

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::super::ApiServer;
 use super::super::answers::status::{ApiError, FieldError, shorten};
-use super::super::auth::Identity;
+use super::super::auth::UserIdentity;
 use super::super::requests::request_context::RequestContext;
-use super::super::schema::precompile::{Ahead, Made, TooMuch};
+use super::super::schema::precompile::{Ahead, DefinitionTooMuch, PrecompiledHold};
 use super::super::shares::blocking;
 use super::super::shares::scan_scheduler::Scan;
 use super::is_definition;
@@ -22,14 +22,18 @@ use super::is_definition;
 const TURN: Duration = Duration::from_millis(10);
 
 /// What was made for a definition, and its caller's place among those who write definitions.
-pub(in crate::apiserver) struct Ready<'t> {
-    _made: Made,
+pub(in crate::apiserver) struct PrecompiledDefinition<'t> {
+    _made: PrecompiledHold,
     _scan: Scan<'t>,
 }
 
 impl ApiServer {
     /// Makes the patterns and rules of a definition, unless they are in use.
-    pub(super) async fn make_ahead(&self, identity: &Identity, definition: &Value) -> Result<Ready<'_>, TooMuch> {
+    pub(super) async fn make_ahead(
+        &self,
+        identity: &UserIdentity,
+        definition: &Value,
+    ) -> Result<PrecompiledDefinition<'_>, DefinitionTooMuch> {
         let scan = self.inner.compilers.begin(identity).await;
         let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
         let schemas = versions.map(|version| &version["schema"]["openAPIV3Schema"]);
@@ -44,9 +48,9 @@ impl ApiServer {
                 went_on.map(|()| ahead)
             });
             // It does not panic; the runtime may be about to end.
-            ahead = piece.await.map_err(|_| TooMuch::Time)??;
+            ahead = piece.await.map_err(|_| DefinitionTooMuch::Time)??;
         }
-        Ok(Ready { _made: ahead.made(), _scan: scan })
+        Ok(PrecompiledDefinition { _made: ahead.made(), _scan: scan })
     }
 }
 
@@ -55,7 +59,7 @@ pub(in crate::apiserver) async fn ready<'c>(
     context: &RequestContext<'c>,
     value: &Value,
     old: Option<&Value>,
-) -> Result<Option<Ready<'c>>, ApiError> {
+) -> Result<Option<PrecompiledDefinition<'c>>, ApiError> {
     let is_new = old.is_none_or(|old| old["spec"] != value["spec"]);
     if !is_definition(context.resource) || context.target.subresource.is_some() || !is_new {
         return Ok(None);

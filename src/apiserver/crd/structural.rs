@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::super::answers::status::{FieldError, FieldFault, shorten};
-use super::super::schema::{Looking, Schema};
+use super::super::schema::{Schema, SearchScope};
 
 /// Nodes of one schema.
 const NODES_MAX: usize = 20_000;
@@ -29,8 +29,8 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 pub(super) fn check(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let mut found = Vec::new();
     // A default is checked with each default around it: all of that together is bounded.
-    let _looking = Looking::begin();
-    let mut walk = Walk { nodes: 0, errors: &mut found };
+    let _looking = SearchScope::begin();
+    let mut walk = StructuralWalk { nodes: 0, errors: &mut found };
     walk.node(schema, path, SchemaPosition::Root);
     if walk.nodes > NODES_MAX {
         let detail = format!("must have at most {NODES_MAX} nodes");
@@ -68,12 +68,12 @@ enum SchemaPosition {
     Values,
 }
 
-struct Walk<'e> {
+struct StructuralWalk<'e> {
     nodes: usize,
     errors: &'e mut Vec<FieldError>,
 }
 
-impl Walk<'_> {
+impl StructuralWalk<'_> {
     fn full(&mut self) -> bool {
         self.nodes += 1;
         self.nodes > NODES_MAX || self.errors.len() >= ERRORS_MAX

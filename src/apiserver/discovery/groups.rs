@@ -10,18 +10,18 @@ use axum::response::Response;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::openapi::Document;
+use super::openapi::OpenApiDocument;
 use crate::api::StoragePolicy;
 use crate::apiserver::answers::status::ApiError;
 use crate::apiserver::auth::accounts;
 use crate::apiserver::auth::kinds::AUTHENTICATION;
-use crate::apiserver::kinds::registry::Registry;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::registry::ResourceRegistry;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::requests::request::accepted;
 use crate::origin;
 
 /// Names of a resource's views, such as `log`, and what can be done with each.
-pub(super) type Views<'a> = &'a dyn Fn(&Resource) -> Vec<(String, &'static [&'static str])>;
+pub(super) type ResourceViews<'a> = &'a dyn Fn(&ServedResource) -> Vec<(String, &'static [&'static str])>;
 
 /// What can be done with a view, as with `pods/log`.
 pub(in crate::apiserver) const VIEW_VERBS: &[&str] = &["get"];
@@ -96,8 +96,8 @@ fn negotiate(headers: &HeaderMap) -> Result<DiscoveryFormat, ApiError> {
 
 /// `/api`
 pub(in crate::apiserver) fn core_versions(
-    registry: &Registry,
-    views: Views,
+    registry: &ResourceRegistry,
+    views: ResourceViews,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let form = negotiate(headers)?;
@@ -107,19 +107,19 @@ pub(in crate::apiserver) fn core_versions(
         }
         DiscoveryFormat::Aggregated(version) => aggregated(version, &[("", vec!["v1"])], registry, views),
     };
-    Ok(Document::new(text).send(headers, &form.media()))
+    Ok(OpenApiDocument::new(text).send(headers, &form.media()))
 }
 
 /// What `/apis` answers in each of its forms, made when it is first asked for and shared by all who ask.
 #[derive(Debug, Default)]
 pub(in crate::apiserver) struct Groups {
-    legacy: OnceLock<Document>,
-    v2: OnceLock<Document>,
-    v2beta1: OnceLock<Document>,
+    legacy: OnceLock<OpenApiDocument>,
+    v2: OnceLock<OpenApiDocument>,
+    v2beta1: OnceLock<OpenApiDocument>,
 }
 
 impl Groups {
-    fn of(&self, form: DiscoveryFormat) -> &OnceLock<Document> {
+    fn of(&self, form: DiscoveryFormat) -> &OnceLock<OpenApiDocument> {
         match form {
             DiscoveryFormat::Legacy => &self.legacy,
             DiscoveryFormat::Aggregated("v2") => &self.v2,
@@ -135,14 +135,14 @@ impl Groups {
     /// `/apis`. Where there are thousands of versions it takes its time.
     pub(in crate::apiserver) fn send(
         &self,
-        registry: &Registry,
-        views: Views,
+        registry: &ResourceRegistry,
+        views: ResourceViews,
         headers: &HeaderMap,
     ) -> Result<Response, ApiError> {
         let form = negotiate(headers)?;
         let made = self.of(form).get_or_init(|| {
             let groups = registry.groups();
-            Document::new(match form {
+            OpenApiDocument::new(match form {
                 DiscoveryFormat::Legacy => {
                     let groups: Vec<Value> =
                         groups.iter().map(|(group, versions)| legacy_group(group, versions)).collect();
@@ -164,7 +164,7 @@ fn legacy_group(group: &str, versions: &[&str]) -> Value {
 }
 
 /// `/apis/G`
-pub(in crate::apiserver) fn group(registry: &Registry, name: &str) -> Result<Value, ApiError> {
+pub(in crate::apiserver) fn group(registry: &ResourceRegistry, name: &str) -> Result<Value, ApiError> {
     let groups = registry.groups();
     let (group, versions) = groups.iter().find(|(group, _)| *group == name).ok_or_else(ApiError::no_such_path)?;
     let mut answer = legacy_group(group, versions);
@@ -175,8 +175,8 @@ pub(in crate::apiserver) fn group(registry: &Registry, name: &str) -> Result<Val
 
 /// `/api/v1` and `/apis/G/V`
 pub(in crate::apiserver) fn resources(
-    registry: &Registry,
-    views: Views,
+    registry: &ResourceRegistry,
+    views: ResourceViews,
     group: &str,
     version: &str,
 ) -> Result<Value, ApiError> {
@@ -249,11 +249,11 @@ pub(in crate::apiserver) fn resources(
     }))
 }
 
-fn status_verbs(resource: &Resource) -> Vec<&'static str> {
+fn status_verbs(resource: &ServedResource) -> Vec<&'static str> {
     ["get", "patch", "update"].into_iter().filter(|verb| resource.verbs().contains(verb)).collect()
 }
 
-fn storage_hash(resource: &Resource) -> String {
+fn storage_hash(resource: &ServedResource) -> String {
     use base64::Engine;
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(format!("{}/{}/{}", resource.group, resource.version, resource.kind));
@@ -261,7 +261,7 @@ fn storage_hash(resource: &Resource) -> String {
 }
 
 /// The text, made version by version: as values it would take many times as much.
-fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry, views: Views) -> String {
+fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &ResourceRegistry, views: ResourceViews) -> String {
     let mut text = format!(
         "{{\"kind\":\"APIGroupDiscoveryList\",\"apiVersion\":\"apidiscovery.k8s.io/{form}\",\"metadata\":{{}},\"items\":["
     );
@@ -288,7 +288,7 @@ fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry, vie
     text
 }
 
-fn aggregated_resource(resource: &Resource, views: Views) -> Value {
+fn aggregated_resource(resource: &ServedResource, views: ResourceViews) -> Value {
     let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
     let mut entry = json!({
         "resource": resource.plural,
@@ -359,7 +359,7 @@ mod tests {
             .iter()
             .find(|item| item.metadata.as_ref().and_then(|meta| meta.name.as_deref()) == Some("metal3.io"));
         assert_eq!(metal3.unwrap().versions[0].resources[0].resource.as_deref(), Some("baremetalhosts"));
-        let none: Views = &|_| Vec::new();
+        let none: ResourceViews = &|_| Vec::new();
         let legacy = resources(&registry, none, "slipway.dev", "v1alpha1").unwrap();
         let lease = legacy["resources"].as_array().unwrap().iter().find(|r| r["name"] == "dhcpleases").unwrap();
         assert_eq!(lease["verbs"], json!(["get", "list", "watch"]));

@@ -12,8 +12,8 @@ use super::groups::Groups;
 use crate::api::StoragePolicy;
 use crate::apiserver::answers::status::{ApiError, json_response};
 use crate::apiserver::kinds::core_schemas::SCHEMAS;
-use crate::apiserver::kinds::registry::Registry;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::registry::ResourceRegistry;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::requests::request::accepted;
 use crate::apiserver::shares::blocking;
 
@@ -22,7 +22,7 @@ mod paths;
 mod send;
 mod v2;
 
-pub(in crate::apiserver) use send::Document;
+pub(in crate::apiserver) use send::OpenApiDocument;
 
 use paths::paths;
 
@@ -36,12 +36,12 @@ const PROTOBUF_V2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1
 /// Every document of one registry, each made when it is first asked for. While one is made, one schema at a time is
 /// unpacked, and of what was made only the text is kept.
 #[derive(Debug)]
-pub(in crate::apiserver) struct Documents {
-    registry: Arc<Registry>,
-    index: OnceLock<Document>,
+pub(in crate::apiserver) struct OpenApiDocuments {
+    registry: Arc<ResourceRegistry>,
+    index: OnceLock<OpenApiDocument>,
     by_path: BTreeMap<String, Slot>,
-    v2_json: OnceLock<Document>,
-    v2_protobuf: OnceLock<Document>,
+    v2_json: OnceLock<OpenApiDocument>,
+    v2_protobuf: OnceLock<OpenApiDocument>,
     /// What `/apis` answers.
     pub(in crate::apiserver) groups: Groups,
 }
@@ -49,13 +49,13 @@ pub(in crate::apiserver) struct Documents {
 /// A document and what it is made from.
 #[derive(Debug, Default)]
 struct Slot {
-    resources: Vec<Arc<Resource>>,
-    document: Arc<OnceLock<Document>>,
+    resources: Vec<Arc<ServedResource>>,
+    document: Arc<OnceLock<OpenApiDocument>>,
 }
 
-impl Documents {
+impl OpenApiDocuments {
     /// What did not change since the previous registry is taken over.
-    pub(in crate::apiserver) fn new(registry: &Arc<Registry>, previous: Option<&Self>) -> Self {
+    pub(in crate::apiserver) fn new(registry: &Arc<ResourceRegistry>, previous: Option<&Self>) -> Self {
         let mut by_path: BTreeMap<String, Slot> = BTreeMap::new();
         for resource in registry.all() {
             let path = if resource.group.is_empty() { "api" } else { "apis" };
@@ -81,13 +81,13 @@ impl Documents {
         }
     }
 
-    fn document<'s>(&self, slot: &'s Slot) -> &'s Document {
-        let make = || slot.document.get_or_init(|| Document::new(document(&self.registry, &slot.resources)));
+    fn document<'s>(&self, slot: &'s Slot) -> &'s OpenApiDocument {
+        let make = || slot.document.get_or_init(|| OpenApiDocument::new(document(&self.registry, &slot.resources)));
         slot.document.get().unwrap_or_else(|| blocking::in_place_if(true, make))
     }
 
     /// All that the v3 documents say as one of v2, made bit by bit.
-    fn v2_of<D: v2::Document>(&self) -> Document {
+    fn v2_of<D: v2::SwaggerDocument>(&self) -> OpenApiDocument {
         blocking::in_place_if(true, || {
             let mut made = D::default();
             let mut wanted = BTreeSet::new();
@@ -97,7 +97,7 @@ impl Documents {
                 made.path(&path, &v2::path_item(&item));
             }
             each_schema(&self.registry, all(), wanted, |name, schema| made.definition(name, &v2::schema(schema)));
-            Document::new(made.finish())
+            OpenApiDocument::new(made.finish())
         })
     }
 
@@ -124,7 +124,7 @@ impl Documents {
                 let url = format!("/openapi/v3/{path}?hash={hash}");
                 index.insert(path.clone(), json!({ "serverRelativeURL": url }));
             }
-            Document::new(json!({ "paths": index }).to_string())
+            OpenApiDocument::new(json!({ "paths": index }).to_string())
         });
         index.send(headers, "application/json")
     }
@@ -164,7 +164,7 @@ impl Documents {
                 return Ok(document.send(headers, PROTOBUF_V2));
             }
             if one.takes_json() {
-                let document = self.v2_json.get_or_init(|| self.v2_of::<v2::Json>());
+                let document = self.v2_json.get_or_init(|| self.v2_of::<v2::JsonDocument>());
                 return Ok(document.send(headers, "application/json"));
             }
         }
@@ -173,27 +173,27 @@ impl Documents {
 }
 
 /// The text of the document of one group and version.
-fn document(registry: &Registry, resources: &[Arc<Resource>]) -> Vec<u8> {
+fn document(registry: &ResourceRegistry, resources: &[Arc<ServedResource>]) -> Vec<u8> {
     let info = json!({"title": "Slipway", "version": env!("CARGO_PKG_VERSION")});
     let mut wanted = BTreeSet::new();
-    let mut text = Members::of(format!("{{\"openapi\":\"3.0.0\",\"info\":{info},\"paths\":{{"));
+    let mut text = JsonMembers::of(format!("{{\"openapi\":\"3.0.0\",\"info\":{info},\"paths\":{{"));
     for (path, item) in resources.iter().flat_map(|resource| paths(resource)) {
         references(&item, &mut wanted);
         text.put(&path, &item);
     }
-    let mut text = Members::of(text.end("},\"components\":{\"schemas\":{"));
+    let mut text = JsonMembers::of(text.end("},\"components\":{\"schemas\":{"));
     each_schema(registry, resources, wanted, |name, schema| text.put(name, schema));
     text.end("}}}").into()
 }
 
 /// The members of a JSON object as they are written. Names that were written before are left out.
 #[derive(Debug, Default)]
-struct Members {
+struct JsonMembers {
     text: String,
     names: BTreeSet<String>,
 }
 
-impl Members {
+impl JsonMembers {
     /// Members behind this text.
     fn of(text: String) -> Self {
         Self { text, names: BTreeSet::new() }
@@ -216,8 +216,8 @@ impl Members {
 
 /// Hands out the schemas of resources, those of their lists, and the shared ones that these or the paths refer to.
 fn each_schema<'r>(
-    registry: &Registry,
-    resources: impl IntoIterator<Item = &'r Arc<Resource>>,
+    registry: &ResourceRegistry,
+    resources: impl IntoIterator<Item = &'r Arc<ServedResource>>,
     mut wanted: BTreeSet<String>,
     mut put: impl FnMut(&str, &Value),
 ) {
@@ -241,7 +241,7 @@ fn each_schema<'r>(
     }
 }
 
-fn kind_of(resource: &Resource) -> Value {
+fn kind_of(resource: &ServedResource) -> Value {
     json!({"group": resource.group, "kind": resource.kind, "version": resource.version})
 }
 
@@ -250,7 +250,7 @@ fn reference(name: &str) -> Value {
 }
 
 /// The schema of a resource and that of its lists, where it has any.
-fn schemas(resource: &Resource) -> Vec<(String, Value)> {
+fn schemas(resource: &ServedResource) -> Vec<(String, Value)> {
     let name = resource.schema_name();
     let mut schema = resource.openapi.value();
     schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
@@ -290,7 +290,7 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 mod tests {
     use super::*;
 
-    fn document_of(registry: &Registry, group: &str, version: &str) -> Value {
+    fn document_of(registry: &ResourceRegistry, group: &str, version: &str) -> Value {
         let resources: Vec<_> = registry.of_version(group, version).cloned().collect();
         serde_json::from_slice(&document(registry, &resources)).unwrap()
     }
@@ -374,7 +374,8 @@ mod tests {
 
     #[test]
     fn hashed_documents_may_be_kept() {
-        let documents = Documents::new(&Arc::new(crate::apiserver::kinds::built_in::registry(&[]).unwrap()), None);
+        let documents =
+            OpenApiDocuments::new(&Arc::new(crate::apiserver::kinds::built_in::registry(&[]).unwrap()), None);
         let none = HeaderMap::new();
         documents.of("api/v1", None, &none).unwrap();
         let hash = &documents.by_path["api/v1"].document.get().unwrap().hash;

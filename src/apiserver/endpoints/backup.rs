@@ -7,18 +7,18 @@
 use axum::response::Response;
 use http::{Method, StatusCode, request};
 
-use crate::apiserver::auth::Identity;
+use crate::apiserver::auth::UserIdentity;
 use crate::apiserver::{ApiError, ApiServer, audit};
 
 /// Answers a request.
 pub(in crate::apiserver) async fn serve(
     api: &ApiServer,
-    identity: Option<&Identity>,
+    identity: Option<&UserIdentity>,
     parts: &request::Parts,
 ) -> Result<Response, ApiError> {
     let identity = identity.ok_or_else(ApiError::unauthorized)?;
     let pending = match api.inner.audit.get() {
-        Some(audit) => Some(audit::Pending::begin_beside(audit, identity, parts).await?),
+        Some(audit) => Some(audit::PendingAudit::begin_beside(audit, identity, parts).await?),
         None => None,
     };
     let answer = answer(api, identity, &parts.method).await;
@@ -28,7 +28,7 @@ pub(in crate::apiserver) async fn serve(
     answer
 }
 
-async fn answer(api: &ApiServer, identity: &Identity, method: &Method) -> Result<Response, ApiError> {
+async fn answer(api: &ApiServer, identity: &UserIdentity, method: &Method) -> Result<Response, ApiError> {
     if !identity.is_superuser() || identity.impersonator.is_some() {
         let message = format!(
             "a backup holds every key of the appliance: only its administrator (group {}), in no other's name, may have one",

@@ -17,7 +17,7 @@ pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// What a check speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum HealthScope {
     /// When it fails, a restart is what helps: asked by all three.
     Life,
     /// When it fails, requests should go elsewhere or wait: asked by `/readyz` only.
@@ -28,21 +28,21 @@ pub enum Scope {
 #[derive(Default)]
 pub(in crate::apiserver) struct Checks {
     // std's lock: held to copy the list only.
-    all: RwLock<Vec<Named>>,
+    all: RwLock<Vec<HealthCheck>>,
 }
 
 /// A check. Cheap to clone.
 #[derive(Clone)]
-struct Named {
+struct HealthCheck {
     name: &'static str,
-    scope: Scope,
+    scope: HealthScope,
     check: Check,
     /// Why it failed when it was asked last, which the log says already.
     // std's lock: held to compare and replace only.
     said: Arc<Mutex<Option<String>>>,
 }
 
-impl Named {
+impl HealthCheck {
     /// Asks it, and says in the log what was not said before.
     fn ask(&self) -> Result<(), String> {
         let result = (self.check)();
@@ -60,8 +60,8 @@ impl Named {
 }
 
 impl Checks {
-    pub fn add(&self, name: &'static str, scope: Scope, check: Check) {
-        self.all.write().unwrap_or_else(PoisonError::into_inner).push(Named {
+    pub fn add(&self, name: &'static str, scope: HealthScope, check: Check) {
+        self.all.write().unwrap_or_else(PoisonError::into_inner).push(HealthCheck {
             name,
             scope,
             check,
@@ -78,7 +78,7 @@ impl Checks {
             return Err(ApiError::no_such_path());
         }
         let checks = self.all.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let asked = checks.iter().filter(|check| check.scope == Scope::Life || endpoint == "readyz");
+        let asked = checks.iter().filter(|check| check.scope == HealthScope::Life || endpoint == "readyz");
         let asked = asked.filter(|check| one.is_none_or(|one| one == check.name));
         let results: Vec<(&str, Result<(), String>)> = asked.map(|check| (check.name, check.ask())).collect();
         match one {

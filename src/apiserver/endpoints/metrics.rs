@@ -20,10 +20,10 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::apiserver::Resource;
+use crate::apiserver::ServedResource;
 use crate::apiserver::answers::status::ApiError;
 use crate::apiserver::kinds::registry;
-use crate::apiserver::requests::request::{Route, Target};
+use crate::apiserver::requests::request::{RequestRoute, RequestTarget};
 use crate::apiserver::shares::inflight::InflightLimits;
 use crate::apiserver::webhooks::meters as webhook_meters;
 use crate::metrics::{self, Meters};
@@ -48,14 +48,14 @@ pub(in crate::apiserver) struct RequestLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct ResponseLabels {
     #[prometheus(flatten)]
     about: RequestLabels,
     code: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Watched {
+struct WatchLabels {
     group: String,
     version: String,
     kind: String,
@@ -63,16 +63,16 @@ struct Watched {
 
 /// Counters of one server.
 #[derive(Clone)]
-pub(in crate::apiserver) struct Metrics {
-    requests: Family<Answered, Counter>,
+pub(in crate::apiserver) struct ApiServerMetrics {
+    requests: Family<ResponseLabels, Counter>,
     seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
     watches: Family<RequestLabels, Gauge>,
-    events: Family<Watched, Counter>,
+    events: Family<WatchLabels, Counter>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
     rooms: Arc<Mutex<Vec<Meters>>>,
 }
 
-impl Default for Metrics {
+impl Default for ApiServerMetrics {
     fn default() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(SECONDS);
         Self {
@@ -88,9 +88,9 @@ impl Default for Metrics {
 
 impl RequestLabels {
     /// What a request is about, by its path and method.
-    pub fn of(registry: &registry::Registry, route: &Route, method: &Method, watch: bool) -> Self {
+    pub fn of(registry: &registry::ResourceRegistry, route: &RequestRoute, method: &Method, watch: bool) -> Self {
         let target = match route {
-            Route::Resource(target) => {
+            RequestRoute::Resource(target) => {
                 registry.find(&target.group, &target.version, &target.plural).map(|resource| (target, resource))
             }
             _ => None,
@@ -110,7 +110,7 @@ impl RequestLabels {
             _ => "other",
         };
         let Some((target, resource)) = target else { return Self { verb, component: "apiserver", ..Self::default() } };
-        let Watched { group, version, .. } = Watched::of(resource);
+        let WatchLabels { group, version, .. } = WatchLabels::of(resource);
         Self {
             verb,
             group,
@@ -127,8 +127,8 @@ impl RequestLabels {
     }
 }
 
-impl Watched {
-    fn of(resource: &Resource) -> Self {
+impl WatchLabels {
+    fn of(resource: &ServedResource) -> Self {
         if resource.custom.is_some() {
             return Self { group: CUSTOM.to_owned(), version: CUSTOM.to_owned(), kind: CUSTOM.to_owned() };
         }
@@ -137,7 +137,7 @@ impl Watched {
 }
 
 /// The subresource, when it is one that anything has.
-fn subresource(target: &Target) -> String {
+fn subresource(target: &RequestTarget) -> String {
     let known = ["status", "scale", "token", "finalize", "log"];
     target.subresource.as_deref().filter(|name| known.contains(name)).unwrap_or_default().to_owned()
 }
@@ -160,13 +160,13 @@ impl Drop for Watching {
     }
 }
 
-impl Metrics {
+impl ApiServerMetrics {
     /// Notes an answer.
     pub fn answered(&self, about: RequestLabels, code: StatusCode, took: Duration) {
         if about.verb != "WATCH" {
             self.seconds.get_or_create(&about).observe(took.as_secs_f64());
         }
-        self.requests.get_or_create(&Answered { about, code: code.as_u16() }).inc();
+        self.requests.get_or_create(&ResponseLabels { about, code: code.as_u16() }).inc();
     }
 
     /// Notes a request that was one too many.
@@ -175,8 +175,8 @@ impl Metrics {
     }
 
     /// Notes a watch.
-    pub fn watching(&self, resource: &Resource, target: &Target) -> Watching {
-        let watched = Watched::of(resource);
+    pub fn watching(&self, resource: &ServedResource, target: &RequestTarget) -> Watching {
+        let watched = WatchLabels::of(resource);
         let about = RequestLabels {
             verb: "WATCH",
             group: watched.group.clone(),
@@ -201,7 +201,7 @@ impl Metrics {
         &self,
         store: &Store,
         inflight: &InflightLimits,
-        table: &registry::Registry,
+        table: &registry::ResourceRegistry,
     ) -> Result<Response, ApiError> {
         let mut registry = Registry::default();
         registry.register("apiserver_request", "Answered requests", self.requests.clone());
@@ -254,7 +254,7 @@ impl Metrics {
 }
 
 /// Objects of each resource.
-fn counts(store: &Store, table: &registry::Registry) -> BTreeMap<String, usize> {
+fn counts(store: &Store, table: &registry::ResourceRegistry) -> BTreeMap<String, usize> {
     let own: HashSet<&str> = table.stored().filter(|kind| kind.custom.is_none()).map(|kind| &*kind.storage).collect();
     let mut counts = BTreeMap::new();
     for (storage, count) in store.counts() {
@@ -324,7 +324,7 @@ mod tests {
             ("GET", "/evil", false, "GET //"),
             ("EVIL", "/version", false, "other //"),
         ] {
-            let about = RequestLabels::of(&registry, &Route::parse(path), &method.parse().unwrap(), watch);
+            let about = RequestLabels::of(&registry, &RequestRoute::parse(path), &method.parse().unwrap(), watch);
             let named = if about.subresource.is_empty() { String::new() } else { format!("/{}", about.subresource) };
             let shown = format!("{} {}/{}/{}{named}", about.verb, about.group, about.version, about.resource);
             assert_eq!(shown, wanted, "{method} {path}");

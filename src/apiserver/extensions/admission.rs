@@ -8,12 +8,12 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::apiserver::answers::status::{ApiError, FieldError};
-use crate::apiserver::auth::Identity;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::auth::UserIdentity;
+use crate::apiserver::kinds::resource::ServedResource;
 
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum AdmissionOperation {
     /// It is new.
     Create,
     /// It changes.
@@ -26,9 +26,9 @@ pub enum Operation {
 #[derive(Debug)]
 pub struct AdmissionRequest<'r> {
     /// What kind of object.
-    pub resource: &'r Resource,
+    pub resource: &'r ServedResource,
     /// What is being done.
-    pub operation: Operation,
+    pub operation: AdmissionOperation,
     /// Whether only the status changes.
     pub status: bool,
     /// The new object, complete; for a deletion the one that is to go.
@@ -36,11 +36,11 @@ pub struct AdmissionRequest<'r> {
     /// Its former self; `None` for a creation.
     pub old: Option<&'r Value>,
     /// Who asks.
-    pub identity: &'r Identity,
+    pub identity: &'r UserIdentity,
 }
 
 /// Rules of a room for a kind: what is wrong with the change. Called under no lock, possibly many times at once.
-pub type Admission = Arc<dyn Fn(&AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> + Send + Sync>;
+pub type AdmissionRules = Arc<dyn Fn(&AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> + Send + Sync>;
 
 /// The caller of a room's view of an object, see [`ApiServer::add_view`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct ViewRequest {
 }
 
 /// Answers `GET …/NAME/VIEW`, a subresource that can only be read. The object is there, and the caller may read the view.
-pub type View = Arc<dyn Fn(ViewRequest) -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
+pub type ObjectView = Arc<dyn Fn(ViewRequest) -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
 
 /// The caller of a room's upload, see [`ApiServer::add_upload`].
 #[derive(Debug)]

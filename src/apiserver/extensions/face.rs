@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use crate::apiserver::auth::Identity;
+use crate::apiserver::auth::UserIdentity;
 use crate::apiserver::listener::exchange_memory;
 use crate::apiserver::shares::caller_shares;
 
@@ -47,7 +47,7 @@ pub struct FaceCaller {
 }
 
 impl FaceCaller {
-    fn of(api: Router, identity: &Identity, parts: &Parts) -> Self {
+    fn of(api: Router, identity: &UserIdentity, parts: &Parts) -> Self {
         let is_credential = |name: &str| name == AUTHORIZATION.as_str() || name.starts_with(IMPERSONATE);
         let credentials = parts.headers.iter().filter(|(name, _)| is_credential(name.as_str()));
         Self {
@@ -82,7 +82,7 @@ impl FaceCaller {
 pub(in crate::apiserver) async fn answer(
     face: &Face,
     api: Router,
-    identity: &Identity,
+    identity: &UserIdentity,
     parts: Parts,
     body: Body,
 ) -> Response {
@@ -143,7 +143,8 @@ mod tests {
                 })
             });
             let (head, _) = Request::new(Body::empty()).into_parts();
-            let response = answer(&face, Router::new(), &Identity::in_process(), head, Body::from_stream(parts)).await;
+            let response =
+                answer(&face, Router::new(), &UserIdentity::in_process(), head, Body::from_stream(parts)).await;
             assert_eq!((response.status().as_u16(), *sent.lock().unwrap()), (code, left), "{reads}");
         }
     }

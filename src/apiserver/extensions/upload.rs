@@ -9,10 +9,10 @@ use axum::response::Response;
 use http::request::Parts;
 
 use super::admission::{Upload, UploadRequest};
-use crate::apiserver::auth::Identity;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::auth::UserIdentity;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::listener::exchange_memory;
-use crate::apiserver::requests::request::{Params, Target};
+use crate::apiserver::requests::request::{Params, RequestTarget};
 use crate::apiserver::requests::request_context::NOT_ALLOWED;
 use crate::apiserver::shares::caller_shares;
 use crate::apiserver::{ApiError, ApiServer};
@@ -20,9 +20,9 @@ use crate::apiserver::{ApiError, ApiServer};
 /// Answers a request whose caller may make it.
 pub(in crate::apiserver) async fn serve(
     api: &ApiServer,
-    resource: &Resource,
-    target: &Target,
-    (identity, parts, params): (&Identity, &Parts, &Params),
+    resource: &ServedResource,
+    target: &RequestTarget,
+    (identity, parts, params): (&UserIdentity, &Parts, &Params),
     (verb, body): (&str, Body),
     upload: Upload,
 ) -> Result<Response, ApiError> {

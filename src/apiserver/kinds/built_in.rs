@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::core_schemas::{self, OBJECT_META};
 use super::from_definition::{RegistryError, own_resources};
-use super::registry::Registry;
-use super::resource::{APIEXTENSIONS, Conversion, CoreKind, Document, Resource, core_schema_name};
+use super::registry::ResourceRegistry;
+use super::resource::{APIEXTENSIONS, Conversion, CoreKind, PackedJson, ServedResource, core_schema_name};
 use super::{core_kinds, events};
 use crate::api::{Kind, StoragePolicy};
 use crate::apiserver::schema::Schema;
@@ -16,15 +16,15 @@ use crate::apiserver::{auth, crd, webhooks};
 ///
 /// # Errors
 /// A kind is defined wrongly.
-pub fn registry(kinds: &[Kind]) -> Result<Registry, RegistryError> {
+pub fn registry(kinds: &[Kind]) -> Result<ResourceRegistry, RegistryError> {
     let (mut built_in, shared_schemas) = core_resources()?;
     for kind in kinds {
         built_in.extend(own_resources(kind)?);
     }
-    Ok(Registry::new(built_in, shared_schemas))
+    Ok(ResourceRegistry::new(built_in, shared_schemas))
 }
 
-fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), RegistryError> {
+fn core_resources() -> Result<(Vec<ServedResource>, BTreeMap<String, PackedJson>), RegistryError> {
     let kinds = [
         CoreKind {
             group: "",
@@ -114,8 +114,8 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
         meta["properties"]["ownerReferences"]["x-kubernetes-patch-strategy"] = "merge".into();
         meta["properties"]["ownerReferences"]["x-kubernetes-patch-merge-key"] = "uid".into();
     }
-    let shared: BTreeMap<String, Document> =
-        shared.into_iter().map(|(name, schema)| (name, Document::new(&schema))).collect();
+    let shared: BTreeMap<String, PackedJson> =
+        shared.into_iter().map(|(name, schema)| (name, PackedJson::new(&schema))).collect();
     let mut resources = Vec::new();
     for core in kinds.into_iter().chain(auth::kinds::all()).chain(webhooks::kinds::all()) {
         let fail = |reason: String| RegistryError { kind: core.kind.into(), reason };
@@ -123,7 +123,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
         let unnamed = || fail(format!("no schema named {name}"));
         let mut schema = core_schemas::whole(&documents, &name).ok_or_else(unnamed)?;
         markers::mark(core.kind, true, &mut schema);
-        let mut resource = Resource {
+        let mut resource = ServedResource {
             group: core.group.into(),
             version: "v1".into(),
             kind: core.kind.into(),

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::answers::columns::Column;
+use crate::apiserver::answers::columns::PrinterColumn;
 use crate::apiserver::answers::status::{FieldError, FieldFault};
 
 /// Bytes that the values of one Secret or ConfigMap may have together.
@@ -13,28 +13,28 @@ const DATA_MAX: usize = 1024 * 1024;
 /// Label that upstream keeps on every namespace.
 const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
-pub(super) fn namespace_columns() -> Vec<Column> {
-    let status = Column::cell("Status", "string", 0, |object, _| object["status"]["phase"].clone());
-    vec![Column::name(), status, Column::age()]
+pub(super) fn namespace_columns() -> Vec<PrinterColumn> {
+    let status = PrinterColumn::cell("Status", "string", 0, |object, _| object["status"]["phase"].clone());
+    vec![PrinterColumn::name(), status, PrinterColumn::age()]
 }
 
-pub(super) fn secret_columns() -> Vec<Column> {
-    let kind = Column::cell("Type", "string", 0, |object, _| object["type"].clone());
-    let data = Column::cell("Data", "string", 0, |object, _| entries(&object["data"]).into());
-    vec![Column::name(), kind, data, Column::age()]
+pub(super) fn secret_columns() -> Vec<PrinterColumn> {
+    let kind = PrinterColumn::cell("Type", "string", 0, |object, _| object["type"].clone());
+    let data = PrinterColumn::cell("Data", "string", 0, |object, _| entries(&object["data"]).into());
+    vec![PrinterColumn::name(), kind, data, PrinterColumn::age()]
 }
 
-pub(super) fn config_map_columns() -> Vec<Column> {
-    let data = Column::cell("Data", "string", 0, |object, _| {
+pub(super) fn config_map_columns() -> Vec<PrinterColumn> {
+    let data = PrinterColumn::cell("Data", "string", 0, |object, _| {
         (entries(&object["data"]) + entries(&object["binaryData"])).into()
     });
-    vec![Column::name(), data, Column::age()]
+    vec![PrinterColumn::name(), data, PrinterColumn::age()]
 }
 
-pub(super) fn service_columns() -> Vec<Column> {
-    let text = |name, priority, cell| Column::cell(name, "string", priority, cell);
+pub(super) fn service_columns() -> Vec<PrinterColumn> {
+    let text = |name, priority, cell| PrinterColumn::cell(name, "string", priority, cell);
     vec![
-        Column::name(),
+        PrinterColumn::name(),
         text("Type", 0, |object, _| object["spec"]["type"].clone()),
         text("Cluster-IP", 0, |object, _| object["spec"]["clusterIP"].clone()),
         text("External-IP", 0, |object, _| object["spec"]["externalName"].clone()),
@@ -43,19 +43,19 @@ pub(super) fn service_columns() -> Vec<Column> {
             let ports: Vec<String> = ports.iter().map(|port| port["port"].to_string()).collect();
             ports.join(",").into()
         }),
-        Column::age(),
+        PrinterColumn::age(),
     ]
 }
 
-pub(super) fn lease_columns() -> Vec<Column> {
-    let holder = Column::cell("Holder", "string", 0, |object, _| {
+pub(super) fn lease_columns() -> Vec<PrinterColumn> {
+    let holder = PrinterColumn::cell("Holder", "string", 0, |object, _| {
         object["spec"]["holderIdentity"].as_str().unwrap_or_default().into()
     });
-    vec![Column::name(), holder, Column::age()]
+    vec![PrinterColumn::name(), holder, PrinterColumn::age()]
 }
 
 /// Gives columns that show a field of the kind that field's description.
-pub(in crate::apiserver) fn describe(columns: &mut [Column], schema: &Value) {
+pub(in crate::apiserver) fn describe(columns: &mut [PrinterColumn], schema: &Value) {
     let fields = [
         ("Data", "data"),
         ("Type", "type"),

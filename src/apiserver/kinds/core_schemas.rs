@@ -18,10 +18,10 @@ pub(in crate::apiserver) const SCHEMAS: &str = "#/components/schemas/";
 /// End of the name under which `JSONSchemaProps` refers to itself.
 pub(in crate::apiserver) const SCHEMA_OF_SCHEMAS: &str = ".JSONSchemaProps";
 /// Schemas by name, which refer to each other.
-pub(in crate::apiserver) type Documents = BTreeMap<String, Value>;
+pub(in crate::apiserver) type SchemaDocuments = BTreeMap<String, Value>;
 
 /// Reads the file.
-pub(in crate::apiserver) fn documents() -> Documents {
+pub(in crate::apiserver) fn documents() -> SchemaDocuments {
     unpack(include_bytes!(concat!(env!("OUT_DIR"), "/core_schemas.json.zz")))
 }
 
@@ -31,11 +31,11 @@ pub(in crate::apiserver) static METADATA: LazyLock<Value> =
 
 /// One schema with all that it refers to written out, to validate by. Only `JSONSchemaProps`, which refers to itself,
 /// stays a reference within others.
-pub(in crate::apiserver) fn whole(documents: &Documents, name: &str) -> Option<Value> {
+pub(in crate::apiserver) fn whole(documents: &SchemaDocuments, name: &str) -> Option<Value> {
     documents.get(name).map(|schema| written_out(documents, schema))
 }
 
-fn written_out(documents: &Documents, schema: &Value) -> Value {
+fn written_out(documents: &SchemaDocuments, schema: &Value) -> Value {
     match schema {
         Value::Object(map) => {
             let Some((name, rest)) = referred(map) else {
@@ -108,7 +108,7 @@ mod tests {
         documented: SchemaGenerator,
         inlined: SchemaGenerator,
         /// Of the types that do not refer to themselves: what the library writes out.
-        whole: Documents,
+        whole: SchemaDocuments,
     }
 
     impl Generated {
@@ -131,7 +131,8 @@ mod tests {
             });
             settings.into_generator()
         };
-        let mut all = Generated { documented: generator(false), inlined: generator(true), whole: Documents::new() };
+        let mut all =
+            Generated { documented: generator(false), inlined: generator(true), whole: SchemaDocuments::new() };
         macro_rules! add {
             ($($kind:ty),*) => {
                 $(all.add::<$kind>();)*
@@ -146,7 +147,7 @@ mod tests {
         all.add_recursive::<Patch>();
         all.add_recursive::<CustomResourceDefinition>();
 
-        let mut generated: Documents = all.documented.take_definitions(true).into_iter().collect();
+        let mut generated: SchemaDocuments = all.documented.take_definitions(true).into_iter().collect();
         generated.values_mut().for_each(reference_as_upstream);
         for (name, schema) in &mut generated {
             // Of values of any type the library says that they are objects.

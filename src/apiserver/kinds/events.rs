@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::apiserver::answers::columns::{Column, age};
+use crate::apiserver::answers::columns::{PrinterColumn, age};
 
 /// Events kept at most; beyond that the oldest go before their time, of the namespaces that have most.
 pub(in crate::apiserver) const COUNT_MAX: usize = 20_000;
@@ -109,7 +109,7 @@ pub(in crate::apiserver) fn shares(counts: &BTreeMap<&str, usize>, limit: usize)
 }
 
 /// Columns as upstream prints events.
-pub(in crate::apiserver) fn columns() -> Vec<Column> {
+pub(in crate::apiserver) fn columns() -> Vec<PrinterColumn> {
     let subject = |event: &Value, _: Timestamp| -> Value {
         let object = text(event, "involvedObject", "regarding");
         let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
@@ -129,22 +129,22 @@ pub(in crate::apiserver) fn columns() -> Vec<Column> {
         let count = if series.is_null() { text(event, "count", "deprecatedCount") } else { series };
         count.as_i64().unwrap_or(1).into()
     };
-    let mut name = Column::name();
+    let mut name = PrinterColumn::name();
     name.priority = 1;
     vec![
-        Column::cell("Last Seen", "string", 0, |event, now| age(last_seen(event), now)),
-        Column::cell("Type", "string", 0, |event, _| event["type"].as_str().unwrap_or_default().into()),
-        Column::cell("Reason", "string", 0, |event, _| event["reason"].as_str().unwrap_or_default().into()),
-        Column::cell("Object", "string", 0, subject),
-        Column::cell("Subobject", "string", 1, |event, _| {
+        PrinterColumn::cell("Last Seen", "string", 0, |event, now| age(last_seen(event), now)),
+        PrinterColumn::cell("Type", "string", 0, |event, _| event["type"].as_str().unwrap_or_default().into()),
+        PrinterColumn::cell("Reason", "string", 0, |event, _| event["reason"].as_str().unwrap_or_default().into()),
+        PrinterColumn::cell("Object", "string", 0, subject),
+        PrinterColumn::cell("Subobject", "string", 1, |event, _| {
             text(event, "involvedObject", "regarding")["fieldPath"].as_str().unwrap_or_default().into()
         }),
-        Column::cell("Source", "string", 1, source),
-        Column::cell("Message", "string", 0, |event, _| {
+        PrinterColumn::cell("Source", "string", 1, source),
+        PrinterColumn::cell("Message", "string", 0, |event, _| {
             text(event, "message", "note").as_str().unwrap_or_default().trim().into()
         }),
-        Column::cell("First Seen", "string", 1, |event, now| age(first_seen(event), now)),
-        Column::cell("Count", "string", 1, count),
+        PrinterColumn::cell("First Seen", "string", 1, |event, now| age(first_seen(event), now)),
+        PrinterColumn::cell("Count", "string", 1, count),
         name,
     ]
 }

@@ -8,9 +8,9 @@ use kube::core::Version;
 use serde_json::{Map, Value, json};
 
 use super::core_schemas::{self, OBJECT_META, SCHEMAS};
-use super::resource::{Conversion, Document, Resource, Scale};
+use super::resource::{Conversion, PackedJson, ScalePaths, ServedResource};
 use crate::api::Kind;
-use crate::apiserver::answers::columns::{Column, Source};
+use crate::apiserver::answers::columns::{CellSource, PrinterColumn};
 use crate::apiserver::schema::Schema;
 use crate::apiserver::writing::apply::markers;
 use crate::jsonpath::{JsonPathError, Path};
@@ -24,7 +24,7 @@ pub struct RegistryError {
 }
 
 /// The resources of a kind of this program, one for each served version: its controllers can read what these take.
-pub(in crate::apiserver) fn own_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
+pub(in crate::apiserver) fn own_resources(kind: &Kind) -> Result<Vec<ServedResource>, RegistryError> {
     let mut made = resources(kind)?;
     for resource in &mut made {
         resource.schema = std::mem::take(&mut resource.schema).with_readable_dates();
@@ -33,7 +33,7 @@ pub(in crate::apiserver) fn own_resources(kind: &Kind) -> Result<Vec<Resource>, 
 }
 
 /// The resources of a kind, one for each served version.
-pub(in crate::apiserver) fn resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
+pub(in crate::apiserver) fn resources(kind: &Kind) -> Result<Vec<ServedResource>, RegistryError> {
     let CustomResourceDefinition { spec, .. } = &kind.crd;
     let fail = |reason: String| RegistryError { kind: spec.names.kind.clone(), reason };
     let mut made = Vec::new();
@@ -60,7 +60,7 @@ pub(in crate::apiserver) fn resources(kind: &Kind) -> Result<Vec<Resource>, Regi
             "allOf": [{"$ref": format!("{SCHEMAS}{OBJECT_META}")}],
         });
         let names = &spec.names;
-        made.push(Resource {
+        made.push(ServedResource {
             group: spec.group.clone(),
             version: version.name.clone(),
             kind: names.kind.clone(),
@@ -78,7 +78,7 @@ pub(in crate::apiserver) fn resources(kind: &Kind) -> Result<Vec<Resource>, Regi
             stores: version.storage,
             core: false,
             schema: compiled,
-            openapi: Document::new(&openapi),
+            openapi: PackedJson::new(&openapi),
             columns: columns(version.additional_printer_columns.as_deref().unwrap_or_default())
                 .map_err(|error| fail(error.to_string()))?,
             storage: format!("{}/{}", spec.group, names.plural).into(),
@@ -128,8 +128,8 @@ fn restrict_names(properties: &mut Map<String, Value>, own_meta: Option<&Value>)
 /// Columns that a version of a kind has; those of published definitions have a dozen.
 pub(in crate::apiserver) const COLUMNS_MAX: usize = 64;
 
-fn columns(defined: &[CustomResourceColumnDefinition]) -> Result<Vec<Column>, JsonPathError> {
-    let mut columns = vec![Column::name()];
+fn columns(defined: &[CustomResourceColumnDefinition]) -> Result<Vec<PrinterColumn>, JsonPathError> {
+    let mut columns = vec![PrinterColumn::name()];
     for column in defined.iter().take(COLUMNS_MAX) {
         let path = match Path::parse_plain(&column.json_path) {
             Ok(path) => path,
@@ -137,25 +137,25 @@ fn columns(defined: &[CustomResourceColumnDefinition]) -> Result<Vec<Column>, Js
             Err(_) if Path::parse(&column.json_path).is_ok() => continue,
             Err(error) => return Err(error),
         };
-        columns.push(Column {
+        columns.push(PrinterColumn {
             name: column.name.clone(),
             kind: column.type_.clone(),
             format: column.format.clone().unwrap_or_default(),
             description: column.description.clone().unwrap_or_default(),
             priority: column.priority.unwrap_or(0),
-            source: Source::Path(path),
+            source: CellSource::Path(path),
         });
     }
     if defined.is_empty() {
-        columns.push(Column::age());
+        columns.push(PrinterColumn::age());
     }
     Ok(columns)
 }
 
 /// Where the scale subresource finds its numbers. Paths were checked when the definition was written.
-fn scale(scale: &CustomResourceSubresourceScale) -> Scale {
+fn scale(scale: &CustomResourceSubresourceScale) -> ScalePaths {
     let fields = |path: &str| path.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-    Scale {
+    ScalePaths {
         spec_replicas: fields(&scale.spec_replicas_path),
         status_replicas: fields(&scale.status_replicas_path),
         selector: scale.label_selector_path.as_deref().filter(|path| !path.is_empty()).map(fields),

@@ -8,37 +8,40 @@ use std::sync::Arc;
 
 use kube::core::Version;
 
-use super::resource::{Document, Resource};
+use super::resource::{PackedJson, ServedResource};
 use crate::api::StoragePolicy;
 
 /// Every resource that is served at one time. It never changes: kinds that come or go at run time make a new one.
 #[derive(Debug)]
-pub struct Registry {
-    resources: Vec<Arc<Resource>>,
-    by_path: HashMap<(String, String, String), Arc<Resource>>,
+pub struct ResourceRegistry {
+    resources: Vec<Arc<ServedResource>>,
+    by_path: HashMap<(String, String, String), Arc<ServedResource>>,
     /// By group and version as objects name them, and kind.
-    by_kind: HashMap<(String, String), Arc<Resource>>,
+    by_kind: HashMap<(String, String), Arc<ServedResource>>,
     /// What is built in, as the program brings it.
-    built_in: Arc<[Arc<Resource>]>,
+    built_in: Arc<[Arc<ServedResource>]>,
     /// Schemas that several kinds use, for OpenAPI documents.
-    pub(in crate::apiserver) shared_schemas: Arc<BTreeMap<String, Document>>,
+    pub(in crate::apiserver) shared_schemas: Arc<BTreeMap<String, PackedJson>>,
 }
 
-impl Registry {
+impl ResourceRegistry {
     /// These resources, which are built in, and the schemas that several of them use.
-    pub(in crate::apiserver) fn new(resources: Vec<Resource>, shared_schemas: BTreeMap<String, Document>) -> Self {
-        let built_in: Arc<[Arc<Resource>]> = resources.into_iter().map(Arc::new).collect();
+    pub(in crate::apiserver) fn new(
+        resources: Vec<ServedResource>,
+        shared_schemas: BTreeMap<String, PackedJson>,
+    ) -> Self {
+        let built_in: Arc<[Arc<ServedResource>]> = resources.into_iter().map(Arc::new).collect();
         Self::of(built_in.to_vec(), built_in, Arc::new(shared_schemas))
     }
 
     fn of(
-        resources: Vec<Arc<Resource>>,
-        built_in: Arc<[Arc<Resource>]>,
-        shared_schemas: Arc<BTreeMap<String, Document>>,
+        resources: Vec<Arc<ServedResource>>,
+        built_in: Arc<[Arc<ServedResource>]>,
+        shared_schemas: Arc<BTreeMap<String, PackedJson>>,
     ) -> Self {
-        let path = |r: &Resource| (r.group.clone(), r.version.clone(), r.plural.clone());
+        let path = |r: &ServedResource| (r.group.clone(), r.version.clone(), r.plural.clone());
         let by_path = resources.iter().map(|r| (path(r), Arc::clone(r))).collect();
-        let mut by_kind: HashMap<_, Arc<Resource>> = HashMap::new();
+        let mut by_kind: HashMap<_, Arc<ServedResource>> = HashMap::new();
         for resource in &resources {
             let kind = (resource.api_version(), resource.kind.clone());
             by_kind.entry(kind).or_insert_with(|| Arc::clone(resource));
@@ -50,11 +53,11 @@ impl Registry {
     #[must_use]
     pub(in crate::apiserver) fn with_custom(
         &self,
-        extended: &[Arc<Resource>],
-        custom: impl IntoIterator<Item = Arc<Resource>>,
+        extended: &[Arc<ServedResource>],
+        custom: impl IntoIterator<Item = Arc<ServedResource>>,
     ) -> Self {
         let built_in = self.built_in.iter().map(|one| {
-            let same = |other: &&Arc<Resource>| {
+            let same = |other: &&Arc<ServedResource>| {
                 (&other.group, &other.version, &other.plural) == (&one.group, &one.version, &one.plural)
             };
             Arc::clone(extended.iter().find(same).unwrap_or(one))
@@ -72,24 +75,24 @@ impl Registry {
     }
 
     /// The resource at `/apis/<group>/<version>/…/<plural>`.
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<ServedResource>> {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
     /// The resource of a kind.
-    pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+    pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<ServedResource>> {
         self.by_kind.get(&(api_version.to_owned(), kind.to_owned()))
     }
 
     /// Every served version.
-    pub fn all(&self) -> &[Arc<Resource>] {
+    pub fn all(&self) -> &[Arc<ServedResource>] {
         &self.resources
     }
 
     /// One entry for each stored resource, in the version it is stored in.
-    pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
+    pub fn stored(&self) -> impl Iterator<Item = &Arc<ServedResource>> {
         let mut seen = std::collections::HashSet::new();
-        let kept = |r: &&Arc<Resource>| r.stores && r.policy != StoragePolicy::Review;
+        let kept = |r: &&Arc<ServedResource>| r.stores && r.policy != StoragePolicy::Review;
         self.resources.iter().filter(kept).filter(move |r| seen.insert(Arc::clone(&r.storage)))
     }
 
@@ -115,7 +118,7 @@ impl Registry {
     }
 
     /// Resources of one group and version.
-    pub fn of_version<'r>(&'r self, group: &'r str, version: &'r str) -> impl Iterator<Item = &'r Arc<Resource>> {
+    pub fn of_version<'r>(&'r self, group: &'r str, version: &'r str) -> impl Iterator<Item = &'r Arc<ServedResource>> {
         self.resources.iter().filter(move |r| r.group == group && r.version == version)
     }
 }

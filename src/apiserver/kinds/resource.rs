@@ -6,8 +6,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Complete, ServedVersion, StoragePolicy};
-use crate::apiserver::answers::columns::Column;
-use crate::apiserver::answers::status::{FieldError, Named};
+use crate::apiserver::answers::columns::PrinterColumn;
+use crate::apiserver::answers::status::{FieldError, ResourceNames};
 use crate::apiserver::objects::versions;
 use crate::apiserver::schema::Schema;
 use crate::apiserver::webhooks::conversion::Converter;
@@ -60,7 +60,7 @@ pub type Prepare = fn(&mut Value, Option<&Value>, &mut Vec<FieldError>);
 
 /// One served version of one resource.
 #[derive(Debug)]
-pub struct Resource {
+pub struct ServedResource {
     /// API group; empty for core.
     pub group: String,
     /// Version.
@@ -89,9 +89,9 @@ pub struct Resource {
     /// Schema of the whole object.
     pub schema: Schema,
     /// Schema of the whole object for OpenAPI documents.
-    pub openapi: Document,
+    pub openapi: PackedJson,
     /// Columns of tables.
-    pub columns: Vec<Column>,
+    pub columns: Vec<PrinterColumn>,
     /// Name in the store: `<group>/<plural>` of the stored form.
     pub storage: Arc<str>,
     /// Set when the stored form differs, or may.
@@ -99,7 +99,7 @@ pub struct Resource {
     /// Whether this is the version that objects are stored in.
     pub stores: bool,
     /// The scale subresource, when there is one.
-    pub scale: Option<Scale>,
+    pub scale: Option<ScalePaths>,
     /// Paths that field selectors may name beside those that every kind has.
     pub selectable: Vec<String>,
     /// Set for kinds that were defined at run time.
@@ -114,7 +114,7 @@ pub struct Resource {
 
 /// Where a kind keeps what the scale subresource shows (`CustomResourceSubresourceScale`).
 #[derive(Clone, Debug)]
-pub struct Scale {
+pub struct ScalePaths {
     /// Wished number; a path of plain fields.
     pub spec_replicas: Vec<String>,
     /// Actual number.
@@ -125,9 +125,9 @@ pub struct Scale {
 
 /// A JSON document that is seldom asked for. Only its text is kept, packed, which is a fraction of it.
 #[derive(Clone, Debug, Default)]
-pub struct Document(Arc<[u8]>);
+pub struct PackedJson(Arc<[u8]>);
 
-impl Document {
+impl PackedJson {
     pub(in crate::apiserver) fn new(value: &Value) -> Self {
         Self(lz4_flex::block::compress_prepend_size(value.to_string().as_bytes()).into())
     }
@@ -150,7 +150,7 @@ pub struct Custom {
     pub replaced: CancellationToken,
 }
 
-impl Resource {
+impl ServedResource {
     /// Whether the server counts changes of the spec in `metadata.generation`.
     pub fn counts_generation(&self) -> bool {
         !self.core || [APIEXTENSIONS, "admissionregistration.k8s.io"].contains(&self.group.as_str())
@@ -163,7 +163,7 @@ impl Resource {
 
     /// `plural.group`, or `plural` for core.
     pub fn qualified(&self) -> String {
-        Named::qualified(self)
+        ResourceNames::qualified(self)
     }
 
     /// Verbs that clients over the network have.
@@ -243,7 +243,7 @@ impl Resource {
     }
 }
 
-impl Named for Resource {
+impl ResourceNames for ServedResource {
     fn group(&self) -> &str {
         &self.group
     }
@@ -265,7 +265,7 @@ pub(in crate::apiserver) struct CoreKind {
     pub short_names: &'static [&'static str],
     pub namespaced: bool,
     pub status: bool,
-    pub columns: fn() -> Vec<Column>,
+    pub columns: fn() -> Vec<PrinterColumn>,
     pub conversion: Option<Conversion>,
     pub prepare: Option<Prepare>,
 }

@@ -21,11 +21,11 @@ use tokio::time::Instant;
 pub(super) struct ConnectionActivity {
     started: Instant,
     // std's lock: held to put in and to take out.
-    under_way: Mutex<UnderWay>,
+    under_way: Mutex<OpenExchanges>,
 }
 
 #[derive(Debug, Default)]
-struct UnderWay {
+struct OpenExchanges {
     next: u64,
     /// For each the time since when its peer is waited for, see [`ConnectionActivity::now`]; 0: it is not.
     exchanges: HashMap<u64, Arc<AtomicU64>>,
@@ -78,7 +78,7 @@ impl ConnectionActivity {
         self.started.elapsed().saturating_sub(Duration::from_millis(then))
     }
 
-    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+    fn lock(&self) -> MutexGuard<'_, OpenExchanges> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

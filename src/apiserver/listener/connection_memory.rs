@@ -37,11 +37,11 @@ pub(super) struct ConnectionId {
 pub(super) struct ConnectionMemory {
     newcomers: usize,
     callers: usize,
-    parts: [Part; CLASSES + 1],
+    parts: [MemoryPart; CLASSES + 1],
 }
 
 #[derive(Default)]
-struct Part {
+struct MemoryPart {
     /// What it may hold when others want more, too.
     share: usize,
     /// By connections that stay.
@@ -60,7 +60,7 @@ struct OfAddress {
 impl ConnectionMemory {
     /// Bounds in bytes: for newcomers by class, which together are their bound, and for callers.
     pub fn new(shares: [usize; CLASSES], callers: usize) -> Self {
-        let mut parts = <[Part; CLASSES + 1]>::default();
+        let mut parts = <[MemoryPart; CLASSES + 1]>::default();
         for (part, share) in parts.iter_mut().zip(shares.into_iter().chain([callers])) {
             part.share = share;
         }
@@ -93,7 +93,7 @@ impl ConnectionMemory {
         if part == CALLERS { (CALLERS..CALLERS + 1, self.callers) } else { (0..CLASSES, self.newcomers) }
     }
 
-    fn sum(&self, group: &Range<usize>, of: impl Fn(&Part) -> usize) -> usize {
+    fn sum(&self, group: &Range<usize>, of: impl Fn(&MemoryPart) -> usize) -> usize {
         self.parts[group.clone()].iter().map(of).sum()
     }
 
@@ -110,7 +110,7 @@ impl ConnectionMemory {
     }
 }
 
-impl Part {
+impl MemoryPart {
     fn put(&mut self, connection: ConnectionId, bytes: usize, ends: &CancellationToken) {
         let of = self.of.entry(connection.address).or_default();
         let before = match bytes {

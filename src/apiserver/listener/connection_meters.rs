@@ -7,7 +7,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::connections::Connections;
+use super::connections::ListenerConnections;
 
 /// What is counted of one listener. Cheap to clone; all clones are the same.
 #[derive(Clone, Default)]
@@ -15,13 +15,13 @@ pub struct ConnectionMeters(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    connections: OnceLock<Connections>,
+    connections: OnceLock<ListenerConnections>,
     refused: Counter,
 }
 
 impl ConnectionMeters {
     /// These are the connections. Others are not taken later.
-    pub(super) fn of(&self, connections: &Connections) {
+    pub(super) fn of(&self, connections: &ListenerConnections) {
         self.0.connections.set(connections.clone()).ok();
     }
 
@@ -33,7 +33,7 @@ impl ConnectionMeters {
     /// Names them for a scrape.
     pub fn register(&self, registry: &mut Registry) {
         let open = Family::<[(&'static str, &'static str); 1], Gauge>::default();
-        for (rank, count) in self.0.connections.get().map(Connections::counts).into_iter().flatten() {
+        for (rank, count) in self.0.connections.get().map(ListenerConnections::counts).into_iter().flatten() {
             open.get_or_create(&[("rank", rank)]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         registry.register("slipway_api_connections", "Connections to the API's port, by rank", open);
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn connections_are_counted_by_whose_they_are() {
-        let (meters, connections) = (ConnectionMeters::default(), Connections::new(16, 4, [1 << 20, 1 << 20]));
+        let (meters, connections) = (ConnectionMeters::default(), ListenerConnections::new(16, 4, [1 << 20, 1 << 20]));
         meters.of(&connections);
         let admit = |last: u8, rank| connections.admit([10, 0, 0, last].into(), rank).expect("a slot");
         let slots = [admit(1, Rank::Known), admit(2, Rank::Stranger), admit(3, Rank::Stranger)];

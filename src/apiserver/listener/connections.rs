@@ -32,13 +32,13 @@ pub(super) const CALLERS_INPUT: usize = 32 * 1024;
 
 /// The connections of a listener.
 #[derive(Clone)]
-pub(super) struct Connections {
+pub(super) struct ListenerConnections {
     per_address: usize,
     // std's lock: held to count only.
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<ConnectionTable>>,
 }
 
-struct Table {
+struct ConnectionTable {
     next: u64,
     /// Connections of each address.
     addresses: HashMap<IpAddr, usize>,
@@ -75,7 +75,7 @@ impl<K> Default for OpenConnections<K> {
 
 /// A slot among the connections, until it is dropped.
 pub(super) struct ConnectionSlot {
-    connections: Connections,
+    connections: ListenerConnections,
     address: IpAddr,
     number: u64,
     class: usize,
@@ -90,7 +90,7 @@ pub(super) struct ConnectionSlot {
     dropped: CancellationToken,
 }
 
-impl Connections {
+impl ListenerConnections {
     /// `most` in all, of which newcomers get half and callers three quarters; `per_address` from one address, or one network of IPv6 (/64). Only
     /// the machine itself (127.0.0.1, ::1) may have more. In memory newcomers may hold `bounds[0]` bytes together, others
     /// `bounds[1]`.
@@ -100,7 +100,7 @@ impl Connections {
         let newcomers = shares(most).map(|share| Newcomers { share, ..Newcomers::default() });
         let memory = ConnectionMemory::new(shares(bounds[0]), bounds[1]);
         let (addresses, callers) = (HashMap::new(), OpenConnections::default());
-        let table = Table { next: 0, addresses, newcomers, most, callers, most_of_callers, memory };
+        let table = ConnectionTable { next: 0, addresses, newcomers, most, callers, most_of_callers, memory };
         Self { per_address, table: Arc::new(Mutex::new(table)) }
     }
 
@@ -148,7 +148,7 @@ impl Connections {
         self.lock().drop_a_newcomer();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -168,7 +168,7 @@ fn class(rank: Rank) -> usize {
     }
 }
 
-impl Table {
+impl ConnectionTable {
     /// One of those who have more than their share, else of the least known that there are.
     fn drop_a_newcomer(&mut self) {
         let over = self.newcomers.iter().rposition(|of| of.open.count > of.share);
@@ -279,7 +279,7 @@ impl ConnectionSlot {
         }
     }
 
-    fn count(&self, table: &mut Table, bytes: usize) {
+    fn count(&self, table: &mut ConnectionTable, bytes: usize) {
         let before = self.counted.swap(bytes, Ordering::Relaxed);
         let class = self.is_newcomer().then_some(self.class);
         let connection = ConnectionId { class, address: self.address, number: self.number };
@@ -338,11 +338,11 @@ mod tests {
 
     const MEMORY: [usize; 2] = [1 << 20, 1 << 20];
 
-    fn enter(connections: &Connections, address: &str) -> Option<ConnectionSlot> {
+    fn enter(connections: &ListenerConnections, address: &str) -> Option<ConnectionSlot> {
         connections.admit(address.parse().expect("an address"), Rank::Untold)
     }
 
-    fn is_empty(connections: &Connections) -> bool {
+    fn is_empty(connections: &ListenerConnections) -> bool {
         let table = connections.lock();
         table.addresses.is_empty()
             && table.memory.is_empty()
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn nobody_has_all_the_connections() {
-        let connections = Connections::new(1000, 2, MEMORY);
+        let connections = ListenerConnections::new(1000, 2, MEMORY);
         let take = |address: &str| enter(&connections, address);
         let first = take("10.0.0.1").expect("a place");
         let _second = take("::ffff:10.0.0.1").expect("a place");
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn the_oldest_newcomer_of_the_address_with_most_goes() {
-        let connections = Connections::new(8, 100, MEMORY);
+        let connections = ListenerConnections::new(8, 100, MEMORY);
         let take = |address: &str| enter(&connections, address).expect("a place");
         let gone = |slots: &[ConnectionSlot]| slots.iter().map(|slot| slot.dropped.is_cancelled()).collect::<Vec<_>>();
         let known = take("10.0.0.9");
@@ -427,7 +427,7 @@ mod tests {
             (&[Known, Stranger, Untold], &[8, 8, 16]),
         ];
         for (order, wanted) in rows {
-            let connections = Connections::new(64, 1, MEMORY);
+            let connections = ListenerConnections::new(64, 1, MEMORY);
             let open = |(network, rank): (usize, &Rank)| -> Vec<ConnectionSlot> {
                 let address = |last: u8| IpAddr::from([10, 0, network as u8, last]);
                 (0..100).map(|last| connections.admit(address(last), *rank).expect("a place")).collect()
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn a_known_hosts_one_connection_stays_while_strangers_open_new_ones_for_ever() {
         for rank in [Rank::Stranger, Rank::Untold] {
-            let connections = Connections::new(64, 8, MEMORY);
+            let connections = ListenerConnections::new(64, 8, MEMORY);
             let agent = connections.admit([10, 0, 0, 1].into(), Rank::Known).expect("a place");
             let mut all = Vec::new();
             for number in 0..10_000_u16 {
@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn the_oldest_connection_of_the_caller_with_most_goes() {
-        let connections = Connections::new(16, 100, MEMORY);
+        let connections = ListenerConnections::new(16, 100, MEMORY);
         let take = |user: &str| {
             let slot = enter(&connections, "10.0.0.1").expect("a place");
             slot.vouch(user);
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn what_a_connection_holds_ends_the_largest_one_and_moves_when_its_caller_is_known() {
-        let connections = Connections::new(64, 8, [8 * STEP, 16 * STEP]);
+        let connections = ListenerConnections::new(64, 8, [8 * STEP, 16 * STEP]);
         let [large, small, later] =
             [1, 2, 3].map(|last| enter(&connections, &format!("10.0.0.{last}")).expect("a place"));
         large.hold(0, 4 * STEP);

@@ -231,18 +231,18 @@ impl<B: Body<Data = Bytes>> Body for CountedResponseBody<B> {
 }
 
 /// A stream whose [connection](ConnectionSlot) is told what was read.
-pub(super) struct Metered<S> {
+pub(super) struct MeteredConnection<S> {
     stream: S,
     slot: Arc<ConnectionSlot>,
 }
 
-impl<S> Metered<S> {
+impl<S> MeteredConnection<S> {
     pub fn new(stream: S, slot: Arc<ConnectionSlot>) -> Self {
         Self { stream, slot }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredConnection<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -251,7 +251,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredConnection<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -281,13 +281,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 mod tests {
     use http_body_util::{BodyExt, StreamBody};
 
-    use super::super::connections::Connections;
+    use super::super::connections::ListenerConnections;
     use super::*;
     use crate::ration::Rank;
 
     #[tokio::test]
     async fn a_piece_counts_until_it_is_sent_also_when_the_answer_has_ended_with_it() {
-        let connections = Connections::new(10, 10, [1 << 20, 1 << 20]);
+        let connections = ListenerConnections::new(10, 10, [1 << 20, 1 << 20]);
         let slot = Arc::new(connections.admit("10.0.0.1".parse().unwrap(), Rank::Untold).unwrap());
         let before = slot.held_bytes();
         let memory = ExchangeMemory::new(&slot, 10);
@@ -305,7 +305,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_body_that_is_handed_on_only_the_part_counts_that_is_on_its_way() {
-        let connections = Connections::new(10, 10, [1 << 20, 1 << 20]);
+        let connections = ListenerConnections::new(10, 10, [1 << 20, 1 << 20]);
         let slot = Arc::new(connections.admit("10.0.0.1".parse().unwrap(), Rank::Untold).unwrap());
         for (is_handed_on, most) in [(false, 10 + 3 * 1000), (true, 10 + 1000)] {
             let memory = ExchangeMemory::new(&slot, 10);

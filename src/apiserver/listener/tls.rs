@@ -28,11 +28,11 @@ use tower::ServiceExt;
 
 use super::connection_activity::ConnectionActivity;
 pub use super::connection_meters::ConnectionMeters;
-use super::connections::{CALLERS_INPUT, ConnectionSlot, Connections};
-use super::exchange_memory::{ExchangeMemory, Holding, Metered, weighed};
+use super::connections::{CALLERS_INPUT, ConnectionSlot, ListenerConnections};
+use super::exchange_memory::{ExchangeMemory, Holding, MeteredConnection, weighed};
 use super::lingering_close::LingeringClose;
 use super::plain_http;
-use crate::apiserver::auth::Identity;
+use crate::apiserver::auth::UserIdentity;
 use crate::apiserver::requests::unread_body;
 use crate::apiserver::shares::response_memory::ConnectionHandle;
 use crate::ration::{Ranks, all_alike};
@@ -78,7 +78,7 @@ pub struct Limits {
     /// The same of all others.
     pub callers_memory: usize,
     /// How long they may take.
-    pub patience: Timeouts,
+    pub patience: PeerTimeouts,
 }
 
 impl Default for Limits {
@@ -88,14 +88,14 @@ impl Default for Limits {
             per_address: PER_ADDRESS,
             newcomers_memory: NEWCOMERS_MEMORY,
             callers_memory: CALLERS_MEMORY,
-            patience: Timeouts::default(),
+            patience: PeerTimeouts::default(),
         }
     }
 }
 
 /// How long a peer may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
+pub struct PeerTimeouts {
     /// For a TLS handshake.
     pub handshake: Duration,
     /// For a request's head; on HTTP/1 that includes the wait for it.
@@ -108,7 +108,7 @@ pub struct Timeouts {
     pub stall: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for PeerTimeouts {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
@@ -121,7 +121,7 @@ impl Default for Timeouts {
 }
 
 /// Called with peer and reason when the handshake refused a client certificate.
-pub type Refused = Arc<dyn Fn(SocketAddr, &str) + Send + Sync>;
+pub type TellTlsRefusal = Arc<dyn Fn(SocketAddr, &str) + Send + Sync>;
 
 /// What the listener asks about its callers, and whom it tells of them.
 #[derive(Clone)]
@@ -129,7 +129,7 @@ pub struct Callers {
     /// What is known of an address: of newcomers, each rank keeps its [share](crate::ration::Shares) of connections.
     pub ranks: Ranks,
     /// Who is told of refused certificates.
-    pub refused: Refused,
+    pub refused: TellTlsRefusal,
     /// Where connections are counted.
     pub meters: ConnectionMeters,
 }
@@ -157,7 +157,7 @@ impl PeerConnection {
 
 /// Serves a router over TLS until `shutdown` is cancelled, then waits some seconds for what is under way.
 ///
-/// A verified client certificate becomes the [`Identity`] in the request's extensions, the peer's address a [`Peer`], the
+/// A verified client certificate becomes the [`UserIdentity`] in the request's extensions, the peer's address a [`Peer`], the
 /// connection a [`PeerConnection`].
 ///
 /// # Errors
@@ -205,7 +205,7 @@ pub async fn serve_knowing(
     let acceptor = TlsAcceptor::from(tls);
     let slots = Arc::new(Semaphore::new(limits.connections));
     let memory = [limits.newcomers_memory, limits.callers_memory];
-    let connections = Connections::new(limits.connections, limits.per_address, memory);
+    let connections = ListenerConnections::new(limits.connections, limits.per_address, memory);
     callers.meters.of(&connections);
     let tasks = TaskTracker::new();
     loop {
@@ -263,7 +263,7 @@ pub async fn serve_knowing(
 struct AcceptedPeer {
     peer: SocketAddr,
     connection_slot: Arc<ConnectionSlot>,
-    refused: Refused,
+    refused: TellTlsRefusal,
 }
 
 async fn connection(
@@ -272,7 +272,7 @@ async fn connection(
     acceptor: TlsAcceptor,
     router: Router,
     shutdown: CancellationToken,
-    patience: Timeouts,
+    patience: PeerTimeouts,
 ) {
     let AcceptedPeer { peer, connection_slot, refused } = accepted;
     // Without these the connection works all the same.
@@ -293,7 +293,7 @@ async fn connection(
             return;
         }
     }
-    let stream = Metered::new(stream, Arc::clone(&connection_slot));
+    let stream = MeteredConnection::new(stream, Arc::clone(&connection_slot));
     let stream = match timeout_at(deadline, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -310,7 +310,7 @@ async fn connection(
         }
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let identity = match certificate.map(|certificate| Identity::from_certificate(certificate)).transpose() {
+    let identity = match certificate.map(|certificate| UserIdentity::from_certificate(certificate)).transpose() {
         Ok(identity) => identity,
         Err(error) => {
             refused(peer, &error.to_string());

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::names;
 use crate::apiserver::answers::status::{ApiError, CAUSES_MAX, FieldError, FieldFault};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::runtime::conditions;
 
 /// Bytes of all annotations together.
@@ -63,7 +63,7 @@ pub(in crate::apiserver) fn generate_name(prefix: &str) -> String {
 }
 
 /// Fields that the server sets on a new object.
-pub(in crate::apiserver) fn set_new(meta: &mut ObjectMeta, resource: &Resource) {
+pub(in crate::apiserver) fn set_new(meta: &mut ObjectMeta, resource: &ServedResource) {
     meta.uid = Some(uuid::Uuid::new_v4().to_string());
     meta.creation_timestamp = Some(now());
     meta.generation = resource.counts_generation().then_some(1);
@@ -107,7 +107,7 @@ fn drop_unkept(meta: &mut ObjectMeta) {
 
 /// What is wrong with the client's part.
 pub(in crate::apiserver) fn validate(
-    resource: &Resource,
+    resource: &ServedResource,
     meta: &ObjectMeta,
     old: Option<&ObjectMeta>,
 ) -> Vec<FieldError> {
@@ -167,14 +167,19 @@ pub(in crate::apiserver) fn validate_annotations<'m>(
 }
 
 /// Adds what a rule found in a value, as long as there are not more faults than are told.
-fn tell(errors: &mut Vec<FieldError>, path: &str, value: &str, faults: names::Faults) {
+fn tell(errors: &mut Vec<FieldError>, path: &str, value: &str, faults: names::NameFaults) {
     if errors.len() >= CAUSES_MAX {
         return;
     }
     errors.extend(faults.into_iter().map(|fault| FieldError::invalid(path, &value.into(), fault)));
 }
 
-fn validate_finalizers(resource: &Resource, meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut Vec<FieldError>) {
+fn validate_finalizers(
+    resource: &ServedResource,
+    meta: &ObjectMeta,
+    old: Option<&ObjectMeta>,
+    errors: &mut Vec<FieldError>,
+) {
     let finalizers = meta.finalizers.as_deref().unwrap_or_default();
     let before = old.and_then(|old| old.finalizers.as_ref()).map_or(0, Vec::len);
     if finalizers.len() > FINALIZERS_MAX.max(before) {
@@ -236,7 +241,7 @@ fn validate_owners(owners: &[OwnerReference], before: usize, errors: &mut Vec<Fi
 }
 
 /// A condition of a status.
-pub(in crate::apiserver) struct Condition<'c> {
+pub(in crate::apiserver) struct StatusCondition<'c> {
     pub kind: &'c str,
     pub status: &'c str,
     pub reason: &'c str,
@@ -244,7 +249,7 @@ pub(in crate::apiserver) struct Condition<'c> {
 }
 
 /// Sets a condition; the time of the last transition stays while the status does.
-pub(in crate::apiserver) fn set_condition(object: &mut Value, condition: Condition<'_>, now: Time) {
+pub(in crate::apiserver) fn set_condition(object: &mut Value, condition: StatusCondition<'_>, now: Time) {
     let entry = json!({
         "type": condition.kind,
         "status": condition.status,

@@ -11,14 +11,14 @@ const SUBDOMAIN_MAX: usize = 253;
 const LABEL_MAX: usize = 63;
 
 /// What is wrong, one sentence for each fault.
-pub(crate) type Faults = Vec<String>;
+pub(crate) type NameFaults = Vec<String>;
 
 fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 
 /// A name as RFC 1123 has them for hosts with a domain: most objects.
-pub(crate) fn subdomain(name: &str) -> Faults {
+pub(crate) fn subdomain(name: &str) -> NameFaults {
     let mut faults = Vec::new();
     if name.len() > SUBDOMAIN_MAX {
         faults.push(too_long(SUBDOMAIN_MAX));
@@ -35,7 +35,7 @@ pub(crate) fn subdomain(name: &str) -> Faults {
 }
 
 /// A name without dots: namespaces.
-pub(in crate::apiserver) fn label(name: &str) -> Faults {
+pub(in crate::apiserver) fn label(name: &str) -> NameFaults {
     if is_dns_label(name) {
         return Vec::new();
     }
@@ -57,7 +57,7 @@ pub(in crate::apiserver) fn label(name: &str) -> Faults {
 }
 
 /// A label that begins with a letter, as RFC 1035 has them: versions.
-pub(in crate::apiserver) fn label_1035(name: &str) -> Faults {
+pub(in crate::apiserver) fn label_1035(name: &str) -> NameFaults {
     let mut faults = Vec::new();
     if name.len() > LABEL_MAX {
         faults.push(too_long(LABEL_MAX));
@@ -79,7 +79,7 @@ const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.
     '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
 /// A name with or without a prefix that is a domain: keys of labels and annotations, finalizers.
-pub(in crate::apiserver) fn qualified(name: &str) -> Faults {
+pub(in crate::apiserver) fn qualified(name: &str) -> NameFaults {
     if is_label_key(name) {
         return Vec::new();
     }
@@ -112,7 +112,7 @@ pub(in crate::apiserver) fn qualified(name: &str) -> Faults {
 }
 
 /// A label's value.
-pub(in crate::apiserver) fn label_value(value: &str) -> Faults {
+pub(in crate::apiserver) fn label_value(value: &str) -> NameFaults {
     let mut faults = Vec::new();
     if value.len() > LABEL_MAX {
         faults.push(too_long(LABEL_MAX));
@@ -129,7 +129,7 @@ pub(in crate::apiserver) fn label_value(value: &str) -> Faults {
 }
 
 /// A key of a ConfigMap or Secret.
-pub(in crate::apiserver) fn config_key(key: &str) -> Faults {
+pub(in crate::apiserver) fn config_key(key: &str) -> NameFaults {
     let mut faults = Vec::new();
     if key.len() > SUBDOMAIN_MAX {
         faults.push(too_long(SUBDOMAIN_MAX));
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_fault_is_told_in_kubernetes_words() {
-        type Rule = fn(&str) -> Faults;
+        type Rule = fn(&str) -> NameFaults;
         let long = "a".repeat(254);
         for (rule, name, wanted) in [
             (subdomain as Rule, "a.b-c", &[][..]),

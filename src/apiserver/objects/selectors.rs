@@ -4,11 +4,11 @@ mod labels;
 mod shared;
 
 use serde_json::Value;
-use shared::Found;
+use shared::SelectedValue;
 
 use crate::apiserver::answers::status::{ApiError, shorten};
 use crate::apiserver::kinds::events;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::store::Object;
 
 /// Requirements in one field selector; more is not a question but an attack.
@@ -16,8 +16,8 @@ const FIELDS_MAX: usize = 64;
 
 /// Which objects a list or watch is about.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Selector {
-    labels: labels::Labels,
+pub struct ObjectSelector {
+    labels: labels::LabelSelector,
     fields: Vec<FieldRequirement>,
 }
 
@@ -26,22 +26,22 @@ type Pointers<'s> =
 
 #[derive(Clone, Debug, PartialEq)]
 struct FieldRequirement {
-    field: Field,
+    field: SelectorField,
     value: String,
     equal: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Field {
+enum SelectorField {
     Name,
     Namespace,
     /// JSON pointer into the stored form.
     At(String),
 }
 
-impl Selector {
+impl ObjectSelector {
     /// Reads the query parameters `labelSelector` and `fieldSelector`.
-    pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, ApiError> {
+    pub fn parse(resource: &ServedResource, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let labels = labels::parse(labels).map_err(ApiError::bad_request)?;
         let terms = terms(fields);
         if terms.len() > FIELDS_MAX {
@@ -50,7 +50,7 @@ impl Selector {
         let fields = terms.into_iter().map(|term| parse_field(resource, fields, term));
         let mut fields = fields.collect::<Result<Vec<FieldRequirement>, _>>()?;
         // What is known without a look inside comes first.
-        fields.sort_by_key(|requirement| matches!(requirement.field, Field::At(_)));
+        fields.sort_by_key(|requirement| matches!(requirement.field, SelectorField::At(_)));
         Ok(Self { labels, fields })
     }
 
@@ -66,14 +66,14 @@ impl Selector {
 
     /// Narrows the selector to one name.
     pub(in crate::apiserver) fn only(&mut self, name: &str) {
-        self.fields.push(FieldRequirement { field: Field::Name, value: name.to_owned(), equal: true });
+        self.fields.push(FieldRequirement { field: SelectorField::Name, value: name.to_owned(), equal: true });
     }
 
     /// Whether a stored object is selected.
     pub fn matches(&self, object: &Object) -> bool {
         self.holds(object, |pointers| {
             let value = object.value();
-            pointers.map(|pointer| Found::at(&value, pointer)).collect()
+            pointers.map(|pointer| SelectedValue::at(&value, pointer)).collect()
         })
     }
 
@@ -89,17 +89,17 @@ impl Selector {
 
     fn pointers<'s>(&'s self) -> Pointers<'s> {
         let inside: fn(&'s FieldRequirement) -> Option<&'s str> = |requirement| match &requirement.field {
-            Field::At(pointer) => Some(pointer.as_str()),
-            Field::Name | Field::Namespace => None,
+            SelectorField::At(pointer) => Some(pointer.as_str()),
+            SelectorField::Name | SelectorField::Namespace => None,
         };
         self.fields.iter().filter_map(inside)
     }
 
-    fn holds<'s>(&'s self, object: &Object, look: impl FnOnce(Pointers<'s>) -> Vec<Found>) -> bool {
+    fn holds<'s>(&'s self, object: &Object, look: impl FnOnce(Pointers<'s>) -> Vec<SelectedValue>) -> bool {
         let outside = |requirement: &FieldRequirement| match requirement.field {
-            Field::Name => (object.name == requirement.value) == requirement.equal,
-            Field::Namespace => (object.namespace == requirement.value) == requirement.equal,
-            Field::At(_) => true,
+            SelectorField::Name => (object.name == requirement.value) == requirement.equal,
+            SelectorField::Namespace => (object.namespace == requirement.value) == requirement.equal,
+            SelectorField::At(_) => true,
         };
         if !self.labels.matches(object.labels()) || !self.fields.iter().all(outside) {
             return false;
@@ -108,7 +108,7 @@ impl Selector {
         if !self.looks_inside() {
             return true;
         }
-        let inside = self.fields.iter().filter(|requirement| matches!(requirement.field, Field::At(_)));
+        let inside = self.fields.iter().filter(|requirement| matches!(requirement.field, SelectorField::At(_)));
         inside.zip(look(self.pointers())).all(|(requirement, found)| found.is(&requirement.value) == requirement.equal)
     }
 }
@@ -166,7 +166,7 @@ pub(in crate::apiserver) fn exact_name(fields: &str) -> &str {
     if name.contains(['/', '%']) || matches!(name, "." | "..") { "" } else { name }
 }
 
-fn parse_field(resource: &Resource, whole: &str, term: &str) -> Result<FieldRequirement, ApiError> {
+fn parse_field(resource: &ServedResource, whole: &str, term: &str) -> Result<FieldRequirement, ApiError> {
     let at = term.find(['=', '!']).unwrap_or(term.len());
     let (field, rest) = term.split_at(at);
     let operators = [("!=", false), ("==", true), ("=", true)];
@@ -194,12 +194,12 @@ fn parse_field(resource: &Resource, whole: &str, term: &str) -> Result<FieldRequ
 }
 
 /// Fields that upstream selects by, for each kind; its refusal differs by whether the kind has any of its own.
-fn field_of(resource: &Resource, field: &str) -> Result<Field, ApiError> {
+fn field_of(resource: &ServedResource, field: &str) -> Result<SelectorField, ApiError> {
     let own = match (&*resource.storage, field) {
-        (_, "metadata.name") => return Ok(Field::Name),
-        (_, "metadata.namespace") if resource.namespaced => return Ok(Field::Namespace),
+        (_, "metadata.name") => return Ok(SelectorField::Name),
+        (_, "metadata.namespace") if resource.namespaced => return Ok(SelectorField::Namespace),
         ("/events", _) => events::selector_path(field),
-        ("/namespaces", "name") => return Ok(Field::Name),
+        ("/namespaces", "name") => return Ok(SelectorField::Name),
         ("/namespaces", "status.phase") => Some("/status/phase".into()),
         ("/secrets", "type") => Some("/type".into()),
         _ => {
@@ -209,7 +209,7 @@ fn field_of(resource: &Resource, field: &str) -> Result<Field, ApiError> {
     };
     let has_own = !resource.core || matches!(&*resource.storage, "/events" | "/namespaces" | "/secrets");
     let shown = shorten(field, 128);
-    own.map(Field::At).ok_or_else(|| {
+    own.map(SelectorField::At).ok_or_else(|| {
         ApiError::bad_request(if has_own {
             format!("field label not supported: {shown}")
         } else {
@@ -289,7 +289,7 @@ mod tests {
                 ("metadata.name=other,type=Opaque", false),
                 ("type=Opaque,metadata.name=looked-at", kind == "Opaque"),
             ] {
-                let selector = Selector::parse(secrets, "", fields).unwrap();
+                let selector = ObjectSelector::parse(secrets, "", fields).unwrap();
                 assert_eq!(selector.matches(&object), selected, "{fields}");
                 // All are of one revision here: in the store none is.
                 let other =
@@ -338,7 +338,7 @@ mod tests {
             ("", "type!=a\\,b", false),
             ("", "type=", false),
         ] {
-            let selector = Selector::parse(secrets, labels, fields).unwrap();
+            let selector = ObjectSelector::parse(secrets, labels, fields).unwrap();
             assert_eq!(selector.matches(&object), wanted, "{labels:?} {fields:?}");
         }
     }
@@ -375,7 +375,7 @@ mod tests {
             ("", "v1", "secrets", "type=a=b", "invalid field selector: a=b"),
         ] {
             let resource = registry.find(group, version, plural).unwrap();
-            let error = Selector::parse(resource, "", fields).unwrap_err();
+            let error = ObjectSelector::parse(resource, "", fields).unwrap_err();
             assert_eq!((error.code.as_u16(), error.message.as_str()), (400, wanted), "{fields:?}");
         }
     }
@@ -391,7 +391,7 @@ mod tests {
             ("", "involvedObject.name=h,involvedObject.kind="),
         ] {
             let resource = registry.find(group, "v1", "events").unwrap();
-            assert!(Selector::parse(resource, "", field).unwrap().matches(&event), "{field}");
+            assert!(ObjectSelector::parse(resource, "", field).unwrap().matches(&event), "{field}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! List: which objects, at which revision, how many at a time.
 //!
-//! What the parameters mean is settled by [`Wanted::of`], without a store. A list in parts is one list: each part is
+//! What the parameters mean is settled by [`WantedRevision::of`], without a store. A list in parts is one list: each part is
 //! read at the revision of the first, out of the store's history, and when that no longer reaches back the client is
 //! told (410) with a token that goes on at the newest revision, as API concepts, "Retrieving large results sets in
 //! chunks", says.
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::read::{reach, send_list};
 use crate::apiserver::answers::list_body::ListHead;
 use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault, shorten};
-use crate::apiserver::objects::selectors::Selector;
+use crate::apiserver::objects::selectors::ObjectSelector;
 use crate::apiserver::requests::request::{Params, parse_revision};
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::webhooks::converting;
@@ -35,7 +35,7 @@ const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to di
 
 /// The revision that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum WantedRevision {
     /// The newest, which is at least this one.
     Newest(u64),
     /// This very one.
@@ -60,27 +60,27 @@ impl ContinueKey {
 
 /// What a continue token says (the form is upstream's; to clients it is opaque).
 #[derive(Serialize, Deserialize)]
-struct Token {
+struct ContinueToken {
     v: String,
     rv: i64,
     start: String,
 }
 
 fn encode(revision: i64, after: &ContinueKey) -> String {
-    let token = Token { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{}/{}\0", after.0, after.1) };
+    let token = ContinueToken { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{}/{}\0", after.0, after.1) };
     // Writing it to memory does not fail.
     URL_SAFE_NO_PAD.encode(serde_json::to_string(&token).unwrap_or_default())
 }
 
 /// Reads a token; what is wrong with it is said in the words of upstream's JSON reader, as far as they are.
-fn read_token(bytes: &[u8]) -> Result<Token, String> {
+fn read_token(bytes: &[u8]) -> Result<ContinueToken, String> {
     let show = |byte: u8| match byte {
         b'\'' => r"'\''".to_owned(),
         0x20..=0x7e | 0xa0.. => format!("'{}'", char::from(byte)),
         0x80..=0x9f => format!("'\\u{byte:04x}'"),
         _ => format!("'\\x{byte:02x}'"),
     };
-    let mut tokens = serde_json::Deserializer::from_slice(bytes).into_iter::<Token>();
+    let mut tokens = serde_json::Deserializer::from_slice(bytes).into_iter::<ContinueToken>();
     match (tokens.next(), bytes.first()) {
         (Some(Ok(token)), _) => match bytes.get(tokens.byte_offset()) {
             Some(rest) => Err(format!("invalid character {} after top-level value", show(*rest))),
@@ -122,7 +122,7 @@ fn decode(text: &str) -> Result<(Option<u64>, ContinueKey), ApiError> {
     Ok((revision, ContinueKey(namespace.to_owned(), name.to_owned())))
 }
 
-impl Wanted {
+impl WantedRevision {
     /// Whether an object of the listing is wanted: of the rest only what comes after the place where it begins.
     fn has(&self, object: &Object) -> bool {
         match self {
@@ -190,8 +190,8 @@ pub(in crate::apiserver) fn invalid_options(errors: &[FieldError]) -> Result<(),
 /// The objects that are selected.
 pub(in crate::apiserver) async fn list(context: &RequestContext<'_>) -> Result<Response, ApiError> {
     let params = context.params;
-    let wanted = Wanted::of(params)?;
-    let selector = Selector::parse(context.resource, &params.labels, &params.fields)?;
+    let wanted = WantedRevision::of(params)?;
+    let selector = ObjectSelector::parse(context.resource, &params.labels, &params.fields)?;
     // Only who has a turn holds a list, for many may wait for theirs.
     let scan = match selector.is_everything() {
         true => None,
@@ -206,13 +206,13 @@ pub(in crate::apiserver) async fn list(context: &RequestContext<'_>) -> Result<R
     let listing = read(context, &wanted).await?;
     let revision = listing.revision;
     let mut objects = listing.objects;
-    if let Wanted::Rest(_, after) = &wanted {
+    if let WantedRevision::Rest(_, after) = &wanted {
         objects.drain(..objects.partition_point(|object| !after.precedes(object)));
     }
     // Upstream answers revision 0 out of its cache, whole.
     let limit = params.limit.filter(|_| params.resource_version != "0");
     let total = objects.len();
-    let mut part = Part::of(limit);
+    let mut part = ListPart::of(limit);
     match scan {
         Some(scan) => scan.each(objects, |object| !selector.matches(&object) || part.add(object)).await,
         None if limit.is_none() => part.objects = objects,
@@ -225,20 +225,20 @@ pub(in crate::apiserver) async fn list(context: &RequestContext<'_>) -> Result<R
     Ok(send_list(context, objects, &head))
 }
 
-async fn read(context: &RequestContext<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
+async fn read(context: &RequestContext<'_>, wanted: &WantedRevision) -> Result<Listing, ApiError> {
     let store = context.api.store();
     let (storage, namespace) = (&context.resource.storage, context.target.namespace.as_deref());
     match wanted {
-        Wanted::Newest(least) => {
+        WantedRevision::Newest(least) => {
             reach(store, *least).await?;
             Ok(store.list(storage, namespace))
         }
-        Wanted::Exactly(revision) => {
+        WantedRevision::Exactly(revision) => {
             reach(store, *revision).await?;
             store.list_at(storage, namespace, *revision).map_err(|_| ApiError::expired(EXPIRED))
         }
-        Wanted::Rest(None, _) => Ok(store.list(storage, namespace)),
-        Wanted::Rest(Some(revision), after) => store.list_at(storage, namespace, *revision).map_err(|_| {
+        WantedRevision::Rest(None, _) => Ok(store.list(storage, namespace)),
+        WantedRevision::Rest(Some(revision), after) => store.list_at(storage, namespace, *revision).map_err(|_| {
             let mut error = ApiError::expired(CONTINUE_EXPIRED);
             error.continue_token = encode(NEWEST, after).into();
             error
@@ -250,8 +250,8 @@ async fn read(context: &RequestContext<'_>, wanted: &Wanted) -> Result<Listing, 
 /// them is deleted.
 pub(in crate::apiserver) async fn names(context: &RequestContext<'_>) -> Result<Vec<(String, String)>, ApiError> {
     let params = context.params;
-    let wanted = Wanted::of(params)?;
-    let selector = Selector::parse(context.resource, &params.labels, &params.fields)?;
+    let wanted = WantedRevision::of(params)?;
+    let selector = ObjectSelector::parse(context.resource, &params.labels, &params.fields)?;
     let limit = params.limit.unwrap_or(usize::MAX);
     let mut names: Vec<(String, String)> = Vec::new();
     let scan = context.api.inner.scans.begin(context.identity).await;
@@ -274,7 +274,7 @@ const MANY: usize = 10_000;
 const PART_BYTES: usize = 4 << 20;
 
 /// The first part of what is selected, as it comes.
-struct Part {
+struct ListPart {
     limit: Option<usize>,
     objects: Vec<Arc<Object>>,
     /// Length of their text.
@@ -283,7 +283,7 @@ struct Part {
     goes_on: bool,
 }
 
-impl Part {
+impl ListPart {
     fn of(limit: Option<usize>) -> Self {
         Self { limit, objects: Vec::new(), bytes: 0, goes_on: false }
     }
@@ -325,17 +325,20 @@ mod tests {
     fn parameters_mean_what_kubernetes_says() {
         let after = ContinueKey("ns".into(), "b".into());
         for (query, wanted) in [
-            ("", Wanted::Newest(0)),
-            ("resourceVersion=0", Wanted::Newest(0)),
-            ("resourceVersion=7", Wanted::Newest(7)),
-            ("resourceVersion=7&limit=2", Wanted::Exactly(7)),
-            ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2", Wanted::Newest(7)),
-            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", Wanted::Newest(0)),
-            ("resourceVersion=7&resourceVersionMatch=Exact", Wanted::Exactly(7)),
-            (&format!("continue={}", encode(7, &after)), Wanted::Rest(Some(7), after.clone())),
-            (&format!("continue={}&resourceVersion=0", encode(NEWEST, &after)), Wanted::Rest(None, after.clone())),
+            ("", WantedRevision::Newest(0)),
+            ("resourceVersion=0", WantedRevision::Newest(0)),
+            ("resourceVersion=7", WantedRevision::Newest(7)),
+            ("resourceVersion=7&limit=2", WantedRevision::Exactly(7)),
+            ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2", WantedRevision::Newest(7)),
+            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", WantedRevision::Newest(0)),
+            ("resourceVersion=7&resourceVersionMatch=Exact", WantedRevision::Exactly(7)),
+            (&format!("continue={}", encode(7, &after)), WantedRevision::Rest(Some(7), after.clone())),
+            (
+                &format!("continue={}&resourceVersion=0", encode(NEWEST, &after)),
+                WantedRevision::Rest(None, after.clone()),
+            ),
         ] {
-            assert_eq!(Wanted::of(&params(query)).unwrap(), wanted, "{query}");
+            assert_eq!(WantedRevision::of(&params(query)).unwrap(), wanted, "{query}");
         }
     }
 
@@ -373,7 +376,7 @@ mod tests {
                 "specifying resource version is not allowed when using continue",
             ),
         ] {
-            let error = Wanted::of(&params(query)).unwrap_err();
+            let error = WantedRevision::of(&params(query)).unwrap_err();
             assert_eq!((error.code.as_u16(), error.message.as_str()), (code, message), "{query}");
         }
         for (token, why) in [
@@ -383,13 +386,13 @@ mod tests {
                 "invalid character '6' after top-level value",
             ),
         ] {
-            let error = Wanted::of(&params(&format!("continue={token}"))).unwrap_err();
+            let error = WantedRevision::of(&params(&format!("continue={token}"))).unwrap_err();
             assert_eq!(error.message, format!("invalid continue token: continue key is not valid: {why}"));
         }
         for token in
             ["x", "e30", &"a".repeat(5000), &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":-7,"start":"a/b"}"#)]
         {
-            let error = Wanted::of(&params(&format!("continue={token}"))).unwrap_err();
+            let error = WantedRevision::of(&params(&format!("continue={token}"))).unwrap_err();
             assert!(
                 error.code == 400 && error.message.starts_with("invalid continue token: continue key is not valid: "),
                 "{token}"
@@ -406,7 +409,7 @@ mod tests {
             Arc::new(Object::new("/configmaps".into(), "ns".into(), name, 1, json.as_bytes()).unwrap())
         };
         let parts = |objects: &[Arc<Object>], limit| {
-            let mut part = Part::of(limit);
+            let mut part = ListPart::of(limit);
             _ = objects.iter().all(|object| part.add(Arc::clone(object)));
             let (part, head) = part.end(7, Some(objects.len()));
             (part.len(), head.continue_token.is_empty(), head.remaining)

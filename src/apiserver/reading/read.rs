@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::json;
 
-use super::list::Wanted;
+use super::list::WantedRevision;
 use crate::apiserver::answers::columns::definitions;
-use crate::apiserver::answers::encoding::Encoding;
+use crate::apiserver::answers::encoding::ContentEncoding;
 use crate::apiserver::answers::list_body::{self, Compressible, EncodedItems, ListBody, ListHead};
 use crate::apiserver::answers::pretty_body::PrettyBody;
 use crate::apiserver::answers::status::ApiError;
@@ -22,7 +22,7 @@ use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::shares::blocking;
 use crate::apiserver::shares::response_memory::{self, ConnectionHandle, FullBody, ResponseReservation};
 use crate::apiserver::webhooks::converting;
-use crate::apiserver::writing::write::Written;
+use crate::apiserver::writing::write::WriteOutcome;
 use crate::store::{Object, Store};
 
 /// How long a read of a revision that is still to come waits for it, as upstream's.
@@ -48,9 +48,9 @@ pub(in crate::apiserver) async fn get(context: &RequestContext<'_>) -> Result<Re
 pub(in crate::apiserver) fn awaited(verb: &str, params: &Params) -> Option<u64> {
     match verb {
         "get" => parse_revision(&params.resource_version).ok()?,
-        "list" => match Wanted::of(params).ok()? {
-            Wanted::Newest(revision) | Wanted::Exactly(revision) => Some(revision),
-            Wanted::Rest(..) => None,
+        "list" => match WantedRevision::of(params).ok()? {
+            WantedRevision::Newest(revision) | WantedRevision::Exactly(revision) => Some(revision),
+            WantedRevision::Rest(..) => None,
         },
         _ => None,
     }
@@ -95,28 +95,33 @@ pub(in crate::apiserver) fn send(context: &RequestContext<'_>, code: StatusCode,
         return send_parts(context, code, vec![Arc::clone(object)], head);
     }
     // To bring it into another version takes its time, which is taken while it is sent.
-    if context.encoding == Encoding::Json && resource.conversion.is_some() && object.json_len() >= blocking::LONG_FROM {
+    if context.encoding == ContentEncoding::Json
+        && resource.conversion.is_some()
+        && object.json_len() >= blocking::LONG_FROM
+    {
         let parts = EncodedItems::alone(Arc::clone(resource), form, Arc::clone(object));
         let (hold, weight) = (hold(context, parts.text()), parts.weight());
         let connection = hold.as_ref().map(ResponseReservation::connection);
         return weighing(weight, respond(context, code, ListBody::new(parts, Vec::new()).body(hold), connection));
     }
-    let is_short = |length: usize| length <= response_memory::COUNTED_FROM && context.encoding == Encoding::Json;
+    let is_short = |length: usize| length <= response_memory::COUNTED_FROM && context.encoding == ContentEncoding::Json;
     let hold = if is_short(object.json_len()) { None } else { hold(context, object.json_len()) };
     let connection = hold.as_ref().map(ResponseReservation::connection);
     let whole = |text: Bytes, hold| {
         if is_short(text.len()) { text.into() } else { response_memory::body(FullBody(text), hold) }
     };
     let body = match context.encoding {
-        Encoding::Json if form == Representation::Json && resource.conversion.is_none() => whole(object.json(), hold),
-        Encoding::Json => {
+        ContentEncoding::Json if form == Representation::Json && resource.conversion.is_none() => {
+            whole(object.json(), hold)
+        }
+        ContentEncoding::Json => {
             let mut body = Vec::new();
             list_body::put_object(&mut body, resource, form, object);
             whole(body.into(), hold)
         }
         text => {
             let parts = EncodedItems::alone(Arc::clone(resource), form, Arc::clone(object));
-            let lines = if text == Encoding::Yaml {
+            let lines = if text == ContentEncoding::Yaml {
                 PrettyBody::yaml(parts)
             } else {
                 PrettyBody::indented(parts, Vec::new(), b"")
@@ -147,7 +152,7 @@ fn respond(
 /// Sends a written object with its warnings.
 pub(in crate::apiserver) async fn send_written(
     context: &RequestContext<'_>,
-    written: Written,
+    written: WriteOutcome,
 ) -> Result<Response, ApiError> {
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     let object = converting::served_one(context.api, context.resource, written.object).await?;
@@ -163,7 +168,7 @@ pub(in crate::apiserver) fn send_list(
     let first = match context.representation {
         Representation::Table => list_body::table_head(&definitions(&resource.columns), head),
         Representation::Partial => list_body::list_head("PartialObjectMetadataList", "meta.k8s.io/v1", head),
-        Representation::Json if context.encoding == Encoding::Yaml => {
+        Representation::Json if context.encoding == ContentEncoding::Yaml => {
             let parts = EncodedItems::new(Arc::clone(resource), Representation::Json, Include::None, objects);
             let (hold, weight) = (hold(context, parts.text()), parts.weight());
             let connection = hold.as_ref().map(ResponseReservation::connection);
@@ -182,7 +187,7 @@ fn send_parts(context: &RequestContext<'_>, code: StatusCode, objects: Vec<Arc<O
     let (hold, weight) = (hold(context, parts.text()), parts.weight());
     let connection = hold.as_ref().map(ResponseReservation::connection);
     let body = match context.encoding {
-        Encoding::Json => ListBody::new(parts, head).body(hold),
+        ContentEncoding::Json => ListBody::new(parts, head).body(hold),
         _ => PrettyBody::indented(parts, head, list_body::TAIL).body(hold),
     };
     weighing(weight, respond(context, code, body, connection))

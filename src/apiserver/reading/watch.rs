@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::list::invalid_options;
 use super::read::{self, reach};
 use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault, json_response};
-use crate::apiserver::objects::selectors::Selector;
+use crate::apiserver::objects::selectors::ObjectSelector;
 use crate::apiserver::requests::request::{Params, Representation, parse_revision};
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::requests::request_context::{REQUEST_MAX, within};
@@ -27,7 +27,7 @@ use crate::store::Object;
 
 mod stream;
 
-use stream::{Chunks, First, State, line};
+use stream::{Chunks, First, WatchState, line};
 
 /// How often a bookmark is sent to those who ask for them.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// Starts a watch.
 pub(in crate::apiserver) async fn watch(context: &RequestContext<'_>) -> Result<Response, ApiError> {
     let params = context.params;
-    let mut selector = Selector::parse(context.resource, &params.labels, &params.fields)?;
+    let mut selector = ObjectSelector::parse(context.resource, &params.labels, &params.fields)?;
     if let Some(name) = &context.target.name {
         // The old path of a single object's watch.
         selector.only(name);
@@ -65,7 +65,7 @@ pub(in crate::apiserver) async fn watch(context: &RequestContext<'_>) -> Result<
     let store = context.api.store();
     let storage = &context.resource.storage;
     let from = parse_revision(&params.resource_version)?;
-    let mut state = Box::new(State {
+    let mut state = Box::new(WatchState {
         api: context.api.clone(),
         resource: Arc::clone(context.resource),
         target: context.target.clone(),
@@ -142,7 +142,10 @@ pub(in crate::apiserver) async fn watch(context: &RequestContext<'_>) -> Result<
 }
 
 /// The objects that are there, and the revision that they are at.
-async fn first(context: &RequestContext<'_>, selector: &Selector) -> Result<(VecDeque<Arc<Object>>, u64), ApiError> {
+async fn first(
+    context: &RequestContext<'_>,
+    selector: &ObjectSelector,
+) -> Result<(VecDeque<Arc<Object>>, u64), ApiError> {
     let list = || context.api.store().list(&context.resource.storage, context.target.namespace.as_deref());
     if selector.is_everything() {
         let listing = list();

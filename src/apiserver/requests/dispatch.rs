@@ -17,18 +17,18 @@ use serde_json::{Value, json};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::body;
-use super::request::{self, Params, Route, Target};
+use super::request::{self, Params, RequestRoute, RequestTarget};
 use super::request_context::{NOT_ALLOWED, REQUEST_MAX, RequestContext, within};
 use crate::api::StoragePolicy;
 use crate::apiserver::answers::list_body;
 use crate::apiserver::answers::status::{self, ApiError};
 use crate::apiserver::audit;
-use crate::apiserver::auth::{self, Identity, ImpersonationRequest, Refusal};
+use crate::apiserver::auth::{self, AuthenticationRefusal, ImpersonationRequest, UserIdentity};
 use crate::apiserver::discovery::groups;
 use crate::apiserver::endpoints::{backup, metrics};
-use crate::apiserver::extensions::admission::{View, ViewRequest};
+use crate::apiserver::extensions::admission::{ObjectView, ViewRequest};
 use crate::apiserver::extensions::{face, upload};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::listener::{exchange_memory, tls};
 use crate::apiserver::reading::{guarded, list, read, watch};
 use crate::apiserver::server::{ApiServer, ServedApis};
@@ -53,7 +53,7 @@ impl ApiServer {
 
     /// A client on the router in this process, with all rights. To be called inside a tokio runtime.
     pub fn client(&self) -> kube::Client {
-        kube::Client::new(self.router().layer(axum::Extension(Identity::in_process())), "default")
+        kube::Client::new(self.router().layer(axum::Extension(UserIdentity::in_process())), "default")
     }
 }
 
@@ -61,9 +61,11 @@ impl ApiServer {
 async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let caller = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
+    let caller = api.auth().identify(request.extensions().get::<UserIdentity>(), request.headers());
     let identity = match (caller, ImpersonationRequest::read(request.headers())) {
-        (Ok(Some(by)), Ok(Some(wish))) => speak_for(&api, &method, by, wish).await.map(Some).map_err(Refusal::from),
+        (Ok(Some(by)), Ok(Some(wish))) => {
+            speak_for(&api, &method, by, wish).await.map(Some).map_err(AuthenticationRefusal::from)
+        }
         (Ok(Some(_)), Err(error)) => Err(error.into()),
         (caller, _) => caller,
     };
@@ -72,12 +74,12 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     }
     // Names of objects come from other objects, and a client puts them into its paths as they are: one that is none is nobody's.
     let route = match &identity {
-        Ok(Some(identity)) if identity.is_in_process() && !is_of_names(request.uri()) => Route::Unknown,
-        _ => Route::parse(&path),
+        Ok(Some(identity)) if identity.is_in_process() && !is_of_names(request.uri()) => RequestRoute::Unknown,
+        _ => RequestRoute::parse(&path),
     };
     let asks = request.uri().query().is_some_and(request::asks_to_watch);
     let watches = method == Method::GET
-        && matches!(&route, Route::Resource(target) if target.watch || (asks && target.name.is_none()));
+        && matches!(&route, RequestRoute::Resource(target) if target.watch || (asks && target.name.is_none()));
     let about = metrics::RequestLabels::of(&api.registry(), &route, &method, watches);
     let may_leave_body = request.version() < http::Version::HTTP_2 && !matches!(method, Method::GET | Method::HEAD);
     let mut response = match &identity {
@@ -113,7 +115,7 @@ fn is_of_names(uri: &http::Uri) -> bool {
     let path = uri.path();
     let is_whole = path == "/" || !(path.ends_with('/') || path.contains("//"));
     let watches = uri.query().is_some_and(request::asks_to_watch);
-    let names_one = matches!(Route::parse(path), Route::Resource(target) if target.name.is_some());
+    let names_one = matches!(RequestRoute::parse(path), RequestRoute::Resource(target) if target.name.is_some());
     is_whole && !(watches && names_one)
 }
 
@@ -121,9 +123,9 @@ fn is_of_names(uri: &http::Uri) -> bool {
 async fn speak_for(
     api: &ApiServer,
     method: &Method,
-    by: Identity,
+    by: UserIdentity,
     wish: ImpersonationRequest,
-) -> Result<Identity, ApiError> {
+) -> Result<UserIdentity, ApiError> {
     let _permit = permit_to_be_judged(api, method, &by, wish.namespace()).await?;
     api.auth().impersonate(by, wish)
 }
@@ -133,7 +135,7 @@ async fn speak_for(
 async fn permit_to_be_judged(
     api: &ApiServer,
     method: &Method,
-    identity: &Identity,
+    identity: &UserIdentity,
     namespace: &str,
 ) -> Result<InflightPermit, ApiError> {
     let kind = if inflight::is_read(method) { "readOnly" } else { "mutating" };
@@ -146,17 +148,17 @@ async fn permit_to_be_judged(
 
 async fn serve(
     api: &ApiServer,
-    identity: Option<&Identity>,
-    route: Route,
+    identity: Option<&UserIdentity>,
+    route: RequestRoute,
     watches: bool,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    if let Route::Resource(target) = route {
+    if let RequestRoute::Resource(target) = route {
         let pending = match (api.inner.audit.get(), identity) {
             (Some(audit), Some(identity)) => {
-                audit::Pending::begin(audit, identity, &parts, &target, &api.registry()).await?
+                audit::PendingAudit::begin(audit, identity, &parts, &target, &api.registry()).await?
             }
             _ => None,
         };
@@ -168,7 +170,7 @@ async fn serve(
         }
         return answer;
     }
-    if route == Route::Backup {
+    if route == RequestRoute::Backup {
         return backup::serve(api, identity, &parts).await;
     }
     if let Some(face) = api.face(path) {
@@ -182,7 +184,9 @@ async fn serve(
     }
     // How the server does is told however much else is asked.
     let _place = match (identity, &route) {
-        (Some(identity), route) if !matches!(route, Route::Health | Route::Version | Route::Metrics) => {
+        (Some(identity), route)
+            if !matches!(route, RequestRoute::Health | RequestRoute::Version | RequestRoute::Metrics) =>
+        {
             let refused = |_: &ApiError| api.inner.metrics.refused("readOnly");
             api.inner.inflight.for_request(&parts.method, identity).inspect_err(refused)?
         }
@@ -191,52 +195,54 @@ async fn serve(
     let ServedApis { registry, documents } = api.served_apis();
     let ok = |value: Value| status::json_response(StatusCode::OK, value.to_string());
     match route {
-        Route::Version => Ok(ok(groups::version())),
-        Route::Health => api.inner.checks.serve(path, parts.uri.query().unwrap_or_default()),
-        Route::Metrics => api.inner.metrics.serve(api.store(), &api.inner.inflight, &registry),
-        Route::Root => Ok(ok(
+        RequestRoute::Version => Ok(ok(groups::version())),
+        RequestRoute::Health => api.inner.checks.serve(path, parts.uri.query().unwrap_or_default()),
+        RequestRoute::Metrics => api.inner.metrics.serve(api.store(), &api.inner.inflight, &registry),
+        RequestRoute::Root => Ok(ok(
             json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
         )),
-        Route::CoreVersions => groups::core_versions(&registry, &|of| api.views(of), &parts.headers),
-        Route::Groups => {
+        RequestRoute::CoreVersions => groups::core_versions(&registry, &|of| api.views(of), &parts.headers),
+        RequestRoute::Groups => {
             let _one = making(api, documents.groups.has(&parts.headers)).await;
             let made =
                 blocking::in_place_if(true, || documents.groups.send(&registry, &|of| api.views(of), &parts.headers));
             made.map(|made| counted(api, identity, &parts, made))
         }
-        Route::Group(group) => groups::group(&registry, &group).map(ok),
-        Route::Resources(group, version) => groups::resources(&registry, &|of| api.views(of), &group, &version).map(ok),
-        Route::TokenKeys => Ok(ok(api.auth().key_set())),
-        Route::TokenIssuer => {
+        RequestRoute::Group(group) => groups::group(&registry, &group).map(ok),
+        RequestRoute::Resources(group, version) => {
+            groups::resources(&registry, &|of| api.views(of), &group, &version).map(ok)
+        }
+        RequestRoute::TokenKeys => Ok(ok(api.auth().key_set())),
+        RequestRoute::TokenIssuer => {
             let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
             Ok(ok(auth::openid_configuration(
                 parts.uri.authority().map(http::uri::Authority::as_str).or(named).unwrap_or_default(),
             )))
         }
         // They are made when they are first asked for.
-        Route::OpenApiV2 => {
+        RequestRoute::OpenApiV2 => {
             let _one = making(api, documents.has_v2()).await;
             blocking::in_place_if(true, || documents.v2(&parts.headers))
                 .map(|made| counted(api, identity, &parts, made))
         }
-        Route::OpenApiV3 => {
+        RequestRoute::OpenApiV3 => {
             let _one = making(api, documents.has_index()).await;
             Ok(counted(api, identity, &parts, blocking::in_place_if(true, || documents.index(&parts.headers))))
         }
-        Route::OpenApiV3Of(name) => {
+        RequestRoute::OpenApiV3Of(name) => {
             let _one = making(api, documents.has(&name)).await;
             let made = blocking::in_place_if(true, || documents.of(&name, parts.uri.query(), &parts.headers));
             made.map(|made| counted(api, identity, &parts, made))
         }
-        Route::Resource(_) | Route::Backup | Route::Unknown => Err(ApiError::no_such_path()),
+        RequestRoute::Resource(_) | RequestRoute::Backup | RequestRoute::Unknown => Err(ApiError::no_such_path()),
     }
 }
 
 /// An answer from a document that many may share. It is out of date when a definition changes, and who takes it slowly keeps it
 /// in memory: so it counts for who takes it.
-fn counted(api: &ApiServer, identity: Option<&Identity>, parts: &Parts, answer: Response) -> Response {
+fn counted(api: &ApiServer, identity: Option<&UserIdentity>, parts: &Parts, answer: Response) -> Response {
     let length = answer.body().size_hint().exact().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
-    if length <= response_memory::COUNTED_FROM || identity.is_some_and(Identity::is_in_process) {
+    if length <= response_memory::COUNTED_FROM || identity.is_some_and(UserIdentity::is_in_process) {
         return exchange_memory::shared(answer);
     }
     let user = identity.map_or("", |identity| identity.user.as_str());
@@ -270,9 +276,9 @@ async fn in_time<T>(uri: &http::Uri, serving: impl Future<Output = Result<T, Api
 
 async fn serve_resource(
     api: &ApiServer,
-    identity: Option<&Identity>,
+    identity: Option<&UserIdentity>,
     parts: &http::request::Parts,
-    target: &Target,
+    target: &RequestTarget,
     body: Body,
 ) -> Result<Response, ApiError> {
     let params = Params::parse(&parts.uri)?;
@@ -378,7 +384,13 @@ async fn serve_resource(
 }
 
 /// How many JSON values a write works on: those of its body and of the object that is there.
-fn values_under_way(api: &ApiServer, resource: &Resource, target: &Target, verb: &str, body: &[u8]) -> usize {
+fn values_under_way(
+    api: &ApiServer,
+    resource: &ServedResource,
+    target: &RequestTarget,
+    verb: &str,
+    body: &[u8],
+) -> usize {
     let live = match (verb, &target.name) {
         ("update" | "patch", Some(name)) => {
             api.store().get(&resource.storage, target.namespace.as_deref().unwrap_or_default(), name)
@@ -391,11 +403,11 @@ fn values_under_way(api: &ApiServer, resource: &Resource, target: &Target, verb:
 
 async fn answer_view(
     api: &ApiServer,
-    resource: &Resource,
-    target: &Target,
+    resource: &ServedResource,
+    target: &RequestTarget,
     parts: &http::request::Parts,
     verb: &str,
-    view: View,
+    view: ObjectView,
 ) -> Result<Response, ApiError> {
     if verb != "get" {
         return Err(ApiError::method_not_allowed(NOT_ALLOWED));
@@ -432,7 +444,7 @@ async fn answer(context: &RequestContext<'_>, verb: &str, body: Bytes) -> Result
         "list" => list::list(context).await,
         "create" => {
             let written = write::create(context, body).await?;
-            let made = audit::Made(written.object.name.clone());
+            let made = audit::CreatedName(written.object.name.clone());
             let mut response = read::send_written(context, written).await?;
             response.extensions_mut().insert(made);
             Ok(response)

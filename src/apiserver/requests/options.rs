@@ -7,7 +7,7 @@ use crate::apiserver::writing::apply::manager::check_name;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::apiserver) enum Write {
+pub(in crate::apiserver) enum WriteRequest {
     /// POST
     Create,
     /// PUT
@@ -19,13 +19,13 @@ pub(in crate::apiserver) enum Write {
 }
 
 /// Checks the options of a request; whether it is a dry run.
-pub(in crate::apiserver) fn check(context: &RequestContext<'_>, write: Write) -> Result<bool, ApiError> {
+pub(in crate::apiserver) fn check(context: &RequestContext<'_>, write: WriteRequest) -> Result<bool, ApiError> {
     let params = context.params;
     let mut errors = Vec::new();
-    if write == Write::Apply && params.field_manager.is_empty() {
+    if write == WriteRequest::Apply && params.field_manager.is_empty() {
         errors.push(FieldError::required("fieldManager", "is required for apply patch"));
     }
-    if write == Write::Patch && params.force.is_some() {
+    if write == WriteRequest::Patch && params.force.is_some() {
         errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
     }
     if let Err(message) = check_name(&params.field_manager) {
@@ -44,9 +44,9 @@ pub(in crate::apiserver) fn check(context: &RequestContext<'_>, write: Write) ->
         return Ok(dry_run);
     }
     let kind = match write {
-        Write::Create => "CreateOptions",
-        Write::Update => "UpdateOptions",
-        Write::Patch | Write::Apply => "PatchOptions",
+        WriteRequest::Create => "CreateOptions",
+        WriteRequest::Update => "UpdateOptions",
+        WriteRequest::Patch | WriteRequest::Apply => "PatchOptions",
     };
     Err(ApiError::invalid_options(kind, &errors))
 }

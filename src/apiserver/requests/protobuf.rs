@@ -24,7 +24,7 @@ const FIELDS_MAX: usize = body::VALUES_MAX;
 
 /// Type of a field.
 #[derive(Clone, Copy)]
-enum Type {
+enum ProtobufType {
     Text,
     Int,
     Bool,
@@ -35,20 +35,20 @@ enum Type {
     Double,
     /// JSON as text, in the first field of a message.
     Json,
-    Message(&'static [Field]),
+    Message(&'static [ProtobufField]),
     /// A message whose fields JSON has among those of the one that it is in.
-    Inline(&'static [Field]),
+    Inline(&'static [ProtobufField]),
     /// A message with a schema, which may hold others.
     Schema,
     /// A message of which JSON shows one field: the first of these that is there.
-    Either(&'static [Field]),
+    Either(&'static [ProtobufField]),
     /// By names.
-    Map(&'static Type),
+    Map(&'static ProtobufType),
 }
 
 /// How often a field occurs, and what its zero means.
 #[derive(Clone, Copy, PartialEq)]
-enum Rule {
+enum FieldRule {
     /// Always written by Go; its zero means that it is not set.
     Plain,
     /// Always written by Go, in JSON too.
@@ -59,48 +59,48 @@ enum Rule {
     List,
 }
 
-struct Field {
+struct ProtobufField {
     number: u64,
     name: &'static str,
-    kind: Type,
-    rule: Rule,
+    kind: ProtobufType,
+    rule: FieldRule,
 }
 
-const fn plain(number: u64, name: &'static str, kind: Type) -> Field {
-    Field { number, name, kind, rule: Rule::Plain }
+const fn plain(number: u64, name: &'static str, kind: ProtobufType) -> ProtobufField {
+    ProtobufField { number, name, kind, rule: FieldRule::Plain }
 }
 
-const fn required(number: u64, name: &'static str, kind: Type) -> Field {
-    Field { number, name, kind, rule: Rule::Required }
+const fn required(number: u64, name: &'static str, kind: ProtobufType) -> ProtobufField {
+    ProtobufField { number, name, kind, rule: FieldRule::Required }
 }
 
-const fn pointer(number: u64, name: &'static str, kind: Type) -> Field {
-    Field { number, name, kind, rule: Rule::Pointer }
+const fn pointer(number: u64, name: &'static str, kind: ProtobufType) -> ProtobufField {
+    ProtobufField { number, name, kind, rule: FieldRule::Pointer }
 }
 
-const fn list(number: u64, name: &'static str, kind: Type) -> Field {
-    Field { number, name, kind, rule: Rule::List }
+const fn list(number: u64, name: &'static str, kind: ProtobufType) -> ProtobufField {
+    ProtobufField { number, name, kind, rule: FieldRule::List }
 }
 
 /// `runtime.Unknown`: what kind of object, and the object.
-const TYPE_META: &[Field] = &[plain(1, "apiVersion", Type::Text), plain(2, "kind", Type::Text)];
+const TYPE_META: &[ProtobufField] = &[plain(1, "apiVersion", ProtobufType::Text), plain(2, "kind", ProtobufType::Text)];
 
 /// Why a body cannot be read.
-type Fault = &'static str;
+type ProtobufFault = &'static str;
 
 /// Reads a body.
 pub(in crate::apiserver) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     decode(body).map_err(|fault| ApiError::bad_request(format!("the protobuf body cannot be read: {fault}")))
 }
 
-fn decode(body: &[u8]) -> Result<Value, Fault> {
+fn decode(body: &[u8]) -> Result<Value, ProtobufFault> {
     let mut rest = body.strip_prefix(MAGIC).ok_or("it does not begin as it should")?;
     let (mut type_meta, mut raw) = (Map::new(), &[][..]);
     let mut left = Left { values: FIELDS_MAX, depth: DEPTH_MAX };
     while !rest.is_empty() {
         match next(&mut rest)? {
-            (1, Wire::Bytes(bytes)) => type_meta = message(bytes, TYPE_META, &mut left)?,
-            (2, Wire::Bytes(bytes)) => raw = bytes,
+            (1, WireValue::Bytes(bytes)) => type_meta = message(bytes, TYPE_META, &mut left)?,
+            (2, WireValue::Bytes(bytes)) => raw = bytes,
             _ => {}
         }
     }
@@ -112,7 +112,7 @@ fn decode(body: &[u8]) -> Result<Value, Fault> {
 }
 
 /// Fields of a kind.
-fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
+fn fields_of(api_version: &str, kind: &str) -> Option<&'static [ProtobufField]> {
     Some(match (api_version, kind) {
         (_, "DeleteOptions") => objects::DELETE_OPTIONS,
         ("v1", "Namespace") => objects::NAMESPACE,
@@ -139,21 +139,21 @@ struct Left {
 }
 
 impl Left {
-    fn take(&mut self, values: usize) -> Result<(), Fault> {
+    fn take(&mut self, values: usize) -> Result<(), ProtobufFault> {
         self.values = self.values.checked_sub(values).ok_or("it has too many fields")?;
         Ok(())
     }
 }
 
 /// A field as it is on the wire.
-enum Wire<'b> {
+enum WireValue<'b> {
     Varint(u64),
     Bytes(&'b [u8]),
     Fixed(u64),
     Fixed32,
 }
 
-fn varint(rest: &mut &[u8]) -> Result<u64, Fault> {
+fn varint(rest: &mut &[u8]) -> Result<u64, ProtobufFault> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {
         let (byte, tail) = rest.split_first().ok_or("it is cut off")?;
@@ -166,59 +166,63 @@ fn varint(rest: &mut &[u8]) -> Result<u64, Fault> {
     Err("a number is too long")
 }
 
-fn take<'b>(rest: &mut &'b [u8], length: u64) -> Result<&'b [u8], Fault> {
+fn take<'b>(rest: &mut &'b [u8], length: u64) -> Result<&'b [u8], ProtobufFault> {
     let length = usize::try_from(length).map_err(|_| "it is cut off")?;
     let (head, tail) = rest.split_at_checked(length).ok_or("it is cut off")?;
     *rest = tail;
     Ok(head)
 }
 
-fn next<'b>(rest: &mut &'b [u8]) -> Result<(u64, Wire<'b>), Fault> {
+fn next<'b>(rest: &mut &'b [u8]) -> Result<(u64, WireValue<'b>), ProtobufFault> {
     let key = varint(rest)?;
     let wire = match key & 7 {
-        0 => Wire::Varint(varint(rest)?),
+        0 => WireValue::Varint(varint(rest)?),
         1 => {
             let bytes = take(rest, 8)?.try_into().map_err(|_| "it is cut off")?;
-            Wire::Fixed(u64::from_le_bytes(bytes))
+            WireValue::Fixed(u64::from_le_bytes(bytes))
         }
         2 => {
             let length = varint(rest)?;
-            Wire::Bytes(take(rest, length)?)
+            WireValue::Bytes(take(rest, length)?)
         }
-        5 => take(rest, 4).map(|_| Wire::Fixed32)?,
+        5 => take(rest, 4).map(|_| WireValue::Fixed32)?,
         _ => return Err("a field has an unknown wire type"),
     };
     Ok((key >> 3, wire))
 }
 
-fn message(bytes: &[u8], fields: &'static [Field], left: &mut Left) -> Result<Map<String, Value>, Fault> {
+fn message(
+    bytes: &[u8],
+    fields: &'static [ProtobufField],
+    left: &mut Left,
+) -> Result<Map<String, Value>, ProtobufFault> {
     left.depth = left.depth.checked_sub(1).ok_or("it is nested too deeply")?;
     let mut map = Map::new();
     let mut rest = bytes;
     while !rest.is_empty() {
         let (number, wire) = next(&mut rest)?;
         let Some(field) = fields.iter().find(|field| field.number == number) else { continue };
-        if let (Type::Map(kind), Wire::Bytes(bytes)) = (field.kind, &wire) {
+        if let (ProtobufType::Map(kind), WireValue::Bytes(bytes)) = (field.kind, &wire) {
             left.take(1)?;
             let (key, value) = entry(bytes, *kind, left)?;
             let entries = map.entry(field.name).or_insert_with(|| Value::Object(Map::new()));
             entries[key] = value;
             continue;
         }
-        if let (Type::Inline(fields), Wire::Bytes(bytes)) = (field.kind, &wire) {
+        if let (ProtobufType::Inline(fields), WireValue::Bytes(bytes)) = (field.kind, &wire) {
             map.extend(message(bytes, fields, left)?);
             continue;
         }
         let value = scalar(field.kind, &wire, left)?;
         match field.rule {
-            Rule::Plain if is_zero(&value) => continue,
-            Rule::List => {
+            FieldRule::Plain if is_zero(&value) => continue,
+            FieldRule::List => {
                 let entries = map.entry(field.name).or_insert_with(|| Value::Array(Vec::new()));
                 if let Value::Array(entries) = entries {
                     entries.push(value);
                 }
             }
-            Rule::Plain | Rule::Required | Rule::Pointer => {
+            FieldRule::Plain | FieldRule::Required | FieldRule::Pointer => {
                 map.insert(field.name.into(), value);
             }
         }
@@ -239,32 +243,34 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-fn text(bytes: &[u8]) -> Result<Value, Fault> {
+fn text(bytes: &[u8]) -> Result<Value, ProtobufFault> {
     std::str::from_utf8(bytes).map(Value::from).map_err(|_| "a text is not UTF-8")
 }
 
-fn scalar(kind: Type, wire: &Wire<'_>, left: &mut Left) -> Result<Value, Fault> {
+fn scalar(kind: ProtobufType, wire: &WireValue<'_>, left: &mut Left) -> Result<Value, ProtobufFault> {
     match (kind, wire) {
-        (Type::Text, Wire::Bytes(bytes)) => text(bytes),
-        (Type::Bytes, Wire::Bytes(bytes)) => Ok(base64::engine::general_purpose::STANDARD.encode(bytes).into()),
-        (Type::Int, Wire::Varint(number)) => Ok(number.cast_signed().into()),
-        (Type::Bool, Wire::Varint(number)) => Ok((*number != 0).into()),
-        (Type::Double, Wire::Fixed(bits)) => double(f64::from_bits(*bits)),
-        (Type::Message(fields), Wire::Bytes(bytes)) => message(bytes, fields, left).map(Value::Object),
-        (Type::Schema, Wire::Bytes(bytes)) => message(bytes, definition::SCHEMA, left).map(Value::Object),
-        (Type::Either(fields), Wire::Bytes(bytes)) => {
+        (ProtobufType::Text, WireValue::Bytes(bytes)) => text(bytes),
+        (ProtobufType::Bytes, WireValue::Bytes(bytes)) => {
+            Ok(base64::engine::general_purpose::STANDARD.encode(bytes).into())
+        }
+        (ProtobufType::Int, WireValue::Varint(number)) => Ok(number.cast_signed().into()),
+        (ProtobufType::Bool, WireValue::Varint(number)) => Ok((*number != 0).into()),
+        (ProtobufType::Double, WireValue::Fixed(bits)) => double(f64::from_bits(*bits)),
+        (ProtobufType::Message(fields), WireValue::Bytes(bytes)) => message(bytes, fields, left).map(Value::Object),
+        (ProtobufType::Schema, WireValue::Bytes(bytes)) => message(bytes, definition::SCHEMA, left).map(Value::Object),
+        (ProtobufType::Either(fields), WireValue::Bytes(bytes)) => {
             let mut read = message(bytes, fields, left)?;
             Ok(fields.iter().find_map(|field| read.remove(field.name)).unwrap_or_default())
         }
-        (Type::Json, Wire::Bytes(bytes)) => json(bytes, left),
-        (Type::Time, Wire::Bytes(bytes)) => time(bytes, false),
-        (Type::MicroTime, Wire::Bytes(bytes)) => time(bytes, true),
+        (ProtobufType::Json, WireValue::Bytes(bytes)) => json(bytes, left),
+        (ProtobufType::Time, WireValue::Bytes(bytes)) => time(bytes, false),
+        (ProtobufType::MicroTime, WireValue::Bytes(bytes)) => time(bytes, true),
         _ => Err("a field has the wrong wire type"),
     }
 }
 
 /// A whole number is written as one, as Go does in JSON.
-fn double(number: f64) -> Result<Value, Fault> {
+fn double(number: f64) -> Result<Value, ProtobufFault> {
     /// From here on a double no longer has every whole number.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() < EXACT {
@@ -274,10 +280,10 @@ fn double(number: f64) -> Result<Value, Fault> {
 }
 
 /// JSON as text (1).
-fn json(bytes: &[u8], left: &mut Left) -> Result<Value, Fault> {
+fn json(bytes: &[u8], left: &mut Left) -> Result<Value, ProtobufFault> {
     let (mut raw, mut rest) = (&[][..], bytes);
     while !rest.is_empty() {
-        if let (1, Wire::Bytes(bytes)) = next(&mut rest)? {
+        if let (1, WireValue::Bytes(bytes)) = next(&mut rest)? {
             raw = bytes;
         }
     }
@@ -289,15 +295,15 @@ fn json(bytes: &[u8], left: &mut Left) -> Result<Value, Fault> {
 }
 
 /// Seconds (1) and nanoseconds (2); nothing at all is no time.
-fn time(bytes: &[u8], micro: bool) -> Result<Value, Fault> {
+fn time(bytes: &[u8], micro: bool) -> Result<Value, ProtobufFault> {
     let (mut seconds, mut nanoseconds, mut rest) = (0_i64, 0_i64, bytes);
     if rest.is_empty() {
         return Ok(Value::Null);
     }
     while !rest.is_empty() {
         match next(&mut rest)? {
-            (1, Wire::Varint(number)) => seconds = number.cast_signed(),
-            (2, Wire::Varint(number)) => nanoseconds = number.cast_signed(),
+            (1, WireValue::Varint(number)) => seconds = number.cast_signed(),
+            (2, WireValue::Varint(number)) => nanoseconds = number.cast_signed(),
             _ => {}
         }
     }
@@ -307,17 +313,17 @@ fn time(bytes: &[u8], micro: bool) -> Result<Value, Fault> {
 }
 
 /// One entry of a map: key (1) and value (2).
-fn entry(bytes: &[u8], kind: Type, left: &mut Left) -> Result<(String, Value), Fault> {
+fn entry(bytes: &[u8], kind: ProtobufType, left: &mut Left) -> Result<(String, Value), ProtobufFault> {
     let (mut key, mut value, mut rest) = (&[][..], &[][..], bytes);
     while !rest.is_empty() {
         match next(&mut rest)? {
-            (1, Wire::Bytes(bytes)) => key = bytes,
-            (2, Wire::Bytes(bytes)) => value = bytes,
+            (1, WireValue::Bytes(bytes)) => key = bytes,
+            (2, WireValue::Bytes(bytes)) => value = bytes,
             _ => {}
         }
     }
     let key = std::str::from_utf8(key).map_err(|_| "a key is not UTF-8")?.to_owned();
-    Ok((key, scalar(kind, &Wire::Bytes(value), left)?))
+    Ok((key, scalar(kind, &WireValue::Bytes(value), left)?))
 }
 
 #[cfg(test)]

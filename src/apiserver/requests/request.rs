@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Uri, header};
 
-use crate::apiserver::answers::encoding::Encoding;
+use crate::apiserver::answers::encoding::ContentEncoding;
 use crate::apiserver::answers::status::{ApiError, shorten};
 use crate::apiserver::schema;
 
@@ -22,7 +22,7 @@ pub enum Include {
 
 /// The resource that a path names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct RequestTarget {
     /// Group, empty for core.
     pub group: String,
     /// Version.
@@ -39,7 +39,7 @@ pub struct Target {
     pub watch: bool,
 }
 
-impl Target {
+impl RequestTarget {
     /// Reads the part of the path after `/api/v1` or `/apis/G/V`.
     fn parse(group: &str, version: &str, rest: &[String]) -> Option<Self> {
         let mut target = Self { group: group.into(), version: version.into(), ..Self::default() };
@@ -73,7 +73,7 @@ impl Target {
 
 /// What a path means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::apiserver) enum Route {
+pub(in crate::apiserver) enum RequestRoute {
     Version,
     Health,
     Metrics,
@@ -94,13 +94,13 @@ pub(in crate::apiserver) enum Route {
     OpenApiV3,
     /// `/openapi/v3/<group version path>`
     OpenApiV3Of(String),
-    Resource(Target),
+    Resource(RequestTarget),
     /// `/slipway/v1/backup`
     Backup,
     Unknown,
 }
 
-impl Route {
+impl RequestRoute {
     pub(in crate::apiserver) fn parse(path: &str) -> Self {
         let Some(segments) = path.split('/').filter(|part| !part.is_empty()).map(decode).collect::<Option<Vec<_>>>()
         else {
@@ -120,12 +120,14 @@ impl Route {
             ["slipway", "v1", "backup"] => Self::Backup,
             ["api"] => Self::CoreVersions,
             ["api", version] => Self::Resources(String::new(), (*version).into()),
-            ["api", version, ..] => Target::parse("", version, &segments[2..]).map_or(Self::Unknown, Self::Resource),
+            ["api", version, ..] => {
+                RequestTarget::parse("", version, &segments[2..]).map_or(Self::Unknown, Self::Resource)
+            }
             ["apis"] => Self::Groups,
             ["apis", group] => Self::Group((*group).into()),
             ["apis", group, version] => Self::Resources((*group).into(), (*version).into()),
             ["apis", group, version, ..] => {
-                Target::parse(group, version, &segments[3..]).map_or(Self::Unknown, Self::Resource)
+                RequestTarget::parse(group, version, &segments[3..]).map_or(Self::Unknown, Self::Resource)
             }
             _ => Self::Unknown,
         }
@@ -355,15 +357,15 @@ pub(in crate::apiserver) fn accepted(headers: &HeaderMap) -> Vec<Accepted<'_>> {
 pub(in crate::apiserver) fn negotiate(
     headers: &HeaderMap,
     pretty: Option<bool>,
-) -> Result<(Representation, Encoding), ApiError> {
+) -> Result<(Representation, ContentEncoding), ApiError> {
     for one in accepted(headers) {
         if one.media == "application/yaml" && one.param("as").is_empty() {
-            return Ok((Representation::Json, Encoding::Yaml));
+            return Ok((Representation::Json, ContentEncoding::Yaml));
         }
         if !one.takes_json() {
             continue;
         }
-        let text = Encoding::json(pretty, headers);
+        let text = ContentEncoding::json(pretty, headers);
         let meta = one.param("g") == "meta.k8s.io";
         match one.param("as") {
             "" => return Ok((Representation::Json, text)),
@@ -388,8 +390,14 @@ pub(in crate::apiserver) fn negotiate(
 mod tests {
     use super::*;
 
-    fn target(group: &str, plural: &str, namespace: Option<&str>, name: Option<&str>, sub: Option<&str>) -> Route {
-        Route::Resource(Target {
+    fn target(
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        sub: Option<&str>,
+    ) -> RequestRoute {
+        RequestRoute::Resource(RequestTarget {
             group: group.into(),
             version: "v1".into(),
             plural: plural.into(),
@@ -421,15 +429,15 @@ mod tests {
     #[test]
     fn paths_mean_what_kubernetes_says() {
         for (path, wanted) in [
-            ("/", Route::Root),
-            ("/version", Route::Version),
-            ("/readyz", Route::Health),
-            ("/api/", Route::CoreVersions),
-            ("/api/v1", Route::Resources("".into(), "v1".into())),
-            ("/apis", Route::Groups),
-            ("/apis/g", Route::Group("g".into())),
-            ("/apis/g/v1", Route::Resources("g".into(), "v1".into())),
-            ("/openapi/v3/apis/g/v1", Route::OpenApiV3Of("apis/g/v1".into())),
+            ("/", RequestRoute::Root),
+            ("/version", RequestRoute::Version),
+            ("/readyz", RequestRoute::Health),
+            ("/api/", RequestRoute::CoreVersions),
+            ("/api/v1", RequestRoute::Resources("".into(), "v1".into())),
+            ("/apis", RequestRoute::Groups),
+            ("/apis/g", RequestRoute::Group("g".into())),
+            ("/apis/g/v1", RequestRoute::Resources("g".into(), "v1".into())),
+            ("/openapi/v3/apis/g/v1", RequestRoute::OpenApiV3Of("apis/g/v1".into())),
             ("/api/v1/namespaces", target("", "namespaces", None, None, None)),
             ("/api/v1/namespaces/a", target("", "namespaces", None, Some("a"), None)),
             ("/api/v1/namespaces/a/status", target("", "namespaces", None, Some("a"), Some("status"))),
@@ -441,19 +449,19 @@ mod tests {
             (
                 "/apis/g/v1/watch/namespaces/a/hosts/h",
                 match target("g", "hosts", Some("a"), Some("h"), None) {
-                    Route::Resource(target) => Route::Resource(Target { watch: true, ..target }),
+                    RequestRoute::Resource(target) => RequestRoute::Resource(RequestTarget { watch: true, ..target }),
                     other => other,
                 },
             ),
-            ("/apis/g/v1/hosts/h/status/more", Route::Unknown),
-            ("/apis/g/v1/hosts/a%2Fb", Route::Unknown),
-            ("/apis/g/v1/hosts/%zz", Route::Unknown),
-            ("/apis/g/v1/hosts/%ff", Route::Unknown),
-            ("/apis/g/v1/hosts/%+1", Route::Unknown),
-            ("/metrics", Route::Metrics),
-            ("/metrics/x", Route::Unknown),
+            ("/apis/g/v1/hosts/h/status/more", RequestRoute::Unknown),
+            ("/apis/g/v1/hosts/a%2Fb", RequestRoute::Unknown),
+            ("/apis/g/v1/hosts/%zz", RequestRoute::Unknown),
+            ("/apis/g/v1/hosts/%ff", RequestRoute::Unknown),
+            ("/apis/g/v1/hosts/%+1", RequestRoute::Unknown),
+            ("/metrics", RequestRoute::Metrics),
+            ("/metrics/x", RequestRoute::Unknown),
         ] {
-            assert_eq!(Route::parse(path), wanted, "{path}");
+            assert_eq!(RequestRoute::parse(path), wanted, "{path}");
         }
     }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::request::{Params, Representation, Target};
-use crate::apiserver::answers::encoding::Encoding;
+use super::request::{Params, Representation, RequestTarget};
+use crate::apiserver::answers::encoding::ContentEncoding;
 use crate::apiserver::answers::status::{ApiError, shorten};
-use crate::apiserver::auth::Identity;
+use crate::apiserver::auth::UserIdentity;
 use crate::apiserver::crd;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::server::ApiServer;
 use crate::apiserver::shares::{blocking, scan_scheduler};
 
@@ -24,13 +24,13 @@ pub(in crate::apiserver) const REQUEST_MAX: Duration = Duration::from_secs(60);
 /// One request about a resource.
 pub(in crate::apiserver) struct RequestContext<'c> {
     pub api: &'c ApiServer,
-    pub resource: &'c Arc<Resource>,
-    pub target: &'c Target,
+    pub resource: &'c Arc<ServedResource>,
+    pub target: &'c RequestTarget,
     pub params: &'c Params,
-    pub identity: &'c Identity,
+    pub identity: &'c UserIdentity,
     pub headers: &'c HeaderMap,
     pub representation: Representation,
-    pub encoding: Encoding,
+    pub encoding: ContentEncoding,
 }
 
 impl<'c> RequestContext<'c> {

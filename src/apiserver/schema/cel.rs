@@ -16,8 +16,8 @@ use kube_cel::cel::{Context, Value as CelValue};
 use serde_json::Value;
 
 use super::super::answers::status::{FieldError, FieldFault};
-use super::format::Format;
-use super::interner::{Interner, Outcome};
+use super::format::SchemaFormat;
+use super::interner::{InternOutcome, Interner};
 use super::validate::{NO_PATH, type_of};
 use super::{ERRORS_MAX, Schema, entry_at, join};
 
@@ -27,7 +27,7 @@ mod grammar;
 mod meter;
 mod patterns;
 
-use meter::Scope;
+use meter::EvaluationScope;
 
 /// Bytes of one rule.
 const RULE_MAX: usize = 8 * 1024;
@@ -74,7 +74,7 @@ const RESERVED: [&str; 20] = [
 
 /// One rule.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct ValidationRule {
     text: String,
     expression: Arc<Expression>,
     message: Option<String>,
@@ -95,7 +95,7 @@ pub(super) struct Expression {
 pub(super) static IN_USE: Interner<Expression, String> = Interner::new();
 
 /// Compiles the rules of one node. On failure the index of the rule and the reason.
-pub(super) fn compile(rules: &[Value]) -> Result<Vec<Arc<Rule>>, (usize, String)> {
+pub(super) fn compile(rules: &[Value]) -> Result<Vec<Arc<ValidationRule>>, (usize, String)> {
     if rules.is_empty() {
         return Ok(Vec::new());
     }
@@ -105,7 +105,7 @@ pub(super) fn compile(rules: &[Value]) -> Result<Vec<Arc<Rule>>, (usize, String)
     rules.iter().enumerate().map(|(index, rule)| compile_one(rule).map_err(|reason| (index, reason))).collect()
 }
 
-fn compile_one(source: &Value) -> Result<Arc<Rule>, String> {
+fn compile_one(source: &Value) -> Result<Arc<ValidationRule>, String> {
     let text = |field: &str| text_of(source, field);
     let rule = text("rule").ok_or("rule: Required value: rule is not specified")?;
     let expression = read(rule).map_err(|reason| (*reason).clone())?;
@@ -123,7 +123,7 @@ fn compile_one(source: &Value) -> Result<Arc<Rule>, String> {
     if source["message"].as_str().is_some_and(|message| message.contains('\n')) {
         return Err("message: Invalid value: must not contain line breaks".into());
     }
-    Ok(Arc::new(Rule {
+    Ok(Arc::new(ValidationRule {
         text: rule.to_owned(),
         transition: expression.tree.references().has_variable("oldSelf"),
         expression,
@@ -146,7 +146,7 @@ pub(super) fn expressions(source: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// Reads an expression, unless it is in use already.
-pub(super) fn read(text: &str) -> Outcome<Expression, String> {
+pub(super) fn read(text: &str) -> InternOutcome<Expression, String> {
     // Not even its text is to be kept.
     if text.len() > RULE_MAX {
         return Err(format!("may not be more than {RULE_MAX} bytes").into());
@@ -214,9 +214,9 @@ fn parts(value: &Value) -> u64 {
 }
 
 /// Steps that are left for the rules of one object; nothing once they did not suffice, which is told once.
-struct Budget(Option<u64>);
+struct CostBudget(Option<u64>);
 
-impl Budget {
+impl CostBudget {
     fn left(&self) -> u64 {
         self.0.unwrap_or(0)
     }
@@ -263,7 +263,7 @@ impl Schema {
             ));
             return;
         }
-        let mut budget = Budget(Some(COST_MAX));
+        let mut budget = CostBudget(Some(COST_MAX));
         let _patterns = patterns::OfObject::begin();
         FUNCTIONS.with(|functions| self.rules_at(value, old, "", functions, &mut budget, errors));
     }
@@ -274,7 +274,7 @@ impl Schema {
         old: Option<&Value>,
         path: &str,
         functions: &Context<'_>,
-        budget: &mut Budget,
+        budget: &mut CostBudget,
         errors: &mut Vec<FieldError>,
     ) {
         if !self.any_rules || value.is_null() || errors.len() >= ERRORS_MAX || budget.is_over() {
@@ -311,12 +311,12 @@ impl Schema {
         old: Option<&Value>,
         path: &str,
         functions: &Context<'_>,
-        budget: &mut Budget,
+        budget: &mut CostBudget,
         errors: &mut Vec<FieldError>,
     ) {
         let unchanged = old == Some(value);
         // What was wrong before may stay, unless the rule is about the change.
-        let is_asked = |rule: &&Arc<Rule>| {
+        let is_asked = |rule: &&Arc<ValidationRule>| {
             !((unchanged && !rule.transition) || (rule.transition && old.is_none() && !rule.optional_old))
         };
         let mut rules = self.rules.iter().filter(is_asked).peekable();
@@ -330,7 +330,7 @@ impl Schema {
         let now = self.to_cel(value, path.is_empty());
         let former = old.map(|old| self.to_cel(old, path.is_empty()));
         let optional = optional_of(former.clone());
-        let empty = Scope::EMPTY;
+        let empty = EvaluationScope::EMPTY;
         let alone = empty.with("self", &now);
         for rule in rules {
             let mut fault = |detail: String| {
@@ -376,11 +376,11 @@ impl Schema {
             Value::Null => CelValue::Null,
             Value::Bool(truth) => CelValue::Bool(*truth),
             Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-                (Some(whole), _) if self.kind != Some(super::Type::Number) => CelValue::Int(whole),
-                (None, Some(whole)) if self.kind != Some(super::Type::Number) => CelValue::UInt(whole),
+                (Some(whole), _) if self.kind != Some(super::SchemaType::Number) => CelValue::Int(whole),
+                (None, Some(whole)) if self.kind != Some(super::SchemaType::Number) => CelValue::UInt(whole),
                 _ => {
                     let float = number.as_f64().unwrap_or(f64::NAN);
-                    let whole = self.kind == Some(super::Type::Integer);
+                    let whole = self.kind == Some(super::SchemaType::Integer);
                     if whole { CelValue::Int(float as i64) } else { CelValue::Float(float) }
                 }
             },
@@ -412,12 +412,12 @@ impl Schema {
 
     fn text_to_cel(&self, text: &str) -> CelValue {
         let special = match self.format {
-            Some(Format::DateTime | Format::Instant) => {
+            Some(SchemaFormat::DateTime | SchemaFormat::Instant) => {
                 chrono::DateTime::parse_from_rfc3339(text).ok().map(CelValue::Timestamp)
             }
-            Some(Format::Date) => format!("{text}T00:00:00Z").parse().ok().map(CelValue::Timestamp),
-            Some(Format::Duration) => go_duration(text).map(CelValue::Duration),
-            Some(Format::Byte) => {
+            Some(SchemaFormat::Date) => format!("{text}T00:00:00Z").parse().ok().map(CelValue::Timestamp),
+            Some(SchemaFormat::Duration) => go_duration(text).map(CelValue::Duration),
+            Some(SchemaFormat::Byte) => {
                 use base64::Engine;
                 let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok();
                 bytes.map(|bytes| CelValue::Bytes(Arc::new(bytes)))
@@ -490,9 +490,9 @@ fn join_rule_path(path: &str, below: &str) -> String {
     }
 }
 
-impl Rule {
+impl ValidationRule {
     /// What is told when the rule does not hold.
-    fn told(&self, scope: &Scope<'_>, functions: &Context<'_>, steps: &mut u64) -> String {
+    fn told(&self, scope: &EvaluationScope<'_>, functions: &Context<'_>, steps: &mut u64) -> String {
         let made = self.message_expression.as_ref().and_then(|expression| {
             let mut left = *steps;
             let made = patterns::resolve(&expression.tree, scope, functions, &mut left);

@@ -13,13 +13,13 @@ pub(in crate::apiserver) const BYTES_MAX: usize = crate::store::OBJECT_LIMIT;
 pub(in crate::apiserver) const VALUES_MAX: usize = 100_000;
 
 /// What defaults may still add.
-struct Room {
+struct DefaultsRoom {
     bytes: usize,
     values: usize,
     full: bool,
 }
 
-impl Room {
+impl DefaultsRoom {
     /// Whether there is room for a value under a name. Once there was none, there is none for anything.
     fn take(&mut self, name: &str, value: &Value) -> bool {
         self.full = self.full || !(self.take_text(name) && self.take_value(value));
@@ -48,12 +48,12 @@ impl Schema {
     /// Puts defaults where a field is missing, or null without being nullable; whether there was room for all of them
     /// ([`BYTES_MAX`], [`VALUES_MAX`]). The rest is left out.
     pub fn apply_defaults(&self, value: &mut Value) -> bool {
-        let mut room = Room { bytes: BYTES_MAX, values: VALUES_MAX, full: false };
+        let mut room = DefaultsRoom { bytes: BYTES_MAX, values: VALUES_MAX, full: false };
         self.complete(value, &mut room);
         !room.full
     }
 
-    fn complete(&self, value: &mut Value, room: &mut Room) {
+    fn complete(&self, value: &mut Value, room: &mut DefaultsRoom) {
         if room.full {
             return;
         }

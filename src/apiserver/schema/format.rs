@@ -6,12 +6,12 @@ use base64::Engine;
 
 /// A format that is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum SchemaFormat {
     Byte,
     Cidr,
     Date,
     DateTime,
-    /// A [`Format::DateTime`] that [`jiff::Timestamp`] holds, too.
+    /// A [`SchemaFormat::DateTime`] that [`jiff::Timestamp`] holds, too.
     Instant,
     Duration,
     Email,
@@ -23,22 +23,22 @@ pub(super) enum Format {
     Uuid,
 }
 
-const NAMES: [(&str, Format); 12] = [
-    ("byte", Format::Byte),
-    ("cidr", Format::Cidr),
-    ("date", Format::Date),
-    ("date-time", Format::DateTime),
-    ("duration", Format::Duration),
-    ("email", Format::Email),
-    ("hostname", Format::Hostname),
-    ("ipv4", Format::Ipv4),
-    ("ipv6", Format::Ipv6),
-    ("mac", Format::Mac),
-    ("uri", Format::Uri),
-    ("uuid", Format::Uuid),
+const NAMES: [(&str, SchemaFormat); 12] = [
+    ("byte", SchemaFormat::Byte),
+    ("cidr", SchemaFormat::Cidr),
+    ("date", SchemaFormat::Date),
+    ("date-time", SchemaFormat::DateTime),
+    ("duration", SchemaFormat::Duration),
+    ("email", SchemaFormat::Email),
+    ("hostname", SchemaFormat::Hostname),
+    ("ipv4", SchemaFormat::Ipv4),
+    ("ipv6", SchemaFormat::Ipv6),
+    ("mac", SchemaFormat::Mac),
+    ("uri", SchemaFormat::Uri),
+    ("uuid", SchemaFormat::Uuid),
 ];
 
-impl Format {
+impl SchemaFormat {
     pub(super) fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
@@ -82,7 +82,7 @@ fn is_date_time(text: &str) -> bool {
         let zone = zone.strip_prefix(['+', '-']).unwrap_or(zone);
         zone.len() == 5 && has(zone, &[2]) && zone.parse::<jiff::civil::Time>().is_ok()
     };
-    Format::Date.holds(date)
+    SchemaFormat::Date.holds(date)
         && clock.len() >= "00:00:00".len()
         && has(clock, &[2, 5])
         && !clock[6..].starts_with("60")
@@ -192,7 +192,7 @@ mod tests {
             ("uri", &["https://a/b", "/a", "urn:x"], &["a", "", "a b:c", ":x"]),
             ("uuid", &["b19441c9-e479-4db0-b26d-986b03932f5e"], &["b19441c9"]),
         ] {
-            let format = Format::named(format).unwrap();
+            let format = SchemaFormat::named(format).unwrap();
             for text in good {
                 assert!(format.holds(text), "{} {text}", format.name());
             }
@@ -200,7 +200,7 @@ mod tests {
                 assert!(!format.holds(text), "{} {text}", format.name());
             }
         }
-        assert_eq!(Format::named("password"), None);
+        assert_eq!(SchemaFormat::named("password"), None);
     }
 
     #[test]
@@ -216,8 +216,8 @@ mod tests {
             ("2026-02-28T01:02:03+02:00[Europe/Paris]", false, false),
             ("2026-02-28 01:02:03Z", false, false),
         ] {
-            assert_eq!(Format::DateTime.holds(text), is_date, "{text}");
-            assert_eq!(Format::Instant.holds(text), is_instant, "{text}");
+            assert_eq!(SchemaFormat::DateTime.holds(text), is_date, "{text}");
+            assert_eq!(SchemaFormat::Instant.holds(text), is_instant, "{text}");
             let read = serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>(text.into());
             assert!(read.is_ok() || !is_instant, "{text}: {read:?}");
         }

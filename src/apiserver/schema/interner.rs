@@ -10,28 +10,28 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 pub(super) const SWEEP_FROM: usize = 256;
 
 /// What became of a text.
-pub(super) type Outcome<T, E> = Result<Arc<T>, Arc<E>>;
+pub(super) type InternOutcome<T, E> = Result<Arc<T>, Arc<E>>;
 
 /// A table of what is in use. To be a static.
-pub(super) struct Interner<T, E>(LazyLock<Mutex<Table<T, E>>>);
+pub(super) struct Interner<T, E>(LazyLock<Mutex<InternTable<T, E>>>);
 
-struct Table<T, E> {
+struct InternTable<T, E> {
     by_text: HashMap<Box<str>, Result<Weak<T>, Weak<E>>>,
     sweep_at: usize,
 }
 
 impl<T, E> Interner<T, E> {
     pub const fn new() -> Self {
-        Self(LazyLock::new(|| Mutex::new(Table { by_text: HashMap::new(), sweep_at: 0 })))
+        Self(LazyLock::new(|| Mutex::new(InternTable { by_text: HashMap::new(), sweep_at: 0 })))
     }
 
     // std's lock: held for map operations only.
-    fn table(&self) -> MutexGuard<'_, Table<T, E>> {
+    fn table(&self) -> MutexGuard<'_, InternTable<T, E>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What somebody has of this text.
-    pub fn get(&self, text: &str) -> Option<Outcome<T, E>> {
+    pub fn get(&self, text: &str) -> Option<InternOutcome<T, E>> {
         match self.table().by_text.get(text)? {
             Ok(made) => made.upgrade().map(Ok),
             Err(reason) => reason.upgrade().map(Err),
@@ -39,7 +39,7 @@ impl<T, E> Interner<T, E> {
     }
 
     /// What somebody has of this text, or what is made of it now.
-    pub fn get_or_make(&self, text: &str, make: impl FnOnce() -> Result<T, E>) -> Outcome<T, E> {
+    pub fn get_or_make(&self, text: &str, make: impl FnOnce() -> Result<T, E>) -> InternOutcome<T, E> {
         if let Some(known) = self.get(text) {
             return known;
         }

@@ -28,14 +28,14 @@ mod topology;
 mod validate;
 
 pub(super) use field_path::FieldPath;
-use format::Format;
-pub(super) use pattern::Looking;
+use format::SchemaFormat;
 use pattern::Pattern;
-pub(super) use topology::{Atom, List, Map, Relation, Scalar, Type as MergeType};
+pub(super) use pattern::SearchScope;
+pub(super) use topology::{Atom, ListTopology, Map, MergeType, Relation, Scalar};
 
 /// JSON type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
+enum SchemaType {
     Object,
     Array,
     String,
@@ -56,7 +56,7 @@ enum ListType {
 /// A compiled schema.
 #[derive(Clone, Debug, Default)]
 pub struct Schema {
-    kind: Option<Type>,
+    kind: Option<SchemaType>,
     nullable: bool,
     int_or_string: bool,
     preserve_unknown: bool,
@@ -70,7 +70,7 @@ pub struct Schema {
     required: Vec<String>,
     choices: Vec<Value>,
     pattern: Option<Arc<Pattern>>,
-    format: Option<Format>,
+    format: Option<SchemaFormat>,
     minimum: Option<f64>,
     maximum: Option<f64>,
     exclusive_minimum: bool,
@@ -91,7 +91,7 @@ pub struct Schema {
     /// Whether values are objects of their own, with `apiVersion`, `kind` and `metadata`.
     embedded: bool,
     /// Rules in CEL of this very node.
-    rules: Vec<Arc<cel::Rule>>,
+    rules: Vec<Arc<cel::ValidationRule>>,
     /// Whether this node or one below has rules.
     any_rules: bool,
     /// Whether this node or one below has a pattern that takes long to be looked for.
@@ -184,15 +184,15 @@ impl Schema {
         };
         schema.kind = match source.get("type").and_then(Value::as_str) {
             None => None,
-            Some("object") => Some(Type::Object),
-            Some("array") => Some(Type::Array),
-            Some("string") => Some(Type::String),
-            Some("integer") => Some(Type::Integer),
-            Some("number") => Some(Type::Number),
-            Some("boolean") => Some(Type::Boolean),
+            Some("object") => Some(SchemaType::Object),
+            Some("array") => Some(SchemaType::Array),
+            Some("string") => Some(SchemaType::String),
+            Some("integer") => Some(SchemaType::Integer),
+            Some("number") => Some(SchemaType::Number),
+            Some("boolean") => Some(SchemaType::Boolean),
             Some(other) => return Err(fail(format!("unknown type {other:?}"))),
         };
-        schema.format = source.get("format").and_then(Value::as_str).and_then(Format::named);
+        schema.format = source.get("format").and_then(Value::as_str).and_then(SchemaFormat::named);
         if let Some(Value::Array(names)) = source.get("required") {
             schema.required = names.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         }
@@ -270,8 +270,8 @@ impl Schema {
     }
 
     fn narrow_dates(&mut self) {
-        if self.format == Some(Format::DateTime) {
-            self.format = Some(Format::Instant);
+        if self.format == Some(SchemaFormat::DateTime) {
+            self.format = Some(SchemaFormat::Instant);
         }
         let properties = self.properties.values_mut().map(Arc::make_mut);
         let inner = self.items.iter_mut().chain(&mut self.additional).chain(&mut self.not).map(|schema| &mut **schema);
@@ -306,7 +306,7 @@ impl Schema {
     fn embed(&mut self) -> Result<(), SchemaError> {
         self.embedded = true;
         for field in ["apiVersion", "kind"] {
-            let text = || Arc::new(Self { kind: Some(Type::String), ..Self::default() });
+            let text = || Arc::new(Self { kind: Some(SchemaType::String), ..Self::default() });
             self.properties.entry(field.into()).or_insert_with(text);
             if !self.required.iter().any(|name| name == field) {
                 self.required.push(field.into());
@@ -342,7 +342,7 @@ impl Schema {
         match value {
             Value::Object(map) => {
                 let keep_all = self.preserve_unknown || self.any_additional || self.int_or_string;
-                let is_object = self.kind == Some(Type::Object) || !self.properties.is_empty();
+                let is_object = self.kind == Some(SchemaType::Object) || !self.properties.is_empty();
                 if !keep_all && self.additional.is_none() && is_object {
                     map.retain(|name, _| {
                         let known = self.properties.contains_key(name);
@@ -381,7 +381,8 @@ impl Schema {
                     !child.is_null() || schema.is_none_or(|schema| schema.nullable)
                 });
                 // A map of texts has the empty text where null is written.
-                let texts = self.additional.as_ref().is_some_and(|additional| additional.kind == Some(Type::String));
+                let texts =
+                    self.additional.as_ref().is_some_and(|additional| additional.kind == Some(SchemaType::String));
                 for (_, child) in map.iter_mut().filter(|(_, child)| texts && child.is_null()) {
                     *child = Value::String(String::new());
                 }

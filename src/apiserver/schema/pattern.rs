@@ -5,7 +5,7 @@ use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
-use super::interner::{Interner, Outcome};
+use super::interner::{InternOutcome, Interner};
 
 /// Bytes of a pattern's text; those of published definitions have a few hundred. The parser takes a hundred times as much,
 /// before it is known what the pattern compiles to.
@@ -38,11 +38,11 @@ pub(super) struct Pattern {
 }
 
 thread_local! {
-    static LOOKED: RefCell<Option<Looked>> = const { RefCell::new(None) };
+    static LOOKED: RefCell<Option<SearchCost>> = const { RefCell::new(None) };
 }
 
 /// What looking for patterns took so far.
-struct Looked {
+struct SearchCost {
     left: u64,
     /// The field for which no steps were left.
     stopped: Option<String>,
@@ -53,15 +53,15 @@ struct Looked {
 }
 
 /// All looking for patterns of schemas on this thread, until the outermost is dropped, shares one bound.
-pub(in crate::apiserver) struct Looking {
+pub(in crate::apiserver) struct SearchScope {
     outermost: bool,
 }
 
-impl Looking {
+impl SearchScope {
     pub fn begin() -> Self {
         let outermost = LOOKED.with_borrow_mut(|looked| {
             let outermost = looked.is_none();
-            looked.get_or_insert(Looked { left: MATCHES_MAX, stopped: None, visits: VISITS_MAX, lost: None });
+            looked.get_or_insert(SearchCost { left: MATCHES_MAX, stopped: None, visits: VISITS_MAX, lost: None });
             outermost
         });
         Self { outermost }
@@ -91,7 +91,7 @@ impl Looking {
     }
 }
 
-impl Drop for Looking {
+impl Drop for SearchScope {
     fn drop(&mut self) {
         if self.outermost {
             LOOKED.take();
@@ -119,7 +119,7 @@ pub(super) static IN_USE: Interner<Pattern, PatternError> = Interner::new();
 
 impl Pattern {
     /// Compiles a pattern, unless it is in use already.
-    pub fn compile(text: &str) -> Outcome<Self, PatternError> {
+    pub fn compile(text: &str) -> InternOutcome<Self, PatternError> {
         // Not even its text is to be kept.
         if text.len() > TEXT_MAX {
             return Err(PatternError::TooLong.into());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::cel::{self, Expression};
-use super::interner::Outcome;
+use super::interner::InternOutcome;
 use super::pattern::{self, Pattern, PatternError};
 
 /// Bytes that the patterns of one definition may take together, compiled.
@@ -21,7 +21,7 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 
 /// A definition asks for too much.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub(in crate::apiserver) enum TooMuch {
+pub(in crate::apiserver) enum DefinitionTooMuch {
     #[error(
         "the patterns of the schemas must take at most {} MiB of memory together when they are compiled: \
          use fewer, or ones that repeat less",
@@ -47,19 +47,19 @@ pub(in crate::apiserver) struct Ahead {
     expressions: Vec<String>,
     weight: usize,
     spent: Duration,
-    made: Made,
+    made: PrecompiledHold,
 }
 
 /// Keeps in use what was made.
 #[derive(Default)]
-pub(in crate::apiserver) struct Made {
-    _patterns: Vec<Outcome<Pattern, PatternError>>,
-    _expressions: Vec<Outcome<Expression, String>>,
+pub(in crate::apiserver) struct PrecompiledHold {
+    _patterns: Vec<InternOutcome<Pattern, PatternError>>,
+    _expressions: Vec<InternOutcome<Expression, String>>,
 }
 
 impl Ahead {
     /// What is to be made for these schemas, beyond what is in use.
-    pub fn of<'s>(schemas: impl IntoIterator<Item = &'s Value>) -> Result<Self, TooMuch> {
+    pub fn of<'s>(schemas: impl IntoIterator<Item = &'s Value>) -> Result<Self, DefinitionTooMuch> {
         let (mut patterns, mut expressions) = (HashSet::new(), HashSet::new());
         let mut rules = 0;
         let mut open: Vec<&Value> = schemas.into_iter().collect();
@@ -78,7 +78,7 @@ impl Ahead {
                             }
                         }
                         if rules > RULES_MAX {
-                            return Err(TooMuch::Rules);
+                            return Err(DefinitionTooMuch::Rules);
                         }
                     }
                     _ => {}
@@ -104,7 +104,7 @@ impl Ahead {
     }
 
     /// Makes at least one of those that are left, and more of them for this long.
-    pub fn go_on(&mut self, turn: Duration) -> Result<(), TooMuch> {
+    pub fn go_on(&mut self, turn: Duration) -> Result<(), DefinitionTooMuch> {
         let began = Instant::now();
         while !self.is_done() {
             if let Some(text) = self.patterns.pop() {
@@ -117,10 +117,10 @@ impl Ahead {
             }
         }
         self.spent += began.elapsed();
-        if self.spent > TIME_MAX && !self.is_done() { Err(TooMuch::Time) } else { Ok(()) }
+        if self.spent > TIME_MAX && !self.is_done() { Err(DefinitionTooMuch::Time) } else { Ok(()) }
     }
 
-    fn keep_pattern(&mut self, pattern: Outcome<Pattern, PatternError>) -> Result<(), TooMuch> {
+    fn keep_pattern(&mut self, pattern: InternOutcome<Pattern, PatternError>) -> Result<(), DefinitionTooMuch> {
         self.weight += match &pattern {
             Ok(pattern) => pattern.weight(),
             // To find out took as much.
@@ -128,7 +128,7 @@ impl Ahead {
             Err(_) => 0,
         };
         self.made._patterns.push(pattern);
-        if self.weight > PATTERNS_MAX { Err(TooMuch::Patterns) } else { Ok(()) }
+        if self.weight > PATTERNS_MAX { Err(DefinitionTooMuch::Patterns) } else { Ok(()) }
     }
 
     /// Whether nothing is left.
@@ -137,7 +137,7 @@ impl Ahead {
     }
 
     /// What was made, in use until this is dropped.
-    pub fn made(self) -> Made {
+    pub fn made(self) -> PrecompiledHold {
         self.made
     }
 }
@@ -185,7 +185,7 @@ mod tests {
         assert!(few.is_done());
         for schema in [large(40), patterns((1..40).map(|one| format!(r"^\w{{200}}ahead{one}$")))] {
             let mut many = Ahead::of([&schema]).unwrap();
-            assert_eq!(many.go_on(Duration::MAX), Err(TooMuch::Patterns));
+            assert_eq!(many.go_on(Duration::MAX), Err(DefinitionTooMuch::Patterns));
             assert!(many.patterns.len() >= 20, "{} are left", many.patterns.len());
         }
         // They are not even taken.
@@ -193,6 +193,6 @@ mod tests {
         let rule = |one: usize| json!({"rule": format!("self.a == '{}{one}'", "x".repeat(4000))});
         let rules = |count: usize| json!({"x-kubernetes-validations": (0..count).map(rule).collect::<Vec<_>>()});
         assert_eq!(Ahead::of([&rules(60)]).unwrap().expressions.len(), 60);
-        assert_eq!(Ahead::of([&rules(70)]).err(), Some(TooMuch::Rules));
+        assert_eq!(Ahead::of([&rules(70)]).err(), Some(DefinitionTooMuch::Rules));
     }
 }

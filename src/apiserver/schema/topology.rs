@@ -6,14 +6,14 @@
 
 use serde_json::Value;
 
-use super::{Format, ListType, Schema, Type as JsonType};
+use super::{ListType, Schema, SchemaFormat, SchemaType as JsonType};
 
 /// Deepest that a schema is followed through `allOf`.
 const WRAPPED_MAX: usize = 8;
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug)]
-pub enum Type<'s> {
+pub enum MergeType<'s> {
     /// A schema says it; with the flag, fields that it does not declare are kept.
     Declared(&'s Schema, bool),
     /// Nothing is known: maps are merged, lists are replaced.
@@ -26,7 +26,7 @@ pub enum Atom<'s> {
     /// A plain value.
     Scalar(Scalar),
     /// A list.
-    List(List<'s>),
+    List(ListTopology<'s>),
     /// A map or an object.
     Map(Map<'s>),
 }
@@ -57,11 +57,11 @@ pub enum Relation<'s> {
 
 /// A list.
 #[derive(Clone, Copy, Debug)]
-pub struct List<'s> {
+pub struct ListTopology<'s> {
     /// What makes entries the same.
     pub relation: Relation<'s>,
     /// What each entry is.
-    pub item: Type<'s>,
+    pub item: MergeType<'s>,
 }
 
 /// A map or an object.
@@ -73,7 +73,7 @@ pub struct Map<'s> {
     keep: bool,
 }
 
-impl<'s> Type<'s> {
+impl<'s> MergeType<'s> {
     /// The type of a whole object.
     pub fn root(schema: &'s Schema) -> Self {
         Self::Declared(schema, false)
@@ -84,7 +84,7 @@ impl<'s> Type<'s> {
         let Self::Declared(schema, keep) = self else { return deduced(value) };
         let schema = unwrapped(schema);
         let keep = keep || schema.preserve_unknown;
-        let list = || Atom::List(List { relation: schema.relation(), item: schema.item(keep) });
+        let list = || Atom::List(ListTopology { relation: schema.relation(), item: schema.item(keep) });
         let map = || Atom::Map(Map { atomic: schema.atomic_map, schema: Some(schema), keep });
         if schema.int_or_string {
             return Atom::Scalar(Scalar::Any);
@@ -95,7 +95,7 @@ impl<'s> Type<'s> {
             Some(JsonType::Integer | JsonType::Number) => Atom::Scalar(Scalar::Numeric),
             Some(JsonType::Boolean) => Atom::Scalar(Scalar::Flag),
             Some(JsonType::String) => match schema.format {
-                None | Some(Format::Byte) => Atom::Scalar(Scalar::Text),
+                None | Some(SchemaFormat::Byte) => Atom::Scalar(Scalar::Text),
                 Some(_) => Atom::Scalar(Scalar::Any),
             },
             None => match value {
@@ -109,7 +109,7 @@ impl<'s> Type<'s> {
 
 fn deduced(value: Option<&Value>) -> Atom<'static> {
     match value {
-        Some(Value::Array(_)) => Atom::List(List { relation: Relation::Atomic, item: Type::Deduced }),
+        Some(Value::Array(_)) => Atom::List(ListTopology { relation: Relation::Atomic, item: MergeType::Deduced }),
         Some(Value::Object(_) | Value::Null) | None => Atom::Map(Map { atomic: false, schema: None, keep: true }),
         Some(_) => Atom::Scalar(Scalar::Any),
     }
@@ -135,8 +135,8 @@ impl Schema {
         }
     }
 
-    fn item(&self, keep: bool) -> Type<'_> {
-        self.items.as_deref().map_or(Type::Deduced, |items| Type::Declared(items, keep))
+    fn item(&self, keep: bool) -> MergeType<'_> {
+        self.items.as_deref().map_or(MergeType::Deduced, |items| MergeType::Declared(items, keep))
     }
 
     /// Reads `x-kubernetes-patch-strategy` and `x-kubernetes-patch-merge-key`.
@@ -153,36 +153,36 @@ impl Schema {
     }
 }
 
-impl<'s> List<'s> {
+impl<'s> ListTopology<'s> {
     /// What the schema puts for a key that an entry leaves out.
     pub fn key_default(&self, key: &str) -> Option<&'s Value> {
         match self.item {
-            Type::Declared(schema, _) => unwrapped(schema).properties.get(key)?.default.as_ref(),
-            Type::Deduced => None,
+            MergeType::Declared(schema, _) => unwrapped(schema).properties.get(key)?.default.as_ref(),
+            MergeType::Deduced => None,
         }
     }
 }
 
 impl<'s> Map<'s> {
     /// The type of a field that is declared by name.
-    pub fn named(&self, name: &str) -> Option<Type<'s>> {
+    pub fn named(&self, name: &str) -> Option<MergeType<'s>> {
         let schema = self.schema?;
-        schema.properties.get(name).map(|property| Type::Declared(property, self.keep))
+        schema.properties.get(name).map(|property| MergeType::Declared(property, self.keep))
     }
 
     /// The type of other fields; `None` when there may be none.
-    pub fn others(&self) -> Option<Type<'s>> {
-        let Some(schema) = self.schema else { return Some(Type::Deduced) };
+    pub fn others(&self) -> Option<MergeType<'s>> {
+        let Some(schema) = self.schema else { return Some(MergeType::Deduced) };
         match &schema.additional {
-            Some(additional) => Some(Type::Declared(additional, self.keep)),
-            None if schema.any_additional || self.keep || schema.properties.is_empty() => Some(Type::Deduced),
+            Some(additional) => Some(MergeType::Declared(additional, self.keep)),
+            None if schema.any_additional || self.keep || schema.properties.is_empty() => Some(MergeType::Deduced),
             None => None,
         }
     }
 
     /// The type of a field, be it declared or not.
-    pub fn field(&self, name: &str) -> Type<'s> {
-        self.named(name).or_else(|| self.others()).unwrap_or(Type::Deduced)
+    pub fn field(&self, name: &str) -> MergeType<'s> {
+        self.named(name).or_else(|| self.others()).unwrap_or(MergeType::Deduced)
     }
 
     /// Whether nothing at all is declared.

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::super::answers::status::{FieldError, FieldFault, shorten};
-use super::pattern::Looking;
-use super::{ERRORS_MAX, ListType, SCHEMAS, Schema, Type, entry_at, join};
+use super::pattern::SearchScope;
+use super::{ERRORS_MAX, ListType, SCHEMAS, Schema, SchemaType, entry_at, join};
 
 /// Values that a fault names as those that could be.
 const CHOICES_TOLD: usize = 256;
@@ -24,7 +24,7 @@ impl Schema {
     /// lock objects that are there (KEP-4008).
     pub fn validate_change(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        let looking = Looking::begin();
+        let looking = SearchScope::begin();
         self.validate_at(value, old, "", &mut errors);
         errors.truncate(ERRORS_MAX);
         if let Some(path) = looking.stopped() {
@@ -44,7 +44,7 @@ impl Schema {
             return;
         }
         // What a schema says again and again, in alternatives and lists of names, is looked at for each value.
-        if !Looking::visit(1 + self.choices.len() / 8 + self.required.len() / 8, path) {
+        if !SearchScope::visit(1 + self.choices.len() / 8 + self.required.len() / 8, path) {
             return;
         }
         // Some fields hold either a schema or a boolean.
@@ -130,12 +130,12 @@ impl Schema {
         }
         match self.kind {
             None => true,
-            Some(Type::Object) => value.is_object(),
-            Some(Type::Array) => value.is_array(),
-            Some(Type::String) => value.is_string(),
-            Some(Type::Integer) => is_integer(value),
-            Some(Type::Number) => value.is_number(),
-            Some(Type::Boolean) => value.is_boolean(),
+            Some(SchemaType::Object) => value.is_object(),
+            Some(SchemaType::Array) => value.is_array(),
+            Some(SchemaType::String) => value.is_string(),
+            Some(SchemaType::Integer) => is_integer(value),
+            Some(SchemaType::Number) => value.is_number(),
+            Some(SchemaType::Boolean) => value.is_boolean(),
         }
     }
 
@@ -143,12 +143,12 @@ impl Schema {
         match self.kind {
             _ if self.int_or_string => "integer,string",
             None => "any",
-            Some(Type::Object) => "object",
-            Some(Type::Array) => "array",
-            Some(Type::String) => "string",
-            Some(Type::Integer) => "integer",
-            Some(Type::Number) => "number",
-            Some(Type::Boolean) => "boolean",
+            Some(SchemaType::Object) => "object",
+            Some(SchemaType::Array) => "array",
+            Some(SchemaType::String) => "string",
+            Some(SchemaType::Integer) => "integer",
+            Some(SchemaType::Number) => "number",
+            Some(SchemaType::Boolean) => "boolean",
         }
     }
 
@@ -231,8 +231,8 @@ impl Schema {
     }
 
     /// The former selves of a list's entries, when entries have keys.
-    pub(super) fn former<'o>(&'o self, old: Option<&'o Value>) -> Former<'o> {
-        let mut former = Former { keys: &[], by_key: HashMap::new() };
+    pub(super) fn former<'o>(&'o self, old: Option<&'o Value>) -> FormerEntries<'o> {
+        let mut former = FormerEntries { keys: &[], by_key: HashMap::new() };
         if let (ListType::Map(keys), Some(entries)) = (&self.list, old.and_then(Value::as_array)) {
             former.keys = keys;
             for entry in entries {
@@ -263,12 +263,12 @@ impl Schema {
 }
 
 /// The entries that a list had before, by their keys.
-pub(super) struct Former<'o> {
+pub(super) struct FormerEntries<'o> {
     keys: &'o [String],
     by_key: HashMap<String, &'o Value>,
 }
 
-impl<'o> Former<'o> {
+impl<'o> FormerEntries<'o> {
     /// What an entry was before.
     pub(super) fn of(&self, entry: &Value) -> Option<&'o Value> {
         if self.by_key.is_empty() { None } else { self.by_key.get(&identity(self.keys, entry)).copied() }

@@ -15,11 +15,11 @@ pub(crate) const PEOPLE: &str = "slipway-system";
 pub(in crate::apiserver) struct CallerShares {
     most: usize,
     // std's lock: held for a few sums only.
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<TakenByCallers>>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct TakenByCallers {
     all: usize,
     callers: HashMap<String, usize>,
 }

@@ -10,8 +10,8 @@ use http::{Method, StatusCode};
 
 use super::caller_shares::{CallerShare, CallerShares};
 use crate::apiserver::answers::status::ApiError;
-use crate::apiserver::auth::Identity;
-use crate::apiserver::objects::selectors::Selector;
+use crate::apiserver::auth::UserIdentity;
+use crate::apiserver::objects::selectors::ObjectSelector;
 
 /// Reads under way, as upstream's `--max-requests-inflight`.
 pub(in crate::apiserver) const READS: usize = 400;
@@ -62,33 +62,37 @@ pub(in crate::apiserver) type InflightPermit = Option<CallerShare>;
 
 impl InflightLimits {
     /// A permit for a request that is answered at once.
-    pub fn for_request(&self, method: &Method, identity: &Identity) -> Result<InflightPermit, ApiError> {
+    pub fn for_request(&self, method: &Method, identity: &UserIdentity) -> Result<InflightPermit, ApiError> {
         acquire(if is_read(method) { &self.reads } else { &self.writes }, identity, 1)
     }
 
     /// A permit for a watch, kept for as long as it lasts. Each change is held against the selector of every watch of its kind,
     /// so one with a long selector counts as several.
-    pub fn for_watch(&self, identity: &Identity, selector: &Selector) -> Result<InflightPermit, ApiError> {
+    pub fn for_watch(&self, identity: &UserIdentity, selector: &ObjectSelector) -> Result<InflightPermit, ApiError> {
         acquire(&self.watches, identity, 1 + selector.parts() / PARTS_OF_A_WATCH)
     }
 
     /// A permit for a log, kept for as long as it is sent.
-    pub fn for_log(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
+    pub fn for_log(&self, identity: &UserIdentity) -> Result<InflightPermit, ApiError> {
         acquire(&self.logs, identity, 1)
     }
 
     /// A permit to wait for a revision.
-    pub fn for_wait(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
+    pub fn for_wait(&self, identity: &UserIdentity) -> Result<InflightPermit, ApiError> {
         acquire(&self.waits, identity, 1)
     }
 
     /// Room for a body, which grows as it comes.
-    pub fn for_body(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
+    pub fn for_body(&self, identity: &UserIdentity) -> Result<InflightPermit, ApiError> {
         acquire(&self.bodies, identity, 0)
     }
 
     /// Room for work on so many values, which are counted only for who is held to them.
-    pub fn for_values(&self, identity: &Identity, count: impl FnOnce() -> usize) -> Result<InflightPermit, ApiError> {
+    pub fn for_values(
+        &self,
+        identity: &UserIdentity,
+        count: impl FnOnce() -> usize,
+    ) -> Result<InflightPermit, ApiError> {
         let values = if identity.is_in_process() { 0 } else { count() };
         if values < FEW_VALUES { Ok(None) } else { acquire(&self.values, identity, values) }
     }
@@ -110,7 +114,7 @@ pub(in crate::apiserver) fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-fn acquire(limit: &CallerShares, identity: &Identity, amount: usize) -> Result<InflightPermit, ApiError> {
+fn acquire(limit: &CallerShares, identity: &UserIdentity, amount: usize) -> Result<InflightPermit, ApiError> {
     if identity.is_in_process() {
         return Ok(None);
     }

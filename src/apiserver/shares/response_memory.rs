@@ -59,9 +59,9 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The answers under way. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::apiserver) struct ResponseMemory(Arc<Table>);
+pub(in crate::apiserver) struct ResponseMemory(Arc<ResponseTable>);
 
-struct Table {
+struct ResponseTable {
     retired: Retired,
     retired_max: usize,
     own: AtomicUsize,
@@ -69,17 +69,17 @@ struct Table {
     next: AtomicU64,
     /// In the order in which they began.
     // std's lock, as all of these: held for map operations only.
-    entries: Mutex<BTreeMap<u64, Entry>>,
+    entries: Mutex<BTreeMap<u64, HeldResponse>>,
     /// Held while answers are broken off.
     busy: Mutex<()>,
     /// When nothing could be broken off, what has to be retired until it is looked again.
     futile: AtomicUsize,
     ended: Counter,
-    told: Mutex<Told>,
+    told: Mutex<LastTold>,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct HeldResponse {
     answer: Arc<dyn Abortable>,
     caller: Arc<str>,
     what: Arc<str>,
@@ -92,11 +92,11 @@ struct Entry {
 struct CallerUsage {
     bytes: usize,
     /// With what each holds, the one that holds most at the end.
-    answers: Vec<(usize, Entry)>,
+    answers: Vec<(usize, HeldResponse)>,
 }
 
 #[derive(Default)]
-struct Told {
+struct LastTold {
     at: Option<Instant>,
     left_out: u64,
 }
@@ -129,7 +129,7 @@ impl ConnectionHandle {
 
 /// Room for an answer that is about to begin.
 pub(in crate::apiserver) struct ResponseReservation {
-    table: Arc<Table>,
+    table: Arc<ResponseTable>,
     caller: Arc<str>,
     what: Arc<str>,
     time: Duration,
@@ -156,7 +156,7 @@ impl ResponseMemory {
     }
 
     fn bounded(retired: Retired, retired_max: usize, own_max: usize) -> Self {
-        Self(Arc::new(Table {
+        Self(Arc::new(ResponseTable {
             retired,
             retired_max,
             own: AtomicUsize::new(0),
@@ -182,7 +182,8 @@ impl ResponseMemory {
 
     /// Breaks off answers that have taken too long by now.
     pub fn end_overdue(&self, now: Instant) {
-        let all: Vec<Entry> = lock(&self.0.entries).values().filter(|entry| entry.deadline <= now).cloned().collect();
+        let all: Vec<HeldResponse> =
+            lock(&self.0.entries).values().filter(|entry| entry.deadline <= now).cloned().collect();
         for entry in all.iter().filter(|entry| entry.answer.is_bounded()) {
             self.0.end(entry, "it took too long");
         }
@@ -203,7 +204,7 @@ impl ResponseMemory {
     }
 }
 
-impl Table {
+impl ResponseTable {
     fn count(&self, own: &AtomicUsize, now: usize) {
         let before = own.swap(now, Ordering::Relaxed);
         self.own.fetch_add(now, Ordering::Relaxed);
@@ -254,7 +255,7 @@ impl Table {
         least: usize,
         of: &str,
     ) {
-        let all: Vec<Entry> = lock(&self.entries).values().cloned().collect();
+        let all: Vec<HeldResponse> = lock(&self.entries).values().cloned().collect();
         let mut callers: HashMap<Arc<str>, CallerUsage> = HashMap::new();
         // The youngest first, so that of those that hold the same the oldest is at the end.
         for entry in all.into_iter().rev() {
@@ -278,7 +279,7 @@ impl Table {
         }
     }
 
-    fn end(&self, entry: &Entry, why: &str) {
+    fn end(&self, entry: &HeldResponse, why: &str) {
         entry.answer.end();
         self.ended.inc();
         let left_out = {
@@ -343,7 +344,7 @@ impl ResponseReservation {
         });
         pending.count(&lock(&pending.content));
         let deadline = Instant::now() + self.time;
-        let entry = Entry {
+        let entry = HeldResponse {
             answer: Arc::clone(&pending) as Arc<dyn Abortable>,
             caller: self.caller,
             what: self.what,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::caller_shares;
-use crate::apiserver::auth::Identity;
+use crate::apiserver::auth::UserIdentity;
 
 /// Objects that are looked at in one turn.
 const OBJECTS: usize = 256;
@@ -78,7 +78,7 @@ impl ScanScheduler {
     }
 
     /// Waits until no other scan of this caller is under way.
-    pub async fn begin(&self, identity: &Identity) -> Scan<'_> {
+    pub async fn begin(&self, identity: &UserIdentity) -> Scan<'_> {
         if identity.is_in_process() {
             return Scan { slot: None };
         }
@@ -89,7 +89,7 @@ impl ScanScheduler {
     }
 
     /// Waits for a turn of work that cannot be taken in parts, which is to be done while this is kept, and awaits nothing.
-    pub async fn whole(&self, identity: &Identity) -> ExclusiveTurn<'_> {
+    pub async fn whole(&self, identity: &UserIdentity) -> ExclusiveTurn<'_> {
         let scan = self.begin(identity).await;
         let turn = match &scan.slot {
             Some(_) => self.turn().await,
@@ -150,8 +150,8 @@ mod tests {
     use super::*;
     use crate::apiserver::auth::Proof;
 
-    fn user(name: &str) -> Identity {
-        Identity::new(name, Vec::new(), Proof::Certificate)
+    fn user(name: &str) -> UserIdentity {
+        UserIdentity::new(name, Vec::new(), Proof::Certificate)
     }
 
     #[tokio::test]
@@ -200,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn it_ends_when_it_is_enough() {
         let scheduler = ScanScheduler::default();
-        for identity in [user("a"), Identity::in_process()] {
+        for identity in [user("a"), UserIdentity::in_process()] {
             let mut seen = 0;
             scheduler
                 .begin(&identity)

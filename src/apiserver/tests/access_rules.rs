@@ -11,9 +11,9 @@ const CLUSTER_BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebi
 const ACCOUNTS: &str = "/api/v1/namespaces/rack/serviceaccounts";
 const CAN_I: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-pub(super) fn user(name: &str, groups: &[&str]) -> Option<Identity> {
+pub(super) fn user(name: &str, groups: &[&str]) -> Option<UserIdentity> {
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-    Some(Identity::new(name, groups, auth::Proof::Certificate))
+    Some(UserIdentity::new(name, groups, auth::Proof::Certificate))
 }
 
 pub(super) fn role(kind: &str, name: &str, rules: &Value) -> Value {
@@ -37,7 +37,13 @@ pub(super) fn named(kind: &str, name: &str) -> Value {
 }
 
 impl Rig {
-    pub(super) async fn as_user(&self, identity: Option<Identity>, method: &str, path: &str, body: &Value) -> Answer {
+    pub(super) async fn as_user(
+        &self,
+        identity: Option<UserIdentity>,
+        method: &str,
+        path: &str,
+        body: &Value,
+    ) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.send(identity, http::Request::builder().method(method).uri(path), body).await
     }
@@ -330,7 +336,7 @@ async fn secrets_keep_tokens_of_accounts() {
 #[tokio::test]
 async fn another_name_is_taken_on_by_who_may() {
     let rig = Rig::new().await;
-    let ask = async |identity: Option<Identity>, headers: &[(&str, &str)]| {
+    let ask = async |identity: Option<UserIdentity>, headers: &[(&str, &str)]| {
         let mut request = http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -395,7 +401,7 @@ async fn questions_about_permissions_are_answered() {
     rig.call("POST", BINDINGS, &binding("RoleBinding", "see", "ClusterRole/view", &named("User", "eve")))
         .await
         .expect(201);
-    let can = async |identity: Option<Identity>, spec: Value| {
+    let can = async |identity: Option<UserIdentity>, spec: Value| {
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec});
         rig.as_user(identity, "POST", CAN_I, &review).await
     };

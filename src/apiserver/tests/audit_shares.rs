@@ -20,8 +20,8 @@ async fn who_writes_much_rolls_away_nobody_elses_lines() {
     let path = folder.path().join("audit.log");
     let log = audit::Audit::start(audit::AuditOptions { path, max_bytes: BYTES, max_files: FILES }).unwrap();
     rig.api.set_audit(log.clone());
-    let user = |name: &str| Some(Identity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate));
-    let make = async |identity: Option<Identity>, name: &str, query: &str| {
+    let user = |name: &str| Some(UserIdentity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate));
+    let make = async |identity: Option<UserIdentity>, name: &str, query: &str| {
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}).to_string();
         rig.send(identity, http::Request::post(format!("{MAPS}{query}")), map).await.expect(201)
     };

@@ -118,7 +118,7 @@ async fn definitions_have_a_bound_together() {
     rig.patch(&path(CRDS, "k0.example.org"), MERGE, &shrunk).await.expect(200);
     // Of the others nothing was compiled again.
     let kept = |plural: &str| {
-        let find = |registry: &Registry| registry.find("example.org", "v1", plural).cloned().unwrap();
+        let find = |registry: &ResourceRegistry| registry.find("example.org", "v1", plural).cloned().unwrap();
         Arc::ptr_eq(&find(&before), &find(&rig.api.registry()))
     };
     assert_eq!(["k0", "k1", "k2", "small"].map(kept), [false, true, true, true]);
@@ -153,7 +153,7 @@ async fn definitions_beyond_the_bound_are_not_served_and_can_be_deleted() {
     let objects = "/apis/example.org/v1/namespaces/rack/k2";
     rig.call("POST", objects, &object).await.expect(201);
     // As a server that starts on a database in which there are too many.
-    *rig.api.inner.definitions.lock().await = crd::Compiled::default();
+    *rig.api.inner.definitions.lock().await = crd::CompiledDefinitions::default();
     rig.limit_definitions(2 << 20).await;
     rig.api.install_definitions(&crate::modules::kinds()).await.unwrap();
     assert_eq!(rig.names_served().await, ["k0", "k1"]);
@@ -164,7 +164,7 @@ async fn definitions_beyond_the_bound_are_not_served_and_can_be_deleted() {
     assert!(rig.api.store().list("example.org/k2", None).objects.is_empty());
     // Room for one is room for another that waited.
     rig.limit_definitions(1 << 20).await;
-    *rig.api.inner.definitions.lock().await = crd::Compiled::default();
+    *rig.api.inner.definitions.lock().await = crd::CompiledDefinitions::default();
     rig.limit_definitions(1 << 20).await;
     rig.api.install_definitions(&crate::modules::kinds()).await.unwrap();
     assert_eq!(rig.names_served().await, ["k0"]);
@@ -238,7 +238,7 @@ async fn a_definition_whose_status_cannot_be_written_costs_itself_alone() {
         };
         rig.api.store().write(change).await.unwrap();
     }
-    *rig.api.inner.definitions.lock().await = crd::Compiled::default();
+    *rig.api.inner.definitions.lock().await = crd::CompiledDefinitions::default();
     rig.api.install_definitions(&crate::modules::kinds()).await.unwrap();
     rig.call("POST", CRDS, &definition("afters", &json!({"type": "object"}))).await.expect(201);
     assert_eq!(rig.names_served().await, ["afters", "befores"]);

@@ -39,8 +39,8 @@ fn dry() -> String {
     format!("{CRDS}?dryRun=All")
 }
 
-fn user(name: &str) -> Identity {
-    Identity::new(name, Vec::new(), auth::Proof::Certificate)
+fn user(name: &str) -> UserIdentity {
+    UserIdentity::new(name, Vec::new(), auth::Proof::Certificate)
 }
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::objects::selectors::Selector;
+use super::super::objects::selectors::ObjectSelector;
 use super::super::requests::{body, protobuf, request};
-use super::super::writing::patch::Patch;
+use super::super::writing::patch::RequestPatch;
 use super::*;
 use crate::jsonpath::{Path, Template};
 
@@ -14,11 +14,11 @@ const TEXT: &str = r#"[a-z0-9 .,=!<>()\[\]{}'"@?*&%/\\:;~$é-]{0,40}"#;
 proptest! {
     #[test]
     fn texts_never_panic(text in TEXT) {
-        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| crate::apiserver::kinds::built_in::registry(&[]).unwrap());
+        static REGISTRY: std::sync::LazyLock<ResourceRegistry> = std::sync::LazyLock::new(|| crate::apiserver::kinds::built_in::registry(&[]).unwrap());
         let registry = &*REGISTRY;
         let events = registry.find("", "v1", "events").unwrap();
         for (labels, fields) in [(text.as_str(), ""), ("", text.as_str())] {
-            if let Ok(selector) = Selector::parse(events, labels, fields) {
+            if let Ok(selector) = ObjectSelector::parse(events, labels, fields) {
                 let text = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
                 selector.matches(&crate::store::Object::new("/x".into(), String::new(), "n".into(), 1, text.as_bytes()).unwrap());
             }
@@ -30,7 +30,7 @@ proptest! {
         if let Ok(template) = Template::parse(&format!("{{{text}}}")) {
             template.render(&object);
         }
-        request::Route::parse(&format!("/api/v1/{text}"));
+        request::RequestRoute::parse(&format!("/api/v1/{text}"));
         if let Ok(uri) = format!("/x?{}", text.replace([' ', '"', '<', '>', '\\', 'é', '{', '}'], "+")).parse() {
             request::Params::parse(&uri).ok();
         }
@@ -48,16 +48,16 @@ proptest! {
         body::parse_yaml(&bytes).ok();
         body::parse_json(&bytes).ok();
         protobuf::parse(&[b"k8s\0", bytes.as_slice()].concat()).ok();
-        Identity::from_certificate(&bytes).ok();
+        UserIdentity::from_certificate(&bytes).ok();
     }
 
     #[test]
     fn patches_never_panic(path in "(/[ab0-2~-]{0,3}){0,3}", from in "(/[ab0-2-]{0,2}){0,3}", op in "add|remove|replace|move|copy|test") {
-        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| crate::apiserver::kinds::built_in::registry(&[]).unwrap());
+        static REGISTRY: std::sync::LazyLock<ResourceRegistry> = std::sync::LazyLock::new(|| crate::apiserver::kinds::built_in::registry(&[]).unwrap());
         let registry = &*REGISTRY;
         let secrets = registry.find("", "v1", "secrets").unwrap();
         let operations = json!([{"op": op, "path": path, "from": from, "value": {"a": [1]}}]).to_string();
-        if let Ok(patch) = Patch::parse(secrets, "application/json-patch+json", operations.as_bytes()) {
+        if let Ok(patch) = RequestPatch::parse(secrets, "application/json-patch+json", operations.as_bytes()) {
             patch.apply(secrets, &mut json!({"a": [1, {"b": 2}], "b": {"a": 0}})).ok();
         }
     }

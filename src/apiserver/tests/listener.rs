@@ -98,7 +98,7 @@ async fn slow_peers_are_dropped_while_others_are_served() {
     let address = listener.local_addr().unwrap();
     let shutdown = rig.api.shutdown().clone();
     let short = Duration::from_millis(300);
-    let patience = tls::Timeouts { handshake: short, head: short, idle: short, ..tls::Timeouts::default() };
+    let patience = tls::PeerTimeouts { handshake: short, head: short, idle: short, ..tls::PeerTimeouts::default() };
     let limits = tls::Limits { patience, ..tls::Limits::default() };
     let serving = tokio::spawn(tls::serve_with(
         listener,
@@ -195,7 +195,7 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
     let address = listener.local_addr().unwrap();
     let shutdown = rig.api.shutdown().clone();
     let short = Duration::from_millis(300);
-    let patience = tls::Timeouts { idle: short, newcomer: short, stall: short, ..tls::Timeouts::default() };
+    let patience = tls::PeerTimeouts { idle: short, newcomer: short, stall: short, ..tls::PeerTimeouts::default() };
     let limits = tls::Limits { patience, ..tls::Limits::default() };
     let serving = tokio::spawn(tls::serve_with(
         listener,

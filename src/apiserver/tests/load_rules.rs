@@ -13,8 +13,8 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 const JSON_PATCH: &str = "application/json-patch+json";
 
-fn user(name: &str) -> Option<Identity> {
-    Some(Identity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
+fn user(name: &str) -> Option<UserIdentity> {
+    Some(UserIdentity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
 }
 
 /// A body that begins and goes on when it is told to.
@@ -154,7 +154,7 @@ async fn who_lost_a_right_while_the_body_came_has_lost_it() {
         }),
     );
     rig.call("POST", rbac, &binding).await.expect(201);
-    let mallory = Identity::new("mallory", Vec::new(), auth::Proof::Certificate);
+    let mallory = UserIdentity::new("mallory", Vec::new(), auth::Proof::Certificate);
     eventually(async || rig.send(Some(mallory.clone()), http::Request::get(MAPS), Body::empty()).await.code == 200)
         .await;
     let (rest, comes) = tokio::sync::oneshot::channel();

@@ -6,8 +6,8 @@ const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WORKS: &str = "/apis/example.org/v1/namespaces/rack/works";
 const APPLY: &str = "application/apply-patch+yaml";
 
-fn mallory() -> Option<Identity> {
-    Some(Identity::new("mallory", vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
+fn mallory() -> Option<UserIdentity> {
+    Some(UserIdentity::new("mallory", vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
 }
 
 fn definition() -> Value {
@@ -120,7 +120,7 @@ async fn a_creation_that_waits_for_its_turn_keeps_no_namespace_from_ending() {
     let rig = Rig::new().await;
     rig.call("POST", CRDS, &definition()).await.expect(201);
     rig.api.make_namespace("ends").await.unwrap();
-    let other = Identity::new("other", vec![], auth::Proof::Certificate);
+    let other = UserIdentity::new("other", vec![], auth::Proof::Certificate);
     let turn = rig.api.inner.long.whole(&other).await;
     let waits = work("a", &json!({"free": {"text": "x".repeat(200_000)}}));
     let mut post = std::pin::pin!(rig.call("POST", WORKS, &waits));

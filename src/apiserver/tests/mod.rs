@@ -80,8 +80,8 @@ impl Answer {
     }
 }
 
-fn admin() -> Option<Identity> {
-    Some(Identity::new("root", vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
+fn admin() -> Option<UserIdentity> {
+    Some(UserIdentity::new("root", vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
 }
 
 impl Rig {
@@ -105,7 +105,12 @@ impl Rig {
         self.api = ApiServer::new(store, &crate::modules::kinds(), CancellationToken::new()).await.unwrap();
     }
 
-    async fn send(&self, identity: Option<Identity>, request: http::request::Builder, body: impl Into<Body>) -> Answer {
+    async fn send(
+        &self,
+        identity: Option<UserIdentity>,
+        request: http::request::Builder,
+        body: impl Into<Body>,
+    ) -> Answer {
         let mut request = request.body(body.into()).unwrap();
         if let Some(identity) = identity {
             request.extensions_mut().insert(identity);

@@ -20,7 +20,7 @@ async fn health_is_told_to_everybody_and_metrics_to_those_who_may() {
     ] {
         assert_eq!(nobody(at).await.code, code, "{at}");
     }
-    rig.api.add_check("informer-sync", health::Scope::Readiness, Arc::new(|| Err("hosts are not listed".into())));
+    rig.api.add_check("informer-sync", health::HealthScope::Readiness, Arc::new(|| Err("hosts are not listed".into())));
     let failed = nobody("/readyz").await;
     assert_eq!(failed.code, 500);
     assert!(
@@ -38,7 +38,7 @@ async fn a_check_that_fails_is_told_once_for_each_reason_however_often_anybody_a
     let rig = Rig::new().await;
     let reason = Arc::new(std::sync::Mutex::new(Err("the first reason".to_owned())));
     let now = Arc::clone(&reason);
-    rig.api.add_check("informer-sync", health::Scope::Readiness, Arc::new(move || now.lock().unwrap().clone()));
+    rig.api.add_check("informer-sync", health::HealthScope::Readiness, Arc::new(move || now.lock().unwrap().clone()));
     let ask = async |code| {
         for at in ["/readyz", "/readyz/informer-sync", "/readyz?verbose"] {
             for _ in 0..100 {
@@ -130,8 +130,8 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
     let inflight = &rig.api.inner.inflight;
     // Of many callers: nobody has them all.
     let all = |method: Method| {
-        let users = (0..50).map(|i| Identity::new(format!("user {i}"), Vec::new(), auth::Proof::Certificate));
-        let take = |user: Identity| std::iter::from_fn(move || inflight.for_request(&method.clone(), &user).ok());
+        let users = (0..50).map(|i| UserIdentity::new(format!("user {i}"), Vec::new(), auth::Proof::Certificate));
+        let take = |user: UserIdentity| std::iter::from_fn(move || inflight.for_request(&method.clone(), &user).ok());
         users.flat_map(move |user| take.clone()(user)).collect::<Vec<_>>()
     };
     let held = all(Method::POST);
@@ -141,7 +141,7 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
     assert_eq!((&refused.json()["reason"], &refused.json()["kind"]), (&json!("TooManyRequests"), &json!("Status")));
     // Reads have permits of their own, and so have those who ask how the server does, and Slipway itself.
     rig.get(HOSTS).await.expect(200);
-    let own = Some(Identity::in_process());
+    let own = Some(UserIdentity::in_process());
     let made = rig.send(own, http::Request::post(HOSTS), host("own").to_string()).await;
     assert_eq!(made.code, 201);
     drop(held);
@@ -155,7 +155,7 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
     );
     drop(held);
     let all: Vec<_> = std::iter::from_fn(|| {
-        inflight.for_watch(&admin().unwrap(), &crate::apiserver::objects::selectors::Selector::default()).ok()
+        inflight.for_watch(&admin().unwrap(), &crate::apiserver::objects::selectors::ObjectSelector::default()).ok()
     })
     .collect();
     rig.get(&format!("{HOSTS}?watch=true")).await.expect(429);
@@ -167,14 +167,14 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
 async fn logs_that_are_followed_are_counted_until_they_end() {
     let rig = Rig::new().await;
     rig.call("POST", HOSTS, &host("a")).await.expect(201);
-    let endless: crate::apiserver::View = Arc::new(|_| {
+    let endless: crate::apiserver::ObjectView = Arc::new(|_| {
         let pieces = futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
         Box::pin(async move { Ok(http::Response::new(Body::from_stream(pieces))) })
     });
     rig.api.add_view("metal3.io/baremetalhosts", "log", endless);
     let follow = async |user: &str| {
         let mut request = http::Request::get(format!("{HOSTS}/a/log?follow=true")).body(Body::empty()).unwrap();
-        let identity = Identity::new(user.to_owned(), vec!["system:masters".to_owned()], auth::Proof::Certificate);
+        let identity = UserIdentity::new(user.to_owned(), vec!["system:masters".to_owned()], auth::Proof::Certificate);
         request.extensions_mut().insert(identity);
         rig.api.router().oneshot(request).await.unwrap()
     };

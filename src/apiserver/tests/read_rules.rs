@@ -158,7 +158,11 @@ async fn people_and_slow_lines_get_the_text_they_ask_for() {
     // Nor what somebody asks for who has many of them under way.
     let begin = async |who: &str| {
         let mut request = http::Request::get(HOSTS).header("accept-encoding", "gzip").body(Body::empty()).unwrap();
-        request.extensions_mut().insert(Identity::new(who, vec!["system:masters".into()], auth::Proof::Certificate));
+        request.extensions_mut().insert(UserIdentity::new(
+            who,
+            vec!["system:masters".into()],
+            auth::Proof::Certificate,
+        ));
         let answer = rig.api.router().oneshot(request).await.unwrap();
         (answer.headers().contains_key("content-encoding"), answer)
     };

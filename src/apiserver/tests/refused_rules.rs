@@ -18,7 +18,7 @@ async fn whoever_is_refused_again_and_again_does_not_roll_the_audit_log_away() {
     let log =
         audit::Audit::start(audit::AuditOptions { path: path.clone(), max_bytes: 64 << 20, max_files: 1 }).unwrap();
     rig.api.set_audit(log.clone());
-    let somebody = |user: &str| Some(Identity::new(user, Vec::new(), auth::Proof::Certificate));
+    let somebody = |user: &str| Some(UserIdentity::new(user, Vec::new(), auth::Proof::Certificate));
     let (long, name) = ("y".repeat(8000), "n".repeat(8000));
     for number in 0..100 {
         // Accounts of one namespace are one caller, however many there are.

@@ -11,8 +11,8 @@ const OTHERS: &str = "/api/v1/namespaces/other/configmaps";
 const OBJECTS: usize = 2000;
 const SCANS: usize = 24;
 
-fn user(name: &str) -> Identity {
-    Identity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate)
+fn user(name: &str) -> UserIdentity {
+    UserIdentity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate)
 }
 
 /// Many objects with many labels, and one of another namespace.

@@ -58,7 +58,7 @@ async fn put(rig: &Rig, number: usize, text: &str) {
 async fn ask(rig: &Rig, user: &str, at: &str, accept: &str) -> Body {
     let mut request = http::Request::get(at).header("accept", accept).body(Body::empty()).unwrap();
     let groups = vec![auth::ADMIN_GROUP.into()];
-    request.extensions_mut().insert(Identity::new(user, groups, auth::Proof::Certificate));
+    request.extensions_mut().insert(UserIdentity::new(user, groups, auth::Proof::Certificate));
     let response = rig.api.router().oneshot(request).await.unwrap();
     assert_eq!(response.status(), 200);
     response.into_body()

@@ -30,7 +30,7 @@ async fn who_waits_for_a_slow_webhook_keeps_nobody_elses_writes_out() {
     let of = json!({"timeoutSeconds": 30, "namespaceSelector": {"matchExpressions":
         [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["third"]}]}});
     validating(&rig, "policy", &[server.hook("a.example.org", of)]).await.expect(201);
-    let user = |name: &str| Some(Identity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate));
+    let user = |name: &str| Some(UserIdentity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate));
     let mut waiting = tokio::task::JoinSet::new();
     for number in 0..100 {
         let body = secret(&format!("slow-{number}"), &json!({})).to_string();

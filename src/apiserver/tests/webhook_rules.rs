@@ -258,7 +258,7 @@ async fn who_cannot_be_asked_is_passed_over_or_stands_in_the_way() {
     assert!(message(&refused).contains("is a loopback address"), "{}", refused.text);
     assert_eq!(server.paths().len(), asked);
     // Whoever may do so can always take it away, and Slipway's own rooms are not in its power.
-    let own = Some(Identity::in_process());
+    let own = Some(UserIdentity::in_process());
     rig.send(own, http::Request::post(SECRETS), secret("own", &json!({})).to_string()).await.expect(201);
     rig.call("DELETE", &path(VALIDATING, "v"), &json!({})).await.expect(200);
     rig.call("POST", SECRETS, &secret("s", &json!({}))).await.expect(201);
@@ -451,7 +451,7 @@ async fn only_who_may_do_everything_writes_configurations() {
     rig.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &everywhere).await.expect(201);
     let body = configuration("Validating", "v", &[server.hook("a.example.org", json!({}))]).to_string();
     for user in ["eve", "mallory"] {
-        let identity = Some(Identity::new(user, vec!["system:authenticated".into()], auth::Proof::Certificate));
+        let identity = Some(UserIdentity::new(user, vec!["system:authenticated".into()], auth::Proof::Certificate));
         for method in ["POST", "GET"] {
             let request = http::Request::builder().method(method).uri(VALIDATING);
             rig.send(identity.clone(), request, body.clone()).await.expect(403);

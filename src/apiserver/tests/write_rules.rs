@@ -103,7 +103,7 @@ async fn what_a_schema_or_a_room_refuses_is_named_by_field() {
     rig.api.add_admission(
         "metal3.io/baremetalhosts",
         Arc::new(|request| match (request.operation, request.old) {
-            (Operation::Update, Some(old))
+            (AdmissionOperation::Update, Some(old))
                 if old["spec"]["bootMACAddress"] != request.object["spec"]["bootMACAddress"] =>
             {
                 Err(vec![FieldError::forbidden("spec.bootMACAddress", "it stays")])
@@ -229,7 +229,7 @@ async fn only_slipway_writes_what_is_its_own() {
         "spec": {"generation": 1, "target": "ramdisk"}});
     let lease = json!({"apiVersion": "slipway.dev/v1alpha1", "kind": "DHCPLease", "metadata": {"name": "10.0.0.1"},
         "spec": {"address": "10.0.0.1", "macAddress": "x", "network": "n", "state": "bound"}});
-    let own = Some(Identity::in_process());
+    let own = Some(UserIdentity::in_process());
     for (collection, object, name, deletable) in [(intents, &intent, "a", 200), (leases, &lease, "10.0.0.1", 405)] {
         rig.call("POST", collection, object).await.expect(405);
         rig.send(own.clone(), http::Request::post(collection), object.to_string()).await.expect(201);
@@ -251,7 +251,7 @@ async fn a_fault_in_a_rule_is_an_answer_and_no_end() {
 #[tokio::test]
 async fn strangers_get_no_further() {
     let rig = Rig::new().await;
-    let eve = Identity::new("eve", vec!["guests".into()], auth::Proof::Certificate);
+    let eve = UserIdentity::new("eve", vec!["guests".into()], auth::Proof::Certificate);
     for (at, anonymous, guest) in [
         ("/version", 200, 200),
         ("/readyz", 200, 200),

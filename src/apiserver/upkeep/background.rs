@@ -20,13 +20,13 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::round::{Outcome, Round};
+use super::round::{SweepOutcome, SweepRound};
 use crate::api::StoragePolicy;
 use crate::apiserver::answers::status::ApiError;
 use crate::apiserver::kinds::events;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::writing::delete::DeleteOptions;
-use crate::apiserver::{ApiServer, Identity};
+use crate::apiserver::{ApiServer, UserIdentity};
 use crate::runtime::Task;
 use crate::store::{Expect, Mutation, Object, WriteError};
 
@@ -145,62 +145,62 @@ impl ApiServer {
     /// Deletes for the sweeper.
     pub(in crate::apiserver) async fn remove(
         &self,
-        resource: &Resource,
+        resource: &ServedResource,
         object: &Object,
         options: &DeleteOptions,
-        round: &mut Round,
-    ) -> Result<Outcome, ApiError> {
+        round: &mut SweepRound,
+    ) -> Result<SweepOutcome, ApiError> {
         if resource.policy == StoragePolicy::View {
-            return Ok(Outcome::Done);
+            return Ok(SweepOutcome::Done);
         }
         let meta = object.metadata();
         let held = meta["finalizers"].as_array().is_some_and(|list| !list.is_empty());
         if held && object.is_ending() {
-            return Ok(Outcome::Held);
+            return Ok(SweepOutcome::Held);
         }
         // A mark of its deletion takes room, and there was none a moment ago.
         if held && round.no_room.is_some() {
-            return Ok(Outcome::NoRoom);
+            return Ok(SweepOutcome::NoRoom);
         }
-        let identity = Identity::in_process();
+        let identity = UserIdentity::in_process();
         match self.delete_object(resource, &object.namespace, &object.name, options, &identity, None).await {
             Ok(crate::apiserver::writing::delete::Deleted::Gone(_)) => {
                 tracing::debug!(resource = resource.plural, object = %crate::log::named(&object.namespace, &object.name), "deleted an object by itself");
-                Ok(Outcome::Done)
+                Ok(SweepOutcome::Done)
             }
-            Ok(crate::apiserver::writing::delete::Deleted::Held(_)) => Ok(Outcome::Held),
-            Err(error) if error.code == http::StatusCode::NOT_FOUND => Ok(Outcome::Done),
+            Ok(crate::apiserver::writing::delete::Deleted::Held(_)) => Ok(SweepOutcome::Held),
+            Err(error) if error.code == http::StatusCode::NOT_FOUND => Ok(SweepOutcome::Done),
             // A new object of the same name, or this one as somebody wrote it.
             Err(error) if error.code == http::StatusCode::CONFLICT => {
                 let now = self.store().get(&object.resource, &object.namespace, &object.name);
                 let is_there = now.is_some_and(|now| now.metadata()["uid"] == meta["uid"]);
-                Ok(if is_there { Outcome::Changed } else { Outcome::Done })
+                Ok(if is_there { SweepOutcome::Changed } else { SweepOutcome::Done })
             }
             // What is removed at once gives room back: when even that is refused, nothing else can be done.
             Err(error) if error.code == http::StatusCode::INSUFFICIENT_STORAGE && held => Ok(round.is_full(error)),
-            Err(error) => Ok(Outcome::Refused(refused(error, resource, object)?)),
+            Err(error) => Ok(SweepOutcome::Refused(refused(error, resource, object)?)),
         }
     }
 
     /// Changes an object, unless it was written meanwhile.
     pub(in crate::apiserver) async fn rewrite(
         &self,
-        resource: &Resource,
+        resource: &ServedResource,
         object: &Object,
-        round: &mut Round,
+        round: &mut SweepRound,
         edit: impl Fn(&mut Value),
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<SweepOutcome, ApiError> {
         let old = object.value();
         let mut value = old.clone();
         edit(&mut value);
         if value == old {
-            return Ok(Outcome::Done);
+            return Ok(SweepOutcome::Done);
         }
         let meta = &value["metadata"];
         let held = meta["finalizers"].as_array().is_some_and(|list| !list.is_empty());
         let ends = !meta["deletionTimestamp"].is_null() && !held && resource.kind != "Namespace";
         if !ends && round.no_room.is_some() {
-            return Ok(Outcome::NoRoom);
+            return Ok(SweepOutcome::NoRoom);
         }
         let change = Mutation {
             resource: Arc::clone(&resource.storage),
@@ -210,25 +210,25 @@ impl ApiServer {
             value: (!ends).then_some(value),
         };
         match self.commit(resource, change).await {
-            Ok(_) | Err(WriteError::NotFound) => Ok(Outcome::Done),
-            Err(WriteError::Conflict { .. }) => Ok(Outcome::Changed),
+            Ok(_) | Err(WriteError::NotFound) => Ok(SweepOutcome::Done),
+            Err(WriteError::Conflict { .. }) => Ok(SweepOutcome::Changed),
             Err(WriteError::Full) if !ends => {
                 Ok(round.is_full(ApiError::from_write(&WriteError::Full, resource, &object.name)))
             }
             // Others have room.
             Err(error @ (WriteError::Crowded { .. } | WriteError::TooMany { .. })) => {
-                Ok(Outcome::Refused(error.to_string()))
+                Ok(SweepOutcome::Refused(error.to_string()))
             }
             Err(error) => {
                 let error = ApiError::from_write(&error, resource, &object.name);
-                Ok(Outcome::Refused(refused(error, resource, object)?))
+                Ok(SweepOutcome::Refused(refused(error, resource, object)?))
             }
         }
     }
 }
 
 /// Why an object may not be removed or changed, as long as that says nothing of the others: then they are gone on with.
-fn refused(error: ApiError, resource: &Resource, object: &Object) -> Result<String, ApiError> {
+fn refused(error: ApiError, resource: &ServedResource, object: &Object) -> Result<String, ApiError> {
     if matches!(error.code, http::StatusCode::SERVICE_UNAVAILABLE | http::StatusCode::INSUFFICIENT_STORAGE) {
         return Err(error);
     }

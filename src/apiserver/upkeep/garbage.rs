@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::owner_graph::{Key, PendingChecks, is_held_for_dependents, owners};
-use super::round::{Outcome, Round};
+use super::owner_graph::{OwnerKey, PendingChecks, is_held_for_dependents, owners};
+use super::round::{SweepOutcome, SweepRound};
 use crate::api::StoragePolicy;
 use crate::apiserver::ApiServer;
 use crate::apiserver::answers::status::ApiError;
-use crate::apiserver::kinds::registry::Registry;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::registry::ResourceRegistry;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
 use crate::apiserver::writing::delete::DeleteOptions;
 use crate::store::Object;
@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 8;
 
 /// Whether an owner is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum OwnerPresence {
     Alive,
     /// Waits for its dependents (`foregroundDeletion`).
     Waiting,
@@ -41,7 +41,7 @@ enum Owner {
 
 /// What is due with an object that names owners.
 #[derive(Debug, PartialEq)]
-enum Due {
+enum GarbageAction {
     Nothing,
     /// No owner is left to it.
     Remove,
@@ -50,10 +50,10 @@ enum Due {
 }
 
 /// An object and the resource of its stored form.
-type Found = (Arc<Resource>, Key);
+type StoredObject = (Arc<ServedResource>, OwnerKey);
 
 /// Owners as they were last seen: by namespace, API version, kind, name and uid, with their revision.
-type Seen = HashMap<[String; 5], (u64, Owner)>;
+type OwnerRevisions = HashMap<[String; 5], (u64, OwnerPresence)>;
 
 /// Owners that wait and may not go yet.
 #[derive(Default)]
@@ -109,7 +109,7 @@ impl ApiServer {
     /// Looks at what concerns it since the last time, as long as a round may take: namespaces take turns, so that nobody waits
     /// for all that another has.
     pub(super) async fn collect_garbage(&self) -> Result<(), ApiError> {
-        let mut round = Round::default();
+        let mut round = SweepRound::default();
         while !round.is_over() {
             let checks = self.owner_graph().next_checks(AT_ONCE);
             if checks.is_empty() {
@@ -131,10 +131,10 @@ impl ApiServer {
         round.end()
     }
 
-    async fn collect(&self, checks: &PendingChecks, round: &mut Round) -> Result<(), ApiError> {
+    async fn collect(&self, checks: &PendingChecks, round: &mut SweepRound) -> Result<(), ApiError> {
         let registry = self.registry();
         let found = self.concerned(&registry, checks, round).await;
-        let (mut seen, mut blocked) = (Seen::new(), Blocked::default());
+        let (mut seen, mut blocked) = (OwnerRevisions::new(), Blocked::default());
         let mut next = found.iter();
         // Something is done in each round, however long it took to find what is concerned.
         for (resource, key) in next.by_ref() {
@@ -153,7 +153,7 @@ impl ApiServer {
             }
             self.owner_graph().check_again(key.clone());
         }
-        let mut waiting: HashMap<String, &Found> = HashMap::new();
+        let mut waiting: HashMap<String, &StoredObject> = HashMap::new();
         for one in &found {
             round.yield_now().await;
             if let Some(uid) = self.found(&one.1).and_then(|object| waiting_uid(&object)) {
@@ -172,48 +172,52 @@ impl ApiServer {
     /// Does what is due with an object that names owners; notes which of them it holds.
     async fn settle_dependent(
         &self,
-        registry: &Registry,
-        resource: &Resource,
-        key: &Key,
-        seen: &mut Seen,
+        registry: &ResourceRegistry,
+        resource: &ServedResource,
+        key: &OwnerKey,
+        seen: &mut OwnerRevisions,
         blocked: &mut Blocked,
-        round: &mut Round,
+        round: &mut SweepRound,
     ) -> Result<(), ApiError> {
         let mut left = Vec::new();
         for _ in 0..ATTEMPTS {
             let Some(object) = self.found(key).filter(|object| object.is_owned()) else { return Ok(()) };
             let meta = object.metadata();
-            let states: Vec<(&Value, Owner)> = owners(&meta)
+            let states: Vec<(&Value, OwnerPresence)> = owners(&meta)
                 .map(|reference| match self.owner_state(registry, &object.namespace, reference, seen) {
-                    Owner::Gone if is_of_a_later_kind(registry, reference, &meta) => (reference, Owner::Unknown),
+                    OwnerPresence::Gone if is_of_a_later_kind(registry, reference, &meta) => {
+                        (reference, OwnerPresence::Unknown)
+                    }
                     state => (reference, state),
                 })
                 .collect();
             let due = due(&states);
             let outcome = match &due {
-                Due::Nothing => return Ok(()),
-                Due::Keep(owners) => self.rewrite(resource, &object, round, |value| set_owners(value, owners)).await?,
-                Due::Remove => {
+                GarbageAction::Nothing => return Ok(()),
+                GarbageAction::Keep(owners) => {
+                    self.rewrite(resource, &object, round, |value| set_owners(value, owners)).await?
+                }
+                GarbageAction::Remove => {
                     let options = DeleteOptions::of(meta["uid"].as_str(), object.revision);
                     self.remove(resource, &object, &options, round).await?
                 }
             };
-            let holds = |(reference, state): &&(&Value, Owner)| match due {
-                Due::Remove => *state == Owner::Waiting && reference["blockOwnerDeletion"] == true,
+            let holds = |(reference, state): &&(&Value, OwnerPresence)| match due {
+                GarbageAction::Remove => *state == OwnerPresence::Waiting && reference["blockOwnerDeletion"] == true,
                 // As long as it names this owner, it would go with it.
-                _ => *state == Owner::Orphaning,
+                _ => *state == OwnerPresence::Orphaning,
             };
             let uids = states.iter().filter(holds).filter_map(|(reference, _)| reference["uid"].as_str());
             left = uids.map(str::to_owned).collect();
             match outcome {
-                Outcome::Done => return Ok(()),
-                Outcome::Changed => {}
-                Outcome::Held if waits_only(&meta) => {
+                SweepOutcome::Done => return Ok(()),
+                SweepOutcome::Changed => {}
+                SweepOutcome::Held if waits_only(&meta) => {
                     let uid = meta["uid"].as_str().unwrap_or_default();
                     blocked.by_waiting.extend(left.into_iter().map(|owner| (owner, uid.to_owned())));
                     return Ok(());
                 }
-                Outcome::Held | Outcome::Refused(_) | Outcome::NoRoom => {
+                SweepOutcome::Held | SweepOutcome::Refused(_) | SweepOutcome::NoRoom => {
                     blocked.firmly.extend(left);
                     return Ok(());
                 }
@@ -229,23 +233,23 @@ impl ApiServer {
     /// Lets an owner go that waits for nothing any more.
     async fn release(
         &self,
-        registry: &Registry,
-        resource: &Resource,
-        key: &Key,
-        round: &mut Round,
+        registry: &ResourceRegistry,
+        resource: &ServedResource,
+        key: &OwnerKey,
+        round: &mut SweepRound,
     ) -> Result<(), ApiError> {
         let Some(object) = self.found(key) else { return Ok(()) };
         let Some(uid) = waiting_uid(&object) else { return Ok(()) };
         // What names it since the round began would be removed for want of it.
         let again = has_finalizer(&object.metadata(), meta::ORPHAN) && self.has_orphans(registry, &uid, round).await;
         let outcome = match again {
-            true => Outcome::Changed,
+            true => SweepOutcome::Changed,
             false => {
                 let finalizers = [meta::FOREGROUND, meta::ORPHAN];
                 self.rewrite(resource, &object, round, |value| drop_finalizers(value, &finalizers)).await?
             }
         };
-        if outcome == Outcome::Changed {
+        if outcome == SweepOutcome::Changed {
             self.owner_graph().check_again(key.clone());
             self.wake_sweeper();
         }
@@ -253,41 +257,49 @@ impl ApiServer {
     }
 
     /// Whether something still names an owner that is to leave it behind.
-    async fn has_orphans(&self, registry: &Registry, uid: &str, round: &mut Round) -> bool {
-        let mut seen = Seen::new();
+    async fn has_orphans(&self, registry: &ResourceRegistry, uid: &str, round: &mut SweepRound) -> bool {
+        let mut seen = OwnerRevisions::new();
         for key in self.owner_graph().dependents_of(uid) {
             round.yield_now().await;
             let Some(object) = self.found(&key) else { continue };
             let meta = object.metadata();
             let mut named = owners(&meta).filter(|reference| reference["uid"] == *uid);
-            if named.any(|one| self.owner_state(registry, &object.namespace, one, &mut seen) == Owner::Orphaning) {
+            if named
+                .any(|one| self.owner_state(registry, &object.namespace, one, &mut seen) == OwnerPresence::Orphaning)
+            {
                 return true;
             }
         }
         false
     }
 
-    fn found(&self, key: &Key) -> Option<Arc<Object>> {
+    fn found(&self, key: &OwnerKey) -> Option<Arc<Object>> {
         self.store().get(&key.storage, &key.namespace, &key.name)
     }
 
     /// Has everything looked at that may concern the collector.
-    async fn note_everything(&self, round: &mut Round) {
+    async fn note_everything(&self, round: &mut SweepRound) {
         self.owner_graph().begin_anew();
         for resource in self.registry().stored() {
             for object in self.store().list(&resource.storage, None).objects {
                 round.yield_now().await;
                 self.owner_graph().record(&object);
                 if object.is_ending() || object.is_owned() {
-                    self.owner_graph().check_again(Key::of(&object));
+                    self.owner_graph().check_again(OwnerKey::of(&object));
                 }
             }
         }
     }
 
     /// What was named, what depends on it, and of owners that wait all that they wait for.
-    async fn concerned(&self, registry: &Registry, checks: &PendingChecks, round: &mut Round) -> Vec<Found> {
-        let resources: HashMap<&str, &Arc<Resource>> = registry.stored().map(|one| (&*one.storage, one)).collect();
+    async fn concerned(
+        &self,
+        registry: &ResourceRegistry,
+        checks: &PendingChecks,
+        round: &mut SweepRound,
+    ) -> Vec<StoredObject> {
+        let resources: HashMap<&str, &Arc<ServedResource>> =
+            registry.stored().map(|one| (&*one.storage, one)).collect();
         let dependents = |uid: &str| self.owner_graph().dependents_of(uid);
         let mut keys = VecDeque::from(checks.by_turns());
         let (mut met, mut found) = (HashSet::new(), Vec::new());
@@ -305,18 +317,24 @@ impl ApiServer {
         found
     }
 
-    fn owner_state(&self, registry: &Registry, namespace: &str, reference: &Value, seen: &mut Seen) -> Owner {
+    fn owner_state(
+        &self,
+        registry: &ResourceRegistry,
+        namespace: &str,
+        reference: &Value,
+        seen: &mut OwnerRevisions,
+    ) -> OwnerPresence {
         let text = |key: &str| reference[key].as_str().unwrap_or_default().to_owned();
         let key = [namespace.to_owned(), text("apiVersion"), text("kind"), text("name"), text("uid")];
         let [_, version, kind, name, uid] = &key;
-        let Some(resource) = registry.find_kind(version, kind) else { return Owner::Unknown };
+        let Some(resource) = registry.find_kind(version, kind) else { return OwnerPresence::Unknown };
         // What is only shown here is there again a while after each start.
         if matches!(resource.policy, StoragePolicy::View | StoragePolicy::Review) {
-            return Owner::Unknown;
+            return OwnerPresence::Unknown;
         }
         // What lies in no namespace cannot name an owner that does: which one would it be?
         if resource.namespaced && namespace.is_empty() {
-            return Owner::Unknown;
+            return OwnerPresence::Unknown;
         }
         let namespace = if resource.namespaced { namespace } else { "" };
         let owner = self.store().get(&resource.storage, namespace, name);
@@ -329,7 +347,7 @@ impl ApiServer {
             let elsewhere = || self.store().named(&resource.storage, name).iter().any(|one| is(one, uid));
             let is_there =
                 self.store().is_unreadable(&resource.storage, namespace, name) || (resource.namespaced && elsewhere());
-            if is_there { Owner::Unknown } else { Owner::Gone }
+            if is_there { OwnerPresence::Unknown } else { OwnerPresence::Gone }
         });
         seen.insert(key, (revision, state));
         state
@@ -338,7 +356,7 @@ impl ApiServer {
 
 /// Whether the owner's kind was defined after its dependent was made: then nobody can say that the owner was ever here, and whoever
 /// may define kinds would have whatever names an owner of such a kind removed.
-fn is_of_a_later_kind(registry: &Registry, reference: &Value, meta: &Value) -> bool {
+fn is_of_a_later_kind(registry: &ResourceRegistry, reference: &Value, meta: &Value) -> bool {
     let text = |key: &str| reference[key].as_str().unwrap_or_default();
     let resource = registry.find_kind(text("apiVersion"), text("kind"));
     let since = resource.as_ref().and_then(|resource| resource.custom.as_ref()).map(|custom| custom.since.as_str());
@@ -357,26 +375,29 @@ fn waiting_uid(object: &Object) -> Option<String> {
 }
 
 /// What an object is to those who name it with this uid; nothing when it is another one.
-fn state_of(owner: &Object, uid: &str) -> Option<Owner> {
+fn state_of(owner: &Object, uid: &str) -> Option<OwnerPresence> {
     let meta = owner.metadata();
     (meta["uid"] == *uid).then(|| match () {
-        () if owner.is_ending() && has_finalizer(&meta, meta::ORPHAN) => Owner::Orphaning,
-        () if owner.is_ending() && has_finalizer(&meta, meta::FOREGROUND) => Owner::Waiting,
-        () => Owner::Alive,
+        () if owner.is_ending() && has_finalizer(&meta, meta::ORPHAN) => OwnerPresence::Orphaning,
+        () if owner.is_ending() && has_finalizer(&meta, meta::FOREGROUND) => OwnerPresence::Waiting,
+        () => OwnerPresence::Alive,
     })
 }
 
-fn due(states: &[(&Value, Owner)]) -> Due {
-    let any = |wanted: &[Owner]| states.iter().any(|(_, state)| wanted.contains(state));
-    let kept = states.iter().filter(|(_, state)| !matches!(state, Owner::Gone | Owner::Orphaning));
+fn due(states: &[(&Value, OwnerPresence)]) -> GarbageAction {
+    let any = |wanted: &[OwnerPresence]| states.iter().any(|(_, state)| wanted.contains(state));
+    let kept = states.iter().filter(|(_, state)| !matches!(state, OwnerPresence::Gone | OwnerPresence::Orphaning));
     let kept: Vec<Value> = kept.map(|(reference, _)| (*reference).clone()).collect();
-    let left_behind = any(&[Owner::Orphaning]) && kept.is_empty();
-    if any(&[Owner::Gone, Owner::Waiting]) && !any(&[Owner::Alive, Owner::Unknown]) && !left_behind {
-        Due::Remove
+    let left_behind = any(&[OwnerPresence::Orphaning]) && kept.is_empty();
+    if any(&[OwnerPresence::Gone, OwnerPresence::Waiting])
+        && !any(&[OwnerPresence::Alive, OwnerPresence::Unknown])
+        && !left_behind
+    {
+        GarbageAction::Remove
     } else if kept.len() < states.len() {
-        Due::Keep(kept)
+        GarbageAction::Keep(kept)
     } else {
-        Due::Nothing
+        GarbageAction::Nothing
     }
 }
 
@@ -414,23 +435,23 @@ mod tests {
 
     #[test]
     fn what_is_due() {
-        use Owner::{Alive, Gone, Orphaning, Unknown, Waiting};
+        use OwnerPresence::{Alive, Gone, Orphaning, Unknown, Waiting};
         let name = |index: usize| json!({ "uid": index.to_string() });
-        let keep = |indices: &[usize]| Due::Keep(indices.iter().copied().map(name).collect());
+        let keep = |indices: &[usize]| GarbageAction::Keep(indices.iter().copied().map(name).collect());
         for (states, wanted) in [
-            (&[Alive][..], Due::Nothing),
-            (&[Unknown], Due::Nothing),
-            (&[Gone], Due::Remove),
-            (&[Waiting], Due::Remove),
-            (&[Gone, Waiting], Due::Remove),
+            (&[Alive][..], GarbageAction::Nothing),
+            (&[Unknown], GarbageAction::Nothing),
+            (&[Gone], GarbageAction::Remove),
+            (&[Waiting], GarbageAction::Remove),
+            (&[Gone, Waiting], GarbageAction::Remove),
             (&[Orphaning], keep(&[])),
             (&[Gone, Orphaning], keep(&[])),
-            (&[Orphaning, Waiting], Due::Remove),
+            (&[Orphaning, Waiting], GarbageAction::Remove),
             (&[Orphaning, Alive], keep(&[1])),
             (&[Gone, Alive], keep(&[1])),
             (&[Gone, Unknown], keep(&[1])),
-            (&[Waiting, Alive], Due::Nothing),
-            (&[Waiting, Unknown], Due::Nothing),
+            (&[Waiting, Alive], GarbageAction::Nothing),
+            (&[Waiting, Unknown], GarbageAction::Nothing),
         ] {
             let names: Vec<Value> = (0..states.len()).map(name).collect();
             let states: Vec<_> = names.iter().zip(states.iter().copied()).collect();

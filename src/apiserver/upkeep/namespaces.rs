@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::round::{Outcome, Round, from_anywhere};
+use super::round::{SweepOutcome, SweepRound, from_anywhere};
 use crate::apiserver::ApiServer;
 use crate::apiserver::answers::status::ApiError;
-use crate::apiserver::kinds::registry::Registry;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::registry::ResourceRegistry;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
 use crate::apiserver::writing::delete::DeleteOptions;
 use crate::store::{Expect, Mutation, Object, WriteError};
@@ -17,7 +17,7 @@ use crate::store::{Expect, Mutation, Object, WriteError};
 impl ApiServer {
     /// Empties namespaces that are being deleted, and removes those that are empty.
     pub(super) async fn end_namespaces(&self) -> Result<(), ApiError> {
-        let (registry, mut round) = (self.registry(), Round::default());
+        let (registry, mut round) = (self.registry(), SweepRound::default());
         let Some(namespaces) = registry.find("", "v1", "namespaces") else { return Ok(()) };
         let all = self.store().list(&namespaces.storage, None).objects;
         for namespace in from_anywhere(&all).filter(|namespace| namespace.is_ending()) {
@@ -32,10 +32,10 @@ impl ApiServer {
 
     async fn empty_namespace(
         &self,
-        registry: &Registry,
-        namespaces: &Resource,
+        registry: &ResourceRegistry,
+        namespaces: &ServedResource,
         namespace: &Object,
-        round: &mut Round,
+        round: &mut SweepRound,
     ) -> Result<(), ApiError> {
         let mut left = Remains::default();
         let served: Vec<_> = registry.stored().filter(|resource| resource.namespaced).collect();
@@ -56,7 +56,7 @@ impl ApiServer {
             for object in self.store().list(&resource.storage, Some(&namespace.name)).objects {
                 round.yield_now().await;
                 let outcome = self.remove(resource, &object, &DeleteOptions::default(), round).await?;
-                let is_held = outcome == Outcome::Held && object.is_ending();
+                let is_held = outcome == SweepOutcome::Held && object.is_ending();
                 left.add(resource, &object, outcome);
                 // What is held already costs nothing; of the rest it is not known yet what is left.
                 if !is_held && round.is_over() {
@@ -70,7 +70,7 @@ impl ApiServer {
         } else {
             self.rewrite(namespaces, namespace, round, |value| left.tell(value)).await?
         };
-        if told == Outcome::Changed || left.is_changing {
+        if told == SweepOutcome::Changed || left.is_changing {
             self.wake_sweeper();
         }
         Ok(())
@@ -78,14 +78,14 @@ impl ApiServer {
 
     async fn end_namespace(
         &self,
-        namespaces: &Resource,
+        namespaces: &ServedResource,
         namespace: &Object,
-        round: &mut Round,
-    ) -> Result<Outcome, ApiError> {
+        round: &mut SweepRound,
+    ) -> Result<SweepOutcome, ApiError> {
         // Creates in this namespace that passed their check are done once the gate was ours; later ones find it ending.
         drop(self.namespace_gate().write().await);
         if !self.store().stored_in(&namespace.name).is_empty() {
-            return Ok(Outcome::Changed);
+            return Ok(SweepOutcome::Changed);
         }
         let old = namespace.value();
         let mut value = old.clone();
@@ -94,7 +94,7 @@ impl ApiServer {
         }
         let held = value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
         if held && value == old {
-            return Ok(Outcome::Held);
+            return Ok(SweepOutcome::Held);
         }
         if held {
             return self.rewrite(namespaces, namespace, round, |now| *now = value.clone()).await;
@@ -107,8 +107,8 @@ impl ApiServer {
             value: None,
         };
         match self.commit(namespaces, change).await {
-            Ok(_) | Err(WriteError::NotFound) => Ok(Outcome::Done),
-            Err(WriteError::Conflict { .. }) => Ok(Outcome::Changed),
+            Ok(_) | Err(WriteError::NotFound) => Ok(SweepOutcome::Done),
+            Err(WriteError::Conflict { .. }) => Ok(SweepOutcome::Changed),
             Err(error) => Err(ApiError::from_write(&error, namespaces, &namespace.name)),
         }
     }
@@ -146,12 +146,12 @@ impl Remains {
         }
     }
 
-    fn add(&mut self, resource: &Resource, object: &Object, outcome: Outcome) {
+    fn add(&mut self, resource: &ServedResource, object: &Object, outcome: SweepOutcome) {
         match outcome {
-            Outcome::Done => return,
-            Outcome::Held | Outcome::NoRoom => {}
-            Outcome::Changed => self.is_changing = true,
-            Outcome::Refused(why) => self.refuse(why),
+            SweepOutcome::Done => return,
+            SweepOutcome::Held | SweepOutcome::NoRoom => {}
+            SweepOutcome::Changed => self.is_changing = true,
+            SweepOutcome::Refused(why) => self.refuse(why),
         }
         *self.resources.entry(format!("{}.{}", resource.plural, resource.group)).or_default() += 1;
         for finalizer in object.metadata()["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -228,7 +228,7 @@ impl Remains {
             },
         ];
         for (kind, status, reason, message) in told {
-            meta::set_condition(namespace, meta::Condition { kind, status, reason, message }, meta::now());
+            meta::set_condition(namespace, meta::StatusCondition { kind, status, reason, message }, meta::now());
         }
     }
 }

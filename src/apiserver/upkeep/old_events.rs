@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::round::Round;
+use super::round::SweepRound;
 use crate::apiserver::ApiServer;
 use crate::apiserver::kinds::events;
 use crate::store::{Expect, Mutation, Object, WriteError};
@@ -49,7 +49,7 @@ impl ApiServer {
 
     /// Removes events that are too old. Failures wait for the next time.
     pub(in crate::apiserver) async fn forget_events(&self, now: Timestamp) {
-        let (lifetime, mut round) = (self.event_lifetime(), Round::default());
+        let (lifetime, mut round) = (self.event_lifetime(), SweepRound::default());
         let mut old = Vec::new();
         for event in self.store().list("/events", None).objects {
             round.yield_now().await;

@@ -17,13 +17,13 @@ use crate::store::Object;
 
 /// An object: storage, namespace, name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::apiserver) struct Key {
+pub(in crate::apiserver) struct OwnerKey {
     pub storage: Arc<str>,
     pub namespace: String,
     pub name: String,
 }
 
-impl Key {
+impl OwnerKey {
     pub(in crate::apiserver) fn of(object: &Object) -> Self {
         Self { storage: Arc::clone(&object.resource), namespace: object.namespace.clone(), name: object.name.clone() }
     }
@@ -39,12 +39,12 @@ pub(in crate::apiserver) struct OwnerGraph(Mutex<GraphState>);
 #[derive(Default)]
 struct GraphState {
     /// By the uid of an owner, objects that named it when they were last seen.
-    of: HashMap<Arc<str>, HashSet<Arc<Key>>>,
+    of: HashMap<Arc<str>, HashSet<Arc<OwnerKey>>>,
     /// The other way round, so that what an object names no longer is forgotten: whoever names others again and again would
     /// fill the memory.
-    named: HashMap<Arc<Key>, OwnerRefs>,
+    named: HashMap<Arc<OwnerKey>, OwnerRefs>,
     /// By uid, objects that waited for their dependents when they were last seen.
-    waiting: HashMap<String, Key>,
+    waiting: HashMap<String, OwnerKey>,
     pending: PendingChecks,
     /// The namespace whose turn was last.
     last: String,
@@ -63,7 +63,7 @@ struct OwnerRefs {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PendingChecks {
     /// These objects, by namespace.
-    objects: BTreeMap<String, BTreeSet<Key>>,
+    objects: BTreeMap<String, BTreeSet<OwnerKey>>,
     /// Owners that go or are gone, by uid: everything that names them.
     owners: HashSet<String>,
     /// Everything there is.
@@ -82,17 +82,17 @@ impl PendingChecks {
     }
 
     /// The objects, in turns by namespace.
-    pub(super) fn by_turns(&self) -> Vec<Key> {
-        let mut all: Vec<(usize, &Key)> = self.objects.values().flat_map(|keys| keys.iter().enumerate()).collect();
+    pub(super) fn by_turns(&self) -> Vec<OwnerKey> {
+        let mut all: Vec<(usize, &OwnerKey)> = self.objects.values().flat_map(|keys| keys.iter().enumerate()).collect();
         all.sort_by_key(|(turn, _)| *turn);
         all.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
-    fn put(&mut self, key: Key) {
+    fn put(&mut self, key: OwnerKey) {
         self.objects.entry(key.namespace.clone()).or_default().insert(key);
     }
 
-    fn drop(&mut self, key: &Key) {
+    fn drop(&mut self, key: &OwnerKey) {
         if let Some(keys) = self.objects.get_mut(&key.namespace) {
             keys.remove(key);
             if keys.is_empty() {
@@ -110,7 +110,7 @@ impl OwnerGraph {
     /// Takes note of a change: the object as it is now, or its last self when it is gone. Whether it concerns the
     /// collector.
     pub(in crate::apiserver) fn changed(&self, object: &Object, gone: bool) -> bool {
-        let key = Key::of(object);
+        let key = OwnerKey::of(object);
         if !gone && !object.is_owned() && !object.is_ending() {
             self.state().forget(&key, object.revision);
             return false;
@@ -127,7 +127,7 @@ impl OwnerGraph {
             let left = |uid: &str| state.of.get(uid).map_or(0, HashSet::len);
             // To look at one of them is to look at all that it waits for.
             let is_due = |left: usize| left <= LAST || left.is_power_of_two();
-            let waiting: Vec<Key> = owners(&meta)
+            let waiting: Vec<OwnerKey> = owners(&meta)
                 .filter_map(|owner| owner["uid"].as_str().filter(|uid| is_due(left(uid))))
                 .filter_map(|uid| state.waiting.get(uid))
                 .cloned()
@@ -148,7 +148,7 @@ impl OwnerGraph {
     /// Takes note of an object that was there before.
     pub(in crate::apiserver) fn record(&self, object: &Object) {
         if object.is_owned() || object.is_ending() {
-            self.state().record(&Key::of(object), object, &object.metadata());
+            self.state().record(&OwnerKey::of(object), object, &object.metadata());
         }
     }
 
@@ -164,7 +164,7 @@ impl OwnerGraph {
     }
 
     /// Asks for another look at an object, as if it had changed.
-    pub(super) fn check_again(&self, key: Key) {
+    pub(super) fn check_again(&self, key: OwnerKey) {
         self.state().pending.put(key);
     }
 
@@ -183,7 +183,7 @@ impl OwnerGraph {
         let state = &mut *state;
         for uid in std::mem::take(&mut state.pending.owners) {
             let dependents = state.of.get(uid.as_str()).into_iter().flatten();
-            dependents.for_each(|key| state.pending.put(Key::clone(key)));
+            dependents.for_each(|key| state.pending.put(OwnerKey::clone(key)));
         }
         let mut taken =
             PendingChecks { everything: std::mem::take(&mut state.pending.everything), ..PendingChecks::default() };
@@ -211,13 +211,13 @@ impl OwnerGraph {
     }
 
     /// Objects that named this owner when they were last seen.
-    pub(super) fn dependents_of(&self, uid: &str) -> Vec<Key> {
-        self.state().of.get(uid).into_iter().flatten().map(|key| Key::clone(key)).collect()
+    pub(super) fn dependents_of(&self, uid: &str) -> Vec<OwnerKey> {
+        self.state().of.get(uid).into_iter().flatten().map(|key| OwnerKey::clone(key)).collect()
     }
 }
 
 impl GraphState {
-    fn record(&mut self, key: &Key, object: &Object, meta: &Value) {
+    fn record(&mut self, key: &OwnerKey, object: &Object, meta: &Value) {
         if !self.forget(key, object.revision) {
             return;
         }
@@ -239,7 +239,7 @@ impl GraphState {
     }
 
     /// Whether an object names whom it named when it was last seen, which is noted.
-    fn says_the_same(&mut self, key: &Key, object: &Object) -> bool {
+    fn says_the_same(&mut self, key: &OwnerKey, object: &Object) -> bool {
         let known = self.named.get_mut(key).filter(|known| known.ownership == object.ownership());
         known.is_some_and(|known| {
             known.revision = known.revision.max(object.revision);
@@ -248,7 +248,7 @@ impl GraphState {
     }
 
     /// Forgets whom an object named before this revision; whether nothing is known that is newer.
-    fn forget(&mut self, key: &Key, revision: u64) -> bool {
+    fn forget(&mut self, key: &OwnerKey, revision: u64) -> bool {
         match self.named.get(key) {
             None => return true,
             Some(named) if named.revision > revision => return false,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     /// What is to be looked at, and whether everything is.
-    fn all(graph: &OwnerGraph) -> (Vec<Key>, bool) {
+    fn all(graph: &OwnerGraph) -> (Vec<OwnerKey>, bool) {
         let checks = graph.next_checks(usize::MAX);
         (checks.by_turns(), checks.everything())
     }
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn namespaces_take_turns_however_much_one_has() {
         let graph = OwnerGraph::default();
-        let key = |namespace: &str, number: usize| Key {
+        let key = |namespace: &str, number: usize| OwnerKey {
             storage: "/things".into(),
             namespace: namespace.into(),
             name: format!("{number:03}"),
@@ -322,18 +322,18 @@ mod tests {
         assert!(all(&graph).0.is_empty());
         let owned = object("owned", json!({"uid": "u1", "ownerReferences": [{"uid": "u0"}, {"uid": "u9"}]}));
         assert!(graph.changed(&owned, false));
-        assert_eq!(all(&graph).0, [Key::of(&owned)]);
+        assert_eq!(all(&graph).0, [OwnerKey::of(&owned)]);
         // Its other owner waits for it.
         let finalizers = json!({"uid": "u9", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FOREGROUND]});
         let waiting = object("waiting", finalizers);
         assert!(graph.changed(&waiting, false));
-        assert_eq!(all(&graph).0, [Key::of(&owned), Key::of(&waiting)]);
+        assert_eq!(all(&graph).0, [OwnerKey::of(&owned), OwnerKey::of(&waiting)]);
         assert!(graph.changed(&object("plain", json!({"uid": "u0"})), true));
-        assert_eq!(all(&graph).0, [Key::of(&owned)]);
-        assert_eq!(graph.dependents_of("u0"), [Key::of(&owned)]);
+        assert_eq!(all(&graph).0, [OwnerKey::of(&owned)]);
+        assert_eq!(graph.dependents_of("u0"), [OwnerKey::of(&owned)]);
         // It goes: who waits for it is looked at.
         assert!(graph.changed(&owned, true));
-        assert_eq!(all(&graph).0, [Key::of(&waiting)]);
+        assert_eq!(all(&graph).0, [OwnerKey::of(&waiting)]);
         assert!(graph.dependents_of("u0").is_empty() && graph.dependents_of("u9").is_empty());
         graph.changed(&waiting, true);
         let state = graph.state();
@@ -367,7 +367,7 @@ mod tests {
         graph.record(&owned);
         let ending = object("owner", json!({"uid": "u0", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
         assert!(graph.changed(&ending, false));
-        assert_eq!(all(&graph).0, [Key::of(&owned), Key::of(&ending)]);
+        assert_eq!(all(&graph).0, [OwnerKey::of(&owned), OwnerKey::of(&ending)]);
         graph.check_everything();
         assert!(all(&graph).1 && !graph.has_more());
     }

@@ -13,7 +13,7 @@ const TURN: Duration = Duration::from_millis(1);
 
 /// What became of an object that is to go, or to change.
 #[derive(Debug, PartialEq)]
-pub(in crate::apiserver) enum Outcome {
+pub(in crate::apiserver) enum SweepOutcome {
     /// It is gone, or another one has its name; or it is changed.
     Done,
     /// Finalizers hold it.
@@ -27,20 +27,20 @@ pub(in crate::apiserver) enum Outcome {
 }
 
 /// One round of the sweeper's work.
-pub(in crate::apiserver) struct Round {
+pub(in crate::apiserver) struct SweepRound {
     began: Instant,
     turn: Instant,
     /// Why what needs room is not done in this round any more.
     pub(super) no_room: Option<ApiError>,
 }
 
-impl Default for Round {
+impl Default for SweepRound {
     fn default() -> Self {
         Self { began: Instant::now(), turn: Instant::now(), no_room: None }
     }
 }
 
-impl Round {
+impl SweepRound {
     /// Leaves the processor to others now and then.
     pub(in crate::apiserver) async fn yield_now(&mut self) {
         if self.turn.elapsed() >= TURN {
@@ -64,9 +64,9 @@ impl Round {
         self.no_room.map_or(Ok(()), Err)
     }
 
-    pub(super) fn is_full(&mut self, error: ApiError) -> Outcome {
+    pub(super) fn is_full(&mut self, error: ApiError) -> SweepOutcome {
         self.no_room = Some(error);
-        Outcome::NoRoom
+        SweepOutcome::NoRoom
     }
 }
 

@@ -15,43 +15,43 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::answers::status::ApiError;
-use super::super::auth::{Identity, accounts};
-use super::super::extensions::admission::Operation;
-use super::super::kinds::registry::Registry;
-use super::super::kinds::resource::Resource;
+use super::super::auth::{UserIdentity, accounts};
+use super::super::extensions::admission::AdmissionOperation;
+use super::super::kinds::registry::ResourceRegistry;
+use super::super::kinds::resource::ServedResource;
 use super::super::server::ApiServer;
 use super::super::shares::caller_shares::{CallerShare, caller};
 use super::super::shares::{blocking, inflight};
-use super::super::writing::patch::Patch;
+use super::super::writing::patch::RequestPatch;
 use super::configurations::{Configuration, Configurations, ConfiguredHook};
 use super::converting;
-use super::hook::{Asked, Conditions, Hook};
+use super::hook::{Conditions, Hook, WebhookRequest};
 use super::kinds::GROUP;
-use super::meters::{self, Answer, Question};
+use super::meters::{self, CallResult, WebhookQuestion};
 use super::remarks::Remarks;
-use super::review::{self, Verdict};
+use super::review::{self, WebhookVerdict};
 
 /// A request that may be another's configured, too.
-pub(in crate::apiserver) struct Subject<'s> {
+pub(in crate::apiserver) struct ConfiguredRequest<'s> {
     pub api: &'s ApiServer,
-    pub resource: &'s Resource,
-    pub operation: Operation,
+    pub resource: &'s ServedResource,
+    pub operation: AdmissionOperation,
     /// Namespace of the object, empty when it has none.
     pub namespace: &'s str,
     /// Its name, empty while it has none.
     pub name: String,
     /// Subresource, empty when the object itself is meant.
     pub subresource: &'s str,
-    pub identity: &'s Identity,
+    pub identity: &'s UserIdentity,
     pub dry_run: bool,
     /// `CreateOptions`, `UpdateOptions`, `PatchOptions` or `DeleteOptions`.
     pub options: Value,
 }
 
 /// Those that are asked about one request.
-pub(in crate::apiserver) struct Round<'s> {
-    subject: &'s Subject<'s>,
-    registry: Arc<Registry>,
+pub(in crate::apiserver) struct AdmissionRound<'s> {
+    subject: &'s ConfiguredRequest<'s>,
+    registry: Arc<ResourceRegistry>,
     mutating: Vec<ConfiguredHook>,
     validating: Vec<ConfiguredHook>,
     /// From the first call on.
@@ -63,13 +63,13 @@ pub(in crate::apiserver) struct Round<'s> {
 struct Asking<'a> {
     configuration: &'a Configuration,
     hook: &'a Hook,
-    version: &'a Resource,
+    version: &'a ServedResource,
 }
 
-impl<'s> Subject<'s> {
+impl<'s> ConfiguredRequest<'s> {
     /// Those whose rules name this request, and that are about its namespace; nothing when there are none, which is most
     /// often.
-    pub fn round(&'s self) -> Option<Round<'s>> {
+    pub fn round(&'s self) -> Option<AdmissionRound<'s>> {
         // Slipway's own rooms: a webhook that is down must not keep machines from booting. And a configuration must always be
         // to be mended.
         if self.identity.is_in_process() || self.resource.group == GROUP {
@@ -80,7 +80,8 @@ impl<'s> Subject<'s> {
             return None;
         }
         let registry = self.api.registry();
-        let forms: Vec<Asked<'_>> = versions(&registry, self.resource).map(|version| self.asked(version)).collect();
+        let forms: Vec<WebhookRequest<'_>> =
+            versions(&registry, self.resource).map(|version| self.asked(version)).collect();
         let namespace = OnceLock::new();
         let of = |all: &Configurations| -> Vec<ConfiguredHook> {
             let about = all.about(forms.iter().map(|form| form.plural));
@@ -95,7 +96,7 @@ impl<'s> Subject<'s> {
             return None;
         }
         drop(forms);
-        Some(Round { subject: self, registry, mutating, validating, place: Mutex::default() })
+        Some(AdmissionRound { subject: self, registry, mutating, validating, place: Mutex::default() })
     }
 
     /// Whether a webhook may be about objects of this namespace, which is looked up once. Of one that is itself written, or
@@ -111,8 +112,8 @@ impl<'s> Subject<'s> {
         labels.as_ref().is_none_or(|labels| hook.selects_namespace(labels))
     }
 
-    fn asked<'a>(&'a self, version: &'a Resource) -> Asked<'a> {
-        Asked {
+    fn asked<'a>(&'a self, version: &'a ServedResource) -> WebhookRequest<'a> {
+        WebhookRequest {
             operation: self.operation,
             group: &version.group,
             version: &version.version,
@@ -145,16 +146,16 @@ impl<'s> Subject<'s> {
     }
 
     /// `AdmissionRequest`, without its uid.
-    fn request(&self, version: &Resource, object: &Value, old: &Value) -> Map<String, Value> {
-        let kind = |of: &Resource| match self.subresource {
+    fn request(&self, version: &ServedResource, object: &Value, old: &Value) -> Map<String, Value> {
+        let kind = |of: &ServedResource| match self.subresource {
             "scale" => json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
             _ => json!({"group": of.group, "version": of.version, "kind": of.kind}),
         };
-        let resource = |of: &Resource| json!({"group": of.group, "version": of.version, "resource": of.plural});
+        let resource = |of: &ServedResource| json!({"group": of.group, "version": of.version, "resource": of.plural});
         let operation = match self.operation {
-            Operation::Create => "CREATE",
-            Operation::Update => "UPDATE",
-            Operation::Delete => "DELETE",
+            AdmissionOperation::Create => "CREATE",
+            AdmissionOperation::Update => "UPDATE",
+            AdmissionOperation::Delete => "DELETE",
         };
         let mut request = Map::new();
         let mut put = |field: &str, value: Value| request.insert(field.to_owned(), value);
@@ -188,14 +189,17 @@ impl<'s> Subject<'s> {
 }
 
 /// The served versions of a kind, this one first.
-fn versions<'r>(registry: &'r Registry, resource: &'r Resource) -> impl Iterator<Item = &'r Resource> {
-    let is_it = |one: &Resource| one.group == resource.group && one.version == resource.version;
+fn versions<'r>(
+    registry: &'r ResourceRegistry,
+    resource: &'r ServedResource,
+) -> impl Iterator<Item = &'r ServedResource> {
+    let is_it = |one: &ServedResource| one.group == resource.group && one.version == resource.version;
     let others = registry.all().iter().map(|one| &**one);
     let others = others.filter(move |one| one.storage == resource.storage && !is_it(one));
     std::iter::once(resource).chain(others)
 }
 
-impl Round<'_> {
+impl AdmissionRound<'_> {
     /// Whether any webhook that mutates may be asked.
     pub fn mutates(&self) -> bool {
         !self.mutating.is_empty()
@@ -245,7 +249,7 @@ impl Round<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Round::mutate`].
+    /// As [`AdmissionRound::mutate`].
     pub async fn validate(
         &self,
         object: Option<&Value>,
@@ -299,7 +303,7 @@ impl Round<'_> {
 
 impl Asking<'_> {
     /// Whether the webhook sees another version of the kind than the client.
-    fn is_converted(&self, subject: &Subject<'_>) -> bool {
+    fn is_converted(&self, subject: &ConfiguredRequest<'_>) -> bool {
         subject.subresource != "scale"
             && (&self.version.group, &self.version.version) != (&subject.resource.group, &subject.resource.version)
     }
@@ -307,7 +311,7 @@ impl Asking<'_> {
     /// Asks one that mutates; gives the object when it changed it.
     async fn patch(
         &self,
-        round: &Round<'_>,
+        round: &AdmissionRound<'_>,
         object: Option<&Value>,
         old: Option<&Value>,
         remarks: &mut Remarks,
@@ -321,7 +325,8 @@ impl Asking<'_> {
             let cause = error.details["causes"][0]["message"].as_str().unwrap_or(&error.message).to_owned();
             faulty(&format!("its patch cannot be applied: {cause}"))
         };
-        let parsed = blocking::in_place_if(long, || Patch::parse(self.version, "application/json-patch+json", &patch));
+        let parsed =
+            blocking::in_place_if(long, || RequestPatch::parse(self.version, "application/json-patch+json", &patch));
         let patch = match parsed {
             Ok(patch) if patch.is_empty() => return Ok(None),
             Ok(patch) => patch,
@@ -369,7 +374,7 @@ impl Asking<'_> {
     /// Asks one that validates.
     async fn judge(
         &self,
-        round: &Round<'_>,
+        round: &AdmissionRound<'_>,
         object: Option<&Value>,
         old: Option<&Value>,
         remarks: &mut Remarks,
@@ -381,12 +386,12 @@ impl Asking<'_> {
     /// asked and is passed over then.
     async fn ask(
         &self,
-        round: &Round<'_>,
+        round: &AdmissionRound<'_>,
         object: Option<&Value>,
         old: Option<&Value>,
         mutating: bool,
         remarks: &mut Remarks,
-    ) -> Result<Option<(Verdict, Value)>, ApiError> {
+    ) -> Result<Option<(WebhookVerdict, Value)>, ApiError> {
         let (subject, hook) = (round.subject, self.hook);
         let is_converted = self.is_converted(subject);
         let show = async |value: Option<&Value>| match value {
@@ -428,11 +433,11 @@ impl Asking<'_> {
             self.call(subject, question.into()).await.map_err(|reason| format!("failed to call webhook: {reason}"));
         let verdict = answer.and_then(|answer| review::verdict(&hook.name, &uid, &answer, mutating));
         let came = match &verdict {
-            Ok(verdict) if verdict.denied.is_some() => Answer::Refused,
-            Ok(_) => Answer::Given,
-            Err(_) => Answer::None,
+            Ok(verdict) if verdict.denied.is_some() => CallResult::Refused,
+            Ok(_) => CallResult::Given,
+            Err(_) => CallResult::None,
         };
-        meters::called(Question::Admission, came, asked.elapsed());
+        meters::called(WebhookQuestion::Admission, came, asked.elapsed());
         match verdict {
             Ok(mut verdict) => {
                 remarks.warnings.append(&mut verdict.warnings);
@@ -462,7 +467,7 @@ impl Asking<'_> {
     }
 
     /// Waits for a place among the calls of the configuration, and for the answer, both within the webhook's time.
-    async fn call(&self, subject: &Subject<'_>, question: Bytes) -> Result<Bytes, String> {
+    async fn call(&self, subject: &ConfiguredRequest<'_>, question: Bytes) -> Result<Bytes, String> {
         let deadline = Instant::now() + self.hook.timeout;
         let place = timeout_at(deadline, self.configuration.calls.acquire(caller(&subject.identity.user))).await;
         let Ok(_place) = place else {

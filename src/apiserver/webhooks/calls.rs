@@ -13,32 +13,32 @@ use tokio::sync::oneshot;
 pub(super) struct Calls {
     most: usize,
     // std's lock: held to look who is next.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CallsState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CallsState {
     all: usize,
-    callers: HashMap<String, Caller>,
+    callers: HashMap<String, CallerCalls>,
     tickets: u64,
 }
 
 #[derive(Debug, Default)]
-struct Caller {
+struct CallerCalls {
     under_way: usize,
     /// In the order in which they came.
-    waiting: BTreeMap<u64, oneshot::Sender<Place>>,
+    waiting: BTreeMap<u64, oneshot::Sender<CallPlace>>,
 }
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CallPlace {
     of: Calls,
     caller: String,
 }
 
 /// Somebody who waits, until it is dropped.
-struct Waiting<'c> {
+struct WaitingCall<'c> {
     of: &'c Calls,
     caller: &'c str,
     ticket: u64,
@@ -51,14 +51,14 @@ impl Calls {
     }
 
     /// Waits for a place for a caller.
-    pub async fn acquire(&self, caller: &str) -> Place {
+    pub async fn acquire(&self, caller: &str) -> CallPlace {
         let (sender, receiver) = oneshot::channel();
         let ticket = self.with(|state| {
             state.tickets += 1;
             state.callers.entry(caller.to_owned()).or_default().waiting.insert(state.tickets, sender);
             state.tickets
         });
-        let _waiting = Waiting { of: self, caller, ticket };
+        let _waiting = WaitingCall { of: self, caller, ticket };
         self.give();
         match receiver.await {
             Ok(place) => place,
@@ -67,7 +67,7 @@ impl Calls {
         }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut CallsState) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -75,16 +75,16 @@ impl Calls {
     fn give(&self) {
         while let Some((caller, sender)) = self.with(|state| state.next(self.most)) {
             // A place that nobody takes any more is free again when it is dropped here, without the lock.
-            sender.send(Place { of: self.clone(), caller }).ok();
+            sender.send(CallPlace { of: self.clone(), caller }).ok();
         }
     }
 }
 
-impl State {
+impl CallsState {
     /// Who is next, who has a place then.
-    fn next(&mut self, most: usize) -> Option<(String, oneshot::Sender<Place>)> {
+    fn next(&mut self, most: usize) -> Option<(String, oneshot::Sender<CallPlace>)> {
         let (all, kept) = (self.all, most / 4);
-        let may = |caller: &Caller| all < most - kept || (all < most && caller.under_way == 0);
+        let may = |caller: &CallerCalls| all < most - kept || (all < most && caller.under_way == 0);
         let waiting = self.callers.iter_mut().filter(|(_, caller)| may(caller));
         let waiting = waiting.filter_map(|(name, caller)| Some((*caller.waiting.first_key_value()?.0, name, caller)));
         let (ticket, name, caller) = waiting.min_by_key(|(ticket, _, caller)| (caller.under_way, *ticket))?;
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-impl Drop for Place {
+impl Drop for CallPlace {
     fn drop(&mut self) {
         self.of.with(|state| {
             state.all -= 1;
@@ -115,7 +115,7 @@ impl Drop for Place {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         // What was in its way to nobody is dropped without the lock.
         let _sender = self.of.with(|state| {
@@ -132,24 +132,24 @@ mod tests {
 
     use super::*;
 
-    fn now(calls: &Calls, caller: &str) -> Option<Place> {
+    fn now(calls: &Calls, caller: &str) -> Option<CallPlace> {
         calls.acquire(caller).now_or_never()
     }
 
     #[tokio::test]
     async fn who_has_many_calls_leaves_places_for_the_others() {
         let calls = Calls::new(16);
-        let mut greedy: Vec<Place> = std::iter::from_fn(|| now(&calls, "greedy")).collect();
+        let mut greedy: Vec<CallPlace> = std::iter::from_fn(|| now(&calls, "greedy")).collect();
         assert_eq!(greedy.len(), 12);
         let other = now(&calls, "other").expect("a place of the last quarter");
         assert!(now(&calls, "other").is_none(), "one each of the last quarter");
-        let more: Vec<Place> = ["a", "b", "c", "d"].into_iter().filter_map(|one| now(&calls, one)).collect();
+        let more: Vec<CallPlace> = ["a", "b", "c", "d"].into_iter().filter_map(|one| now(&calls, one)).collect();
         assert_eq!(more.len(), 3, "there are 16 in all");
         drop((other, more));
         // Who has fewest goes first, however many of the other came before.
         let mut queue: Vec<_> = (0..50).map(|_| Box::pin(calls.acquire("greedy"))).collect();
         assert!(queue.iter_mut().all(|one| one.now_or_never().is_none()));
-        let kept: Vec<Place> = ["a", "b", "c", "d"].into_iter().filter_map(|one| now(&calls, one)).collect();
+        let kept: Vec<CallPlace> = ["a", "b", "c", "d"].into_iter().filter_map(|one| now(&calls, one)).collect();
         let mut late = Box::pin(calls.acquire("late"));
         assert!((&mut late).now_or_never().is_none() && kept.len() == 4);
         greedy.pop();

@@ -29,15 +29,15 @@ const KINDS: [&str; 2] = [MUTATING, VALIDATING];
 pub(in crate::apiserver) struct Webhooks {
     settings: OnceLock<Live<WebhooksConfig>>,
     // std's lock: held to look and to exchange.
-    in_force: Mutex<Arc<InForce>>,
+    in_force: Mutex<Arc<EffectiveConfigurations>>,
     /// Held while a configuration is written and read.
-    pub(super) known: tokio::sync::Mutex<Known>,
+    pub(super) known: tokio::sync::Mutex<KnownConfigurations>,
     requests: CallerShares,
 }
 
 /// The configurations that are in force.
 #[derive(Debug, Default)]
-pub(in crate::apiserver) struct InForce {
+pub(in crate::apiserver) struct EffectiveConfigurations {
     /// Those that mutate.
     pub mutating: Configurations,
     /// Those that validate.
@@ -74,13 +74,13 @@ pub(in crate::apiserver) struct Configuration {
 }
 
 /// All configurations, by name, as they were last read.
-pub(super) struct Known {
-    kinds: [HashMap<String, Read>; 2],
+pub(super) struct KnownConfigurations {
+    kinds: [HashMap<String, ReadConfiguration>; 2],
     most: Size,
 }
 
 /// One configuration as it was read.
-struct Read {
+struct ReadConfiguration {
     revision: u64,
     size: Size,
     /// Nothing when it is not in force.
@@ -98,7 +98,7 @@ impl Default for Webhooks {
     }
 }
 
-impl Default for Known {
+impl Default for KnownConfigurations {
     fn default() -> Self {
         Self { kinds: Default::default(), most: weight::MOST }
     }
@@ -116,7 +116,7 @@ impl Webhooks {
     }
 
     /// The configurations that are in force.
-    pub fn in_force(&self) -> Arc<InForce> {
+    pub fn in_force(&self) -> Arc<EffectiveConfigurations> {
         Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -132,9 +132,9 @@ impl Webhooks {
     }
 
     /// Reads what was written since the last time.
-    pub(super) async fn read(&self, known: &mut Known, store: &Store) {
+    pub(super) async fn read(&self, known: &mut KnownConfigurations, store: &Store) {
         let objects = KINDS.map(|kind| store.list(kind, None).objects);
-        let mut own = mem::replace(known, Known { kinds: Default::default(), most: known.most });
+        let mut own = mem::replace(known, KnownConfigurations { kinds: Default::default(), most: known.most });
         let read = tokio::task::spawn_blocking(move || {
             let in_force = own.read(&objects);
             (own, in_force)
@@ -150,7 +150,7 @@ impl Webhooks {
     }
 }
 
-impl Known {
+impl KnownConfigurations {
     /// Whether a configuration may become this large. One that takes no more than before always may.
     pub fn check_room(&self, kind: &str, name: &str, wanted: Size) -> Result<(), WriteError> {
         let known = KINDS.iter().zip(&self.kinds).find(|(one, _)| **one == kind).and_then(|(_, known)| known.get(name));
@@ -171,7 +171,7 @@ impl Known {
         Ok(())
     }
 
-    fn read(&mut self, objects: &[Vec<Arc<Object>>; 2]) -> InForce {
+    fn read(&mut self, objects: &[Vec<Arc<Object>>; 2]) -> EffectiveConfigurations {
         let mut before = mem::take(&mut self.kinds);
         // What was in force goes first, however it is called.
         let mut changed: [Vec<(bool, &Object)>; 2] = Default::default();
@@ -201,7 +201,7 @@ impl Known {
             let read = objects[kind].iter().filter_map(|object| self.kinds[kind].get(&object.name));
             Configurations::of(read.filter_map(|read| read.configuration.clone()).collect())
         });
-        InForce { mutating, validating }
+        EffectiveConfigurations { mutating, validating }
     }
 
     /// Reads one that was written, as far as there is room.
@@ -219,7 +219,8 @@ impl Known {
             );
         }
         let configuration = fits.then(|| Arc::new(Configuration::of(&object.name, &value)));
-        self.kinds[kind].insert(object.name.clone(), Read { revision: object.revision, size, configuration });
+        self.kinds[kind]
+            .insert(object.name.clone(), ReadConfiguration { revision: object.revision, size, configuration });
     }
 
     /// Puts those into force for which there was no room before.
@@ -243,7 +244,7 @@ impl Known {
     }
 }
 
-impl InForce {
+impl EffectiveConfigurations {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.mutating.all.is_empty() && self.validating.all.is_empty()

@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout_at};
 use super::super::answers::status::shorten;
 use super::super::requests::json_values::count_values;
 use super::super::writing::apply::go::type_name;
-use super::endpoint::Endpoint;
-use super::meters::{self, Answer, Question};
+use super::endpoint::WebhookEndpoint;
+use super::meters::{self, CallResult, WebhookQuestion};
 use crate::config::WebhooksConfig;
 use crate::store::{Object, json_len};
 
@@ -42,24 +42,24 @@ const MESSAGE_MAX: usize = 1024;
 
 /// The webhook of one definition. Another definition, or the same with another spec, has another one.
 pub(in crate::apiserver) struct Converter {
-    endpoint: Endpoint,
+    endpoint: WebhookEndpoint,
     calls: Semaphore,
     waiting: Semaphore,
     /// Held while what a watch shows is converted: all watches want the same.
     pub watches: tokio::sync::Mutex<()>,
     // std's lock: held to look and to put in.
-    kept: Mutex<Kept>,
+    kept: Mutex<ConversionCache>,
 }
 
 /// Says what is wrong with the labels or the annotations of an object.
 pub(super) type Judge = fn(&str, &Map<String, Value>) -> Result<(), String>;
 
 /// By version, namespace, name and revision.
-type Key = (String, String, String, u64);
+type ConversionKey = (String, String, String, u64);
 
 #[derive(Default)]
-struct Kept {
-    objects: HashMap<Key, Arc<Object>>,
+struct ConversionCache {
+    objects: HashMap<ConversionKey, Arc<Object>>,
     bytes: usize,
 }
 
@@ -82,28 +82,28 @@ pub(in crate::apiserver) enum NotConverted {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review {
+struct ConversionReview {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
     kind: String,
-    response: Option<Response>,
+    response: Option<ConversionResponse>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Response {
+struct ConversionResponse {
     #[serde(default)]
     uid: String,
     #[serde(default)]
     converted_objects: Vec<Value>,
     #[serde(default)]
-    result: Outcome,
+    result: ConversionResult,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Outcome {
+struct ConversionResult {
     status: String,
     message: String,
 }
@@ -123,7 +123,7 @@ fn converted(asked: &[Value], uid: &str, desired: &str, answer: &[u8], judge: Ju
     if count_values(answer) > VALUES_MAX {
         return Err(failed(&format!("the answer has more than {VALUES_MAX} values")));
     }
-    let review: Review = serde_json::from_slice(answer).map_err(|error| failed(&error.to_string()))?;
+    let review: ConversionReview = serde_json::from_slice(answer).map_err(|error| failed(&error.to_string()))?;
     if review.api_version != API_VERSION || review.kind != KIND {
         let found = kind_of(&json!({"apiVersion": review.api_version, "kind": review.kind}));
         return Err(failed(&format!("expected webhook response of {API_VERSION}, Kind={KIND}, got {found}")));
@@ -133,12 +133,12 @@ fn converted(asked: &[Value], uid: &str, desired: &str, answer: &[u8], judge: Ju
         return Err(failed(&format!("expected response.uid={uid:?}, got {:?}", shorten(&response.uid, 64))));
     }
     match response.result {
-        Outcome { status, .. } if status == "Success" => {}
-        Outcome { status, message } if message.is_empty() => {
+        ConversionResult { status, .. } if status == "Success" => {}
+        ConversionResult { status, message } if message.is_empty() => {
             let status = shorten(&status, 64);
             return Err(failed(&format!("response.result.status was '{status}', not 'Success'")));
         }
-        Outcome { message, .. } => return Err(failed(&message)),
+        ConversionResult { message, .. } => return Err(failed(&message)),
     }
     let (found, wanted) = (response.converted_objects.len(), asked.len());
     if found != wanted {
@@ -213,7 +213,7 @@ impl Converter {
     /// Of `spec.conversion.webhook`.
     pub fn of(webhook: &Value) -> Self {
         Self {
-            endpoint: Endpoint::of(&webhook["clientConfig"]),
+            endpoint: WebhookEndpoint::of(&webhook["clientConfig"]),
             calls: Semaphore::new(CALLS),
             waiting: Semaphore::new(WAITING),
             watches: tokio::sync::Mutex::default(),
@@ -278,7 +278,7 @@ impl Converter {
         let failed = |reason: String| format!("conversion webhook for {kind} failed: {reason}");
         let began = Instant::now();
         let silent = |reason: String| {
-            meters::called(Question::Conversion, Answer::None, began.elapsed());
+            meters::called(WebhookQuestion::Conversion, CallResult::None, began.elapsed());
             failed(reason)
         };
         let deadline = began + TIMEOUT;
@@ -291,8 +291,8 @@ impl Converter {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let answer = self.endpoint.ask(settings, question.into(), TIMEOUT, left).await.map_err(silent)?;
         let converted = converted(&asked, &uid, desired, &answer, judge);
-        let came = if converted.is_ok() { Answer::Given } else { Answer::Refused };
-        meters::called(Question::Conversion, came, began.elapsed());
+        let came = if converted.is_ok() { CallResult::Given } else { CallResult::Refused };
+        meters::called(WebhookQuestion::Conversion, came, began.elapsed());
         converted
     }
 
@@ -340,8 +340,8 @@ impl Converter {
     }
 }
 
-impl Kept {
-    fn put(&mut self, key: Key, object: Arc<Object>) {
+impl ConversionCache {
+    fn put(&mut self, key: ConversionKey, object: Arc<Object>) {
         let length = object.json_len();
         if length > KEPT_BYTES / 8 {
             return;

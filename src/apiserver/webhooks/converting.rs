@@ -1,5 +1,5 @@
 //! Objects in the version that a client wants, where a webhook converts them. For all other kinds nothing is done here: their
-//! objects change their shape when they are written out ([`Resource::served`]).
+//! objects change their shape when they are written out ([`ServedResource::served`]).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::super::answers::status::{ApiError, shorten};
-use super::super::kinds::resource::{Conversion, Resource};
+use super::super::kinds::resource::{Conversion, ServedResource};
 use super::super::objects::meta;
 use super::super::requests::body;
 use super::super::server::ApiServer;
@@ -17,7 +17,7 @@ use super::conversion::{Converter, NotConverted};
 use crate::store::Object;
 
 /// The webhook of a kind, and the version that its objects are stored in.
-fn converter(resource: &Resource) -> Option<(&Arc<Converter>, &str)> {
+fn converter(resource: &ServedResource) -> Option<(&Arc<Converter>, &str)> {
     match &resource.conversion {
         Some(Conversion::Webhook { converter, stored }) => Some((converter, stored)),
         _ => None,
@@ -39,7 +39,7 @@ fn refused(reason: NotConverted) -> ApiError {
 }
 
 /// Drops what the schema of a kind does not know, of what a webhook made.
-pub(super) fn prune(resource: &Resource, object: &mut Value) {
+pub(super) fn prune(resource: &ServedResource, object: &mut Value) {
     // The schema does not say what managers own.
     let managers =
         object.get_mut("metadata").and_then(Value::as_object_mut).and_then(|meta| meta.remove("managedFields"));
@@ -75,7 +75,7 @@ pub(super) fn check_texts(field: &str, map: &Map<String, Value>) -> Result<(), S
 /// Objects of the store as this version has them.
 pub(in crate::apiserver) async fn served(
     api: &ApiServer,
-    resource: &Resource,
+    resource: &ServedResource,
     objects: Vec<Arc<Object>>,
 ) -> Result<Vec<Arc<Object>>, ApiError> {
     let Some((converter, _)) = converter(resource) else { return Ok(objects) };
@@ -87,7 +87,7 @@ pub(in crate::apiserver) async fn served(
 /// One object of the store as this version has it.
 pub(in crate::apiserver) async fn served_one(
     api: &ApiServer,
-    resource: &Resource,
+    resource: &ServedResource,
     object: Arc<Object>,
 ) -> Result<Arc<Object>, ApiError> {
     if converter(resource).is_none() {
@@ -100,7 +100,7 @@ pub(in crate::apiserver) async fn served_one(
 /// What a watch shows, which many watches show at the same time.
 pub(in crate::apiserver) async fn watched(
     api: &ApiServer,
-    resource: &Resource,
+    resource: &ServedResource,
     object: Arc<Object>,
 ) -> Result<Arc<Object>, ApiError> {
     let Some((converter, _)) = converter(resource) else { return Ok(object) };
@@ -109,14 +109,14 @@ pub(in crate::apiserver) async fn watched(
 }
 
 /// Whether a webhook converts objects of a kind.
-pub(in crate::apiserver) fn converts(resource: &Resource) -> bool {
+pub(in crate::apiserver) fn converts(resource: &ServedResource) -> bool {
     converter(resource).is_some()
 }
 
 /// An object that is to be written, in the version that it is stored in.
 pub(in crate::apiserver) async fn stored(
     api: &ApiServer,
-    resource: &Resource,
+    resource: &ServedResource,
     value: Value,
 ) -> Result<Value, ApiError> {
     let Some((converter, stored)) = converter(resource) else { return Ok(value) };
@@ -140,8 +140,8 @@ pub(in crate::apiserver) async fn stored(
 /// Of an object of one version, the same in another.
 pub(in crate::apiserver) async fn between(
     api: &ApiServer,
-    from: &Resource,
-    to: &Resource,
+    from: &ServedResource,
+    to: &ServedResource,
     value: &Value,
 ) -> Result<Value, ApiError> {
     let Some((converter, _)) = converter(to) else {

@@ -5,28 +5,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 
 use super::super::answers::status::ApiError;
-use super::super::extensions::admission::Operation;
+use super::super::extensions::admission::AdmissionOperation;
 use super::super::requests::request_context::RequestContext;
-use super::admit::Subject;
+use super::admit::ConfiguredRequest;
 use super::converting;
 use super::remarks::Remarks;
 use crate::store::Object;
 
 /// An object that is to go.
-pub(in crate::apiserver) struct Deletion<'d> {
-    subject: Subject<'d>,
+pub(in crate::apiserver) struct WebhookDeletion<'d> {
+    subject: ConfiguredRequest<'d>,
     /// What was said when they were asked last.
     // std's lock: held to exchange it.
     remarks: Mutex<Remarks>,
 }
 
-impl<'d> Deletion<'d> {
+impl<'d> WebhookDeletion<'d> {
     /// Of this name, with these `DeleteOptions`.
     pub fn of(context: &'d RequestContext<'_>, namespace: &'d str, name: &str, dry_run: bool, options: Value) -> Self {
-        let subject = Subject {
+        let subject = ConfiguredRequest {
             api: context.api,
             resource: context.resource,
-            operation: Operation::Delete,
+            operation: AdmissionOperation::Delete,
             namespace,
             name: name.to_owned(),
             subresource: "",
@@ -40,7 +40,7 @@ impl<'d> Deletion<'d> {
     /// Asks whether the object may go as it is now.
     pub async fn ask(&self, object: Arc<Object>) -> Result<(), ApiError> {
         let Some(round) = self.subject.round() else { return Ok(()) };
-        let Subject { api, resource, .. } = self.subject;
+        let ConfiguredRequest { api, resource, .. } = self.subject;
         let old = resource.served(converting::served_one(api, resource, object).await?.value());
         let mut remarks = Remarks::default();
         let mut judged = round.mutate(None, Some(&old), &mut remarks).await.map(drop);

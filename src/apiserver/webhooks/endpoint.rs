@@ -40,15 +40,15 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const ALLOW: &str = "api.webhooks.allow";
 
 /// Where a webhook is: `clientConfig` of an object.
-pub(in crate::apiserver) struct Endpoint {
-    address: Address,
+pub(in crate::apiserver) struct WebhookEndpoint {
+    address: ClientAddress,
     authorities: Option<String>,
     tls: OnceLock<Result<rustls::ClientConfig, String>>,
     // std's lock: held to take or to put back.
     idle: Mutex<Vec<Idle>>,
 }
 
-enum Address {
+enum ClientAddress {
     Url(Url),
     Service {
         namespace: String,
@@ -66,13 +66,13 @@ struct Idle {
     settings: Arc<WebhooksConfig>,
 }
 
-impl fmt::Debug for Endpoint {
+impl fmt::Debug for WebhookEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown())
     }
 }
 
-impl Endpoint {
+impl WebhookEndpoint {
     /// Reads a `clientConfig` that was checked when it was written.
     pub fn of(config: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -80,7 +80,7 @@ impl Endpoint {
         let address = if service.is_object() {
             let path = text(&service["path"]);
             let slash = if path.starts_with('/') { "" } else { "/" };
-            Address::Service {
+            ClientAddress::Service {
                 namespace: text(&service["namespace"]),
                 name: text(&service["name"]),
                 port: service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443),
@@ -88,8 +88,8 @@ impl Endpoint {
             }
         } else {
             match Url::parse(&text(&config["url"])) {
-                Ok(url) if url.scheme() == "https" => Address::Url(url),
-                _ => Address::Faulty("its clientConfig has no https URL and no service".into()),
+                Ok(url) if url.scheme() == "https" => ClientAddress::Url(url),
+                _ => ClientAddress::Faulty("its clientConfig has no https URL and no service".into()),
             }
         };
         let authorities = config["caBundle"].as_str().filter(|bundle| !bundle.is_empty()).map(str::to_owned);
@@ -99,23 +99,25 @@ impl Endpoint {
     /// The URL that is asked, for people.
     fn shown(&self) -> String {
         match &self.address {
-            Address::Url(url) => outbound::masked(url.as_str()),
-            Address::Service { namespace, name, port, path } => format!("https://{name}.{namespace}.svc:{port}{path}"),
-            Address::Faulty(_) => String::new(),
+            ClientAddress::Url(url) => outbound::masked(url.as_str()),
+            ClientAddress::Service { namespace, name, port, path } => {
+                format!("https://{name}.{namespace}.svc:{port}{path}")
+            }
+            ClientAddress::Faulty(_) => String::new(),
         }
     }
 
     /// Why it can never be called with these settings, as far as that is known without DNS.
     pub fn unreachable(&self, settings: &WebhooksConfig) -> Option<String> {
         match &self.address {
-            Address::Faulty(reason) => Some(reason.clone()),
-            Address::Service { namespace, name, port, .. } => {
+            ClientAddress::Faulty(reason) => Some(reason.clone()),
+            ClientAddress::Service { namespace, name, port, .. } => {
                 settings.service(namespace, name, *port).is_none().then(|| no_service(namespace, name, *port))
             }
-            Address::Url(_) if settings.allow.is_empty() => {
+            ClientAddress::Url(_) if settings.allow.is_empty() => {
                 Some(format!("{ALLOW} in slipway.toml is empty, so no webhook is called that a URL names"))
             }
-            Address::Url(url) => guard(settings.allow.clone()).url(url).err().map(|refused| refused.to_string()),
+            ClientAddress::Url(url) => guard(settings.allow.clone()).url(url).err().map(|refused| refused.to_string()),
         }
     }
 
@@ -136,8 +138,8 @@ impl Endpoint {
         let asked = self.exchange(settings, body, &query, left);
         match tokio::time::timeout(left, asked).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(Fault::Call(reason))) => Err(format!("{shown}: {reason}")),
-            Ok(Err(Fault::Answer(reason))) => Err(reason),
+            Ok(Err(CallFault::Call(reason))) => Err(format!("{shown}: {reason}")),
+            Ok(Err(CallFault::Answer(reason))) => Err(reason),
             Err(_) => Err(format!("{shown}: context deadline exceeded")),
         }
     }
@@ -148,7 +150,7 @@ impl Endpoint {
         body: Bytes,
         query: &str,
         within: Duration,
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<Bytes, CallFault> {
         let mut url = self.url()?;
         url.set_query(Some(query));
         let client = match self.kept(settings) {
@@ -156,13 +158,13 @@ impl Endpoint {
             None => self.connect(settings, &url, within).await?,
         };
         // A connection that is kept was judged when it was made; what is allowed may have changed.
-        if let Address::Url(url) = &self.address {
-            guard(settings.allow.clone()).url(url).map_err(|refused| Fault::Call(refused.to_string()))?;
+        if let ClientAddress::Url(url) = &self.address {
+            guard(settings.allow.clone()).url(url).map_err(|refused| CallFault::Call(refused.to_string()))?;
         }
         let mut fields = HeaderMap::new();
         fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         fields.insert(ACCEPT, HeaderValue::from_static("application/json, */*"));
-        if let Address::Service { namespace, name, port, .. } = &self.address
+        if let ClientAddress::Service { namespace, name, port, .. } = &self.address
             && let Ok(host) = HeaderValue::try_from(format!("{name}.{namespace}.svc:{port}"))
         {
             fields.insert(HOST, host);
@@ -174,37 +176,37 @@ impl Endpoint {
             answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
         let text = read(&url, answer).await?;
         if !status.is_success() {
-            return Err(Fault::Answer(refusal(status, &kind, &text)));
+            return Err(CallFault::Answer(refusal(status, &kind, &text)));
         }
         self.keep(client, settings);
         if text.is_empty() {
             let (status, kind) = (status.as_u16(), if kind.is_empty() { "application/json" } else { &kind });
             let kind = shorten(kind, SHOWN_MAX);
             let reason = format!("0-length response with status code: {status} and content type: {kind}");
-            return Err(Fault::Answer(reason));
+            return Err(CallFault::Answer(reason));
         }
         Ok(text.into())
     }
 
-    fn url(&self) -> Result<Url, Fault> {
+    fn url(&self) -> Result<Url, CallFault> {
         match &self.address {
-            Address::Url(url) => Ok(url.clone()),
+            ClientAddress::Url(url) => Ok(url.clone()),
             // The port is the address's: see `connect`.
-            Address::Service { namespace, name, path, .. } => {
+            ClientAddress::Service { namespace, name, path, .. } => {
                 Url::parse(&format!("https://{name}.{namespace}.svc{path}"))
-                    .map_err(|error| Fault::Call(error.to_string()))
+                    .map_err(|error| CallFault::Call(error.to_string()))
             }
-            Address::Faulty(reason) => Err(Fault::Call(reason.clone())),
+            ClientAddress::Faulty(reason) => Err(CallFault::Call(reason.clone())),
         }
     }
 
     /// A client for the next call.
-    async fn connect(&self, settings: &Arc<WebhooksConfig>, url: &Url, within: Duration) -> Result<Client, Fault> {
-        let tls = self.tls.get_or_init(|| tls(self.authorities.as_deref())).clone().map_err(Fault::Call)?;
+    async fn connect(&self, settings: &Arc<WebhooksConfig>, url: &Url, within: Duration) -> Result<Client, CallFault> {
+        let tls = self.tls.get_or_init(|| tls(self.authorities.as_deref())).clone().map_err(CallFault::Call)?;
         let (guard, addresses) = match &self.address {
-            Address::Service { namespace, name, port, .. } => {
+            ClientAddress::Service { namespace, name, port, .. } => {
                 let place = settings.service(namespace, name, *port);
-                let place = place.ok_or_else(|| Fault::Call(no_service(namespace, name, *port)))?;
+                let place = place.ok_or_else(|| CallFault::Call(no_service(namespace, name, *port)))?;
                 (None, resolved(place).await?)
             }
             _ => (Some(guard(settings.allow.clone())), Vec::new()),
@@ -237,7 +239,7 @@ impl Endpoint {
 }
 
 /// Why a call has no answer that can be used.
-enum Fault {
+enum CallFault {
     /// It came to nothing.
     Call(String),
     /// It was answered with a fault.
@@ -255,15 +257,15 @@ fn no_service(namespace: &str, name: &str, port: u16) -> String {
     )
 }
 
-async fn resolved(place: &WebhookAddress) -> Result<Vec<SocketAddr>, Fault> {
+async fn resolved(place: &WebhookAddress) -> Result<Vec<SocketAddr>, CallFault> {
     let WebhookAddress { host, port } = place;
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, *port)]);
     }
     let found = outbound::lookup(host, *port).await;
-    let found = found.map_err(|error| Fault::Call(format!("{host} of [api.webhooks.services]: {error}")))?;
+    let found = found.map_err(|error| CallFault::Call(format!("{host} of [api.webhooks.services]: {error}")))?;
     if found.is_empty() {
-        Err(Fault::Call(format!("{host} of [api.webhooks.services] has no address")))
+        Err(CallFault::Call(format!("{host} of [api.webhooks.services] has no address")))
     } else {
         Ok(found)
     }
@@ -319,11 +321,11 @@ fn certificates(bundle: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     if found.is_empty() { Err(faulty()) } else { Ok(found) }
 }
 
-async fn read(url: &Url, mut answer: Response) -> Result<Vec<u8>, Fault> {
+async fn read(url: &Url, mut answer: Response) -> Result<Vec<u8>, CallFault> {
     let mut text = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|error| call(url, &error))? {
         if text.len() + piece.len() > ANSWER_MAX {
-            return Err(Fault::Call(format!("the answer is larger than {} MiB", ANSWER_MAX >> 20)));
+            return Err(CallFault::Call(format!("the answer is larger than {} MiB", ANSWER_MAX >> 20)));
         }
         text.extend_from_slice(&piece);
     }
@@ -331,9 +333,9 @@ async fn read(url: &Url, mut answer: Response) -> Result<Vec<u8>, Fault> {
 }
 
 /// Why a call came to nothing, in the words of Go's clients where they are known.
-fn call(url: &Url, error: &Error) -> Fault {
+fn call(url: &Url, error: &Error) -> CallFault {
     if error.is_timeout() {
-        return Fault::Call("context deadline exceeded".into());
+        return CallFault::Call("context deadline exceeded".into());
     }
     // The outer errors only say that there was one.
     let mut innermost: &dyn std::error::Error = error;
@@ -341,7 +343,7 @@ fn call(url: &Url, error: &Error) -> Fault {
         innermost = source;
     }
     if let Some(refused) = outbound::refusal(error) {
-        return Fault::Call(shorten(&refused.to_string(), 2 * SHOWN_MAX));
+        return CallFault::Call(shorten(&refused.to_string(), 2 * SHOWN_MAX));
     }
     let told = match error.io_kind() {
         Some(io::ErrorKind::ConnectionRefused) => {
@@ -351,7 +353,7 @@ fn call(url: &Url, error: &Error) -> Fault {
         Some(io::ErrorKind::UnexpectedEof) => "EOF".into(),
         _ => innermost.to_string(),
     };
-    Fault::Call(shorten(&told, 2 * SHOWN_MAX))
+    CallFault::Call(shorten(&told, 2 * SHOWN_MAX))
 }
 
 /// A status that is no success, in the words of upstream's client: those of the `Status` in the body, if there is one.
@@ -393,13 +395,13 @@ fn refusal(status: StatusCode, kind: &str, body: &[u8]) -> String {
 /// The message of a `Status` that is a failure.
 fn status_message(body: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Failure {
+    struct FailureStatus {
         kind: String,
         status: String,
         #[serde(default)]
         message: String,
     }
-    let found: Failure = serde_json::from_slice(body).ok()?;
+    let found: FailureStatus = serde_json::from_slice(body).ok()?;
     (found.kind == "Status" && found.status == "Failure").then_some(found.message)
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::answers::status::shorten;
-use super::super::extensions::admission::Operation;
+use super::super::extensions::admission::AdmissionOperation;
 use super::super::objects::selectors::selects;
-use super::super::schema::cel::condition::{COST_MAX, Condition, Shown};
-use super::endpoint::Endpoint;
+use super::super::schema::cel::condition::{COST_MAX, CelCondition, CelVariables};
+use super::endpoint::WebhookEndpoint;
 
 /// Variables of match conditions. `authorizer` is not among them.
 pub(super) const VARIABLES: [&str; 3] = ["object", "oldObject", "request"];
@@ -24,7 +24,7 @@ pub(in crate::apiserver) struct Hook {
     /// Its name.
     pub name: String,
     /// Where it is.
-    pub endpoint: Endpoint,
+    pub endpoint: WebhookEndpoint,
     /// Whether a request fails when it cannot be asked (`failurePolicy: Fail`).
     pub fails: bool,
     /// Whether it may be asked of a dry run.
@@ -33,7 +33,7 @@ pub(in crate::apiserver) struct Hook {
     pub reinvoked: bool,
     /// How long it has.
     pub timeout: Duration,
-    rules: Vec<Rule>,
+    rules: Vec<RuleWithOperations>,
     equivalent: bool,
     namespaces: Value,
     objects: Value,
@@ -44,12 +44,12 @@ pub(in crate::apiserver) struct Hook {
 #[derive(Debug)]
 struct MatchCondition {
     text: String,
-    compiled: Result<Condition, String>,
+    compiled: Result<CelCondition, String>,
 }
 
 /// `RuleWithOperations`
 #[derive(Debug)]
-struct Rule {
+struct RuleWithOperations {
     operations: Vec<String>,
     groups: Vec<String>,
     versions: Vec<String>,
@@ -59,8 +59,8 @@ struct Rule {
 
 /// What a request is about, as rules see it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub operation: Operation,
+pub(super) struct WebhookRequest<'a> {
+    pub operation: AdmissionOperation,
     pub group: &'a str,
     pub version: &'a str,
     pub plural: &'a str,
@@ -91,12 +91,12 @@ impl Hook {
         let conditions = source["matchConditions"].as_array().into_iter().flatten();
         Self {
             name: source["name"].as_str().unwrap_or_default().to_owned(),
-            endpoint: Endpoint::of(&source["clientConfig"]),
+            endpoint: WebhookEndpoint::of(&source["clientConfig"]),
             fails: !is("failurePolicy", "Ignore"),
             dry_runs: is("sideEffects", "None") || is("sideEffects", "NoneOnDryRun"),
             reinvoked: is("reinvocationPolicy", "IfNeeded"),
             timeout: Duration::from_secs(source["timeoutSeconds"].as_u64().unwrap_or(TIMEOUT).clamp(1, 30)),
-            rules: source["rules"].as_array().into_iter().flatten().map(Rule::of).collect(),
+            rules: source["rules"].as_array().into_iter().flatten().map(RuleWithOperations::of).collect(),
             equivalent: !is("matchPolicy", "Exact"),
             namespaces: selector("namespaceSelector"),
             objects: selector("objectSelector"),
@@ -105,12 +105,12 @@ impl Hook {
     }
 
     /// Whether its rules name a request; those of a kind in other versions count unless it wants exact matches.
-    pub(super) fn names(&self, asked: &Asked<'_>) -> bool {
+    pub(super) fn names(&self, asked: &WebhookRequest<'_>) -> bool {
         self.rules.iter().any(|rule| rule.names(asked))
     }
 
     /// Whether they name a request in any of these versions, of which the first is the request's own.
-    pub(super) fn names_any(&self, asked: &[Asked<'_>]) -> bool {
+    pub(super) fn names_any(&self, asked: &[WebhookRequest<'_>]) -> bool {
         let versions = if self.equivalent { asked } else { &asked[..asked.len().min(1)] };
         versions.iter().any(|one| self.names(one))
     }
@@ -147,7 +147,7 @@ impl Hook {
         if self.conditions.is_empty() {
             return Conditions::Hold;
         }
-        let shown = Shown::of(&[("object", object), ("oldObject", old), ("request", request)]);
+        let shown = CelVariables::of(&[("object", object), ("oldObject", old), ("request", request)]);
         let mut steps = COST_MAX;
         let mut faults = Vec::new();
         for MatchCondition { text, compiled } in &self.conditions {
@@ -173,7 +173,7 @@ impl Hook {
 impl MatchCondition {
     fn of(source: &Value) -> Self {
         let text = source["expression"].as_str().unwrap_or_default().to_owned();
-        Self { compiled: Condition::compile(&text, &VARIABLES), text }
+        Self { compiled: CelCondition::compile(&text, &VARIABLES), text }
     }
 }
 
@@ -184,7 +184,7 @@ fn is_everything(selector: &Value) -> bool {
     empty(&selector["matchLabels"]) && empty(&selector["matchExpressions"])
 }
 
-impl Rule {
+impl RuleWithOperations {
     fn of(source: &Value) -> Self {
         Self {
             operations: texts(&source["operations"]),
@@ -195,12 +195,12 @@ impl Rule {
         }
     }
 
-    fn names(&self, asked: &Asked<'_>) -> bool {
+    fn names(&self, asked: &WebhookRequest<'_>) -> bool {
         let has = |list: &[String], one: &str| list.iter().any(|entry| entry == "*" || entry == one);
         let operation = match asked.operation {
-            Operation::Create => "CREATE",
-            Operation::Update => "UPDATE",
-            Operation::Delete => "DELETE",
+            AdmissionOperation::Create => "CREATE",
+            AdmissionOperation::Update => "UPDATE",
+            AdmissionOperation::Delete => "DELETE",
         };
         let scope = match self.scope.as_str() {
             "Namespaced" => asked.namespaced,
@@ -231,16 +231,16 @@ mod tests {
 
     #[test]
     fn rules_name_requests_as_upstream() {
-        let asked = Asked {
-            operation: Operation::Update,
+        let asked = WebhookRequest {
+            operation: AdmissionOperation::Update,
             group: "example.org",
             version: "v1",
             plural: "widgets",
             subresource: "",
             namespaced: true,
         };
-        let status = Asked { subresource: "status", ..asked };
-        let cluster = Asked { namespaced: false, ..asked };
+        let status = WebhookRequest { subresource: "status", ..asked };
+        let cluster = WebhookRequest { namespaced: false, ..asked };
         for (operations, groups, versions, resources, scope, wanted) in [
             ("*", "*", "*", "*", "*", (true, false, true)),
             ("UPDATE", "example.org", "v1", "widgets", "*", (true, false, true)),

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::answers::columns::Column;
+use super::super::answers::columns::PrinterColumn;
 use super::super::answers::status::{CAUSES_MAX, FieldError, FieldFault, shorten};
 use super::super::kinds::resource::{CoreKind, Prepare};
 use super::super::objects::names;
-use super::super::schema::cel::condition::Condition;
+use super::super::schema::cel::condition::CelCondition;
 use super::hook::{TIMEOUT, VARIABLES};
 use super::location;
 
@@ -41,11 +41,12 @@ pub(in crate::apiserver) fn all() -> Vec<CoreKind> {
     ]
 }
 
-fn columns() -> Vec<Column> {
-    let mut count =
-        Column::cell("Webhooks", "integer", 0, |object, _| object["webhooks"].as_array().map_or(0, Vec::len).into());
+fn columns() -> Vec<PrinterColumn> {
+    let mut count = PrinterColumn::cell("Webhooks", "integer", 0, |object, _| {
+        object["webhooks"].as_array().map_or(0, Vec::len).into()
+    });
     count.description = "Webhooks indicates the number of webhooks registered in this configuration".into();
-    vec![Column::name(), count, Column::age()]
+    vec![PrinterColumn::name(), count, PrinterColumn::age()]
 }
 
 fn prepare_mutating(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
@@ -67,7 +68,7 @@ fn prepare(new: &mut Value, old: Option<&Value>, mutating: bool, errors: &mut Ve
         errors.push(FieldError::new(FieldFault::TooMany, "webhooks", detail));
         return;
     }
-    let mut faults = Faults { errors, at: String::new() };
+    let mut faults = WebhookFaults { errors, at: String::new() };
     let mut names = std::collections::HashSet::new();
     for (index, hook) in hooks.iter().enumerate() {
         faults.at = format!("webhooks[{index}]");
@@ -107,12 +108,12 @@ fn complete(hook: &mut Value, mutating: bool) {
 }
 
 /// Faults of one webhook.
-struct Faults<'f> {
+struct WebhookFaults<'f> {
     errors: &'f mut Vec<FieldError>,
     at: String,
 }
 
-impl Faults<'_> {
+impl WebhookFaults<'_> {
     fn add(&mut self, fault: FieldFault, field: &str, value: &Value, detail: impl AsRef<str>) {
         if self.errors.len() >= CAUSES_MAX {
             return;
@@ -146,7 +147,7 @@ impl Faults<'_> {
 }
 
 /// What is wrong with one webhook, in upstream's words.
-fn check(hook: &Value, mutating: bool, faults: &mut Faults<'_>) {
+fn check(hook: &Value, mutating: bool, faults: &mut WebhookFaults<'_>) {
     check_name(&hook["name"], faults);
     let rules = hook["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     if rules.len() > RULES_MAX {
@@ -181,7 +182,7 @@ fn check(hook: &Value, mutating: bool, faults: &mut Faults<'_>) {
     check_conditions(&hook["matchConditions"], faults);
 }
 
-fn check_name(value: &Value, faults: &mut Faults<'_>) {
+fn check_name(value: &Value, faults: &mut WebhookFaults<'_>) {
     let name = value.as_str().unwrap_or_default();
     if name.is_empty() {
         return faults.required("name", "");
@@ -194,7 +195,7 @@ fn check_name(value: &Value, faults: &mut Faults<'_>) {
     }
 }
 
-fn check_versions(value: &Value, faults: &mut Faults<'_>) {
+fn check_versions(value: &Value, faults: &mut WebhookFaults<'_>) {
     let field = "admissionReviewVersions";
     if value.as_array().is_none_or(Vec::is_empty) {
         return faults.required(field, "must specify one of v1");
@@ -204,7 +205,7 @@ fn check_versions(value: &Value, faults: &mut Faults<'_>) {
     }
 }
 
-fn check_rule(rule: &Value, at: &str, faults: &mut Faults<'_>) {
+fn check_rule(rule: &Value, at: &str, faults: &mut WebhookFaults<'_>) {
     let operations = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
     let lists = [
         ("operations", "operations"),
@@ -240,7 +241,7 @@ fn check_rule(rule: &Value, at: &str, faults: &mut Faults<'_>) {
     faults.one_of(&format!("{at}.scope"), &rule["scope"], &["*", "Cluster", "Namespaced"]);
 }
 
-fn check_resources(list: &Value, path: &str, faults: &mut Faults<'_>) {
+fn check_resources(list: &Value, path: &str, faults: &mut WebhookFaults<'_>) {
     let entries: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let (mut resources, mut subresources) = (Vec::new(), Vec::new());
     for (index, entry) in entries.iter().enumerate() {
@@ -270,8 +271,8 @@ fn check_resources(list: &Value, path: &str, faults: &mut Faults<'_>) {
     }
 }
 
-fn check_selector(selector: &Value, at: &str, faults: &mut Faults<'_>) {
-    let label = |key: &str, path: &str, faults: &mut Faults<'_>| {
+fn check_selector(selector: &Value, at: &str, faults: &mut WebhookFaults<'_>) {
+    let label = |key: &str, path: &str, faults: &mut WebhookFaults<'_>| {
         for fault in names::qualified(key) {
             faults.invalid(path, &key.into(), fault);
         }
@@ -311,7 +312,7 @@ fn check_selector(selector: &Value, at: &str, faults: &mut Faults<'_>) {
     }
 }
 
-fn check_conditions(list: &Value, faults: &mut Faults<'_>) {
+fn check_conditions(list: &Value, faults: &mut WebhookFaults<'_>) {
     let conditions = list.as_array().map(Vec::as_slice).unwrap_or_default();
     if conditions.len() > CONDITIONS_MAX {
         let detail = format!("must have at most {CONDITIONS_MAX} items");
@@ -333,7 +334,7 @@ fn check_conditions(list: &Value, faults: &mut Faults<'_>) {
         match condition["expression"].as_str().map(str::trim).unwrap_or_default() {
             "" => faults.required(&format!("{at}.expression"), ""),
             text => {
-                if let Err(reason) = Condition::compile(text, &VARIABLES) {
+                if let Err(reason) = CelCondition::compile(text, &VARIABLES) {
                     faults.invalid(&format!("{at}.expression"), &text.into(), reason);
                 }
             }

@@ -7,10 +7,10 @@ use super::super::objects::names;
 use super::super::objects::selectors::{is_dns_label, is_dns_subdomain};
 
 /// A field below `clientConfig`, its value, and what is wrong with it; without a value it is missing.
-pub(in crate::apiserver) type Fault = (String, Option<Value>, String);
+pub(in crate::apiserver) type ClientConfigFault = (String, Option<Value>, String);
 
 /// What is wrong with it, in upstream's words. Its `caBundle` may be filled in later, and is judged when it is used.
-pub(in crate::apiserver) fn faults(config: &Value) -> Vec<Fault> {
+pub(in crate::apiserver) fn faults(config: &Value) -> Vec<ClientConfigFault> {
     let mut faults = Vec::new();
     match (config["url"].as_str(), config.get("service").filter(|service| service.is_object())) {
         (Some(url), None) => url_faults(url, &mut faults),
@@ -23,7 +23,7 @@ pub(in crate::apiserver) fn faults(config: &Value) -> Vec<Fault> {
 /// What a URL is to look like.
 const FORM: &str = "; desired format: https://host[/path]";
 
-fn url_faults(text: &str, faults: &mut Vec<Fault>) {
+fn url_faults(text: &str, faults: &mut Vec<ClientConfigFault>) {
     let mut invalid = |value: String, detail: String| faults.push((".url".into(), Some(value.into()), detail));
     let https = "'https' is the only allowed URL scheme";
     // To upstream a URL may be without scheme and host, and a browser takes the first word for the host, however many slashes
@@ -60,7 +60,7 @@ fn url_faults(text: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-fn service_faults(service: &Value, faults: &mut Vec<Fault>) {
+fn service_faults(service: &Value, faults: &mut Vec<ClientConfigFault>) {
     for field in ["name", "namespace"] {
         match service[field].as_str().unwrap_or_default() {
             "" => faults.push((format!(".service.{field}"), None, String::new())),
@@ -85,7 +85,7 @@ fn service_faults(service: &Value, faults: &mut Vec<Fault>) {
 }
 
 /// What is wrong with the versions of reviews that a webhook takes, of which there are some, in upstream's words.
-pub(in crate::apiserver) fn version_faults(list: &Value) -> Vec<Fault> {
+pub(in crate::apiserver) fn version_faults(list: &Value) -> Vec<ClientConfigFault> {
     let versions = list.as_array().map(Vec::as_slice).unwrap_or_default();
     let of_one = versions.iter().enumerate().flat_map(|(index, version)| {
         let found = if versions[..index].contains(version) {

@@ -14,7 +14,7 @@ const SECONDS: [f64; 9] = [0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0];
 
 /// What a webhook is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum WebhookQuestion {
     /// Whether something may be written, or how.
     Admission,
     /// For objects in another version.
@@ -23,7 +23,7 @@ pub(super) enum Question {
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum CallResult {
     /// It let the request through, or converted.
     Given,
     /// It refused the request, or to convert.
@@ -32,7 +32,7 @@ pub(super) enum Answer {
     None,
 }
 
-impl Question {
+impl WebhookQuestion {
     fn name(self) -> &'static str {
         match self {
             Self::Admission => "admission",
@@ -41,7 +41,7 @@ impl Question {
     }
 }
 
-impl Answer {
+impl CallResult {
     fn name(self) -> &'static str {
         match self {
             Self::Given => "given",
@@ -58,19 +58,19 @@ struct Called {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Asked {
+struct WebhookTimeLabels {
     question: &'static str,
 }
 
 /// One for the process: it asks webhooks for one server.
-static METERS: LazyLock<Meters> = LazyLock::new(|| Meters {
+static METERS: LazyLock<WebhookMeters> = LazyLock::new(|| WebhookMeters {
     calls: Family::default(),
     seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
 });
 
-struct Meters {
+struct WebhookMeters {
     calls: Family<Called, Counter>,
-    seconds: Family<Asked, Histogram, fn() -> Histogram>,
+    seconds: Family<WebhookTimeLabels, Histogram, fn() -> Histogram>,
 }
 
 /// Names it for a scrape.
@@ -81,8 +81,8 @@ pub(in crate::apiserver) fn register(registry: &mut Registry) {
 }
 
 /// Counts a call.
-pub(super) fn called(question: Question, answer: Answer, took: Duration) {
+pub(super) fn called(question: WebhookQuestion, answer: CallResult, took: Duration) {
     let (question, answer) = (question.name(), answer.name());
-    METERS.seconds.get_or_create(&Asked { question }).observe(took.as_secs_f64());
+    METERS.seconds.get_or_create(&WebhookTimeLabels { question }).observe(took.as_secs_f64());
     METERS.calls.get_or_create(&Called { question, answer }).inc();
 }

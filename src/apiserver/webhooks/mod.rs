@@ -28,7 +28,7 @@ mod weight;
 mod write;
 
 pub(super) use configurations::Webhooks;
-pub(super) use deletion::Deletion;
+pub(super) use deletion::WebhookDeletion;
 pub(super) use endpoint::bundle_fault;
 pub(super) use remarks::Remarks;
-pub(super) use write::{Manner, Prepared, prepare};
+pub(super) use write::{Manner, PreparedWrite, prepare};

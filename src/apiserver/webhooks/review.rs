@@ -31,7 +31,7 @@ pub(super) fn question(uid: &str, mut request: Map<String, Value>) -> Value {
 
 /// What a webhook answered.
 #[derive(Debug)]
-pub(super) struct Verdict {
+pub(super) struct WebhookVerdict {
     /// Why not, when it refuses.
     pub denied: Option<ApiError>,
     /// A JSON patch.
@@ -45,18 +45,18 @@ pub(super) struct Verdict {
 /// As upstream, what is null is left out.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Review {
+struct AdmissionReview {
     api_version: Option<String>,
     kind: Option<String>,
-    response: Option<Response>,
+    response: Option<AdmissionResponse>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Response {
+struct AdmissionResponse {
     uid: Option<String>,
     allowed: Option<bool>,
-    status: Option<Status>,
+    status: Option<ReviewStatus>,
     patch: Option<String>,
     patch_type: Option<String>,
     warnings: Option<Vec<String>>,
@@ -65,7 +65,7 @@ struct Response {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Status {
+struct ReviewStatus {
     code: Option<i64>,
     message: Option<String>,
     reason: Option<String>,
@@ -77,10 +77,10 @@ struct Status {
 /// # Errors
 ///
 /// Why it is none, in upstream's words.
-pub(super) fn verdict(name: &str, uid: &str, text: &[u8], mutating: bool) -> Result<Verdict, String> {
+pub(super) fn verdict(name: &str, uid: &str, text: &[u8], mutating: bool) -> Result<WebhookVerdict, String> {
     // Upstream's client reads it, so that this is a failure of the call.
     let failed = |reason: &str| format!("failed to call webhook: {}", shorten(reason, FAULT_MAX));
-    let review: Option<Review> = serde_json::from_slice(text)
+    let review: Option<AdmissionReview> = serde_json::from_slice(text)
         .map_err(|error| failed(&format!("the answer is no AdmissionReview in JSON: {error}")))?;
     let mut review = review.unwrap_or_default();
     let patch = review.response.as_mut().and_then(|response| response.patch.take()).unwrap_or_default();
@@ -91,7 +91,13 @@ pub(super) fn verdict(name: &str, uid: &str, text: &[u8], mutating: bool) -> Res
     judged(name, uid, review, patch, mutating).map_err(|reason| format!("received invalid webhook response: {reason}"))
 }
 
-fn judged(name: &str, uid: &str, review: Review, patch: Vec<u8>, mutating: bool) -> Result<Verdict, String> {
+fn judged(
+    name: &str,
+    uid: &str,
+    review: AdmissionReview,
+    patch: Vec<u8>,
+    mutating: bool,
+) -> Result<WebhookVerdict, String> {
     let response = review.response.ok_or("webhook response was absent")?;
     let given = response.uid.unwrap_or_default();
     if given != uid {
@@ -125,7 +131,7 @@ fn judged(name: &str, uid: &str, review: Review, patch: Vec<u8>, mutating: bool)
         }
     };
     let annotations = response.audit_annotations.unwrap_or_default();
-    Ok(Verdict {
+    Ok(WebhookVerdict {
         denied: (!response.allowed.unwrap_or_default()).then(|| denial(name, response.status.unwrap_or_default())),
         patch,
         warnings: remarks::told(response.warnings.unwrap_or_default()),
@@ -138,7 +144,7 @@ fn judged(name: &str, uid: &str, review: Review, patch: Vec<u8>, mutating: bool)
 }
 
 /// A refusal, in upstream's words.
-fn denial(name: &str, status: Status) -> ApiError {
+fn denial(name: &str, status: ReviewStatus) -> ApiError {
     let by = format!("admission webhook {name:?} denied the request");
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
     let (message, reason) = (given(status.message), given(status.reason));
@@ -163,7 +169,7 @@ fn denial(name: &str, status: Status) -> ApiError {
 mod tests {
     use super::*;
 
-    fn judged(response: Value, mutating: bool) -> Result<Verdict, String> {
+    fn judged(response: Value, mutating: bool) -> Result<WebhookVerdict, String> {
         let review = json!({"apiVersion": API_VERSION, "kind": KIND, "response": response});
         verdict("a.b.c", "1", review.to_string().as_bytes(), mutating)
     }

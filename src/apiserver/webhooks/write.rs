@@ -5,34 +5,34 @@ use serde_json::{Value, json};
 
 use super::super::answers::status::ApiError;
 use super::super::crd;
-use super::super::extensions::admission::Operation;
+use super::super::extensions::admission::AdmissionOperation;
 use super::super::objects::meta;
 use super::super::requests::request::FieldValidation;
 use super::super::requests::request_context::RequestContext;
 use super::super::shares::blocking;
 use super::super::shares::scan_scheduler::ExclusiveTurn;
-use super::super::writing::apply::manager::Entry;
+use super::super::writing::apply::manager::ManagedFieldsEntry;
 use super::super::writing::managed_fields::{self, SentManagedFields};
 use super::super::writing::scale::form;
-use super::super::writing::write_strategy::{self, Draft, Managers, Old, Shaped, Warnings};
-use super::admit::Subject;
+use super::super::writing::write_strategy::{self, Managers, ObjectDraft, Old, Shaped, Warnings};
+use super::admit::ConfiguredRequest;
 use super::conversion::Converter;
-use super::endpoint::Endpoint;
+use super::endpoint::WebhookEndpoint;
 use super::kinds::GROUP;
 use super::remarks::Remarks;
 
 /// An object that may be written.
-pub(in crate::apiserver) struct Prepared<'c> {
+pub(in crate::apiserver) struct PreparedWrite<'c> {
     /// The object without `managedFields`.
     pub value: Value,
     /// Its managers.
-    pub managers: Vec<Entry>,
+    pub managers: Vec<ManagedFieldsEntry>,
     /// Whether anybody was asked, so that time has passed.
     pub asked: bool,
     /// The caller's turn, where the work is long.
     pub turn: Option<ExclusiveTurn<'c>>,
     /// What is ready of a definition.
-    pub _ready: Option<crd::Ready<'c>>,
+    pub _ready: Option<crd::PrecompiledDefinition<'c>>,
 }
 
 /// How a request writes.
@@ -49,13 +49,13 @@ pub(in crate::apiserver) struct Manner {
 /// meanwhile: whoever writes the outcome looks whether the old object is still the same.
 pub(in crate::apiserver) async fn prepare<'c>(
     context: &RequestContext<'c>,
-    draft: Draft,
+    draft: ObjectDraft,
     meta: ObjectMeta,
     old: Option<&Old<'_>>,
     warnings: &mut Warnings,
     manner: Manner,
-    mut ready: Option<crd::Ready<'c>>,
-) -> Result<Prepared<'c>, ApiError> {
+    mut ready: Option<crd::PrecompiledDefinition<'c>>,
+) -> Result<PreparedWrite<'c>, ApiError> {
     let long = manner.long;
     let subject = subject(context, &meta, old.is_some(), manner);
     let round = subject.round();
@@ -64,7 +64,7 @@ pub(in crate::apiserver) async fn prepare<'c>(
         let prepared = blocking::in_place_if(long, || write_strategy::prepare(context, draft, meta, old, warnings));
         let (value, managers) = prepared?;
         warnings.said(advice(context, &value));
-        return Ok(Prepared { value, managers, asked: false, turn, _ready: ready });
+        return Ok(PreparedWrite { value, managers, asked: false, turn, _ready: ready });
     };
     let mut shaped = blocking::in_place_if(long, || {
         let mut shaped = write_strategy::shape(context, draft, meta, old, warnings)?;
@@ -73,7 +73,7 @@ pub(in crate::apiserver) async fn prepare<'c>(
     })?;
     drop(turn);
     let mut remarks = Remarks::default();
-    let view = |value: &Value, managers: &[Entry]| shown(context, value, managers, old);
+    let view = |value: &Value, managers: &[ManagedFieldsEntry]| shown(context, value, managers, old);
     let before = old.map(|old| view(old.value, old.managers)).transpose()?;
     if round.mutates() {
         let mut draft = view(&shaped.value, shaped.managers())?;
@@ -99,7 +99,7 @@ pub(in crate::apiserver) async fn prepare<'c>(
     judged.map_err(|error| with(error, warnings, &remarks))?;
     remarks.add(advice(context, &value));
     warnings.said(remarks);
-    Ok(Prepared { value, managers, asked: true, turn: context.turn(long).await, _ready: ready })
+    Ok(PreparedWrite { value, managers, asked: true, turn: context.turn(long).await, _ready: ready })
 }
 
 /// What keeps the webhooks of a configuration, or of a definition, from being called.
@@ -119,7 +119,7 @@ fn advice(context: &RequestContext<'_>, object: &Value) -> Remarks {
     }
     let hooks = object["webhooks"].as_array().into_iter().flatten();
     let faults = hooks.filter_map(|hook| {
-        let reason = Endpoint::of(&hook["clientConfig"]).unreachable(&settings)?;
+        let reason = WebhookEndpoint::of(&hook["clientConfig"]).unreachable(&settings)?;
         Some(format!("webhook {} cannot be called: {reason}", hook["name"]))
     });
     remarks.add(Remarks { warnings: faults.collect(), annotations: Vec::new() });
@@ -127,12 +127,17 @@ fn advice(context: &RequestContext<'_>, object: &Value) -> Remarks {
 }
 
 /// The request as webhooks are asked about it.
-fn subject<'s>(context: &'s RequestContext<'_>, meta: &ObjectMeta, is_there: bool, manner: Manner) -> Subject<'s> {
+fn subject<'s>(
+    context: &'s RequestContext<'_>,
+    meta: &ObjectMeta,
+    is_there: bool,
+    manner: Manner,
+) -> ConfiguredRequest<'s> {
     let name = meta.name.clone().filter(|_| !manner.generated).unwrap_or_default();
-    Subject {
+    ConfiguredRequest {
         api: context.api,
         resource: context.resource,
-        operation: if is_there { Operation::Update } else { Operation::Create },
+        operation: if is_there { AdmissionOperation::Update } else { AdmissionOperation::Create },
         namespace: context.target.namespace.as_deref().unwrap_or_default(),
         name,
         subresource: context.target.subresource.as_deref().unwrap_or_default(),
@@ -167,7 +172,7 @@ fn options(context: &RequestContext<'_>, is_there: bool, dry_run: bool) -> Value
 fn shown(
     context: &RequestContext<'_>,
     value: &Value,
-    managers: &[Entry],
+    managers: &[ManagedFieldsEntry],
     old: Option<&Old<'_>>,
 ) -> Result<Value, ApiError> {
     let mut value = value.clone();
@@ -231,7 +236,7 @@ fn reshape(
             write_strategy::drop_new_status(context.resource, &mut value);
         }
     }
-    let draft = Draft { value, managers: Managers::Kept(managers) };
+    let draft = ObjectDraft { value, managers: Managers::Kept(managers) };
     write_strategy::shape(context, draft, meta, old, &mut warnings.of_nobody())
 }
 

@@ -9,13 +9,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::requests::body::parse_body;
 use crate::apiserver::requests::options;
 
 use crate::apiserver::objects::meta;
 use crate::apiserver::requests::request_context::RequestContext;
-use crate::apiserver::{AdmissionRequest, ApiServer, Identity, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, ApiServer, UserIdentity};
 use crate::store::{Expect, Mutation, Object, WriteError};
 
 /// Namespaces that stay.
@@ -41,7 +41,7 @@ struct Preconditions {
 }
 
 /// Asks others whether an object may go. Nothing is locked meanwhile, and it may be asked again of what the object became.
-pub(in crate::apiserver) type Question<'q> =
+pub(in crate::apiserver) type DeleteQuestion<'q> =
     &'q (dyn Fn(Arc<Object>) -> BoxFuture<'q, Result<(), ApiError>> + Send + Sync);
 
 /// What deleting ended with.
@@ -160,7 +160,7 @@ impl DeleteOptions {
 }
 
 /// The answer to a delete that ended at once.
-pub(in crate::apiserver) fn success(resource: &Resource, object: &Object) -> Value {
+pub(in crate::apiserver) fn success(resource: &ServedResource, object: &Object) -> Value {
     let mut details = json!({
         "name": object.name,
         "kind": resource.plural,
@@ -173,7 +173,7 @@ pub(in crate::apiserver) fn success(resource: &Resource, object: &Object) -> Val
 }
 
 /// The answer to a deletion of more than can be shown.
-pub(in crate::apiserver) fn success_of_many(resource: &Resource) -> Value {
+pub(in crate::apiserver) fn success_of_many(resource: &ServedResource) -> Value {
     let mut details = json!({ "kind": resource.plural });
     if !resource.group.is_empty() {
         details["group"] = resource.group.clone().into();
@@ -186,12 +186,12 @@ impl ApiServer {
     /// one.
     pub(in crate::apiserver) async fn delete_object(
         &self,
-        resource: &Resource,
+        resource: &ServedResource,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
-        identity: &Identity,
-        question: Option<Question<'_>>,
+        identity: &UserIdentity,
+        question: Option<DeleteQuestion<'_>>,
     ) -> Result<Deleted, ApiError> {
         let is_namespace = &*resource.storage == "/namespaces";
         if is_namespace && PERMANENT_NAMESPACES.contains(&name) {
@@ -210,7 +210,7 @@ impl ApiServer {
                 let old = resource.served(current.value());
                 let request = AdmissionRequest {
                     resource,
-                    operation: Operation::Delete,
+                    operation: AdmissionOperation::Delete,
                     status: false,
                     object: &old,
                     old: Some(&old),
@@ -286,7 +286,7 @@ impl ApiServer {
     }
 
     /// Why an object is not to be had.
-    pub(in crate::apiserver) fn missing(&self, resource: &Resource, namespace: &str, name: &str) -> ApiError {
+    pub(in crate::apiserver) fn missing(&self, resource: &ServedResource, namespace: &str, name: &str) -> ApiError {
         if !self.store().is_unreadable(&resource.storage, namespace, name) {
             return ApiError::not_found(resource, name);
         }
@@ -300,7 +300,7 @@ impl ApiServer {
     /// Deletes an object of which nothing can be read, not even what holds it: it must be named without conditions.
     async fn delete_unreadable(
         &self,
-        resource: &Resource,
+        resource: &ServedResource,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
@@ -331,7 +331,7 @@ impl ApiServer {
 }
 
 fn check_preconditions(
-    resource: &Resource,
+    resource: &ServedResource,
     name: &str,
     options: &DeleteOptions,
     meta: &ObjectMeta,

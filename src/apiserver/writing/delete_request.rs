@@ -10,7 +10,7 @@ use super::delete::{DeleteOptions, Deleted};
 use crate::api::StoragePolicy;
 use crate::apiserver::answers::status::ApiError;
 use crate::apiserver::requests::request_context::RequestContext;
-use crate::apiserver::webhooks::{Deletion, Remarks};
+use crate::apiserver::webhooks::{Remarks, WebhookDeletion};
 use crate::store::Object;
 
 /// Text of what a deletion of many shows, in bytes. What it shows is in memory for it alone.
@@ -37,7 +37,7 @@ async fn one(
     name: &str,
     options: &DeleteOptions,
 ) -> Result<(Deleted, Remarks), ApiError> {
-    let deletion = Deletion::of(context, namespace, name, options.is_dry_run(), options.as_object());
+    let deletion = WebhookDeletion::of(context, namespace, name, options.is_dry_run(), options.as_object());
     let ask = |object: Arc<Object>| -> BoxFuture<'_, Result<(), ApiError>> { deletion.ask(object).boxed() };
     let (api, resource) = (context.api, context.resource);
     let deleted = api.delete_object(resource, namespace, name, options, context.identity, Some(&ask)).await?;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 
-use super::apply::manager::{self, Entry, Manager, Operation};
+use super::apply::manager::{self, ManagedFieldsEntry, Manager, ManagerOperation};
 use super::apply::set::Set;
-use super::apply::update::{self, Applied, ApplyFault, Conflict, Types};
+use super::apply::update::{self, ApplyConflict, ApplyFault, ApplyResult, VersionedObject};
 use super::apply::{markers, typed};
 use crate::apiserver::answers::status::{ApiError, shorten};
-use crate::apiserver::kinds::resource::{Conversion, Resource};
+use crate::apiserver::kinds::resource::{Conversion, ServedResource};
 use crate::apiserver::objects::meta;
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::schema::MergeType;
@@ -36,7 +36,7 @@ pub(in crate::apiserver) enum SentManagedFields {
     /// Empty: they are to be forgotten.
     Reset,
     /// These.
-    Entries(Vec<Entry>),
+    Entries(Vec<ManagedFieldsEntry>),
 }
 
 /// Takes `managedFields` out of an object.
@@ -59,13 +59,13 @@ pub(in crate::apiserver) fn extract_sent(object: &mut Value) -> Result<SentManag
 }
 
 /// Takes the managers out of an object that was stored.
-pub(super) fn extract_stored(object: &mut Value) -> Vec<Entry> {
+pub(super) fn extract_stored(object: &mut Value) -> Vec<ManagedFieldsEntry> {
     let meta = object.get_mut("metadata").and_then(Value::as_object_mut);
     meta.and_then(|meta| meta.remove("managedFields")).and_then(|list| manager::decode(&list)).unwrap_or_default()
 }
 
 /// Puts managers into an object.
-pub(in crate::apiserver) fn insert(object: &mut Value, entries: &mut [Entry]) {
+pub(in crate::apiserver) fn insert(object: &mut Value, entries: &mut [ManagedFieldsEntry]) {
     let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     if entries.is_empty() {
         meta.remove("managedFields");
@@ -75,7 +75,7 @@ pub(in crate::apiserver) fn insert(object: &mut Value, entries: &mut [Entry]) {
 }
 
 /// Paths that a request cannot change.
-fn reset(resource: &Resource, subresource: &str) -> Set {
+fn reset(resource: &ServedResource, subresource: &str) -> Set {
     match subresource {
         "" if resource.core && resource.kind == "Namespace" => Set::of_fields(&[&["spec"], &["status"]]),
         "" if resource.status => Set::of_fields(&[&["status"]]),
@@ -85,7 +85,7 @@ fn reset(resource: &Resource, subresource: &str) -> Set {
 }
 
 /// An object without anything.
-pub(in crate::apiserver) fn empty(resource: &Resource) -> Value {
+pub(in crate::apiserver) fn empty(resource: &ServedResource) -> Value {
     markers::empty(&resource.kind, resource.core, &resource.api_version())
 }
 
@@ -103,9 +103,9 @@ fn name(context: &RequestContext<'_>) -> String {
 }
 
 /// Calls with what the rules need to know of a resource.
-fn with_types<R>(context: &RequestContext<'_>, rules: impl FnOnce(&Types<'_>) -> R) -> R {
+fn with_types<R>(context: &RequestContext<'_>, rules: impl FnOnce(&VersionedObject<'_>) -> R) -> R {
     let resource = context.resource;
-    let convert = |value: &Value, version: &str| -> Option<(Value, Arc<Resource>)> {
+    let convert = |value: &Value, version: &str| -> Option<(Value, Arc<ServedResource>)> {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let registry = context.api.registry();
         let other = registry.find(group, version, &resource.plural)?;
@@ -121,16 +121,16 @@ fn with_types<R>(context: &RequestContext<'_>, rules: impl FnOnce(&Types<'_>) ->
     };
     let api_version = resource.api_version();
     let reset = reset(resource, context.target.subresource.as_deref().unwrap_or_default());
-    rules(&Types { api_version: &api_version, schema: &resource.schema, convert: &convert, reset: &reset })
+    rules(&VersionedObject { api_version: &api_version, schema: &resource.schema, convert: &convert, reset: &reset })
 }
 
 /// Managers of an object that a request creates or changes.
 pub(super) fn tracked(
     context: &RequestContext<'_>,
-    old: Option<(&Value, &[Entry])>,
+    old: Option<(&Value, &[ManagedFieldsEntry])>,
     new: &Value,
     sent: &SentManagedFields,
-) -> Vec<Entry> {
+) -> Vec<ManagedFieldsEntry> {
     let subresource = context.target.subresource.as_deref().unwrap_or_default();
     let entries = match sent {
         SentManagedFields::Reset if subresource.is_empty() => Vec::new(),
@@ -155,14 +155,14 @@ pub(super) fn tracked(
 /// A configuration that was applied to an object; `None` as the object when it stays as it is.
 pub(in crate::apiserver) fn applied(
     context: &RequestContext<'_>,
-    old: Option<(&Value, &[Entry])>,
+    old: Option<(&Value, &[ManagedFieldsEntry])>,
     config: &Value,
     force: bool,
-) -> Result<Applied, ApiError> {
+) -> Result<ApplyResult, ApiError> {
     let resource = context.resource;
     let who = Manager {
         name: context.params.field_manager.clone(),
-        operation: Operation::Apply,
+        operation: ManagerOperation::Apply,
         api_version: resource.api_version(),
         subresource: context.target.subresource.clone().unwrap_or_default(),
     };
@@ -170,7 +170,8 @@ pub(in crate::apiserver) fn applied(
     let (live, entries) = old.unwrap_or((&nothing, &[]));
     let apply = |force| {
         with_types(context, |types| {
-            let request = update::Request { live, empty: &nothing, config, managers: entries, manager: &who, force };
+            let request =
+                update::ApplyRequest { live, empty: &nothing, config, managers: entries, manager: &who, force };
             update::applied(types, &request, meta::now().0)
         })
     };
@@ -180,7 +181,8 @@ pub(in crate::apiserver) fn applied(
     {
         // What `kubectl apply` set before and nobody changed since, it may set again.
         let allowed = of_last_applied(resource, live);
-        let left: Vec<Conflict> = conflicts.iter().filter(|conflict| !allowed.has(&conflict.path)).cloned().collect();
+        let left: Vec<ApplyConflict> =
+            conflicts.iter().filter(|conflict| !allowed.has(&conflict.path)).cloned().collect();
         outcome = if left.is_empty() { apply(true) } else { Err(ApplyFault::Conflicts(left)) };
     }
     let mut applied = outcome.map_err(|fault| refused(context, live, config, fault))?;
@@ -197,7 +199,7 @@ pub(in crate::apiserver) fn applied(
 }
 
 /// Fields that the last `kubectl apply` set and that are still as it set them.
-fn of_last_applied(resource: &Resource, live: &Value) -> Set {
+fn of_last_applied(resource: &ServedResource, live: &Value) -> Set {
     let kind = MergeType::root(&resource.schema);
     live["metadata"]["annotations"][LAST_APPLIED]
         .as_str()
@@ -254,13 +256,13 @@ fn refused(context: &RequestContext<'_>, live: &Value, config: &Value, fault: Ap
 }
 
 /// The field of a conflict, as it is told.
-fn shown(conflict: &Conflict) -> String {
+fn shown(conflict: &ApplyConflict) -> String {
     shorten(&conflict.field(), FIELD_SHOWN)
 }
 
 /// 409 in the words of KEP-555.
-fn conflict(mut conflicts: Vec<Conflict>) -> ApiError {
-    let key = |conflict: &Conflict| {
+fn conflict(mut conflicts: Vec<ApplyConflict>) -> ApiError {
+    let key = |conflict: &ApplyConflict| {
         let Manager { name, operation, api_version, subresource } = &conflict.manager;
         (name.clone(), *operation, api_version.clone(), subresource.clone())
     };

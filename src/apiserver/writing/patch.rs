@@ -9,7 +9,7 @@ use super::apply::go;
 use super::strategic;
 use super::write_strategy::RejectionStyle;
 use crate::apiserver::answers::status::{ApiError, shorten};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::requests::body::{DEPTH_MAX, Parsed, check_count, too_deep};
 use crate::apiserver::schema::MergeType;
 
@@ -24,13 +24,13 @@ const MOVED_MAX: usize = 32 * 1024 * 1024;
 
 /// A patch as the client sent it.
 #[derive(Debug)]
-pub(in crate::apiserver) struct Patch {
-    kind: Kind,
+pub(in crate::apiserver) struct RequestPatch {
+    kind: PatchType,
     duplicates: Vec<String>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum PatchType {
     /// `application/merge-patch+json`
     Merge(Value),
     /// `application/json-patch+json`
@@ -40,7 +40,7 @@ enum Kind {
 }
 
 /// Content types that are patches of this resource.
-fn accepted(resource: &Resource) -> &'static str {
+fn accepted(resource: &ServedResource) -> &'static str {
     if resource.core {
         "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
          application/apply-patch+yaml"
@@ -49,10 +49,14 @@ fn accepted(resource: &Resource) -> &'static str {
     }
 }
 
-impl Patch {
+impl RequestPatch {
     /// Reads a patch by its content type.
-    pub(in crate::apiserver) fn parse(resource: &Resource, content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
-        let object = |make: fn(Value) -> Kind| {
+    pub(in crate::apiserver) fn parse(
+        resource: &ServedResource,
+        content_type: &str,
+        body: &[u8],
+    ) -> Result<Self, ApiError> {
+        let object = |make: fn(Value) -> PatchType| {
             let parsed = read(body)?;
             if !parsed.value.is_object() {
                 return Err(wrong_type(&parsed.value, "map[string]interface {}"));
@@ -60,8 +64,8 @@ impl Patch {
             Ok(Self { kind: make(parsed.value), duplicates: parsed.duplicates })
         };
         match content_type {
-            "application/merge-patch+json" => object(Kind::Merge),
-            "application/strategic-merge-patch+json" if resource.core => object(Kind::Strategic),
+            "application/merge-patch+json" => object(PatchType::Merge),
+            "application/strategic-merge-patch+json" if resource.core => object(PatchType::Strategic),
             "application/json-patch+json" => {
                 let parsed = read(body)?.value;
                 let Value::Array(operations) = &parsed else {
@@ -82,7 +86,7 @@ impl Patch {
                     return Err(wrong_type(odd, "handlers.jsonPatchOp"));
                 }
                 let operations = serde_json::from_value(parsed).map_err(|error| rejected(&error.to_string()))?;
-                Ok(Self { kind: Kind::Json(operations), duplicates: Vec::new() })
+                Ok(Self { kind: PatchType::Json(operations), duplicates: Vec::new() })
             }
             _ => Err(ApiError::unsupported_media(accepted(resource))),
         }
@@ -90,7 +94,7 @@ impl Patch {
 
     /// Whether it is a list of no operations.
     pub(in crate::apiserver) fn is_empty(&self) -> bool {
-        matches!(&self.kind, Kind::Json(operations) if operations.is_empty())
+        matches!(&self.kind, PatchType::Json(operations) if operations.is_empty())
     }
 
     /// Fields that the patch has twice.
@@ -101,17 +105,17 @@ impl Patch {
     /// How a client is told that the outcome has fields that are not known.
     pub(super) fn rejection_style(&self) -> RejectionStyle {
         match &self.kind {
-            Kind::Strategic(patch) => RejectionStyle::Patch(go::plain(patch)),
-            Kind::Merge(_) | Kind::Json(_) => RejectionStyle::Outcome,
+            PatchType::Strategic(patch) => RejectionStyle::Patch(go::plain(patch)),
+            PatchType::Merge(_) | PatchType::Json(_) => RejectionStyle::Outcome,
         }
     }
 
     /// Applies the patch.
-    pub(in crate::apiserver) fn apply(&self, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+    pub(in crate::apiserver) fn apply(&self, resource: &ServedResource, object: &mut Value) -> Result<(), ApiError> {
         match &self.kind {
-            Kind::Merge(patch) => json_patch::merge(object, patch),
-            Kind::Strategic(patch) => strategic::merge(object, patch, MergeType::root(&resource.schema))?,
-            Kind::Json(operations) => apply_operations(object, operations)?,
+            PatchType::Merge(patch) => json_patch::merge(object, patch),
+            PatchType::Strategic(patch) => strategic::merge(object, patch, MergeType::root(&resource.schema))?,
+            PatchType::Json(operations) => apply_operations(object, operations)?,
         }
         if too_deep(object) {
             return Err(ApiError::bad_request("the patched object is nested too deeply"));
@@ -247,7 +251,7 @@ mod tests {
     fn patched(kind: &str, object: Value, patch: &Value) -> Result<Value, ApiError> {
         let registry = crate::apiserver::kinds::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
-        let patch = Patch::parse(secrets, &format!("application/{kind}+json"), patch.to_string().as_bytes())?;
+        let patch = RequestPatch::parse(secrets, &format!("application/{kind}+json"), patch.to_string().as_bytes())?;
         let mut object = object;
         patch.apply(secrets, &mut object)?;
         Ok(object)

@@ -14,15 +14,15 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::managed_fields::{self, SentManagedFields};
-use super::patch::Patch;
-use super::write::{self, Live};
-use super::write_strategy::{Draft, Managers, RejectionStyle, Warnings};
+use super::patch::RequestPatch;
+use super::write::{self, CurrentObject};
+use super::write_strategy::{Managers, ObjectDraft, RejectionStyle, Warnings};
 use crate::apiserver::answers::columns;
-use crate::apiserver::answers::columns::Column;
+use crate::apiserver::answers::columns::PrinterColumn;
 use crate::apiserver::answers::status::ApiError;
-use crate::apiserver::kinds::resource::{Resource, Scale};
+use crate::apiserver::kinds::resource::{ScalePaths, ServedResource};
 use crate::apiserver::requests::body::{self, parse_body};
-use crate::apiserver::requests::options::{self, Write};
+use crate::apiserver::requests::options::{self, WriteRequest};
 use crate::apiserver::requests::request::Include;
 use crate::apiserver::requests::request::Representation;
 use crate::apiserver::requests::request_context::RequestContext;
@@ -54,54 +54,55 @@ pub(in crate::apiserver) async fn write(
         return apply(context, scale, &body).await;
     }
     let warnings = Warnings::new(context, RejectionStyle::Outcome);
-    let draft = |live: Option<&Live>, wished: &dyn Fn(&Value) -> Result<Value, ApiError>| {
+    let draft = |live: Option<&CurrentObject>, wished: &dyn Fn(&Value) -> Result<Value, ApiError>| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
         let value = merge(context.resource, scale, &live.value, &wished(&live.value)?)?;
-        Ok(Draft { value, managers: Managers::Track(SentManagedFields::Nothing) })
+        Ok(ObjectDraft { value, managers: Managers::Track(SentManagedFields::Nothing) })
     };
     // Like a patch in both cases: a revision is compared when the client names one, and it need not.
     let written = if is_patch {
-        let dry_run = options::check(context, Write::Patch)?;
-        let patch =
-            write::read(context, &body, || Patch::parse(context.resource, &body::content_type(context.headers), &body))
-                .await?;
+        let dry_run = options::check(context, WriteRequest::Patch)?;
+        let patch = write::read(context, &body, || {
+            RequestPatch::parse(context.resource, &body::content_type(context.headers), &body)
+        })
+        .await?;
         let wished = |old: &Value| {
             let mut view = view(scale, old)?;
             patch.apply(context.resource, &mut view)?;
             Ok(view)
         };
-        write::change(context, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
+        write::change(context, warnings, WriteRequest::Patch, dry_run, |live| draft(live, &wished)).await?
     } else {
-        let dry_run = options::check(context, Write::Update)?;
+        let dry_run = options::check(context, WriteRequest::Update)?;
         let given = write::read(context, &body, || parse_body(context.headers, &body)).await?.value;
         check_type(&given)?;
         let wished = |_: &Value| Ok(given.clone());
-        write::change(context, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
+        write::change(context, warnings, WriteRequest::Patch, dry_run, |live| draft(live, &wished)).await?
     };
     Ok(written.remarks.put_on(send_of(context, written.object).await?))
 }
 
 /// Applies a `Scale`: the manager owns the wished number of the object, or leaves it when the configuration does not
 /// have it.
-async fn apply(context: &RequestContext<'_>, scale: &Scale, body: &[u8]) -> Result<Response, ApiError> {
-    let dry_run = options::check(context, Write::Apply)?;
+async fn apply(context: &RequestContext<'_>, scale: &ScalePaths, body: &[u8]) -> Result<Response, ApiError> {
+    let dry_run = options::check(context, WriteRequest::Apply)?;
     let given = write::read(context, body, || body::parse_config(body)).await?.value;
     check_type(&given)?;
     let config = config_of(context.resource, scale, context.name()?, &given)?;
     let force = context.params.force.unwrap_or(false);
     let warnings = Warnings::new(context, RejectionStyle::Object);
-    let written = write::change(context, warnings, Write::Apply, dry_run, |live| {
+    let written = write::change(context, warnings, WriteRequest::Apply, dry_run, |live| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
         let applied = managed_fields::applied(context, Some(live.parts()), &config, force)?;
         let value = applied.object.unwrap_or_else(|| live.value.clone());
-        Ok(Draft { value, managers: Managers::Applied(applied.managers) })
+        Ok(ObjectDraft { value, managers: Managers::Applied(applied.managers) })
     });
     let written = written.await?;
     Ok(written.remarks.put_on(send_of(context, written.object).await?))
 }
 
 /// The configuration of the object that a configuration of its `Scale` stands for.
-fn config_of(resource: &Resource, scale: &Scale, name: &str, given: &Value) -> Result<Value, ApiError> {
+fn config_of(resource: &ServedResource, scale: &ScalePaths, name: &str, given: &Value) -> Result<Value, ApiError> {
     if !given["metadata"]["managedFields"].is_null() {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }
@@ -117,7 +118,7 @@ fn config_of(resource: &Resource, scale: &Scale, name: &str, given: &Value) -> R
     Ok(if wished { whole } else { config })
 }
 
-fn scale<'c>(context: &'c RequestContext<'_>) -> Result<&'c Scale, ApiError> {
+fn scale<'c>(context: &'c RequestContext<'_>) -> Result<&'c ScalePaths, ApiError> {
     context.resource.scale.as_ref().ok_or_else(ApiError::no_such_path)
 }
 
@@ -143,12 +144,12 @@ fn send(context: &RequestContext<'_>, object: &Value) -> Result<Response, ApiErr
         Representation::Json => view,
         Representation::Partial => partial(&view),
         Representation::Table => {
-            let number = |name, cell| Column::cell(name, "integer", 0, cell);
+            let number = |name, cell| PrinterColumn::cell(name, "integer", 0, cell);
             let columns = [
-                Column::name(),
+                PrinterColumn::name(),
                 number("Desired", |scale: &Value, _| scale["spec"]["replicas"].clone()),
                 number("Available", |scale: &Value, _| scale["status"]["replicas"].clone()),
-                Column::age(),
+                PrinterColumn::age(),
             ];
             let mut row = json!({"cells": columns::cells(&columns, &view, Timestamp::now())});
             match context.params.include.unwrap_or_default() {
@@ -180,7 +181,7 @@ mod tests {
     fn only_the_wished_number_is_taken() {
         let registry = crate::apiserver::kinds::built_in::registry(&[]).unwrap();
         let resource = registry.find("", "v1", "secrets").unwrap();
-        let scale = Scale {
+        let scale = ScalePaths {
             spec_replicas: vec!["spec".into(), "deep".into(), "replicas".into()],
             status_replicas: vec!["status".into(), "replicas".into()],
             selector: Some(vec!["status".into(), "selector".into()]),

@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use crate::apiserver::answers::status::{ApiError, shorten};
-use crate::apiserver::schema::{Atom, List, MergeType, Relation};
+use crate::apiserver::schema::{Atom, ListTopology, MergeType, Relation};
 
-type Fields = Map<String, Value>;
+type PatchFields = Map<String, Value>;
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -38,13 +38,13 @@ fn merge_at(object: &mut Value, patch: &Value, kind: MergeType<'_>, path: &str) 
             return Ok(());
         }
         Directive::Delete => {
-            *object = Value::Object(Fields::new());
+            *object = Value::Object(PatchFields::new());
             return Ok(());
         }
         Directive::Merge => {}
     }
     if !object.is_object() {
-        *object = Value::Object(Fields::new());
+        *object = Value::Object(PatchFields::new());
     }
     let Some(map) = object.as_object_mut() else { return Ok(()) };
     if let Some(retain) = patch.get(RETAIN_KEYS) {
@@ -68,7 +68,7 @@ fn merge_at(object: &mut Value, patch: &Value, kind: MergeType<'_>, path: &str) 
             return Err(wrong(path, format!("$setElementOrder of {name:?} is a list")));
         }
     }
-    let fields = match kind.atom(Some(&Value::Object(Fields::new()))) {
+    let fields = match kind.atom(Some(&Value::Object(PatchFields::new()))) {
         Atom::Map(fields) => Some(fields),
         _ => None,
     };
@@ -109,7 +109,7 @@ enum Directive {
     Delete,
 }
 
-fn directive(patch: &Fields, path: &str) -> Result<Directive, ApiError> {
+fn directive(patch: &PatchFields, path: &str) -> Result<Directive, ApiError> {
     match patch.get(PATCH).map(|value| value.as_str().unwrap_or_default()) {
         None | Some("merge") => Ok(Directive::Merge),
         Some("replace") => Ok(Directive::Replace),
@@ -130,8 +130,8 @@ enum MergeKey {
 
 fn relation(kind: MergeType<'_>) -> MergeKey {
     match kind.atom(Some(&Value::Array(Vec::new()))) {
-        Atom::List(List { relation: Relation::Set, .. }) => MergeKey::Value,
-        Atom::List(List { relation: Relation::Keys([key]), .. }) => MergeKey::Key(key.clone()),
+        Atom::List(ListTopology { relation: Relation::Set, .. }) => MergeKey::Value,
+        Atom::List(ListTopology { relation: Relation::Keys([key]), .. }) => MergeKey::Key(key.clone()),
         _ => MergeKey::Nothing,
     }
 }

@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::apply::manager::{self, Entry};
+use super::apply::manager::{self, ManagedFieldsEntry};
 use super::managed_fields;
-use super::patch::Patch;
-use super::write_strategy::{self, Draft, Managers, Old, RejectionStyle, Warnings};
+use super::patch::RequestPatch;
+use super::write_strategy::{self, Managers, ObjectDraft, Old, RejectionStyle, Warnings};
 use crate::api::StoragePolicy;
 use crate::apiserver::answers::status::ApiError;
-use crate::apiserver::kinds::resource::{Conversion, Resource};
+use crate::apiserver::kinds::resource::{Conversion, ServedResource};
 use crate::apiserver::objects::meta;
 use crate::apiserver::requests::body::{self, parse_body};
-use crate::apiserver::requests::options::{self, Write};
+use crate::apiserver::requests::options::{self, WriteRequest};
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::shares::blocking;
-use crate::apiserver::webhooks::{self, Manner, Prepared, Remarks, converting};
+use crate::apiserver::webhooks::{self, Manner, PreparedWrite, Remarks, converting};
 use crate::apiserver::{ApiServer, auth, crd};
 use crate::store::{Expect, Mutation, Object, WriteError};
 
@@ -40,7 +40,7 @@ const NAME_ATTEMPTS: usize = 8;
 
 /// What a write ended with.
 #[derive(Debug)]
-pub(in crate::apiserver) struct Written {
+pub(in crate::apiserver) struct WriteOutcome {
     /// The object as it is stored now, or would be.
     pub object: Arc<Object>,
     /// Whether it is new.
@@ -53,7 +53,7 @@ impl ApiServer {
     /// Makes one change, in memory for views and on disk for the rest.
     pub(in crate::apiserver) async fn commit(
         &self,
-        resource: &Resource,
+        resource: &ServedResource,
         change: Mutation,
     ) -> Result<Arc<Object>, WriteError> {
         let gone = change.value.is_none();
@@ -76,12 +76,12 @@ impl ApiServer {
 }
 
 /// Creates the object of the body.
-pub(in crate::apiserver) async fn create(context: &RequestContext<'_>, body: Bytes) -> Result<Written, ApiError> {
+pub(in crate::apiserver) async fn create(context: &RequestContext<'_>, body: Bytes) -> Result<WriteOutcome, ApiError> {
     context.require_writable()?;
     if context.target.name.is_some() || (context.resource.namespaced && context.target.namespace.is_none()) {
         return Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource"));
     }
-    let dry_run = options::check(context, Write::Create)?;
+    let dry_run = options::check(context, WriteRequest::Create)?;
     let (draft, warnings) = of_body(context, &body).await?;
     if revision_of(&draft.value).is_some() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
@@ -90,11 +90,11 @@ pub(in crate::apiserver) async fn create(context: &RequestContext<'_>, body: Byt
 }
 
 /// Replaces the object by that of the body.
-pub(in crate::apiserver) async fn update(context: &RequestContext<'_>, body: Bytes) -> Result<Written, ApiError> {
+pub(in crate::apiserver) async fn update(context: &RequestContext<'_>, body: Bytes) -> Result<WriteOutcome, ApiError> {
     context.require_writable()?;
-    let dry_run = options::check(context, Write::Update)?;
+    let dry_run = options::check(context, WriteRequest::Update)?;
     let (draft, warnings) = of_body(context, &body).await?;
-    let Draft { value, managers: Managers::Track(sent) } = draft else {
+    let ObjectDraft { value, managers: Managers::Track(sent) } = draft else {
         return Err(ApiError::internal("an update is no apply"));
     };
     if value["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
@@ -103,33 +103,34 @@ pub(in crate::apiserver) async fn update(context: &RequestContext<'_>, body: Byt
             context.name()?
         )));
     }
-    let make = |_: Option<&Live>| Ok(Draft { value: value.clone(), managers: Managers::Track(sent.clone()) });
-    change(context, warnings, Write::Update, dry_run, make).await
+    let make =
+        |_: Option<&CurrentObject>| Ok(ObjectDraft { value: value.clone(), managers: Managers::Track(sent.clone()) });
+    change(context, warnings, WriteRequest::Update, dry_run, make).await
 }
 
 /// Patches the object, or applies a configuration to it.
-pub(in crate::apiserver) async fn patch(context: &RequestContext<'_>, body: Bytes) -> Result<Written, ApiError> {
+pub(in crate::apiserver) async fn patch(context: &RequestContext<'_>, body: Bytes) -> Result<WriteOutcome, ApiError> {
     context.require_writable()?;
     let content_type = body::content_type(context.headers);
     if content_type == APPLY {
         return apply(context, &body).await;
     }
     let (patch, rejection_style) = read(context, &body, || {
-        let patch = Patch::parse(context.resource, &content_type, &body)?;
+        let patch = RequestPatch::parse(context.resource, &content_type, &body)?;
         let rejection_style = patch.rejection_style();
         Ok((patch, rejection_style))
     })
     .await?;
-    let dry_run = options::check(context, Write::Patch)?;
+    let dry_run = options::check(context, WriteRequest::Patch)?;
     let mut warnings = Warnings::new(context, rejection_style);
     warnings.duplicates(patch.duplicates())?;
-    change(context, warnings, Write::Patch, dry_run, |live| {
+    change(context, warnings, WriteRequest::Patch, dry_run, |live| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to patch"))?;
         let mut value = live.whole(context.resource);
         patch.apply(context.resource, &mut value)?;
         check_type(context.resource, &mut value)?;
         let sent = managed_fields::extract_sent(&mut value)?;
-        Ok(Draft { value, managers: Managers::Track(sent) })
+        Ok(ObjectDraft { value, managers: Managers::Track(sent) })
     })
     .await
 }
@@ -138,8 +139,8 @@ pub(in crate::apiserver) async fn patch(context: &RequestContext<'_>, body: Byte
 pub(in crate::apiserver) const APPLY: &str = "application/apply-patch+yaml";
 
 /// Applies a configuration; the object is made when it is not there.
-async fn apply(context: &RequestContext<'_>, body: &[u8]) -> Result<Written, ApiError> {
-    let dry_run = options::check(context, Write::Apply)?;
+async fn apply(context: &RequestContext<'_>, body: &[u8]) -> Result<WriteOutcome, ApiError> {
+    let dry_run = options::check(context, WriteRequest::Apply)?;
     let (parsed, fault) = read(context, body, || {
         let parsed = body::parse_config(body)?;
         let fault = if parsed.duplicates.is_empty() { None } else { body::duplicate_in_yaml(body) };
@@ -153,8 +154,8 @@ async fn apply(context: &RequestContext<'_>, body: &[u8]) -> Result<Written, Api
     let config = parsed.value;
     check_config(context.resource, &config)?;
     let force = context.params.force.unwrap_or(false);
-    change(context, warnings, Write::Apply, dry_run, |live| {
-        let old = live.map(Live::parts);
+    change(context, warnings, WriteRequest::Apply, dry_run, |live| {
+        let old = live.map(CurrentObject::parts);
         let applied = managed_fields::applied(context, old, &config, force)?;
         let value = match (applied.object, live) {
             (Some(value), _) => value,
@@ -169,13 +170,13 @@ async fn apply(context: &RequestContext<'_>, body: &[u8]) -> Result<Written, Api
                 format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
             ));
         }
-        Ok(Draft { value, managers: Managers::Applied(applied.managers) })
+        Ok(ObjectDraft { value, managers: Managers::Applied(applied.managers) })
     })
     .await
 }
 
 /// A configuration names its kind and leaves the managers to the server.
-fn check_config(resource: &Resource, config: &Value) -> Result<(), ApiError> {
+fn check_config(resource: &ServedResource, config: &Value) -> Result<(), ApiError> {
     let text = |field: &str| crate::apiserver::answers::status::shorten(config[field].as_str().unwrap_or_default(), 64);
     let (version, kind) = (text("apiVersion"), text("kind"));
     if version != resource.api_version() || kind != resource.kind {
@@ -200,7 +201,7 @@ pub(in crate::apiserver) async fn read<T>(
 }
 
 /// The object of a body and what is to be warned of.
-async fn of_body(context: &RequestContext<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
+async fn of_body(context: &RequestContext<'_>, body: &[u8]) -> Result<(ObjectDraft, Warnings), ApiError> {
     let parse = || {
         if context.identity.is_in_process() {
             body::parse_own(context.headers, body)
@@ -217,16 +218,16 @@ async fn of_body(context: &RequestContext<'_>, body: &[u8]) -> Result<(Draft, Wa
     }
     check_type(context.resource, &mut value)?;
     let sent = managed_fields::extract_sent(&mut value)?;
-    Ok((Draft { value, managers: Managers::Track(sent) }, warnings))
+    Ok((ObjectDraft { value, managers: Managers::Track(sent) }, warnings))
 }
 
 /// Writes a new object.
 async fn insert(
     context: &RequestContext<'_>,
-    draft: Draft,
+    draft: ObjectDraft,
     mut warnings: Warnings,
     dry_run: bool,
-) -> Result<Written, ApiError> {
+) -> Result<WriteOutcome, ApiError> {
     let resource = context.resource;
     let given = context.own_place(meta::read(&draft.value)?)?;
     let generated = match (&given.name, &given.generate_name) {
@@ -260,7 +261,7 @@ async fn insert(
         let draft = draft.ok_or_else(|| ApiError::internal("an object is made once"))?;
         let prepared =
             webhooks::prepare(context, draft, meta.clone(), None, &mut warnings, manner, ready.take()).await?;
-        let Prepared { value, mut managers, turn, _ready, .. } = prepared;
+        let PreparedWrite { value, mut managers, turn, _ready, .. } = prepared;
         drop(turn);
         let value = converting::stored(context.api, resource, value).await?;
         // Held until the write is done, so that a namespace cannot end in between. Nobody waits for a turn meanwhile: the end of
@@ -296,7 +297,7 @@ async fn insert(
             }
         };
         match outcome {
-            Ok(object) => return Ok(Written { object, created: true, remarks: warnings.told() }),
+            Ok(object) => return Ok(WriteOutcome { object, created: true, remarks: warnings.told() }),
             Err(WriteError::Exists) => {
                 if generated.is_none() {
                     return Err(ApiError::exists(resource, &name));
@@ -316,27 +317,27 @@ async fn insert(
 }
 
 /// The object that a change is made of.
-pub(in crate::apiserver) struct Live {
+pub(in crate::apiserver) struct CurrentObject {
     object: Arc<Object>,
     /// As this version serves it, without `managedFields`.
     pub(in crate::apiserver) value: Value,
-    managers: Vec<Entry>,
+    managers: Vec<ManagedFieldsEntry>,
 }
 
-impl Live {
-    fn new(resource: &Resource, object: Arc<Object>) -> Self {
+impl CurrentObject {
+    fn new(resource: &ServedResource, object: Arc<Object>) -> Self {
         let mut value = resource.served(object.value());
         let managers = managed_fields::extract_stored(&mut value);
         Self { object, value, managers }
     }
 
     /// The object without its managers, and its managers.
-    pub(in crate::apiserver) fn parts(&self) -> (&Value, &[Entry]) {
+    pub(in crate::apiserver) fn parts(&self) -> (&Value, &[ManagedFieldsEntry]) {
         (&self.value, &self.managers)
     }
 
     /// With `managedFields`, as clients see it.
-    fn whole(&self, resource: &Resource) -> Value {
+    fn whole(&self, resource: &ServedResource) -> Value {
         resource.served(self.object.value())
     }
 }
@@ -345,10 +346,10 @@ impl Live {
 pub(in crate::apiserver) async fn change(
     context: &RequestContext<'_>,
     mut warnings: Warnings,
-    write: Write,
+    write: WriteRequest,
     dry_run: bool,
-    make: impl Fn(Option<&Live>) -> Result<Draft, ApiError> + Send + Sync,
-) -> Result<Written, ApiError> {
+    make: impl Fn(Option<&CurrentObject>) -> Result<ObjectDraft, ApiError> + Send + Sync,
+) -> Result<WriteOutcome, ApiError> {
     let resource = context.resource;
     let name = context.name()?;
     let namespace = context.target.namespace.clone().unwrap_or_default();
@@ -371,7 +372,7 @@ pub(in crate::apiserver) async fn change(
         let current = converting::served_one(context.api, resource, current).await?;
         let turn = context.turn(long).await;
         let (live, old_meta, draft) = blocking::in_place_if(long, || {
-            let live = Live::new(resource, current);
+            let live = CurrentObject::new(resource, current);
             let old_meta = meta::read(&live.value)?;
             let draft = make(Some(&live))?;
             Ok::<_, ApiError>((live, old_meta, draft))
@@ -385,7 +386,7 @@ pub(in crate::apiserver) async fn change(
         let ready = crd::ready(context, &draft.value, Some(&live.value)).await?;
         let manner = Manner { dry_run, long, generated: false };
         let prepared = webhooks::prepare(context, draft, new_meta, Some(&old), &mut warnings, manner, ready).await?;
-        let Prepared { mut value, mut managers, asked, turn, _ready } = prepared;
+        let PreparedWrite { mut value, mut managers, asked, turn, _ready } = prepared;
         questions += usize::from(asked);
         let shaped = blocking::in_place_if(long, || {
             value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
@@ -405,15 +406,15 @@ pub(in crate::apiserver) async fn change(
         });
         drop(turn);
         let Some((stored, ends, managed)) = shaped else {
-            return Ok(Written { object: live.object, created: false, remarks: warnings.told() });
+            return Ok(WriteOutcome { object: live.object, created: false, remarks: warnings.told() });
         };
         let stored = converting::stored(context.api, resource, stored).await?;
         match commit_change(context, &live.object, stored, ends, dry_run).await {
-            Ok(object) => return Ok(Written { object, created: false, remarks: warnings.told() }),
+            Ok(object) => return Ok(WriteOutcome { object, created: false, remarks: warnings.told() }),
             Err(WriteError::Conflict { .. }) if !named_revision => {}
             Err(WriteError::NotFound) if creates(context, write) => {}
             // Rather an object without its managers than none.
-            Err(WriteError::TooLarge { .. }) if write != Write::Apply && managed => with_managers = false,
+            Err(WriteError::TooLarge { .. }) if write != WriteRequest::Apply && managed => with_managers = false,
             Err(error) => return Err(ApiError::from_write(&error, resource, name)),
         }
     }
@@ -442,15 +443,15 @@ async fn commit_change(
 }
 
 /// Whether a request makes the object when it is not there: what is applied always, and some kinds by an update.
-fn creates(context: &RequestContext<'_>, write: Write) -> bool {
+fn creates(context: &RequestContext<'_>, write: WriteRequest) -> bool {
     if context.target.subresource.is_some() {
         return false;
     }
     let by_update = ["Event", "Lease", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
     match write {
-        Write::Apply => true,
-        Write::Update => context.resource.core && by_update.contains(&context.resource.kind.as_str()),
-        Write::Create | Write::Patch => false,
+        WriteRequest::Apply => true,
+        WriteRequest::Update => context.resource.core && by_update.contains(&context.resource.kind.as_str()),
+        WriteRequest::Create | WriteRequest::Patch => false,
     }
 }
 
@@ -477,7 +478,7 @@ fn unwritten(
 
 /// Whether the object is stored in another version than it would be now: then a write that changes nothing else is
 /// made all the same, which is how objects are migrated.
-fn stored_in_old_version(resource: &Resource, object: &Object) -> bool {
+fn stored_in_old_version(resource: &ServedResource, object: &Object) -> bool {
     match &resource.conversion {
         Some(Conversion::Version { stored } | Conversion::Webhook { stored, .. }) => {
             object.value()["apiVersion"] != **stored

@@ -9,24 +9,24 @@ use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::apply::manager::Entry;
+use super::apply::manager::ManagedFieldsEntry;
 use super::managed_fields::{self, SentManagedFields};
 use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
 use crate::apiserver::requests::body;
 use crate::apiserver::requests::request::FieldValidation;
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::schema::defaults;
 use crate::apiserver::webhooks::Remarks;
-use crate::apiserver::{AdmissionRequest, Operation, crd};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, crd};
 
 /// Warnings sent with one answer.
 const WARNINGS_MAX: usize = 16;
 
 /// An object as a request wants it, and who manages its fields.
 #[derive(Clone, Debug)]
-pub(in crate::apiserver) struct Draft {
+pub(in crate::apiserver) struct ObjectDraft {
     /// The object without `managedFields`.
     pub value: Value,
     /// Its managers.
@@ -39,9 +39,9 @@ pub(in crate::apiserver) enum Managers {
     /// From what differs, and from what the client sent.
     Track(SentManagedFields),
     /// From what was applied.
-    Applied(Vec<Entry>),
+    Applied(Vec<ManagedFieldsEntry>),
     /// They were found before webhooks changed the object.
-    Kept(Vec<Entry>),
+    Kept(Vec<ManagedFieldsEntry>),
 }
 
 /// The object that is there.
@@ -52,7 +52,7 @@ pub(in crate::apiserver) struct Old<'o> {
     /// Its metadata.
     pub meta: &'o ObjectMeta,
     /// Its managers.
-    pub managers: &'o [Entry],
+    pub managers: &'o [ManagedFieldsEntry],
 }
 
 /// An object in the form in which it would be written, which is not checked yet.
@@ -75,7 +75,7 @@ impl Shaped {
     }
 
     /// Who manages it, when that was found.
-    pub fn managers(&self) -> &[Entry] {
+    pub fn managers(&self) -> &[ManagedFieldsEntry] {
         match &self.managers {
             Managers::Track(_) => &[],
             Managers::Applied(entries) | Managers::Kept(entries) => entries,
@@ -86,16 +86,16 @@ impl Shaped {
 /// Prunes, completes and checks an object, and finds who manages it.
 pub(in crate::apiserver) fn prepare(
     context: &RequestContext<'_>,
-    draft: Draft,
+    draft: ObjectDraft,
     meta: ObjectMeta,
     old: Option<&Old<'_>>,
     warnings: &mut Warnings,
-) -> Result<(Value, Vec<Entry>), ApiError> {
+) -> Result<(Value, Vec<ManagedFieldsEntry>), ApiError> {
     finish(context, shape(context, draft, meta, old, warnings)?, old)
 }
 
 /// A new object has no status but what its subresource is given later.
-pub(in crate::apiserver) fn drop_new_status(resource: &Resource, object: &mut Value) {
+pub(in crate::apiserver) fn drop_new_status(resource: &ServedResource, object: &mut Value) {
     if resource.status
         && !resource.core
         && let Some(map) = object.as_object_mut()
@@ -107,12 +107,12 @@ pub(in crate::apiserver) fn drop_new_status(resource: &Resource, object: &mut Va
 /// Prunes and completes an object.
 pub(in crate::apiserver) fn shape(
     context: &RequestContext<'_>,
-    draft: Draft,
+    draft: ObjectDraft,
     mut meta: ObjectMeta,
     old: Option<&Old<'_>>,
     warnings: &mut Warnings,
 ) -> Result<Shaped, ApiError> {
-    let Draft { value: mut new, managers } = draft;
+    let ObjectDraft { value: mut new, managers } = draft;
     let resource = context.resource;
     let name = meta.name.clone().unwrap_or_default();
     if body::too_deep(&new) {
@@ -173,7 +173,7 @@ pub(in crate::apiserver) fn finish(
     context: &RequestContext<'_>,
     shaped: Shaped,
     old: Option<&Old<'_>>,
-) -> Result<(Value, Vec<Entry>), ApiError> {
+) -> Result<(Value, Vec<ManagedFieldsEntry>), ApiError> {
     let Shaped { value: new, meta, managers, mut errors } = shaped;
     let resource = context.resource;
     let is_status = context.target.subresource.as_deref() == Some("status");
@@ -193,7 +193,7 @@ pub(in crate::apiserver) fn finish(
     if errors.is_empty() {
         let request = AdmissionRequest {
             resource,
-            operation: if old.is_some() { Operation::Update } else { Operation::Create },
+            operation: if old.is_some() { AdmissionOperation::Update } else { AdmissionOperation::Create },
             status: is_status,
             object: &new,
             old: old.map(|old| old.value),
@@ -234,7 +234,7 @@ fn judge_stored(context: &RequestContext<'_>, request: &AdmissionRequest<'_>) ->
 
 /// Drops nulls where there is to be a value. Of what was applied, as upstream, only those of the metadata: a null that
 /// somebody applies to a field that takes none is refused.
-fn drop_nulls(resource: &Resource, object: &mut Value, applied: bool) {
+fn drop_nulls(resource: &ServedResource, object: &mut Value, applied: bool) {
     if !applied {
         return resource.schema.drop_nulls(object);
     }
@@ -382,7 +382,7 @@ impl Warnings {
 }
 
 /// The defaults of the schema would make too much of an object.
-fn overfilled(resource: &Resource, name: &str) -> ApiError {
+fn overfilled(resource: &ServedResource, name: &str) -> ApiError {
     let message = format!(
         "the defaults of its schema would add more than {} bytes or {} values to the object: it must have fewer items \
          that lack what has a default, or the CustomResourceDefinition smaller defaults",

@@ -12,7 +12,7 @@ use crate::api::bootstrap::convert::{config_to_storage, template_to_storage};
 use crate::api::bootstrap::node::{ContentSource, Encoding, TableType};
 use crate::api::bootstrap::v1beta2::{KubeadmConfig, KubeadmConfigSpec, KubeadmConfigTemplate};
 use crate::api::bootstrap::{Format, GROUP};
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 /// Rules for a KubeadmConfig.
 ///
@@ -40,7 +40,7 @@ pub fn admit_template(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldErr
 }
 
 fn judge(request: &AdmissionRequest<'_>, faults: impl Fn(&Value) -> Vec<FieldError>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let mut errors = faults(request.object);

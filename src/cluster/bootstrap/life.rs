@@ -13,7 +13,7 @@ use crate::api::bootstrap::GROUP;
 use crate::api::bootstrap::v1beta2::KubeadmConfig;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, Machine};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::cluster::contract::{ReferencedObjects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
@@ -145,8 +145,8 @@ impl BootstrapLife {
 }
 
 impl Life for BootstrapLife {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
-        let rules: [(&'static str, Admission); 2] = [
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
+        let rules: [(&'static str, AdmissionRules); 2] = [
             ("bootstrap.cluster.x-k8s.io/kubeadmconfigs", Arc::new(admit)),
             ("bootstrap.cluster.x-k8s.io/kubeadmconfigtemplates", Arc::new(admit_template)),
         ];

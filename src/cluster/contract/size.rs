@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, AdmissionRules, FieldError};
 use crate::json_marks::marks;
 
 /// Objects and lists in what a client says of an object; hundreds are many.
@@ -18,12 +18,12 @@ const READ_MAX: usize = 16_384;
 const READ_VALUES_MAX: usize = 98_304;
 
 /// The rule.
-pub fn rule() -> Admission {
+pub fn rule() -> AdmissionRules {
     Arc::new(admit)
 }
 
 fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.operation == Operation::Delete {
+    if request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let why = || format!("has more than {CONTAINERS_MAX} objects and lists, or {VALUES_MAX} values in it");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::images;
 use crate::api::control_plane::ANNOTATION_SKIP_COREDNS;
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 use crate::cluster::contract::{KubeVersion, named_by};
 
 /// Years that a cluster's CA lasts where nobody says otherwise, in days.
@@ -44,7 +44,7 @@ fn judge(
     faults: impl Fn(&Value) -> Vec<FieldError>,
     changes: impl Fn(&Value, &Value) -> Vec<FieldError>,
 ) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let mut errors = faults(request.object);

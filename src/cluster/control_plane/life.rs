@@ -11,7 +11,7 @@ use super::etcd::{EtcdConnector, Tunnels};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::GROUP;
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::cluster::contract::ReferencedObjects;
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
@@ -57,8 +57,8 @@ impl ControlPlanes {
 }
 
 impl Life for ControlPlanes {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
-        let rules: [(&'static str, Admission); 2] = [
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
+        let rules: [(&'static str, AdmissionRules); 2] = [
             ("controlplane.cluster.x-k8s.io/kubeadmcontrolplanes", Arc::new(admission::admit)),
             ("controlplane.cluster.x-k8s.io/kubeadmcontrolplanetemplates", Arc::new(admission::admit_template)),
         ];

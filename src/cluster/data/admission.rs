@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::plan::data_name;
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 const FIXED: &str = "cannot be modified";
 
@@ -24,7 +24,7 @@ pub(super) const RULES: [(&str, DataRules); 3] = [
 /// Every rule that the change breaks.
 pub(super) fn admit(rules: DataRules, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     let same = request.old.is_some_and(|old| old["spec"] == request.object["spec"]);
-    if request.status || request.operation == Operation::Delete || same {
+    if request.status || request.operation == AdmissionOperation::Delete || same {
         return Ok(());
     }
     let errors = rules(request.object, request.old);

@@ -32,7 +32,7 @@ use self::templates::Templates;
 use crate::api::infrastructure::data::v1beta2::{Metal3Data, Metal3DataClaim, Metal3DataTemplate};
 use crate::api::infrastructure::data::{convert, v1beta1};
 use crate::api::{Declared, ServedVersion, StoragePolicy, cluster, infrastructure, ipam};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Change, Mention, Slim, Watches, key, run};
@@ -182,7 +182,7 @@ fn goes_with(namespace: &str, claim: &str) -> Mention {
 }
 
 impl Life for MachineData {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         rules()
     }
 
@@ -191,7 +191,7 @@ impl Life for MachineData {
     }
 }
 
-fn rules() -> Vec<(&'static str, Admission)> {
-    let admission = |rules| -> Admission { Arc::new(move |request| admission::admit(rules, request)) };
+fn rules() -> Vec<(&'static str, AdmissionRules)> {
+    let admission = |rules| -> AdmissionRules { Arc::new(move |request| admission::admit(rules, request)) };
     admission::RULES.into_iter().map(|(kind, rules)| (kind, admission(rules))).collect()
 }

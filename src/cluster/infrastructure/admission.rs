@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::api::infrastructure::remediation::{LEAST_TIMEOUT_SECONDS, REBOOT, timeout_seconds};
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 /// Rules for a change of a Metal3Machine.
 ///
@@ -78,7 +78,7 @@ pub fn remediation_template(request: &AdmissionRequest<'_>) -> Result<(), Vec<Fi
 
 /// Every fault of the new object that the old one did not have. Who deletes or reports a status is not judged.
 fn judge(request: &AdmissionRequest<'_>, faults: fn(&Value) -> Vec<FieldError>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let mut errors = faults(request.object);

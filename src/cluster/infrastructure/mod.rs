@@ -26,7 +26,7 @@ use crate::api::infrastructure::remediation::{
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 use crate::api::infrastructure::{convert, v1beta1, v1beta2};
 use crate::api::{Declared, ServedVersion, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::cluster::hosts::{HostPool, MachineKind};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
@@ -178,8 +178,8 @@ impl Infrastructure {
 }
 
 impl Life for Infrastructure {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
-        let rules: [(&'static str, Admission); 5] = [
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
+        let rules: [(&'static str, AdmissionRules); 5] = [
             ("infrastructure.cluster.x-k8s.io/metal3clustertemplates", Arc::new(admission::cluster_template)),
             ("infrastructure.cluster.x-k8s.io/metal3machines", Arc::new(admission::machine)),
             ("infrastructure.cluster.x-k8s.io/metal3machinetemplates", Arc::new(admission::machine_template)),

@@ -12,7 +12,7 @@ use crate::api::ipam::ANNOTATION_ADDRESS;
 use crate::api::ipam::metal3::{AllocationStrategy, IPAddressSpec, IPClaimSpec, IPPoolSpec, IPPoolStatus};
 use crate::api::ipam::v1beta2;
 use crate::api::metal3::ObjectReference;
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 /// Ranges of one pool.
 const RANGES_MAX: usize = 256;
@@ -44,7 +44,7 @@ pub(super) const RULES: [(&str, IpamRules); 5] = [
 pub(super) fn admit(rules: IpamRules, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     let same =
         request.old.is_some_and(|old| old["spec"] == request.object["spec"] && wanted(old) == wanted(request.object));
-    if request.status || request.operation == Operation::Delete || same {
+    if request.status || request.operation == AdmissionOperation::Delete || same {
         return Ok(());
     }
     let errors = rules(request.object, request.old);

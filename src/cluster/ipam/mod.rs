@@ -30,7 +30,7 @@ use crate::api::cluster::v1beta2::Cluster;
 use crate::api::ipam::metal3::{IPAddress, IPClaim, IPPool};
 use crate::api::ipam::{convert, metal3, v1alpha1, v1beta1, v1beta2};
 use crate::api::{Declared, ServedVersion, StoragePolicy, ipam};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key, run};
@@ -193,7 +193,7 @@ fn of_cluster(namespace: &str, name: &str) -> Mention {
 }
 
 impl Life for IpamLife {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         rules()
     }
 
@@ -225,8 +225,8 @@ impl IpamLife {
     }
 }
 
-fn rules() -> Vec<(&'static str, Admission)> {
+fn rules() -> Vec<(&'static str, AdmissionRules)> {
     let rules = admission::RULES.into_iter();
-    let admission = |rules| -> Admission { Arc::new(move |request| admission::admit(rules, request)) };
+    let admission = |rules| -> AdmissionRules { Arc::new(move |request| admission::admit(rules, request)) };
     rules.map(|(kind, rules)| (kind, admission(rules))).collect()
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::shape;
 use crate::api::machine_api::ProviderSpec;
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 /// Where a Machine says what it wants.
 const PATH: &str = "spec.providerSpec.value";
@@ -19,7 +19,7 @@ const PATH: &str = "spec.providerSpec.value";
 ///
 /// Every rule that it breaks.
 pub fn machine(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let errors: Vec<FieldError> = judge(request.object, request.old).into_iter().collect();

@@ -26,7 +26,7 @@ use super::hosts::{HostPool, MachineKind, waking};
 use crate::api::infrastructure::v1beta2::Image;
 use crate::api::machine_api::Machine;
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::module::{Acting, Life, Module, Right, Service, service};
 use crate::runtime::{Cache, Watches};
 
@@ -92,7 +92,7 @@ fn watched(watches: &mut Watches, hosts: &HostPool) -> Cache<ClaimView> {
 }
 
 impl Life for MachineApi {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         vec![(MACHINES, Arc::new(admission::machine))]
     }
 

@@ -294,7 +294,7 @@ impl Rooms {
         }
     }
 
-    fn admission(&self) -> Vec<(&'static str, crate::apiserver::Admission)> {
+    fn admission(&self) -> Vec<(&'static str, crate::apiserver::AdmissionRules)> {
         let lives: [&dyn Life; 7] = [
             &self.core,
             &self.control_plane,

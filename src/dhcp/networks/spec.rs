@@ -9,7 +9,7 @@ use ipnetwork::Ipv4Network;
 use serde_json::Value;
 
 use crate::api::slipway::NetworkSpec;
-use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, AdmissionRules, FieldError};
 use crate::config::{AddressRange, NetworkConfig, NetworkMode, Span};
 
 /// Longest value that a message repeats, in characters.
@@ -188,7 +188,7 @@ fn object_name(name: &str) -> String {
 }
 
 /// Networks of the configuration are changed there, and none of the API has such a name or contradicts itself.
-pub fn admission(file: &[NetworkConfig]) -> Admission {
+pub fn admission(file: &[NetworkConfig]) -> AdmissionRules {
     let names = named(file).into_iter().flat_map(|(name, config)| [name, config.name.clone()]);
     let names: BTreeSet<String> = names.collect();
     Arc::new(move |request: &AdmissionRequest<'_>| admit(&names, request))
@@ -203,7 +203,7 @@ fn admit(names: &BTreeSet<String>, request: &AdmissionRequest<'_>) -> Result<(),
     // An object of before the file had the name is somebody's own, and can go.
     let of_file = match request.old {
         Some(old) => is_shown(old),
-        None => request.operation == Operation::Create || is_shown(request.object),
+        None => request.operation == AdmissionOperation::Create || is_shown(request.object),
     };
     if names.contains(name) && of_file {
         let detail = format!(
@@ -211,7 +211,7 @@ fn admit(names: &BTreeSet<String>, request: &AdmissionRequest<'_>) -> Result<(),
         );
         return Err(vec![FieldError::forbidden("metadata.name", detail)]);
     }
-    if request.operation == Operation::Delete || request.status {
+    if request.operation == AdmissionOperation::Delete || request.status {
         return Ok(());
     }
     if is_shown(request.object) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, AdmissionRules, FieldError};
 use crate::bmc::BmcAddress;
 use crate::bmc::address::BmcHost;
 use crate::live::Live;
@@ -21,9 +21,10 @@ pub(in crate::host) fn guard(allow: Live<Vec<Allowed>>) -> Guard {
 
 /// Refuses a new BMC address that is a literal one of this box. The appliance itself may write it: a discovered machine
 /// says what it says, and nobody connects there.
-pub(in crate::host) fn admission(guard: Guard) -> Admission {
+pub(in crate::host) fn admission(guard: Guard) -> AdmissionRules {
     Arc::new(move |request: &AdmissionRequest<'_>| {
-        let judged = !request.status && request.operation != Operation::Delete && !request.identity.is_in_process();
+        let judged =
+            !request.status && request.operation != AdmissionOperation::Delete && !request.identity.is_in_process();
         let refused = judged.then(|| refusal(&guard, request.old, request.object)).flatten();
         refused.map_or(Ok(()), |error| Err(vec![error]))
     })

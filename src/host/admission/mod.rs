@@ -18,7 +18,7 @@ use crate::api::metal3::{
     BareMetalHost, InspectionMode, MAX_SPEC, NetworkInterface, OperationalStatus, ProvisioningState, RootDeviceHints,
     SecretReference,
 };
-use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation, subdomain};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError, FieldFault, subdomain};
 use crate::bmc::BmcAddress;
 use crate::outbound::masked;
 
@@ -28,7 +28,7 @@ use crate::outbound::masked;
 ///
 /// Every rule that the change breaks.
 pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let errors = check(request.old, request.object);

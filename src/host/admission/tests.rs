@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
-use crate::apiserver::{ApiServer, Identity};
+use crate::apiserver::{ApiServer, UserIdentity};
 use crate::modules::kinds;
 use crate::store::{Store, StoreOptions};
 
@@ -28,7 +28,7 @@ impl Rig {
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 100 };
         let api = ApiServer::new(Store::open(options).unwrap(), &kinds(), CancellationToken::new()).await.unwrap();
         api.add_admission("metal3.io/baremetalhosts", std::sync::Arc::new(admit));
-        let router = api.router().layer(Extension(Identity::in_process()));
+        let router = api.router().layer(Extension(UserIdentity::in_process()));
         let rig = Self { router, _folder: folder };
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "rack"}});
         assert_eq!(rig.call("POST", "/api/v1/namespaces", &namespace).await.0, 201);

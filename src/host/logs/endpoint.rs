@@ -13,7 +13,7 @@ use futures::stream;
 use http::{StatusCode, header};
 
 use super::Logs;
-use crate::apiserver::{ApiError, View, ViewRequest};
+use crate::apiserver::{ApiError, ObjectView, ViewRequest};
 use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::logs;
 use crate::log::escaped_lines;
@@ -51,7 +51,7 @@ impl LogQuery {
 }
 
 /// The view, for the API server. Follows boots through `intents`.
-pub fn view(logs: Logs, intents: Intents) -> View {
+pub fn view(logs: Logs, intents: Intents) -> ObjectView {
     Arc::new(move |request| {
         let (logs, intents) = (logs.clone(), intents.clone());
         Box::pin(async move { answer(logs, intents, request).await })

@@ -21,7 +21,7 @@ use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_PAUSED, AttachedImage, BareMetalHost, DataImage, DataImageError, DataImageStatus,
     FINALIZER_DATA_IMAGE, ProvisioningState,
 };
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 use crate::bmc::{Bmc, BmcError};
 use crate::host::{COMPONENT, label};
 use crate::image::web_url;
@@ -53,7 +53,7 @@ pub(in crate::host) enum DriveError {
 ///
 /// When its URL is none that a BMC could read.
 pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let url = |object: &serde_json::Value| object["spec"]["url"].as_str().unwrap_or_default().to_owned();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::next::Standing;
 use super::wanted::{ClusterSpecFault, changed, read};
 use crate::api::bpa::Provisioning;
-use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError, FieldFault};
 
 /// Rules for a change of a Provisioning. What a stored object breaks already does not stop another change of it.
 ///
@@ -13,7 +13,7 @@ use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation};
 ///
 /// Every rule that it breaks.
 pub fn provisioning(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let Some(new) = typed(request.object) else {

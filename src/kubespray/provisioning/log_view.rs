@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use http::{StatusCode, header};
 
-use crate::apiserver::{ApiError, View};
+use crate::apiserver::{ApiError, ObjectView};
 use crate::kubespray::runs::{LogPart, RunId, Runs};
 
 /// How often a followed log is looked at.
@@ -25,7 +25,7 @@ pub type KnownRuns = Arc<OnceLock<Runs>>;
 pub type UidLookup = Arc<dyn Fn(&str, &str) -> Option<String> + Send + Sync>;
 
 /// The view, for the API server.
-pub fn view(known: KnownRuns, uids: UidLookup) -> View {
+pub fn view(known: KnownRuns, uids: UidLookup) -> ObjectView {
     Arc::new(move |request| {
         let (known, uids) = (known.clone(), uids.clone());
         Box::pin(async move {

@@ -50,7 +50,7 @@ use crate::api::bpa::Provisioning;
 use crate::api::bpa::software::Software;
 use crate::api::metal3::Image;
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::{Admission, View};
+use crate::apiserver::{AdmissionRules, ObjectView};
 use crate::cluster::workload::Workloads;
 use crate::config::KubesprayConfig;
 use crate::kubespray::runs::{Installation, RunLimits, RunSupervisor, Runs};
@@ -180,14 +180,14 @@ async fn unattended(folder: PathBuf) -> anyhow::Result<()> {
 }
 
 impl Life for ProvisioningAgent {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         vec![
             ("bpa.akraino.org/provisionings", Arc::new(admission::provisioning)),
             ("bpa.akraino.org/softwares", Arc::new(software::admission)),
         ]
     }
 
-    fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+    fn views(&self) -> Vec<(&'static str, &'static str, ObjectView)> {
         let (provisionings, softwares) = (self.provisionings.clone(), self.softwares.clone());
         let of = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
         let cluster = move |namespace: &str, name: &str| provisionings.get(&of(namespace, name))?.uid();

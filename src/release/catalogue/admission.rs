@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::users::{ReleaseUser, of, some, unsupported, users};
 use super::{ANNOTATION_FORCE, KAAS_RELEASES, cluster_release as content, join, kaas_release as kaas_content};
 use crate::api::kaas::{ClusterRelease, KaaSRelease, LABEL_ACTIVE};
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 use crate::store::Store;
 
 /// What is said to who changes a spec.
@@ -21,9 +21,9 @@ pub(super) fn cluster_release(store: &Store, request: &AdmissionRequest<'_>) -> 
     let faults = match (request.operation, read::<ClusterRelease>(request.object)) {
         // What cannot be read is left to the schema; it may go.
         (_, None) => Vec::new(),
-        (Operation::Create, Some(release)) => content::faults(&release.spec),
-        (Operation::Update, _) => fixed(request),
-        (Operation::Delete, Some(release)) => {
+        (AdmissionOperation::Create, Some(release)) => content::faults(&release.spec),
+        (AdmissionOperation::Update, _) => fixed(request),
+        (AdmissionOperation::Delete, Some(release)) => {
             let active = kaas_releases(store).into_iter().filter(join::is_active);
             used(&release.name_any(), &live_users(store), &active.collect::<Vec<_>>())
         }
@@ -35,16 +35,16 @@ pub(super) fn cluster_release(store: &Store, request: &AdmissionRequest<'_>) -> 
 pub(super) fn kaas_release(store: &Store, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     let Some(release) = read::<KaaSRelease>(request.object) else { return Ok(()) };
     let mut faults = match request.operation {
-        Operation::Create => kaas_content::faults(&release.spec),
-        Operation::Update => fixed(request),
-        Operation::Delete if join::is_active(&release) => vec![FieldError::forbidden(
+        AdmissionOperation::Create => kaas_content::faults(&release.spec),
+        AdmissionOperation::Update => fixed(request),
+        AdmissionOperation::Delete if join::is_active(&release) => vec![FieldError::forbidden(
             "metadata.labels",
             "it is the active one: activate another one first (`slipway release activate NAME`), or take its label off",
         )],
-        Operation::Delete => Vec::new(),
+        AdmissionOperation::Delete => Vec::new(),
     };
     let was_active = request.old.is_some_and(|old| old["metadata"]["labels"][LABEL_ACTIVE] == "true");
-    if request.operation != Operation::Delete && !was_active && join::is_active(&release) {
+    if request.operation != AdmissionOperation::Delete && !was_active && join::is_active(&release) {
         faults.extend(activation(&release, &kaas_releases(store), &live_users(store)));
     }
     told(faults)

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use crate::api::kaas::{ClusterRelease, KaaSRelease, PublicKey};
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::module::{Life, Module};
 use crate::store::Store;
 
@@ -64,7 +64,7 @@ impl Catalogue {
 }
 
 impl Life for Catalogue {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         let (kaas, cluster) = (self.store.clone(), self.store.clone());
         vec![
             (KAAS_RELEASES, Arc::new(move |request| admission::kaas_release(&kaas, request))),

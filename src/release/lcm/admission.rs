@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 /// What the name of an agent's account begins with.
 pub(super) const ACCOUNT: &str = "lcm-";
@@ -40,7 +40,7 @@ pub(super) fn machine(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldErr
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-fn judge(user: &str, operation: Operation, status: bool, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+fn judge(user: &str, operation: AdmissionOperation, status: bool, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let Some((namespace, account)) = user.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':')) else {
         return Vec::new();
     };
@@ -50,7 +50,7 @@ fn judge(user: &str, operation: Operation, status: bool, new: &Value, old: Optio
         let why = format!("{account} is the account of the agent of {namespace}/{name}, and of no other machine");
         return vec![FieldError::forbidden("metadata.name", why)];
     }
-    if operation != Operation::Update || !status {
+    if operation != AdmissionOperation::Update || !status {
         return vec![FieldError::forbidden("spec", "an agent writes the status of its machine, and nothing else")];
     }
     let none = Value::Null;
@@ -129,12 +129,15 @@ mod tests {
             ("ann", "a", json!({"state": "Ready"}), ""),
         ] {
             let (new, old) = (machine(name, with(change.clone())), machine(name, before.clone()));
-            let errors = judge(user, Operation::Update, true, &new, Some(&old));
+            let errors = judge(user, AdmissionOperation::Update, true, &new, Some(&old));
             let said = format!("{errors:?}");
             assert!(said.contains(wanted) && errors.is_empty() == wanted.is_empty(), "{user} {change}: {said}");
         }
-        for (operation, status) in [(Operation::Create, false), (Operation::Update, false), (Operation::Delete, false)]
-        {
+        for (operation, status) in [
+            (AdmissionOperation::Create, false),
+            (AdmissionOperation::Update, false),
+            (AdmissionOperation::Delete, false),
+        ] {
             let one = machine("a", before.clone());
             assert!(!judge(own, operation, status, &one, Some(&one)).is_empty(), "{operation:?}");
         }

@@ -13,14 +13,14 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 
 use crate::api::lcm::{ANNOTATION_CLUSTER_NAME, ANNOTATION_SECRET_TYPE, GROUP, LCMMachine};
-use crate::apiserver::{ApiError, View, subdomain};
+use crate::apiserver::{ApiError, ObjectView, subdomain};
 use crate::runtime::owners;
 
 /// Type of the Secret.
 pub(super) const TYPE: &str = "deployment";
 
 /// Answers with the data of the Secret, once there is somebody who can read it.
-pub(super) fn view(client: Arc<OnceLock<Client>>) -> View {
+pub(super) fn view(client: Arc<OnceLock<Client>>) -> ObjectView {
     Arc::new(move |request| {
         let client = client.clone();
         Box::pin(async move {

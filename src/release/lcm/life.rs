@@ -13,7 +13,7 @@ use super::requests::Drains;
 use super::view::{MachineView, facts, mentions, of_cluster};
 use super::{admission, deployment};
 use crate::api::lcm::{LCMCluster, LCMClusterState, LCMMachine};
-use crate::apiserver::{Admission, View};
+use crate::apiserver::{AdmissionRules, ObjectView};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Running, Service, service};
 use crate::runtime::{Cache, Slim, Watches, key, run, wake};
@@ -74,11 +74,11 @@ impl Lcm {
 }
 
 impl Life for Lcm {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         vec![(MACHINES, Arc::new(admission::machine))]
     }
 
-    fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+    fn views(&self) -> Vec<(&'static str, &'static str, ObjectView)> {
         vec![(MACHINES, "deployment", deployment::view(self.reader.clone()))]
     }
 

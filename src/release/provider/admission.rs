@@ -13,7 +13,7 @@ use super::shape::{self, ClusterWish, PATH};
 use super::{CLUSTERS, desired, judge};
 use crate::api::kaas::PublicKey;
 use crate::api::machine_api::{Cluster, Machine};
-use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 use crate::store::Store;
 
 /// Rules for a change of a Cluster.
@@ -22,7 +22,7 @@ use crate::store::Store;
 ///
 /// The first rule that it breaks.
 pub fn cluster(store: &Store, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let Some(new) = typed::<Cluster>(request.object) else { return Ok(()) };
@@ -36,7 +36,8 @@ pub fn cluster(store: &Store, request: &AdmissionRequest<'_>) -> Result<(), Vec<
 ///
 /// When it is no line of `authorized_keys`.
 pub fn public_key(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    let Some(key) = typed::<PublicKey>(request.object).filter(|_| request.operation != Operation::Delete) else {
+    let Some(key) = typed::<PublicKey>(request.object).filter(|_| request.operation != AdmissionOperation::Delete)
+    else {
         return Ok(());
     };
     let stays = request.old.and_then(typed::<PublicKey>).is_some_and(|old| old.spec == key.spec);
@@ -109,7 +110,7 @@ fn path_of(field: &str) -> String {
 ///
 /// The first rule that it breaks.
 pub fn machine(store: &Store, request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let Some(new) = typed::<Machine>(request.object) else { return Ok(()) };

@@ -41,7 +41,7 @@ use self::clusters::Clusters;
 use self::machines::Machines;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::AdmissionRules;
 use crate::module::{Acting, Life, Module, Service, service};
 use crate::runtime::{Cache, Slim, Watches};
 use crate::store::Store;
@@ -92,7 +92,7 @@ impl Provider {
 }
 
 impl Life for Provider {
-    fn admission(&self) -> Vec<(&'static str, Admission)> {
+    fn admission(&self) -> Vec<(&'static str, AdmissionRules)> {
         let (clusters, machines) = (self.store.clone(), self.store.clone());
         vec![
             (CLUSTERS, Arc::new(move |request| admission::cluster(&clusters, request))),

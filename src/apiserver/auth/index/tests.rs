@@ -3,8 +3,8 @@
 use super::*;
 use serde_json::json;
 
-fn index() -> Index {
-    let mut index = Index::default();
+fn index() -> RbacIndex {
+    let mut index = RbacIndex::default();
     let rules = |verbs: &[&str], resource: &str| json!({"rules": [{"verbs": verbs, "apiGroups": [""], "resources": [resource]}]});
     index.set_role("", "reader", Some(&rules(&["get", "list"], "configmaps")));
     index.set_role("", "paths", Some(&json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/metrics"]}]})));
@@ -60,7 +60,7 @@ fn bindings_give_what_they_say_and_where() {
         ("Group", &[], "get", "rack", "configmaps", false, ""),
     ] {
         let wanted = Attributes { verb, namespace, resource, ..Attributes::default() };
-        let decision = index.decide(Caller { user, groups }, &wanted);
+        let decision = index.decide(AuthorizedCaller { user, groups }, &wanted);
         assert_eq!(decision.allowed, allowed, "{user} {verb} {namespace}/{resource}");
         if !allowed || !reason.is_empty() {
             assert_eq!(decision.reason, reason);
@@ -68,26 +68,26 @@ fn bindings_give_what_they_say_and_where() {
     }
     // A path is the cluster's, whatever a namespace's binding says.
     let wanted = Attributes { verb: "get", path: "/metrics", ..Attributes::default() };
-    assert!(!index.decide(Caller { user: "ann", groups: &readers }, &wanted).allowed);
+    assert!(!index.decide(AuthorizedCaller { user: "ann", groups: &readers }, &wanted).allowed);
 }
 
 #[test]
 fn what_is_taken_out_counts_no_longer() {
     let mut index = index();
     let readers = ["readers".to_owned()];
-    let caller = Caller { user: "ann", groups: &readers };
+    let caller = AuthorizedCaller { user: "ann", groups: &readers };
     let wanted = Attributes { verb: "get", namespace: "x", resource: "configmaps", ..Attributes::default() };
     assert_eq!(index.rules(caller, "").0.len(), 1);
     index.set_role("", "reader", None);
     let refused = index.decide(caller, &wanted);
     assert_eq!(refused.reason, "RBAC: clusterrole.rbac.authorization.k8s.io \"reader\" not found");
     index.set_binding("", "all-read", None);
-    assert_eq!(index.decide(caller, &wanted), Decision { allowed: false, reason: String::new() });
+    assert_eq!(index.decide(caller, &wanted), AuthorizationDecision { allowed: false, reason: String::new() });
 }
 
 #[test]
 fn what_takes_long_is_known_before_it_is_done() {
-    let mut index = Index::default();
+    let mut index = RbacIndex::default();
     let role = |count: usize| json!({"rules": vec![json!({"verbs": ["get"]}); count]});
     let binding = |role: &str, who: &str| json!({"roleRef": {"kind": "Role", "name": role}, "subjects": [{"kind": "Group", "name": who}]});
     index.set_role("a", "short", Some(&role(LONG - 2)));
@@ -106,11 +106,11 @@ fn what_takes_long_is_known_before_it_is_done() {
         (&["one", "four"], "a", true),
     ] {
         let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
-        let caller = Caller { user: "eve", groups: &groups };
+        let caller = AuthorizedCaller { user: "eve", groups: &groups };
         assert_eq!(index.is_long(caller, namespace), wanted, "{groups:?} in {namespace}");
     }
     // A stamp is never given twice.
     let before = index.stamp();
     index.set_binding("a", "d", None);
-    assert!(index.stamp() > before && Index::default().stamp() != index.stamp());
+    assert!(index.stamp() > before && RbacIndex::default().stamp() != index.stamp());
 }

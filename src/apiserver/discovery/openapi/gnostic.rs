@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::v2::{self, Document};
+use super::v2::{self, SwaggerDocument};
 
 /// A message being written.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
-impl Message {
+impl ProtobufMessage {
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push((number & 0x7f) as u8 | 0x80);
@@ -65,14 +65,14 @@ impl Message {
 }
 
 /// The message with these parts.
-fn with(build: impl FnOnce(&mut Message)) -> Message {
-    let mut message = Message::default();
+fn with(build: impl FnOnce(&mut ProtobufMessage)) -> ProtobufMessage {
+    let mut message = ProtobufMessage::default();
     build(&mut message);
     message
 }
 
 /// A name and what it names.
-fn named(name: &str, value: Message) -> Message {
+fn named(name: &str, value: ProtobufMessage) -> ProtobufMessage {
     with(|message| {
         message.bytes(1, name.as_bytes());
         message.message(2, value);
@@ -80,11 +80,11 @@ fn named(name: &str, value: Message) -> Message {
 }
 
 /// `Any`, as YAML.
-fn any(value: &Value) -> Message {
+fn any(value: &Value) -> ProtobufMessage {
     with(|message| message.bytes(2, format!("{value}\n").as_bytes()))
 }
 
-fn extensions(message: &mut Message, field: u64, map: &Map<String, Value>) {
+fn extensions(message: &mut ProtobufMessage, field: u64, map: &Map<String, Value>) {
     for (name, value) in map.iter().filter(|(name, _)| name.starts_with("x-")) {
         message.message(field, named(name, any(value)));
     }
@@ -93,12 +93,12 @@ fn extensions(message: &mut Message, field: u64, map: &Map<String, Value>) {
 /// `Document`
 #[derive(Default)]
 pub(super) struct Protobuf {
-    paths: Message,
-    definitions: Message,
+    paths: ProtobufMessage,
+    definitions: ProtobufMessage,
     names: BTreeSet<String>,
 }
 
-impl Document for Protobuf {
+impl SwaggerDocument for Protobuf {
     fn path(&mut self, path: &str, item: &Value) {
         self.paths.message(2, named(path, path_item(item)));
     }
@@ -124,7 +124,7 @@ impl Document for Protobuf {
     }
 }
 
-fn path_item(item: &Value) -> Message {
+fn path_item(item: &Value) -> ProtobufMessage {
     with(|message| {
         for (field, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
             if let Some(source) = item.get(method).and_then(Value::as_object) {
@@ -135,7 +135,7 @@ fn path_item(item: &Value) -> Message {
     })
 }
 
-fn operation(source: &Map<String, Value>) -> Message {
+fn operation(source: &Map<String, Value>) -> ProtobufMessage {
     let field = |name: &str| source.get(name).unwrap_or(&Value::Null);
     let responses = with(|responses| {
         for (code, answer) in field("responses").as_object().into_iter().flatten() {
@@ -157,7 +157,7 @@ fn operation(source: &Map<String, Value>) -> Message {
     })
 }
 
-fn parameter(source: &Value) -> Message {
+fn parameter(source: &Value) -> ProtobufMessage {
     let inner = with(|inner| {
         if source["in"] == "body" {
             let body = with(|body| {
@@ -183,8 +183,8 @@ fn parameter(source: &Value) -> Message {
     with(|item| item.message(1, inner))
 }
 
-fn schema(source: &Value) -> Message {
-    let Some(map) = source.as_object() else { return Message::default() };
+fn schema(source: &Value) -> ProtobufMessage {
+    let Some(map) = source.as_object() else { return ProtobufMessage::default() };
     let field = |name: &str| map.get(name).unwrap_or(&Value::Null);
     with(|message| {
         message.text(1, field("$ref"));

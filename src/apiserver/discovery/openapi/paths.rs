@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{META, SCALE, kind_of, reference};
 use crate::api::StoragePolicy;
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 
 fn query(name: &str, kind: &str, description: &str) -> Value {
     json!({"name": name, "in": "query", "description": description,
@@ -16,13 +16,13 @@ fn path_parameter(name: &str) -> Value {
 }
 
 /// Where a resource is, and what can be done there.
-pub(super) fn paths(resource: &Resource) -> Map<String, Value> {
+pub(super) fn paths(resource: &ServedResource) -> Map<String, Value> {
     let mut found = Map::new();
     add_paths(resource, &mut found);
     found
 }
 
-fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
+fn add_paths(resource: &ServedResource, paths: &mut Map<String, Value>) {
     let root = if resource.group.is_empty() {
         format!("/api/{}", resource.version)
     } else {

@@ -16,14 +16,14 @@ const PACK_MIN: usize = 1024;
 
 /// A document in both its forms.
 #[derive(Debug)]
-pub(in crate::apiserver) struct Document {
+pub(in crate::apiserver) struct OpenApiDocument {
     /// SHA-256 of the text, in hex.
     pub hash: String,
     text: Bytes,
     packed: OnceLock<Option<Bytes>>,
 }
 
-impl Document {
+impl OpenApiDocument {
     pub(in crate::apiserver) fn new(text: impl Into<Bytes>) -> Self {
         let text = text.into();
         let hash = Sha256::digest(&text).iter().map(|byte| format!("{byte:02X}")).collect();
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn clients_get_what_they_can_read_and_nothing_twice() {
-        let document = Document::new("x".repeat(PACK_MIN));
+        let document = OpenApiDocument::new("x".repeat(PACK_MIN));
         let tag = format!("\"{}\"", document.hash);
         for (name, value, code, packed) in [
             ("accept", "*/*", 200, false),

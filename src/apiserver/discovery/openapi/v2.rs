@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Members;
+use super::JsonMembers;
 use crate::apiserver::kinds::core_schemas::SCHEMAS;
 
 /// `swagger`
@@ -39,7 +39,7 @@ const KEPT: [&str; 19] = [
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// A document that is made bit by bit. First come all paths, then all definitions; of a name the first counts.
-pub(super) trait Document: Default {
+pub(super) trait SwaggerDocument: Default {
     /// Adds a path.
     fn path(&mut self, path: &str, item: &Value);
     /// Adds a definition.
@@ -50,12 +50,12 @@ pub(super) trait Document: Default {
 
 /// The document as JSON.
 #[derive(Default)]
-pub(super) struct Json {
-    paths: Members,
-    definitions: Members,
+pub(super) struct JsonDocument {
+    paths: JsonMembers,
+    definitions: JsonMembers,
 }
 
-impl Document for Json {
+impl SwaggerDocument for JsonDocument {
     fn path(&mut self, path: &str, item: &Value) {
         self.paths.put(path, item);
     }

@@ -14,7 +14,7 @@ const VALUES_MAX: usize = 256;
 
 /// What must hold for one label.
 #[derive(Clone, Debug, PartialEq)]
-struct Requirement {
+struct LabelRequirement {
     key: String,
     operator: Operator,
 }
@@ -32,11 +32,11 @@ enum Operator {
 /// What must hold for the labels of an object, ready to be looked at for many of them: one rule for each key, in the
 /// order of the keys. A selector that nothing can meet is one rule.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Labels(Vec<Rule>);
+pub(super) struct LabelSelector(Vec<LabelRule>);
 
 /// All that is required of one label.
 #[derive(Clone, Debug, PartialEq)]
-struct Rule {
+struct LabelRule {
     key: String,
     /// Whether an object without the label is selected, and whether one with it can be.
     absent: bool,
@@ -51,22 +51,22 @@ struct Rule {
     is_number: bool,
 }
 
-impl Labels {
+impl LabelSelector {
     /// Requirements on one key become one rule; what is said twice is looked at once.
-    fn of(mut requirements: Vec<Requirement>) -> Self {
+    fn of(mut requirements: Vec<LabelRequirement>) -> Self {
         requirements.sort_by(|one, other| one.key.cmp(&other.key));
-        let mut rules: Vec<Rule> = Vec::new();
-        for Requirement { key, operator } in requirements {
+        let mut rules: Vec<LabelRule> = Vec::new();
+        for LabelRequirement { key, operator } in requirements {
             match rules.last_mut().filter(|rule| rule.key == key) {
                 Some(rule) => rule.add(operator),
                 None => {
-                    let mut rule = Rule::any(key);
+                    let mut rule = LabelRule::any(key);
                     rule.add(operator);
                     rules.push(rule);
                 }
             }
         }
-        rules.iter_mut().for_each(Rule::settle);
+        rules.iter_mut().for_each(LabelRule::settle);
         match rules.iter().position(|rule| !rule.absent && !rule.present) {
             Some(at) => Self(vec![rules.swap_remove(at)]),
             None => Self(rules),
@@ -93,7 +93,7 @@ impl Labels {
     }
 }
 
-impl Rule {
+impl LabelRule {
     /// One that every object meets.
     fn any(key: String) -> Self {
         let (above, below) = (i64::MIN, i64::MAX);
@@ -159,19 +159,19 @@ impl Rule {
 }
 
 /// Reads a selector. The error is the sentence for the client.
-pub(super) fn parse(text: &str) -> Result<Labels, String> {
-    requirements(text).map(Labels::of)
+pub(super) fn parse(text: &str) -> Result<LabelSelector, String> {
+    requirements(text).map(LabelSelector::of)
 }
 
-fn requirements(text: &str) -> Result<Vec<Requirement>, String> {
-    let mut words = Words { text, chars: text.char_indices().peekable() }.all();
+fn requirements(text: &str) -> Result<Vec<LabelRequirement>, String> {
+    let mut words = SelectorLexer { text, chars: text.char_indices().peekable() }.all();
     words.reverse();
-    let mut reader = Reader { words, values: 0 };
+    let mut reader = SelectorParser { words, values: 0 };
     let mut requirements = Vec::new();
     loop {
         match reader.peek() {
-            Word::End => return Ok(requirements),
-            Word::Text(_) | Word::Symbol("!") => {}
+            SelectorToken::End => return Ok(requirements),
+            SelectorToken::Text(_) | SelectorToken::Symbol("!") => {}
             other => return Err(format!("found '{}', expected: !, identifier, or 'end of string'", other.literal())),
         }
         let requirement = reader.requirement().map_err(|reason| format!("unable to parse requirement: {reason}"))?;
@@ -183,9 +183,9 @@ fn requirements(text: &str) -> Result<Vec<Requirement>, String> {
             return Err(too_many_values());
         }
         match reader.take() {
-            Word::End => return Ok(requirements),
-            Word::Symbol(",") => match reader.peek() {
-                Word::Text(_) | Word::Symbol("!") => {}
+            SelectorToken::End => return Ok(requirements),
+            SelectorToken::Symbol(",") => match reader.peek() {
+                SelectorToken::Text(_) | SelectorToken::Symbol("!") => {}
                 other => return Err(format!("found '{}', expected: identifier after ','", other.literal())),
             },
             other => return Err(format!("found '{}', expected: ',' or 'end of string'", other.literal())),
@@ -194,13 +194,13 @@ fn requirements(text: &str) -> Result<Vec<Requirement>, String> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Word<'t> {
+enum SelectorToken<'t> {
     Text(&'t str),
     Symbol(&'t str),
     End,
 }
 
-impl Word<'_> {
+impl SelectorToken<'_> {
     fn literal(&self) -> String {
         match self {
             Self::Text(text) | Self::Symbol(text) => shorten(text, 128),
@@ -209,13 +209,13 @@ impl Word<'_> {
     }
 }
 
-struct Words<'t> {
+struct SelectorLexer<'t> {
     text: &'t str,
     chars: Peekable<CharIndices<'t>>,
 }
 
-impl<'t> Words<'t> {
-    fn all(mut self) -> Vec<Word<'t>> {
+impl<'t> SelectorLexer<'t> {
+    fn all(mut self) -> Vec<SelectorToken<'t>> {
         let mut words = Vec::new();
         while let Some((start, char)) = self.chars.next() {
             if char.is_ascii_whitespace() {
@@ -236,7 +236,7 @@ impl<'t> Words<'t> {
                 self.chars.next();
             }
             let word = &self.text[start..end];
-            words.push(if symbol { Word::Symbol(word) } else { Word::Text(word) });
+            words.push(if symbol { SelectorToken::Symbol(word) } else { SelectorToken::Text(word) });
         }
         words
     }
@@ -246,24 +246,24 @@ fn is_symbol(char: char) -> bool {
     matches!(char, '=' | '!' | '(' | ')' | ',' | '>' | '<')
 }
 
-struct Reader<'t> {
+struct SelectorParser<'t> {
     /// Those still to be read, the next one last.
-    words: Vec<Word<'t>>,
+    words: Vec<SelectorToken<'t>>,
     /// Values that were read.
     values: usize,
 }
 
-impl<'t> Reader<'t> {
-    fn peek(&self) -> Word<'t> {
-        self.words.last().copied().unwrap_or(Word::End)
+impl<'t> SelectorParser<'t> {
+    fn peek(&self) -> SelectorToken<'t> {
+        self.words.last().copied().unwrap_or(SelectorToken::End)
     }
 
-    fn take(&mut self) -> Word<'t> {
-        self.words.pop().unwrap_or(Word::End)
+    fn take(&mut self) -> SelectorToken<'t> {
+        self.words.pop().unwrap_or(SelectorToken::End)
     }
 
-    fn requirement(&mut self) -> Result<Requirement, String> {
-        let absent = self.peek() == Word::Symbol("!");
+    fn requirement(&mut self) -> Result<LabelRequirement, String> {
+        let absent = self.peek() == SelectorToken::Symbol("!");
         if absent {
             self.take();
         }
@@ -272,26 +272,26 @@ impl<'t> Reader<'t> {
             return Err(format!("<nil>: Invalid value: {:?}: {fault}", shorten(&key, 128)));
         }
         if absent {
-            return Ok(Requirement { key, operator: Operator::Absent });
+            return Ok(LabelRequirement { key, operator: Operator::Absent });
         }
-        if matches!(self.peek(), Word::End | Word::Symbol(",")) {
-            return Ok(Requirement { key, operator: Operator::Exists });
+        if matches!(self.peek(), SelectorToken::End | SelectorToken::Symbol(",")) {
+            return Ok(LabelRequirement { key, operator: Operator::Exists });
         }
         let operator = match self.take() {
-            Word::Text("in") => Operator::In(self.values(&key)?),
-            Word::Text("notin") => Operator::NotIn(self.values(&key)?),
-            Word::Symbol("=" | "==") => Operator::In(vec![self.value(&key)?]),
-            Word::Symbol("!=") => Operator::NotIn(vec![self.value(&key)?]),
-            Word::Symbol(">") => Operator::Above(self.bound(&key)?),
-            Word::Symbol("<") => Operator::Below(self.bound(&key)?),
+            SelectorToken::Text("in") => Operator::In(self.values(&key)?),
+            SelectorToken::Text("notin") => Operator::NotIn(self.values(&key)?),
+            SelectorToken::Symbol("=" | "==") => Operator::In(vec![self.value(&key)?]),
+            SelectorToken::Symbol("!=") => Operator::NotIn(vec![self.value(&key)?]),
+            SelectorToken::Symbol(">") => Operator::Above(self.bound(&key)?),
+            SelectorToken::Symbol("<") => Operator::Below(self.bound(&key)?),
             other => return Err(format!("found '{}', expected: in, notin, =, ==, !=, gt, lt", other.literal())),
         };
-        Ok(Requirement { key, operator })
+        Ok(LabelRequirement { key, operator })
     }
 
     fn text(&mut self) -> Result<&'t str, String> {
         match self.take() {
-            Word::Text(text) => Ok(text),
+            SelectorToken::Text(text) => Ok(text),
             other => Err(format!("found '{}', expected: identifier", other.literal())),
         }
     }
@@ -299,7 +299,7 @@ impl<'t> Reader<'t> {
     /// The value after `=`; nothing is the empty value.
     fn value(&mut self, key: &str) -> Result<String, String> {
         let value = match self.peek() {
-            Word::End | Word::Symbol(",") => "",
+            SelectorToken::End | SelectorToken::Symbol(",") => "",
             _ => self.text()?,
         };
         check_value(key, 0, value)?;
@@ -316,20 +316,20 @@ impl<'t> Reader<'t> {
     /// The values in parentheses. `(a,,b)` has the empty value, too.
     fn values(&mut self, key: &str) -> Result<Vec<String>, String> {
         match self.take() {
-            Word::Symbol("(") => {}
+            SelectorToken::Symbol("(") => {}
             other => return Err(format!("found '{}' expected: '('", other.literal())),
         }
-        if self.peek() == Word::Symbol(")") {
+        if self.peek() == SelectorToken::Symbol(")") {
             return Err("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty".into());
         }
         let mut values: Vec<String> = Vec::new();
         loop {
             let value = match self.peek() {
-                Word::Text(text) => {
+                SelectorToken::Text(text) => {
                     self.take();
                     text
                 }
-                Word::Symbol("," | ")") => "",
+                SelectorToken::Symbol("," | ")") => "",
                 other => return Err(format!("found '{}', expected: ',', ')' or identifier", other.literal())),
             };
             check_value(key, values.len(), value)?;
@@ -339,8 +339,8 @@ impl<'t> Reader<'t> {
                 return Err(too_many_values());
             }
             match self.take() {
-                Word::Symbol(",") => {}
-                Word::Symbol(")") => return Ok(values),
+                SelectorToken::Symbol(",") => {}
+                SelectorToken::Symbol(")") => return Ok(values),
                 other => return Err(format!("found '{}', expected: ',' or ')'", other.literal())),
             }
         }
@@ -437,7 +437,7 @@ mod tests {
         use rand::prelude::*;
         let mut random = StdRng::seed_from_u64(7);
         let terms = ["{}", "!{}", "{}=1", "{}!=1", "{} in (1,2)", "{} notin (2,x)", "{}>1", "{}<2", "{}=x"];
-        let holds = |requirement: &Requirement, value: Option<&str>| {
+        let holds = |requirement: &LabelRequirement, value: Option<&str>| {
             let number = || value?.parse::<i64>().ok();
             let is_in = |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
             match &requirement.operator {

@@ -19,7 +19,7 @@ const TEXTS_MAX: usize = 256 << 10;
 
 /// What is at a place in an object, as selectors compare it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Found {
+pub(super) enum SelectedValue {
     /// Nothing, or what is compared as nothing.
     Nothing,
     Text(Arc<str>),
@@ -27,7 +27,7 @@ pub(super) enum Found {
     Long,
 }
 
-impl Found {
+impl SelectedValue {
     pub fn at(object: &Value, pointer: &str) -> Self {
         match object.pointer(pointer) {
             Some(Value::String(text)) if text.len() > TEXT_MAX => Self::Long,
@@ -48,16 +48,16 @@ impl Found {
 }
 
 /// A state of an object, and what was looked for in it.
-struct State {
+struct SelectedState {
     storage: Arc<str>,
     namespace: String,
     name: String,
     revision: u64,
-    found: Vec<(String, Found)>,
+    found: Vec<(String, SelectedValue)>,
     bytes: usize,
 }
 
-impl State {
+impl SelectedState {
     fn is_of(&self, object: &Object) -> bool {
         self.revision == object.revision
             && self.name == object.name
@@ -67,24 +67,24 @@ impl State {
 }
 
 // std's lock: held for a few comparisons.
-static LATEST: Mutex<VecDeque<State>> = Mutex::new(VecDeque::new());
+static LATEST: Mutex<VecDeque<SelectedState>> = Mutex::new(VecDeque::new());
 
 /// What is at these places in an object.
-pub(super) fn at<'p>(object: &Object, pointers: impl Iterator<Item = &'p str> + Clone) -> Vec<Found> {
+pub(super) fn at<'p>(object: &Object, pointers: impl Iterator<Item = &'p str> + Clone) -> Vec<SelectedValue> {
     let latest = || LATEST.lock().unwrap_or_else(PoisonError::into_inner);
     let known = latest().iter().find(|state| state.is_of(object)).and_then(|state| {
         let find = |pointer: &str| state.found.iter().find(|(at, _)| at == pointer).map(|(_, found)| found.clone());
-        pointers.clone().map(find).collect::<Option<Vec<Found>>>()
+        pointers.clone().map(find).collect::<Option<Vec<SelectedValue>>>()
     });
     if let Some(known) = known {
         return known;
     }
     let value = object.value();
-    let found: Vec<Found> = pointers.clone().map(|pointer| Found::at(&value, pointer)).collect();
+    let found: Vec<SelectedValue> = pointers.clone().map(|pointer| SelectedValue::at(&value, pointer)).collect();
     let mut latest = latest();
     if !latest.iter().any(|state| state.is_of(object)) {
         latest.truncate(STATES - 1);
-        latest.push_front(State {
+        latest.push_front(SelectedState {
             storage: Arc::clone(&object.resource),
             namespace: object.namespace.clone(),
             name: object.name.clone(),
@@ -95,7 +95,7 @@ pub(super) fn at<'p>(object: &Object, pointers: impl Iterator<Item = &'p str> + 
     }
     if let Some(state) = latest.iter_mut().find(|state| state.is_of(object)) {
         for (pointer, found) in pointers.zip(&found) {
-            let length = pointer.len() + if let Found::Text(text) = found { text.len() } else { 0 };
+            let length = pointer.len() + if let SelectedValue::Text(text) = found { text.len() } else { 0 };
             if state.bytes + length <= TEXTS_MAX && !state.found.iter().any(|(at, _)| at == pointer) {
                 state.bytes += length;
                 state.found.push((pointer.to_owned(), found.clone()));

@@ -19,15 +19,15 @@ use super::{BOOKMARK_EVERY, CHUNK, DRAIN, INITIAL_END, READ_LONG_FROM, RECHECK};
 use crate::apiserver::answers::columns::definitions;
 use crate::apiserver::answers::list_body::{self, ListHead};
 use crate::apiserver::answers::status::ApiError;
-use crate::apiserver::answers::table::Rows;
+use crate::apiserver::answers::table::TableRows;
 use crate::apiserver::endpoints::metrics::Watching;
-use crate::apiserver::objects::selectors::Selector;
-use crate::apiserver::requests::request::{Params, Representation, Target};
+use crate::apiserver::objects::selectors::ObjectSelector;
+use crate::apiserver::requests::request::{Params, Representation, RequestTarget};
 use crate::apiserver::shares::blocking;
 use crate::apiserver::shares::inflight::InflightPermit;
 use crate::apiserver::shares::response_memory::BodySource;
 use crate::apiserver::webhooks::converting;
-use crate::apiserver::{ApiServer, Identity, Resource, auth};
+use crate::apiserver::{ApiServer, ServedResource, UserIdentity, auth};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// One line of the stream.
@@ -112,18 +112,18 @@ fn of_event(event: &StoreEvent) -> &Arc<Object> {
 }
 
 /// One client's watch.
-pub(super) struct State {
+pub(super) struct WatchState {
     pub(super) api: ApiServer,
-    pub(super) resource: Arc<Resource>,
-    pub(super) target: Target,
+    pub(super) resource: Arc<ServedResource>,
+    pub(super) target: RequestTarget,
     pub(super) params: Params,
-    pub(super) identity: Identity,
+    pub(super) identity: UserIdentity,
     /// At which state of the roles it was allowed last.
     pub(super) judged: Option<u64>,
     /// Whether it was.
     pub(super) may: bool,
     pub(super) form: Representation,
-    pub(super) selector: Selector,
+    pub(super) selector: ObjectSelector,
     pub(super) source: Option<Watch>,
     /// What there was at the start, not sent yet.
     pub(super) first: First,
@@ -142,7 +142,7 @@ pub(super) struct State {
 }
 
 /// Why a wait ended.
-enum Woken {
+enum WakeReason {
     Event(StoreEvent),
     Gone(ApiError),
     Bookmark,
@@ -153,7 +153,7 @@ enum Woken {
     End,
 }
 
-impl State {
+impl WatchState {
     /// The next lines; `None` when the watch is over.
     pub(super) async fn next_chunk(self: Box<Self>) -> Option<(Bytes, Box<Self>)> {
         let (mut state, mut chunk) = self.judged(BytesMut::new()).await?;
@@ -180,8 +180,8 @@ impl State {
             let woken = state.wait().await;
             (state, chunk) = state.judged(chunk).await?;
             match woken {
-                Woken::Recheck => state.recheck = Instant::now() + RECHECK,
-                Woken::Event(event) if converting::converts(&state.resource) => {
+                WakeReason::Recheck => state.recheck = Instant::now() + RECHECK,
+                WakeReason::Event(event) if converting::converts(&state.resource) => {
                     let converted = tokio::select! {
                         biased;
                         () = state.shutdown.cancelled() => return None,
@@ -192,7 +192,7 @@ impl State {
                         Err(error) => state.put_gone(&mut chunk, &error),
                     }
                 }
-                Woken::Event(event) => {
+                WakeReason::Event(event) => {
                     // It comes to all watches at once: what is long is done for one after the other.
                     let long = state.is_here(of_event(&event)) && state.is_long(of_event(&event));
                     let put = move |state: &mut Self, chunk: &mut BytesMut| {
@@ -201,23 +201,23 @@ impl State {
                     };
                     (state, chunk) = state.in_turn(long, chunk, put).await?;
                 }
-                Woken::Gone(error) => state.put_gone(&mut chunk, &error),
-                Woken::Bookmark => {
+                WakeReason::Gone(error) => state.put_gone(&mut chunk, &error),
+                WakeReason::Bookmark => {
                     state.bookmark = Instant::now() + BOOKMARK_EVERY;
                     state.put_progress(&mut chunk);
                 }
                 // A last bookmark lets the client go on from here.
-                Woken::Deadline if state.params.bookmarks => {
+                WakeReason::Deadline if state.params.bookmarks => {
                     state.put_progress(&mut chunk);
                     state.over = true;
                 }
                 // What happened to the objects before is still told.
-                Woken::Replaced if converting::converts(&state.resource) => state.over = true,
-                Woken::Replaced => {
+                WakeReason::Replaced if converting::converts(&state.resource) => state.over = true,
+                WakeReason::Replaced => {
                     state.drain(&mut chunk, Duration::MAX);
                     state.over = true;
                 }
-                Woken::Deadline | Woken::End => return None,
+                WakeReason::Deadline | WakeReason::End => return None,
             }
         }
         Some((sealed(&chunk), state))
@@ -283,9 +283,9 @@ impl State {
         may
     }
 
-    async fn wait(&mut self) -> Woken {
+    async fn wait(&mut self) -> WakeReason {
         let bookmark = if self.params.bookmarks { self.bookmark } else { self.deadline };
-        let Some(source) = &mut self.source else { return Woken::End };
+        let Some(source) = &mut self.source else { return WakeReason::End };
         let replaced = async {
             match &self.resource.custom {
                 Some(custom) => custom.replaced.cancelled().await,
@@ -294,15 +294,15 @@ impl State {
         };
         tokio::select! {
             biased;
-            () = self.shutdown.cancelled() => Woken::End,
+            () = self.shutdown.cancelled() => WakeReason::End,
             event = source.next() => match event {
-                Ok(event) => Woken::Event(event),
-                Err(gone) => Woken::Gone(gone.into()),
+                Ok(event) => WakeReason::Event(event),
+                Err(gone) => WakeReason::Gone(gone.into()),
             },
-            () = replaced => Woken::Replaced,
-            () = tokio::time::sleep_until(self.deadline) => Woken::Deadline,
-            () = tokio::time::sleep_until(bookmark) => Woken::Bookmark,
-            () = tokio::time::sleep_until(self.recheck) => Woken::Recheck,
+            () = replaced => WakeReason::Replaced,
+            () = tokio::time::sleep_until(self.deadline) => WakeReason::Deadline,
+            () = tokio::time::sleep_until(bookmark) => WakeReason::Bookmark,
+            () = tokio::time::sleep_until(self.recheck) => WakeReason::Recheck,
         }
     }
 
@@ -399,7 +399,7 @@ impl State {
         if self.form == Representation::Table {
             text = list_body::table_head(&self.headings(), &ListHead::at(object.revision));
             let include = self.params.include.unwrap_or_default();
-            Rows::new(&self.resource, include, Timestamp::now()).put(&mut text, &self.resource, object);
+            TableRows::new(&self.resource, include, Timestamp::now()).put(&mut text, &self.resource, object);
             text.extend_from_slice(list_body::TAIL);
         } else {
             list_body::put_object(&mut text, &self.resource, self.form, object);

@@ -1,156 +1,167 @@
 //! `v1`, events, leases, and what all objects have.
 
-use super::{Field, Type, list, plain, pointer, required};
+use super::{ProtobufField, ProtobufType, list, plain, pointer, required};
 
-const OWNER: &[Field] = &[
-    plain(1, "kind", Type::Text),
-    plain(3, "name", Type::Text),
-    plain(4, "uid", Type::Text),
-    plain(5, "apiVersion", Type::Text),
-    pointer(6, "controller", Type::Bool),
-    pointer(7, "blockOwnerDeletion", Type::Bool),
+const OWNER: &[ProtobufField] = &[
+    plain(1, "kind", ProtobufType::Text),
+    plain(3, "name", ProtobufType::Text),
+    plain(4, "uid", ProtobufType::Text),
+    plain(5, "apiVersion", ProtobufType::Text),
+    pointer(6, "controller", ProtobufType::Bool),
+    pointer(7, "blockOwnerDeletion", ProtobufType::Bool),
 ];
 
-pub(super) const META: &[Field] = &[
-    plain(1, "name", Type::Text),
-    plain(2, "generateName", Type::Text),
-    plain(3, "namespace", Type::Text),
-    plain(5, "uid", Type::Text),
-    plain(6, "resourceVersion", Type::Text),
-    plain(7, "generation", Type::Int),
-    plain(8, "creationTimestamp", Type::Time),
-    pointer(9, "deletionTimestamp", Type::Time),
-    pointer(10, "deletionGracePeriodSeconds", Type::Int),
-    plain(11, "labels", Type::Map(&Type::Text)),
-    plain(12, "annotations", Type::Map(&Type::Text)),
-    list(13, "ownerReferences", Type::Message(OWNER)),
-    list(14, "finalizers", Type::Text),
-    list(17, "managedFields", Type::Message(MANAGED)),
+pub(super) const META: &[ProtobufField] = &[
+    plain(1, "name", ProtobufType::Text),
+    plain(2, "generateName", ProtobufType::Text),
+    plain(3, "namespace", ProtobufType::Text),
+    plain(5, "uid", ProtobufType::Text),
+    plain(6, "resourceVersion", ProtobufType::Text),
+    plain(7, "generation", ProtobufType::Int),
+    plain(8, "creationTimestamp", ProtobufType::Time),
+    pointer(9, "deletionTimestamp", ProtobufType::Time),
+    pointer(10, "deletionGracePeriodSeconds", ProtobufType::Int),
+    plain(11, "labels", ProtobufType::Map(&ProtobufType::Text)),
+    plain(12, "annotations", ProtobufType::Map(&ProtobufType::Text)),
+    list(13, "ownerReferences", ProtobufType::Message(OWNER)),
+    list(14, "finalizers", ProtobufType::Text),
+    list(17, "managedFields", ProtobufType::Message(MANAGED)),
 ];
 
-const MANAGED: &[Field] = &[
-    plain(1, "manager", Type::Text),
-    plain(2, "operation", Type::Text),
-    plain(3, "apiVersion", Type::Text),
-    pointer(4, "time", Type::Time),
-    plain(6, "fieldsType", Type::Text),
-    pointer(7, "fieldsV1", Type::Json),
-    plain(8, "subresource", Type::Text),
+const MANAGED: &[ProtobufField] = &[
+    plain(1, "manager", ProtobufType::Text),
+    plain(2, "operation", ProtobufType::Text),
+    plain(3, "apiVersion", ProtobufType::Text),
+    pointer(4, "time", ProtobufType::Time),
+    plain(6, "fieldsType", ProtobufType::Text),
+    pointer(7, "fieldsV1", ProtobufType::Json),
+    plain(8, "subresource", ProtobufType::Text),
 ];
 
-pub(super) const NAMESPACE: &[Field] = &[
-    plain(1, "metadata", Type::Message(META)),
-    plain(2, "spec", Type::Message(&[list(1, "finalizers", Type::Text)])),
+pub(super) const NAMESPACE: &[ProtobufField] = &[
+    plain(1, "metadata", ProtobufType::Message(META)),
+    plain(2, "spec", ProtobufType::Message(&[list(1, "finalizers", ProtobufType::Text)])),
     plain(
         3,
         "status",
-        Type::Message(&[plain(1, "phase", Type::Text), list(2, "conditions", Type::Message(NAMESPACE_CONDITION))]),
+        ProtobufType::Message(&[
+            plain(1, "phase", ProtobufType::Text),
+            list(2, "conditions", ProtobufType::Message(NAMESPACE_CONDITION)),
+        ]),
     ),
 ];
 
-const NAMESPACE_CONDITION: &[Field] = &[
-    required(1, "type", Type::Text),
-    required(2, "status", Type::Text),
-    pointer(4, "lastTransitionTime", Type::Time),
-    plain(5, "reason", Type::Text),
-    plain(6, "message", Type::Text),
+const NAMESPACE_CONDITION: &[ProtobufField] = &[
+    required(1, "type", ProtobufType::Text),
+    required(2, "status", ProtobufType::Text),
+    pointer(4, "lastTransitionTime", ProtobufType::Time),
+    plain(5, "reason", ProtobufType::Text),
+    plain(6, "message", ProtobufType::Text),
 ];
 
-pub(super) const SECRET: &[Field] = &[
-    plain(1, "metadata", Type::Message(META)),
-    plain(2, "data", Type::Map(&Type::Bytes)),
-    plain(3, "type", Type::Text),
-    plain(4, "stringData", Type::Map(&Type::Text)),
-    pointer(5, "immutable", Type::Bool),
+pub(super) const SECRET: &[ProtobufField] = &[
+    plain(1, "metadata", ProtobufType::Message(META)),
+    plain(2, "data", ProtobufType::Map(&ProtobufType::Bytes)),
+    plain(3, "type", ProtobufType::Text),
+    plain(4, "stringData", ProtobufType::Map(&ProtobufType::Text)),
+    pointer(5, "immutable", ProtobufType::Bool),
 ];
 
-pub(super) const CONFIG_MAP: &[Field] = &[
-    plain(1, "metadata", Type::Message(META)),
-    plain(2, "data", Type::Map(&Type::Text)),
-    plain(3, "binaryData", Type::Map(&Type::Bytes)),
-    pointer(4, "immutable", Type::Bool),
+pub(super) const CONFIG_MAP: &[ProtobufField] = &[
+    plain(1, "metadata", ProtobufType::Message(META)),
+    plain(2, "data", ProtobufType::Map(&ProtobufType::Text)),
+    plain(3, "binaryData", ProtobufType::Map(&ProtobufType::Bytes)),
+    pointer(4, "immutable", ProtobufType::Bool),
 ];
 
-pub(super) const REFERENCE: &[Field] = &[
-    plain(1, "kind", Type::Text),
-    plain(2, "namespace", Type::Text),
-    plain(3, "name", Type::Text),
-    plain(4, "uid", Type::Text),
-    plain(5, "apiVersion", Type::Text),
-    plain(6, "resourceVersion", Type::Text),
-    plain(7, "fieldPath", Type::Text),
+pub(super) const REFERENCE: &[ProtobufField] = &[
+    plain(1, "kind", ProtobufType::Text),
+    plain(2, "namespace", ProtobufType::Text),
+    plain(3, "name", ProtobufType::Text),
+    plain(4, "uid", ProtobufType::Text),
+    plain(5, "apiVersion", ProtobufType::Text),
+    plain(6, "resourceVersion", ProtobufType::Text),
+    plain(7, "fieldPath", ProtobufType::Text),
 ];
-const SOURCE: &[Field] = &[plain(1, "component", Type::Text), plain(2, "host", Type::Text)];
-const SERIES: &[Field] = &[plain(1, "count", Type::Int), plain(2, "lastObservedTime", Type::MicroTime)];
+const SOURCE: &[ProtobufField] = &[plain(1, "component", ProtobufType::Text), plain(2, "host", ProtobufType::Text)];
+const SERIES: &[ProtobufField] =
+    &[plain(1, "count", ProtobufType::Int), plain(2, "lastObservedTime", ProtobufType::MicroTime)];
 
-pub(super) const EVENT: &[Field] = &[
-    plain(1, "metadata", Type::Message(META)),
-    plain(2, "involvedObject", Type::Message(REFERENCE)),
-    plain(3, "reason", Type::Text),
-    plain(4, "message", Type::Text),
-    plain(5, "source", Type::Message(SOURCE)),
-    plain(6, "firstTimestamp", Type::Time),
-    plain(7, "lastTimestamp", Type::Time),
-    plain(8, "count", Type::Int),
-    plain(9, "type", Type::Text),
-    plain(10, "eventTime", Type::MicroTime),
-    pointer(11, "series", Type::Message(SERIES)),
-    plain(12, "action", Type::Text),
-    pointer(13, "related", Type::Message(REFERENCE)),
-    plain(14, "reportingComponent", Type::Text),
-    plain(15, "reportingInstance", Type::Text),
-];
-
-pub(super) const NEW_EVENT: &[Field] = &[
-    plain(1, "metadata", Type::Message(META)),
-    plain(2, "eventTime", Type::MicroTime),
-    pointer(3, "series", Type::Message(SERIES)),
-    plain(4, "reportingController", Type::Text),
-    plain(5, "reportingInstance", Type::Text),
-    plain(6, "action", Type::Text),
-    plain(7, "reason", Type::Text),
-    plain(8, "regarding", Type::Message(REFERENCE)),
-    pointer(9, "related", Type::Message(REFERENCE)),
-    plain(10, "note", Type::Text),
-    plain(11, "type", Type::Text),
-    plain(12, "deprecatedSource", Type::Message(SOURCE)),
-    plain(13, "deprecatedFirstTimestamp", Type::Time),
-    plain(14, "deprecatedLastTimestamp", Type::Time),
-    plain(15, "deprecatedCount", Type::Int),
+pub(super) const EVENT: &[ProtobufField] = &[
+    plain(1, "metadata", ProtobufType::Message(META)),
+    plain(2, "involvedObject", ProtobufType::Message(REFERENCE)),
+    plain(3, "reason", ProtobufType::Text),
+    plain(4, "message", ProtobufType::Text),
+    plain(5, "source", ProtobufType::Message(SOURCE)),
+    plain(6, "firstTimestamp", ProtobufType::Time),
+    plain(7, "lastTimestamp", ProtobufType::Time),
+    plain(8, "count", ProtobufType::Int),
+    plain(9, "type", ProtobufType::Text),
+    plain(10, "eventTime", ProtobufType::MicroTime),
+    pointer(11, "series", ProtobufType::Message(SERIES)),
+    plain(12, "action", ProtobufType::Text),
+    pointer(13, "related", ProtobufType::Message(REFERENCE)),
+    plain(14, "reportingComponent", ProtobufType::Text),
+    plain(15, "reportingInstance", ProtobufType::Text),
 ];
 
-pub(super) const DELETE_OPTIONS: &[Field] = &[
-    pointer(1, "gracePeriodSeconds", Type::Int),
+pub(super) const NEW_EVENT: &[ProtobufField] = &[
+    plain(1, "metadata", ProtobufType::Message(META)),
+    plain(2, "eventTime", ProtobufType::MicroTime),
+    pointer(3, "series", ProtobufType::Message(SERIES)),
+    plain(4, "reportingController", ProtobufType::Text),
+    plain(5, "reportingInstance", ProtobufType::Text),
+    plain(6, "action", ProtobufType::Text),
+    plain(7, "reason", ProtobufType::Text),
+    plain(8, "regarding", ProtobufType::Message(REFERENCE)),
+    pointer(9, "related", ProtobufType::Message(REFERENCE)),
+    plain(10, "note", ProtobufType::Text),
+    plain(11, "type", ProtobufType::Text),
+    plain(12, "deprecatedSource", ProtobufType::Message(SOURCE)),
+    plain(13, "deprecatedFirstTimestamp", ProtobufType::Time),
+    plain(14, "deprecatedLastTimestamp", ProtobufType::Time),
+    plain(15, "deprecatedCount", ProtobufType::Int),
+];
+
+pub(super) const DELETE_OPTIONS: &[ProtobufField] = &[
+    pointer(1, "gracePeriodSeconds", ProtobufType::Int),
     pointer(
         2,
         "preconditions",
-        Type::Message(&[pointer(1, "uid", Type::Text), pointer(2, "resourceVersion", Type::Text)]),
+        ProtobufType::Message(&[
+            pointer(1, "uid", ProtobufType::Text),
+            pointer(2, "resourceVersion", ProtobufType::Text),
+        ]),
     ),
-    pointer(3, "orphanDependents", Type::Bool),
-    pointer(4, "propagationPolicy", Type::Text),
-    list(5, "dryRun", Type::Text),
+    pointer(3, "orphanDependents", ProtobufType::Bool),
+    pointer(4, "propagationPolicy", ProtobufType::Text),
+    list(5, "dryRun", ProtobufType::Text),
 ];
 
-pub(super) const LEASE: &[Field] = &[
-    plain(1, "metadata", Type::Message(META)),
+pub(super) const LEASE: &[ProtobufField] = &[
+    plain(1, "metadata", ProtobufType::Message(META)),
     plain(
         2,
         "spec",
-        Type::Message(&[
-            pointer(1, "holderIdentity", Type::Text),
-            pointer(2, "leaseDurationSeconds", Type::Int),
-            pointer(3, "acquireTime", Type::MicroTime),
-            pointer(4, "renewTime", Type::MicroTime),
-            pointer(5, "leaseTransitions", Type::Int),
-            pointer(6, "strategy", Type::Text),
-            pointer(7, "preferredHolder", Type::Text),
+        ProtobufType::Message(&[
+            pointer(1, "holderIdentity", ProtobufType::Text),
+            pointer(2, "leaseDurationSeconds", ProtobufType::Int),
+            pointer(3, "acquireTime", ProtobufType::MicroTime),
+            pointer(4, "renewTime", ProtobufType::MicroTime),
+            pointer(5, "leaseTransitions", ProtobufType::Int),
+            pointer(6, "strategy", ProtobufType::Text),
+            pointer(7, "preferredHolder", ProtobufType::Text),
         ]),
     ),
 ];
 
 /// `autoscaling/v1`, of the subresource of that name.
-pub(super) const SCALE: &[Field] = &[
-    plain(1, "metadata", Type::Message(META)),
-    plain(2, "spec", Type::Message(&[plain(1, "replicas", Type::Int)])),
-    plain(3, "status", Type::Message(&[required(1, "replicas", Type::Int), plain(2, "selector", Type::Text)])),
+pub(super) const SCALE: &[ProtobufField] = &[
+    plain(1, "metadata", ProtobufType::Message(META)),
+    plain(2, "spec", ProtobufType::Message(&[plain(1, "replicas", ProtobufType::Int)])),
+    plain(
+        3,
+        "status",
+        ProtobufType::Message(&[required(1, "replicas", ProtobufType::Int), plain(2, "selector", ProtobufType::Text)]),
+    ),
 ];

@@ -88,45 +88,45 @@ fn number_of(mut value: u64) -> Vec<u8> {
 }
 
 /// Writes an object as Go does: what is not set is written all the same, unless it is a pointer or a list.
-fn encode(object: &Value, fields: &[Field]) -> Vec<u8> {
+fn encode(object: &Value, fields: &[ProtobufField]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for field in fields {
         let value = &object[field.name];
         match (field.kind, field.rule) {
-            (Type::Map(kind), _) => {
+            (ProtobufType::Map(kind), _) => {
                 for (key, value) in value.as_object().into_iter().flatten() {
                     let entry = [delimited(1, key.as_bytes()), encode_one(2, value, *kind)].concat();
                     bytes.extend(delimited(field.number, &entry));
                 }
             }
             // What it holds is among the fields of the one that it is in.
-            (kind @ Type::Inline(_), _) => bytes.extend(encode_one(field.number, object, kind)),
-            (kind, Rule::List) => {
+            (kind @ ProtobufType::Inline(_), _) => bytes.extend(encode_one(field.number, object, kind)),
+            (kind, FieldRule::List) => {
                 for value in value.as_array().into_iter().flatten() {
                     bytes.extend(encode_one(field.number, value, kind));
                 }
             }
-            (_, Rule::Pointer) if object.get(field.name).is_none() => {}
+            (_, FieldRule::Pointer) if object.get(field.name).is_none() => {}
             (kind, _) => bytes.extend(encode_one(field.number, value, kind)),
         }
     }
     bytes
 }
 
-fn encode_one(number: u64, value: &Value, kind: Type) -> Vec<u8> {
+fn encode_one(number: u64, value: &Value, kind: ProtobufType) -> Vec<u8> {
     let text = value.as_str().unwrap_or_default();
     match kind {
-        Type::Text => delimited(number, text.as_bytes()),
-        Type::Bytes => delimited(number, &base64::engine::general_purpose::STANDARD.decode(text).unwrap()),
-        Type::Int | Type::Bool => {
+        ProtobufType::Text => delimited(number, text.as_bytes()),
+        ProtobufType::Bytes => delimited(number, &base64::engine::general_purpose::STANDARD.decode(text).unwrap()),
+        ProtobufType::Int | ProtobufType::Bool => {
             let value = value.as_i64().unwrap_or_else(|| i64::from(value == &Value::Bool(true)));
             [number_of(number << 3), number_of(value.cast_unsigned())].concat()
         }
-        Type::Double => [number_of(number << 3 | 1), value.as_f64().unwrap().to_le_bytes().to_vec()].concat(),
-        Type::Json => delimited(number, &delimited(1, value.to_string().as_bytes())),
-        Type::Message(fields) | Type::Inline(fields) => delimited(number, &encode(value, fields)),
-        Type::Schema => delimited(number, &encode(value, definition::SCHEMA)),
-        Type::Either(fields) => {
+        ProtobufType::Double => [number_of(number << 3 | 1), value.as_f64().unwrap().to_le_bytes().to_vec()].concat(),
+        ProtobufType::Json => delimited(number, &delimited(1, value.to_string().as_bytes())),
+        ProtobufType::Message(fields) | ProtobufType::Inline(fields) => delimited(number, &encode(value, fields)),
+        ProtobufType::Schema => delimited(number, &encode(value, definition::SCHEMA)),
+        ProtobufType::Either(fields) => {
             let name = match value {
                 Value::Array(_) => fields[0].name,
                 Value::Bool(_) => "allows",
@@ -134,11 +134,11 @@ fn encode_one(number: u64, value: &Value, kind: Type) -> Vec<u8> {
             };
             delimited(number, &encode(&json!({ name: value }), fields))
         }
-        Type::Time | Type::MicroTime => match text.parse::<Timestamp>() {
+        ProtobufType::Time | ProtobufType::MicroTime => match text.parse::<Timestamp>() {
             Ok(time) => delimited(number, &[vec![8], number_of(time.as_second().cast_unsigned())].concat()),
             Err(_) => delimited(number, b""),
         },
-        Type::Map(_) => panic!("a map is no one value"),
+        ProtobufType::Map(_) => panic!("a map is no one value"),
     }
 }
 
@@ -222,9 +222,9 @@ fn a_configuration_of_webhooks_comes_out_as_its_json() {
 fn every_field_of_every_kind_is_read() {
     // Who somebody else is beyond groups is asked by no rule, and no client sends what a server answers.
     const LEFT: [&str; 4] = ["selfLink", "extra", "fieldSelector", "labelSelector"];
-    fn flat(field: &'static Field) -> Vec<&'static Field> {
+    fn flat(field: &'static ProtobufField) -> Vec<&'static ProtobufField> {
         match field.kind {
-            Type::Inline(fields) => fields.iter().collect(),
+            ProtobufType::Inline(fields) => fields.iter().collect(),
             _ => vec![field],
         }
     }
@@ -232,9 +232,9 @@ fn every_field_of_every_kind_is_read() {
     // Looked at once: it refers to itself.
     let mut schemas = false;
     fn compare(
-        documents: &crate::apiserver::kinds::core_schemas::Documents,
+        documents: &crate::apiserver::kinds::core_schemas::SchemaDocuments,
         schema: &Value,
-        kind: Type,
+        kind: ProtobufType,
         path: &str,
         schemas: &mut bool,
     ) {
@@ -244,13 +244,13 @@ fn every_field_of_every_kind_is_read() {
             None => schema,
         };
         match kind {
-            Type::Map(kind) => compare(documents, &schema["additionalProperties"], *kind, path, schemas),
-            Type::Schema if !*schemas => {
+            ProtobufType::Map(kind) => compare(documents, &schema["additionalProperties"], *kind, path, schemas),
+            ProtobufType::Schema if !*schemas => {
                 *schemas = true;
-                compare(documents, schema, Type::Message(definition::SCHEMA), path, schemas);
+                compare(documents, schema, ProtobufType::Message(definition::SCHEMA), path, schemas);
             }
-            Type::Message(fields) => {
-                let fields: Vec<&Field> = fields.iter().flat_map(flat).collect();
+            ProtobufType::Message(fields) => {
+                let fields: Vec<&ProtobufField> = fields.iter().flat_map(flat).collect();
                 let Some(properties) = schema["properties"].as_object() else { return };
                 for name in properties.keys().filter(|name| !["apiVersion", "kind"].contains(&name.as_str())) {
                     let field = fields.iter().find(|field| field.name == name);
@@ -262,7 +262,7 @@ fn every_field_of_every_kind_is_read() {
                         // Fields of another kind of the same form, or of a newer version.
                         continue;
                     };
-                    let schema = if field.rule == Rule::List { &schema["items"] } else { schema };
+                    let schema = if field.rule == FieldRule::List { &schema["items"] } else { schema };
                     compare(documents, schema, field.kind, &format!("{path}.{}", field.name), schemas);
                 }
             }
@@ -276,7 +276,7 @@ fn every_field_of_every_kind_is_read() {
         let fields = fields_of(&resource.api_version(), &resource.kind);
         let fields = fields.unwrap_or_else(|| panic!("{} is not read", resource.kind));
         let schema = &documents[&resource.schema_name()];
-        compare(&documents, schema, Type::Message(fields), &resource.kind, &mut schemas);
+        compare(&documents, schema, ProtobufType::Message(fields), &resource.kind, &mut schemas);
         checked += 1;
     }
     assert!(checked > 15, "{checked}");

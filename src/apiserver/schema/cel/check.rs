@@ -9,8 +9,8 @@
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, operators};
 
 use super::super::super::answers::status::shorten;
-use super::super::{Schema, Type};
-use super::{Rule, escape};
+use super::super::{Schema, SchemaType};
+use super::{ValidationRule, escape};
 
 /// A rule that cannot work.
 #[derive(Debug, PartialEq)]
@@ -79,7 +79,7 @@ const MACROS: [&str; 12] = [
 
 /// What is known of a value.
 #[derive(Clone, Copy)]
-enum Known<'s> {
+enum StaticValue<'s> {
     /// It is as this schema says.
     As(&'s Schema),
     /// As the schema of a whole object says, with what every object has.
@@ -89,7 +89,7 @@ enum Known<'s> {
 }
 
 /// Variables, the innermost last.
-type Scope<'s> = Vec<(String, Known<'s>)>;
+type CheckScope<'s> = Vec<(String, StaticValue<'s>)>;
 
 impl Schema {
     /// Rules of this schema, the root of a kind, that cannot work.
@@ -103,7 +103,7 @@ impl Schema {
         if !self.any_rules {
             return;
         }
-        let itself = if root || self.embedded { Known::Whole(self) } else { Known::As(self) };
+        let itself = if root || self.embedded { StaticValue::Whole(self) } else { StaticValue::As(self) };
         for (index, rule) in self.rules.iter().enumerate() {
             let found = rule.faults(itself);
             let fault = |(field, text, reason)| RuleFault { path: path.to_owned(), index, field, text, reason };
@@ -120,14 +120,16 @@ impl Schema {
     }
 }
 
-impl Rule {
-    fn faults(&self, itself: Known<'_>) -> Vec<(&'static str, String, String)> {
-        let old = if self.optional_old { Known::Any } else { itself };
+impl ValidationRule {
+    fn faults(&self, itself: StaticValue<'_>) -> Vec<(&'static str, String, String)> {
+        let old = if self.optional_old { StaticValue::Any } else { itself };
         let scope = || vec![("self".to_owned(), itself), ("oldSelf".to_owned(), old)];
         let mut found = Vec::new();
         match judge(&self.expression.tree, &mut scope()) {
             Err(reason) => found.push(("rule", self.text.clone(), format!("compilation failed: {reason}"))),
-            Ok(Known::As(schema) | Known::Whole(schema)) if schema.kind.is_some_and(|kind| kind != Type::Boolean) => {
+            Ok(StaticValue::As(schema) | StaticValue::Whole(schema))
+                if schema.kind.is_some_and(|kind| kind != SchemaType::Boolean) =>
+            {
                 let reason = "compilation failed: cel expression must evaluate to a bool";
                 found.push(("rule", self.text.clone(), reason.to_owned()));
             }
@@ -145,12 +147,12 @@ impl Rule {
 
 /// Whether an expression asks for no other variables than these, of which nothing else is known.
 pub(super) fn untyped(tree: &IdedExpr, variables: &[&str]) -> Result<(), String> {
-    let mut scope = variables.iter().map(|name| ((*name).to_owned(), Known::Any)).collect();
+    let mut scope = variables.iter().map(|name| ((*name).to_owned(), StaticValue::Any)).collect();
     judge(tree, &mut scope).map(drop)
 }
 
 /// What an expression gives, or why it cannot. Expressions are not nested deeply: that was checked when they were read.
-fn judge<'s>(node: &IdedExpr, scope: &mut Scope<'s>) -> Result<Known<'s>, String> {
+fn judge<'s>(node: &IdedExpr, scope: &mut CheckScope<'s>) -> Result<StaticValue<'s>, String> {
     match &node.expr {
         Expr::Ident(name) => variable(name, scope),
         Expr::Select(select) => judge(&select.operand, scope)?.field(&select.field),
@@ -158,7 +160,7 @@ fn judge<'s>(node: &IdedExpr, scope: &mut Scope<'s>) -> Result<Known<'s>, String
         Expr::Comprehension(comprehension) => judge_loop(comprehension, scope),
         Expr::List(list) => {
             list.elements.iter().try_for_each(|element| judge(element, scope).map(drop))?;
-            Ok(Known::Any)
+            Ok(StaticValue::Any)
         }
         Expr::Map(map) => {
             for entry in &map.entries {
@@ -167,86 +169,86 @@ fn judge<'s>(node: &IdedExpr, scope: &mut Scope<'s>) -> Result<Known<'s>, String
                     judge(&entry.value, scope)?;
                 }
             }
-            Ok(Known::Any)
+            Ok(StaticValue::Any)
         }
-        Expr::Struct(_) | Expr::Literal(_) | Expr::Unspecified => Ok(Known::Any),
+        Expr::Struct(_) | Expr::Literal(_) | Expr::Unspecified => Ok(StaticValue::Any),
     }
 }
 
-fn variable<'s>(name: &str, scope: &Scope<'s>) -> Result<Known<'s>, String> {
+fn variable<'s>(name: &str, scope: &CheckScope<'s>) -> Result<StaticValue<'s>, String> {
     if let Some((_, known)) = scope.iter().rev().find(|(one, _)| one == name) {
         return Ok(*known);
     }
     if WORDS.contains(&name) || name.starts_with(['@', '.', '_']) {
-        return Ok(Known::Any);
+        return Ok(StaticValue::Any);
     }
     Err(format!("undeclared reference to '{name}' (in container '')"))
 }
 
-fn judge_call<'s>(call: &CallExpr, scope: &mut Scope<'s>) -> Result<Known<'s>, String> {
+fn judge_call<'s>(call: &CallExpr, scope: &mut CheckScope<'s>) -> Result<StaticValue<'s>, String> {
     let target = call.target.as_ref().map(|target| match &target.expr {
         // The first part of a function's name may be any word.
-        Expr::Ident(name) => Ok(variable(name, scope).unwrap_or(Known::Any)),
+        Expr::Ident(name) => Ok(variable(name, scope).unwrap_or(StaticValue::Any)),
         _ => judge(target, scope),
     });
     target.transpose()?;
     if MACROS.contains(&call.func_name.as_str()) {
-        return Ok(Known::Any);
+        return Ok(StaticValue::Any);
     }
     let mut given = Vec::with_capacity(call.args.len());
     for argument in &call.args {
         given.push(judge(argument, scope)?);
     }
     Ok(match (call.func_name.as_str(), given.as_slice()) {
-        (operators::INDEX, [Known::As(schema), _]) => schema.entry(),
-        _ => Known::Any,
+        (operators::INDEX, [StaticValue::As(schema), _]) => schema.entry(),
+        _ => StaticValue::Any,
     })
 }
 
-fn judge_loop<'s>(comprehension: &ComprehensionExpr, scope: &mut Scope<'s>) -> Result<Known<'s>, String> {
+fn judge_loop<'s>(comprehension: &ComprehensionExpr, scope: &mut CheckScope<'s>) -> Result<StaticValue<'s>, String> {
     let range = judge(&comprehension.iter_range, scope)?;
     judge(&comprehension.accu_init, scope)?;
-    let is_list = matches!(range, Known::As(schema) if schema.items.is_some());
+    let is_list = matches!(range, StaticValue::As(schema) if schema.items.is_some());
     let entry = match range {
-        Known::As(schema) => schema.entry(),
-        Known::Whole(_) | Known::Any => Known::Any,
+        StaticValue::As(schema) => schema.entry(),
+        StaticValue::Whole(_) | StaticValue::Any => StaticValue::Any,
     };
     let depth = scope.len();
-    scope.push((comprehension.accu_var.clone(), Known::Any));
+    scope.push((comprehension.accu_var.clone(), StaticValue::Any));
     match &comprehension.iter_var2 {
         // The key or the number, and the value.
         Some(second) => {
-            scope.push((comprehension.iter_var.clone(), Known::Any));
+            scope.push((comprehension.iter_var.clone(), StaticValue::Any));
             scope.push((second.clone(), entry));
         }
         // Of a map, the keys.
-        None => scope.push((comprehension.iter_var.clone(), if is_list { entry } else { Known::Any })),
+        None => scope.push((comprehension.iter_var.clone(), if is_list { entry } else { StaticValue::Any })),
     }
     let inner = [&comprehension.loop_cond, &comprehension.loop_step, &comprehension.result];
     let judged = inner.into_iter().try_for_each(|part| judge(part, scope).map(drop));
     scope.truncate(depth);
-    judged.map(|()| Known::Any)
+    judged.map(|()| StaticValue::Any)
 }
 
 impl Schema {
     /// What an entry of a list or of a map is.
-    fn entry(&self) -> Known<'_> {
-        self.items.as_deref().or(self.additional.as_deref()).map_or(Known::Any, Schema::known)
+    fn entry(&self) -> StaticValue<'_> {
+        self.items.as_deref().or(self.additional.as_deref()).map_or(StaticValue::Any, Schema::known)
     }
 
-    fn known(&self) -> Known<'_> {
-        if self.embedded { Known::Whole(self) } else { Known::As(self) }
+    fn known(&self) -> StaticValue<'_> {
+        if self.embedded { StaticValue::Whole(self) } else { StaticValue::As(self) }
     }
 
     /// Whether an object of this schema has the fields that it names and no others.
     fn is_closed(&self) -> bool {
-        self.kind == Some(Type::Object)
+        self.kind == Some(SchemaType::Object)
             && !self.properties.is_empty()
             && !(self.preserve_unknown || self.any_additional || self.int_or_string || self.is_schema)
     }
 }
 
-impl<'s> Known<'s> {
+impl<'s> StaticValue<'s> {
     fn field(self, name: &str) -> Result<Self, String> {
         let schema = match self {
             Self::Any => return Ok(Self::Any),

@@ -8,7 +8,7 @@ use kube_cel::cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 use kube_cel::cel::objects::{Key, Map as CelMap};
 use serde_json::Value;
 
-use super::meter::{self, Scope};
+use super::meter::{self, EvaluationScope};
 use super::{Expression, FUNCTIONS, RULE_COST_MAX, check, parts, patterns, read};
 
 /// Steps that the conditions of one webhook may take together, as upstream (`RuntimeCELCostBudgetMatchConditions`).
@@ -16,11 +16,11 @@ pub(in crate::apiserver) const COST_MAX: u64 = 2_500_000;
 
 /// An expression that gives true or false.
 #[derive(Debug)]
-pub(in crate::apiserver) struct Condition {
+pub(in crate::apiserver) struct CelCondition {
     expression: Arc<Expression>,
 }
 
-impl Condition {
+impl CelCondition {
     /// Reads a condition on these variables.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Condition {
     /// # Errors
     ///
     /// Why nobody can tell.
-    pub fn holds(&self, values: &Shown, steps: &mut u64) -> Result<bool, String> {
+    pub fn holds(&self, values: &CelVariables, steps: &mut u64) -> Result<bool, String> {
         let _patterns = patterns::OfObject::begin();
         let scope = values.0.as_slice();
         let Some(rest) = steps.checked_sub(values.1) else {
@@ -54,7 +54,9 @@ impl Condition {
         let may_take = rest.min(RULE_COST_MAX);
         let mut spare = may_take;
         let found = FUNCTIONS.with(|functions| {
-            within(scope, &Scope::EMPTY, |scope| patterns::resolve(&self.expression.tree, scope, functions, &mut spare))
+            within(scope, &EvaluationScope::EMPTY, |scope| {
+                patterns::resolve(&self.expression.tree, scope, functions, &mut spare)
+            })
         });
         *steps = rest - (may_take - if found.is_some() { spare } else { 0 });
         match found {
@@ -104,9 +106,9 @@ fn plain_type(node: &IdedExpr) -> Option<&'static str> {
 }
 
 /// Values as CEL sees them, each with the name of its variable, and the steps that it takes to be shown them.
-pub(in crate::apiserver) struct Shown(Vec<(&'static str, CelValue)>, u64);
+pub(in crate::apiserver) struct CelVariables(Vec<(&'static str, CelValue)>, u64);
 
-impl Shown {
+impl CelVariables {
     /// Shows these.
     pub fn of(values: &[(&'static str, &Value)]) -> Self {
         let steps = values.iter().map(|(_, value)| parts(value)).fold(0, u64::saturating_add);
@@ -115,7 +117,11 @@ impl Shown {
 }
 
 /// Calls with all of the variables.
-fn within<R>(values: &[(&'static str, CelValue)], scope: &Scope<'_>, call: impl FnOnce(&Scope<'_>) -> R) -> R {
+fn within<R>(
+    values: &[(&'static str, CelValue)],
+    scope: &EvaluationScope<'_>,
+    call: impl FnOnce(&EvaluationScope<'_>) -> R,
+) -> R {
     match values.split_first() {
         Some(((name, value), rest)) => within(rest, &scope.with(name, value), call),
         None => call(scope),
@@ -150,7 +156,7 @@ mod tests {
     fn conditions_judge_what_they_are_shown() {
         let object = json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "spec": {"replicas": 3}});
         let request = json!({"operation": "CREATE", "userInfo": {"username": "eve", "groups": ["system:nodes"]}});
-        let shown = Shown::of(&[("object", &object), ("oldObject", &Value::Null), ("request", &request)]);
+        let shown = CelVariables::of(&[("object", &object), ("oldObject", &Value::Null), ("request", &request)]);
         let variables = ["object", "oldObject", "request"];
         for (text, wanted) in [
             ("object.metadata.name == 'a'", Ok(true)),
@@ -161,7 +167,7 @@ mod tests {
             ("object.metadata.annotations.x == 'y'", Err("no such key: annotations")),
             ("request.operation", Err("must evaluate to bool")),
         ] {
-            let condition = Condition::compile(text, &variables).unwrap();
+            let condition = CelCondition::compile(text, &variables).unwrap();
             let found = condition.holds(&shown, &mut COST_MAX.clone());
             match (found, wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{text}"),
@@ -178,7 +184,7 @@ mod tests {
             ("object.spec['replicas']", "must evaluate to bool but got dyn"),
             ("request.dryRun ? object.a : oldObject.a", "must evaluate to bool but got dyn"),
         ] {
-            let fault = Condition::compile(text, &variables).unwrap_err();
+            let fault = CelCondition::compile(text, &variables).unwrap_err();
             assert!(fault.contains(wanted), "{fault}");
         }
     }
@@ -186,8 +192,9 @@ mod tests {
     #[test]
     fn a_condition_takes_no_more_than_it_may() {
         let many = json!({"list": (0..3000).collect::<Vec<_>>()});
-        let shown = Shown::of(&[("object", &many)]);
-        let condition = Condition::compile("object.list.all(a, object.list.all(b, a + b >= 0))", &["object"]).unwrap();
+        let shown = CelVariables::of(&[("object", &many)]);
+        let condition =
+            CelCondition::compile("object.list.all(a, object.list.all(b, a + b >= 0))", &["object"]).unwrap();
         let mut steps = COST_MAX;
         assert!(condition.holds(&shown, &mut steps).unwrap_err().contains("cost"));
         assert!(steps < COST_MAX);

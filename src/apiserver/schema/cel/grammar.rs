@@ -28,17 +28,17 @@ pub(super) enum NoExpression {
 
 /// Reads a text as an expression.
 pub(super) fn check(text: &str) -> Result<(), NoExpression> {
-    let mut reader = Reader { rest: text, total: text.len(), next: Token::End, at: 0, nested: 0, minuses: 0 };
+    let mut reader = CelParser { rest: text, total: text.len(), next: CelToken::End, at: 0, nested: 0, minuses: 0 };
     reader.advance()?;
     reader.expression()?;
     match reader.next {
-        Token::End => Ok(()),
+        CelToken::End => Ok(()),
         _ => Err(reader.unexpected("an operator or the end")),
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token<'t> {
+enum CelToken<'t> {
     End,
     Name(&'t str),
     /// In backquotes.
@@ -55,31 +55,31 @@ const SIGNS: [&str; 25] = [
     "/", "%", "in",
 ];
 
-struct Reader<'t> {
+struct CelParser<'t> {
     rest: &'t str,
     total: usize,
-    next: Token<'t>,
+    next: CelToken<'t>,
     /// Where the next token begins, in bytes.
     at: usize,
     nested: usize,
     minuses: usize,
 }
 
-type Read = Result<(), NoExpression>;
+type ParseResult = Result<(), NoExpression>;
 
-impl<'t> Reader<'t> {
+impl<'t> CelParser<'t> {
     fn unexpected(&self, wanted: &'static str) -> NoExpression {
         let found = match self.next {
-            Token::End => "the end".to_owned(),
-            Token::Name(name) => format!("{:?}", name.chars().take(32).collect::<String>()),
-            Token::Escaped => "a name in backquotes".to_owned(),
-            Token::Literal => "a value".to_owned(),
-            Token::Sign(sign) => format!("{sign:?}"),
+            CelToken::End => "the end".to_owned(),
+            CelToken::Name(name) => format!("{:?}", name.chars().take(32).collect::<String>()),
+            CelToken::Escaped => "a name in backquotes".to_owned(),
+            CelToken::Literal => "a value".to_owned(),
+            CelToken::Sign(sign) => format!("{sign:?}"),
         };
         NoExpression::Syntax { at: self.at, found, wanted }
     }
 
-    fn advance(&mut self) -> Read {
+    fn advance(&mut self) -> ParseResult {
         loop {
             self.rest = self.rest.trim_start_matches(['\t', ' ', '\r', '\n', '\u{c}']);
             let Some(comment) = self.rest.strip_prefix("//") else { break };
@@ -92,24 +92,24 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn token(&self) -> Result<(Token<'t>, usize), NoExpression> {
+    fn token(&self) -> Result<(CelToken<'t>, usize), NoExpression> {
         let rest = self.rest;
-        let Some(first) = rest.chars().next() else { return Ok((Token::End, 0)) };
+        let Some(first) = rest.chars().next() else { return Ok((CelToken::End, 0)) };
         if let Some(length) = quoted(rest) {
             let syntax =
                 || NoExpression::Syntax { at: self.at, found: "a text without an end".into(), wanted: "a value" };
-            return length.map(|length| (Token::Literal, length)).ok_or_else(syntax);
+            return length.map(|length| (CelToken::Literal, length)).ok_or_else(syntax);
         }
         if first.is_ascii_digit() || (first == '.' && rest[1..].starts_with(|next: char| next.is_ascii_digit())) {
-            return Ok((Token::Literal, number(rest)));
+            return Ok((CelToken::Literal, number(rest)));
         }
         if first.is_ascii_alphabetic() || first == '_' {
             let is_part = |part: char| part.is_ascii_alphanumeric() || part == '_';
             let length = rest.find(|part| !is_part(part)).unwrap_or(rest.len());
             let token = match &rest[..length] {
-                "true" | "false" | "null" => Token::Literal,
-                "in" => Token::Sign("in"),
-                name => Token::Name(name),
+                "true" | "false" | "null" => CelToken::Literal,
+                "in" => CelToken::Sign("in"),
+                name => CelToken::Name(name),
             };
             return Ok((token, length));
         }
@@ -117,11 +117,11 @@ impl<'t> Reader<'t> {
             let is_part = |part: char| part.is_ascii_alphanumeric() || "_.-/ ".contains(part);
             let inner = rest[1..].find(|part| !is_part(part)).unwrap_or(rest.len() - 1);
             if inner > 0 && rest[1 + inner..].starts_with('`') {
-                return Ok((Token::Escaped, inner + 2));
+                return Ok((CelToken::Escaped, inner + 2));
             }
         }
         match SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
-            Some(sign) => Ok((Token::Sign(sign), sign.len())),
+            Some(sign) => Ok((CelToken::Sign(sign), sign.len())),
             None => {
                 let found = format!("{first:?}");
                 Err(NoExpression::Syntax { at: self.at, found, wanted: "a name, a value or an operator" })
@@ -130,7 +130,7 @@ impl<'t> Reader<'t> {
     }
 
     fn is(&self, sign: &str) -> bool {
-        self.next == Token::Sign(self::sign(sign))
+        self.next == CelToken::Sign(self::sign(sign))
     }
 
     /// Whether the next token is this sign; then it is passed.
@@ -142,12 +142,12 @@ impl<'t> Reader<'t> {
         Ok(is)
     }
 
-    fn demand(&mut self, sign: &'static str) -> Read {
+    fn demand(&mut self, sign: &'static str) -> ParseResult {
         if self.pass(sign)? { Ok(()) } else { Err(self.unexpected(sign)) }
     }
 
     /// `expr`: with what follows `?`.
-    fn expression(&mut self) -> Read {
+    fn expression(&mut self) -> ParseResult {
         self.nested += 1;
         if self.nested > NESTED_MAX {
             return Err(NoExpression::Nested);
@@ -163,15 +163,15 @@ impl<'t> Reader<'t> {
     }
 
     /// Operands with operators of two of them in between.
-    fn operands(&mut self) -> Read {
+    fn operands(&mut self) -> ParseResult {
         const EVEN: [&str; 2] = ["&&", "||"];
         const NESTING: [&str; 12] = ["==", "!=", "<=", ">=", "<", ">", "in", "+", "-", "*", "/", "%"];
         let mut chain = 0;
         loop {
             self.operand()?;
             match self.next {
-                Token::Sign(sign) if EVEN.contains(&sign) => chain = 0,
-                Token::Sign(sign) if NESTING.contains(&sign) => chain += 1,
+                CelToken::Sign(sign) if EVEN.contains(&sign) => chain = 0,
+                CelToken::Sign(sign) if NESTING.contains(&sign) => chain += 1,
                 _ => return Ok(()),
             }
             if chain > CHAIN_MAX {
@@ -182,7 +182,7 @@ impl<'t> Reader<'t> {
     }
 
     /// `unary`
-    fn operand(&mut self) -> Read {
+    fn operand(&mut self) -> ParseResult {
         let mut signs = 0;
         let sign = if self.is("!") { "!" } else { "-" };
         while self.pass(sign)? {
@@ -201,16 +201,16 @@ impl<'t> Reader<'t> {
         loop {
             if self.pass(".")? {
                 let optional = self.pass("?")?;
-                names &= !optional && matches!(self.next, Token::Name(_));
+                names &= !optional && matches!(self.next, CelToken::Name(_));
                 match self.next {
-                    Token::Name(_) => {
+                    CelToken::Name(_) => {
                         self.advance()?;
                         if !optional && self.is("(") {
                             names = false;
                             self.arguments()?;
                         }
                     }
-                    Token::Escaped => self.advance()?,
+                    CelToken::Escaped => self.advance()?,
                     _ => return Err(self.unexpected("a field's name")),
                 }
             } else if self.pass("[")? {
@@ -234,25 +234,25 @@ impl<'t> Reader<'t> {
     /// Whether it is a name alone.
     fn primary(&mut self) -> Result<bool, NoExpression> {
         match self.next {
-            Token::Literal => self.advance()?,
-            Token::Name(_) => return self.name(),
-            Token::Sign(".") => {
+            CelToken::Literal => self.advance()?,
+            CelToken::Name(_) => return self.name(),
+            CelToken::Sign(".") => {
                 self.advance()?;
-                if !matches!(self.next, Token::Name(_)) {
+                if !matches!(self.next, CelToken::Name(_)) {
                     return Err(self.unexpected("a name"));
                 }
                 return self.name();
             }
-            Token::Sign("(") => {
+            CelToken::Sign("(") => {
                 self.advance()?;
                 self.expression()?;
                 self.demand(")")?;
             }
-            Token::Sign("[") => {
+            CelToken::Sign("[") => {
                 self.advance()?;
                 self.entries("]", false)?;
             }
-            Token::Sign("{") => {
+            CelToken::Sign("{") => {
                 self.advance()?;
                 self.entries("}", true)?;
             }
@@ -270,7 +270,7 @@ impl<'t> Reader<'t> {
         Ok(!called)
     }
 
-    fn arguments(&mut self) -> Read {
+    fn arguments(&mut self) -> ParseResult {
         self.demand("(")?;
         if self.pass(")")? {
             return Ok(());
@@ -284,7 +284,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Of a list or a map, to its end.
-    fn entries(&mut self, end: &'static str, pairs: bool) -> Read {
+    fn entries(&mut self, end: &'static str, pairs: bool) -> ParseResult {
         let mut some = false;
         loop {
             // One comma may stand before the end, also in an empty one.
@@ -308,7 +308,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Of a message.
-    fn fields(&mut self) -> Read {
+    fn fields(&mut self) -> ParseResult {
         self.demand("{")?;
         let mut some = false;
         loop {
@@ -319,7 +319,7 @@ impl<'t> Reader<'t> {
                 return self.demand("}");
             }
             self.pass("?")?;
-            if !matches!(self.next, Token::Name(_) | Token::Escaped) {
+            if !matches!(self.next, CelToken::Name(_) | CelToken::Escaped) {
                 return Err(self.unexpected("a field's name"));
             }
             self.advance()?;

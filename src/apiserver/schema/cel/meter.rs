@@ -37,19 +37,19 @@ const QUALIFIED: [&str; 9] = ["base64", "format", "ip", "jsonpatch", "lists", "m
 /// Names of the operands that a function of the crate is given.
 const OPERANDS: [&str; 6] = ["@0", "@1", "@2", "@3", "@4", "@5"];
 
-type Outcome = Result<Value, ExecutionError>;
+type EvaluationResult = Result<Value, ExecutionError>;
 
 /// Variables, the innermost first.
 #[derive(Clone, Copy)]
-pub(super) struct Scope<'s> {
+pub(super) struct EvaluationScope<'s> {
     name: &'s str,
     value: Option<&'s Value>,
-    outer: Option<&'s Scope<'s>>,
+    outer: Option<&'s EvaluationScope<'s>>,
 }
 
-impl<'s> Scope<'s> {
+impl<'s> EvaluationScope<'s> {
     /// Without any.
-    pub const EMPTY: Scope<'static> = Scope { name: "", value: None, outer: None };
+    pub const EMPTY: EvaluationScope<'static> = EvaluationScope { name: "", value: None, outer: None };
 
     /// With one more.
     pub fn with(&'s self, name: &'s str, value: &'s Value) -> Self {
@@ -124,23 +124,27 @@ fn look_at(value: &Value) -> Result<(), ExecutionError> {
 }
 
 /// Evaluates an expression with the functions of a context.
-pub(super) fn evaluate(expression: &IdedExpr, scope: &Scope<'_>, functions: &Context<'_>) -> Outcome {
-    Meter { functions }.of(expression, scope)
+pub(super) fn evaluate(
+    expression: &IdedExpr,
+    scope: &EvaluationScope<'_>,
+    functions: &Context<'_>,
+) -> EvaluationResult {
+    CostMeter { functions }.of(expression, scope)
 }
 
-struct Meter<'f> {
+struct CostMeter<'f> {
     functions: &'f Context<'f>,
 }
 
-fn truth(value: Outcome) -> Result<bool, ExecutionError> {
+fn truth(value: EvaluationResult) -> Result<bool, ExecutionError> {
     match value? {
         Value::Bool(truth) => Ok(truth),
         _ => Err(ExecutionError::NoSuchOverload),
     }
 }
 
-impl Meter<'_> {
-    fn of(&self, expression: &IdedExpr, scope: &Scope<'_>) -> Outcome {
+impl CostMeter<'_> {
+    fn of(&self, expression: &IdedExpr, scope: &EvaluationScope<'_>) -> EvaluationResult {
         take(1)?;
         match &expression.expr {
             Expr::Literal(literal) => {
@@ -172,7 +176,7 @@ impl Meter<'_> {
         }
     }
 
-    fn list(&self, list: &ListExpr, scope: &Scope<'_>) -> Outcome {
+    fn list(&self, list: &ListExpr, scope: &EvaluationScope<'_>) -> EvaluationResult {
         let mut entries = Vec::with_capacity(list.elements.len());
         for (index, element) in list.elements.iter().enumerate() {
             let value = self.of(element, scope)?;
@@ -184,7 +188,7 @@ impl Meter<'_> {
         Ok(made)
     }
 
-    fn map(&self, map: &MapExpr, scope: &Scope<'_>) -> Outcome {
+    fn map(&self, map: &MapExpr, scope: &EvaluationScope<'_>) -> EvaluationResult {
         let mut entries = HashMap::with_capacity(map.entries.len());
         for entry in &map.entries {
             let EntryExpr::MapEntry(entry) = &entry.expr else { return Err(ExecutionError::NoSuchOverload) };
@@ -208,7 +212,7 @@ impl Meter<'_> {
         Ok(made)
     }
 
-    fn comprehension(&self, comprehension: &ComprehensionExpr, scope: &Scope<'_>) -> Outcome {
+    fn comprehension(&self, comprehension: &ComprehensionExpr, scope: &EvaluationScope<'_>) -> EvaluationResult {
         let ComprehensionExpr { iter_var, accu_var, loop_cond, loop_step, result, .. } = comprehension;
         let mut so_far = self.of(&comprehension.accu_init, scope)?;
         let range = self.of(&comprehension.iter_range, scope)?;
@@ -242,7 +246,7 @@ impl Meter<'_> {
         self.of(result, &scope.with(accu_var, &so_far))
     }
 
-    fn call(&self, call: &CallExpr, scope: &Scope<'_>) -> Outcome {
+    fn call(&self, call: &CallExpr, scope: &EvaluationScope<'_>) -> EvaluationResult {
         let either = |of: bool| {
             let left = truth(self.of(&call.args[0], scope));
             if left.as_ref() == Ok(&of) {
@@ -268,26 +272,26 @@ impl Meter<'_> {
             _ => {}
         }
         let target = match call.target.as_deref() {
-            None => Target::None,
+            None => CallTarget::None,
             Some(IdedExpr { expr: Expr::Ident(name), .. })
                 if scope.get(name).is_none() || (QUALIFIED.contains(&name.as_str()) && self.knows(name, call)) =>
             {
-                Target::Name(name)
+                CallTarget::Name(name)
             }
-            Some(target) => Target::Value(self.of(target, scope)?),
+            Some(target) => CallTarget::Value(self.of(target, scope)?),
         };
         let args = call.args.iter().map(|argument| self.of(argument, scope)).collect::<Result<Vec<Value>, _>>()?;
-        if let Target::None = target
+        if let CallTarget::None = target
             && let Some(outcome) = simple(&call.func_name, &args)
         {
             return outcome;
         }
         if call.func_name == "size" {
             match (&target, args.as_slice()) {
-                (Target::Value(Value::List(list)), []) | (Target::None, [Value::List(list)]) => {
+                (CallTarget::Value(Value::List(list)), []) | (CallTarget::None, [Value::List(list)]) => {
                     return Ok(Value::Int(list.len() as i64));
                 }
-                (Target::Value(Value::Map(map)), []) | (Target::None, [Value::Map(map)]) => {
+                (CallTarget::Value(Value::Map(map)), []) | (CallTarget::None, [Value::Map(map)]) => {
                     return Ok(Value::Int(map.map.len() as i64));
                 }
                 _ => {}
@@ -307,12 +311,13 @@ impl Meter<'_> {
     }
 
     /// Has the crate do what is to be done with operands that are there.
-    fn given(&self, call: &CallExpr, target: Target<'_>, args: Vec<Value>) -> Outcome {
+    fn given(&self, call: &CallExpr, target: CallTarget<'_>, args: Vec<Value>) -> EvaluationResult {
         if args.len() >= OPERANDS.len() {
             take(args.len() as u64)?;
             return Err(ExecutionError::InvalidArgumentCount { expected: OPERANDS.len() - 1, actual: args.len() });
         }
-        let named = if let Target::Name(room) = &target { format!("{room}.{}", call.func_name) } else { String::new() };
+        let named =
+            if let CallTarget::Name(room) = &target { format!("{room}.{}", call.func_name) } else { String::new() };
         let operands: Vec<&Value> = target.value().into_iter().chain(&args).collect();
         operands.iter().try_for_each(|operand| look_at(operand))?;
         before(if named.is_empty() { &call.func_name } else { &named }, &operands)?;
@@ -326,9 +331,9 @@ impl Meter<'_> {
                 ident(name)
             };
             let target = match target {
-                Target::None => None,
-                Target::Name(name) => Some(ident(name)),
-                Target::Value(value) => Some(bind(value)),
+                CallTarget::None => None,
+                CallTarget::Name(name) => Some(ident(name)),
+                CallTarget::Value(value) => Some(bind(value)),
             };
             let args = args.into_iter().map(bind).collect();
             let call = CallExpr { func_name: call.func_name.clone(), target: target.map(Box::new), args };
@@ -339,14 +344,14 @@ impl Meter<'_> {
 }
 
 /// What a function is called on.
-enum Target<'e> {
+enum CallTarget<'e> {
     None,
     /// The room of a function: `math` of `math.abs`.
     Name(&'e str),
     Value(Value),
 }
 
-impl Target<'_> {
+impl CallTarget<'_> {
     fn value(&self) -> Option<&Value> {
         if let Self::Value(value) = self { Some(value) } else { None }
     }
@@ -364,7 +369,7 @@ fn optional(value: Value) -> Option<Value> {
 }
 
 /// Operators on what is small, which are most: they are done here. `None` for all others.
-fn simple(operator: &str, args: &[Value]) -> Option<Outcome> {
+fn simple(operator: &str, args: &[Value]) -> Option<EvaluationResult> {
     let truth = |truth: bool| Some(Ok(Value::Bool(truth)));
     let one_of = |index: usize, entries: &Arc<Vec<Value>>| {
         entries.get(index).cloned().ok_or_else(|| ExecutionError::IndexOutOfBounds(Value::Int(index as i64)))

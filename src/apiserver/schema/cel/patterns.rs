@@ -11,9 +11,9 @@ use kube_cel::cel::common::ast::IdedExpr;
 use kube_cel::cel::extractors::{Arguments, This};
 use kube_cel::cel::{Context, ExecutionError, FunctionContext, ResolveResult, Value};
 
-use super::super::interner::Outcome;
+use super::super::interner::InternOutcome;
 use super::super::pattern::{Pattern, PatternError, SIZE_MAX};
-use super::meter::{self, Scope};
+use super::meter::{self, EvaluationScope};
 
 /// Bytes of a compiled pattern that count as one step of compiling it, and bytes of its text.
 const SIZE_STEP: u64 = 4;
@@ -25,7 +25,7 @@ const PATTERN: u64 = 100;
 struct Evaluation {
     /// Steps that are left; nothing when they did not suffice.
     left: Option<u64>,
-    patterns: HashMap<Arc<String>, Outcome<Pattern, PatternError>>,
+    patterns: HashMap<Arc<String>, InternOutcome<Pattern, PatternError>>,
 }
 
 thread_local! {
@@ -56,7 +56,7 @@ pub(super) fn take(steps: u64) -> Result<(), String> {
 /// Evaluates an expression, which may take so many steps. `None` when they did not suffice.
 pub(super) fn resolve(
     expression: &IdedExpr,
-    scope: &Scope<'_>,
+    scope: &EvaluationScope<'_>,
     functions: &Context<'_>,
     steps: &mut u64,
 ) -> Option<ResolveResult> {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
-use super::{ConnectionHandle, PIECE, ResponseReservation, Table, lock};
+use super::{ConnectionHandle, PIECE, ResponseReservation, ResponseTable, lock};
 
 /// What makes an answer.
 pub(in crate::apiserver) trait BodySource:
@@ -80,7 +80,7 @@ pub(super) struct PendingResponse<S> {
     pub(super) own: AtomicUsize,
     /// What it holds besides its text.
     pub(super) base: usize,
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<ResponseTable>,
     pub(super) connection: ConnectionHandle,
 }
 

@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::element::{Element, same};
 use super::set::Set;
 use super::typed::elements;
-use crate::apiserver::schema::{Atom, List, Map, MergeType, Relation};
+use crate::apiserver::schema::{Atom, ListTopology, Map, MergeType, Relation};
 
 /// Paths that differ.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Comparison {
+pub struct FieldComparison {
     /// In the first only.
     pub removed: Set,
     /// In both, and not the same.
@@ -18,7 +18,7 @@ pub struct Comparison {
     pub added: Set,
 }
 
-impl Comparison {
+impl FieldComparison {
     /// Without these paths and what is below them.
     #[must_use]
     pub fn without(self, paths: &Set) -> Self {
@@ -37,11 +37,11 @@ impl Comparison {
         self.modified.union(&self.added)
     }
 
-    fn put(&mut self, element: &Element, found: Found) {
-        let Found { own, below } = found;
-        self.removed.push(element.clone(), own == Some(Change::Removed), below.removed);
-        self.modified.push(element.clone(), own == Some(Change::Modified), below.modified);
-        self.added.push(element.clone(), own == Some(Change::Added), below.added);
+    fn put(&mut self, element: &Element, found: ComparedValue) {
+        let ComparedValue { own, below } = found;
+        self.removed.push(element.clone(), own == Some(FieldChange::Removed), below.removed);
+        self.modified.push(element.clone(), own == Some(FieldChange::Modified), below.modified);
+        self.added.push(element.clone(), own == Some(FieldChange::Added), below.added);
     }
 
     fn sort(&mut self) {
@@ -60,7 +60,7 @@ impl Comparison {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Change {
+enum FieldChange {
     Removed,
     Modified,
     Added,
@@ -68,17 +68,17 @@ enum Change {
 
 /// What happened to a value itself and below it.
 #[derive(Default)]
-struct Found {
-    own: Option<Change>,
-    below: Comparison,
+struct ComparedValue {
+    own: Option<FieldChange>,
+    below: FieldComparison,
 }
 
 /// Compares two whole objects.
-pub fn compare(kind: Type<'_>, old: &Value, new: &Value) -> Comparison {
+pub fn compare(kind: MergeType<'_>, old: &Value, new: &Value) -> FieldComparison {
     walk(kind, Some(old), Some(new)).below
 }
 
-fn walk(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Found {
+fn walk(kind: MergeType<'_>, old: Option<&Value>, new: Option<&Value>) -> ComparedValue {
     let (before, after) = (kind.atom(old), kind.atom(new));
     match (old, new) {
         (Some(_), None) => in_atom(before, old, new),
@@ -87,36 +87,36 @@ fn walk(kind: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Found {
         // The value became one of another type: the old parts go, the new ones come.
         _ => {
             let (gone, come) = (in_atom(before, old, new), in_atom(after, old, new));
-            Found { own: gone.own.or(come.own), below: gone.below.union(&come.below) }
+            ComparedValue { own: gone.own.or(come.own), below: gone.below.union(&come.below) }
         }
     }
 }
 
-fn in_atom(atom: Atom<'_>, old: Option<&Value>, new: Option<&Value>) -> Found {
+fn in_atom(atom: Atom<'_>, old: Option<&Value>, new: Option<&Value>) -> ComparedValue {
     let whole = match atom {
         Atom::Scalar(_) => true,
-        Atom::List(List { relation: Relation::Atomic, .. }) | Atom::Map(Map { atomic: true, .. }) => true,
+        Atom::List(ListTopology { relation: Relation::Atomic, .. }) | Atom::Map(Map { atomic: true, .. }) => true,
         // Two empty ones are compared as they are: null is not the same as empty.
         Atom::List(_) => entries_of(old).is_empty() && entries_of(new).is_empty(),
         Atom::Map(_) => [old, new].iter().all(|side| fields_of(*side).is_none_or(serde_json::Map::is_empty)),
     };
     let own = match (old, new) {
-        (Some(_), None) => Some(Change::Removed),
-        (None, _) => Some(Change::Added),
-        (Some(old), Some(new)) => (whole && !same(old, new)).then_some(Change::Modified),
+        (Some(_), None) => Some(FieldChange::Removed),
+        (None, _) => Some(FieldChange::Added),
+        (Some(old), Some(new)) => (whole && !same(old, new)).then_some(FieldChange::Modified),
     };
     let below = match atom {
-        _ if whole => Comparison::default(),
+        _ if whole => FieldComparison::default(),
         Atom::List(list) => in_list(&list, entries_of(old), entries_of(new)),
         Atom::Map(map) => in_map(&map, fields_of(old), fields_of(new)),
-        Atom::Scalar(_) => Comparison::default(),
+        Atom::Scalar(_) => FieldComparison::default(),
     };
-    Found { own, below }
+    ComparedValue { own, below }
 }
 
-type Fields = serde_json::Map<String, Value>;
+type ObjectFields = serde_json::Map<String, Value>;
 
-fn fields_of(value: Option<&Value>) -> Option<&Fields> {
+fn fields_of(value: Option<&Value>) -> Option<&ObjectFields> {
     value.and_then(Value::as_object)
 }
 
@@ -124,8 +124,8 @@ fn entries_of(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn in_map(map: &Map<'_>, old: Option<&Fields>, new: Option<&Fields>) -> Comparison {
-    let mut found = Comparison::default();
+fn in_map(map: &Map<'_>, old: Option<&ObjectFields>, new: Option<&ObjectFields>) -> FieldComparison {
+    let mut found = FieldComparison::default();
     for (name, child) in old.into_iter().flatten() {
         let now = new.and_then(|new| new.get(name));
         // Most of an object stays as it is.
@@ -143,19 +143,19 @@ fn in_map(map: &Map<'_>, old: Option<&Fields>, new: Option<&Fields>) -> Comparis
     found
 }
 
-fn in_list(list: &List<'_>, old: &[Value], new: &[Value]) -> Comparison {
+fn in_list(list: &ListTopology<'_>, old: &[Value], new: &[Value]) -> FieldComparison {
     let mut sides: Vec<(Element, &Value, bool)> = Vec::with_capacity(old.len() + new.len());
     sides.extend(elements(list, old).into_iter().map(|(element, entry)| (element, entry, false)));
     sides.extend(elements(list, new).into_iter().map(|(element, entry)| (element, entry, true)));
     // Stable: of the same element the old ones come first, each side in its order.
     sides.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut found = Comparison::default();
+    let mut found = FieldComparison::default();
     for group in sides.chunk_by(|a, b| a.0 == b.0) {
         let Some((element, ..)) = group.first() else { continue };
         let (before, after) = group.split_at(group.partition_point(|(_, _, new)| !new));
         let one = |side: &[(Element, &Value, bool)], own| {
             match side {
-                [] => Found::default(),
+                [] => ComparedValue::default(),
                 [(_, entry, true), ..] => walk(list.item, None, Some(entry)),
                 [(_, entry, false), ..] => walk(list.item, Some(entry), None),
             }
@@ -171,20 +171,20 @@ fn in_list(list: &List<'_>, old: &[Value], new: &[Value]) -> Comparison {
                 let equal =
                     before.len() == after.len() && before.iter().zip(after).all(|(old, new)| same(old.1, new.1));
                 if !equal {
-                    found.put(element, Found { own: Some(Change::Modified), ..Found::default() });
+                    found.put(element, ComparedValue { own: Some(FieldChange::Modified), ..ComparedValue::default() });
                 }
             }
             ([_, _, ..], _) => {
                 if !after.is_empty() {
                     found.put(element, one(after, None));
                 }
-                found.put(element, one(&[], Some(Change::Removed)));
+                found.put(element, one(&[], Some(FieldChange::Removed)));
             }
             (_, [_, _, ..]) => {
                 if !before.is_empty() {
                     found.put(element, one(before, None));
                 }
-                found.put(element, one(&[], Some(Change::Added)));
+                found.put(element, one(&[], Some(FieldChange::Added)));
             }
         }
     }
@@ -192,8 +192,8 @@ fn in_list(list: &List<'_>, old: &[Value], new: &[Value]) -> Comparison {
     found
 }
 
-impl Found {
-    fn or(mut self, own: Option<Change>) -> Self {
+impl ComparedValue {
+    fn or(mut self, own: Option<FieldChange>) -> Self {
         self.own = self.own.or(own);
         self
     }

@@ -18,7 +18,7 @@ const ANCIENT: &str = "ancient-changes";
 
 /// What a manager does with its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-pub enum Operation {
+pub enum ManagerOperation {
     /// It applies them and wants them to stay.
     Apply,
     /// It wrote them once.
@@ -31,7 +31,7 @@ pub struct Manager {
     /// Its name.
     pub name: String,
     /// What it does.
-    pub operation: Operation,
+    pub operation: ManagerOperation,
     /// Version its fields are in.
     pub api_version: String,
     /// Subresource that it writes; empty for the object itself.
@@ -44,12 +44,12 @@ impl Manager {
         self.name == other.name
             && self.operation == other.operation
             && self.subresource == other.subresource
-            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+            && (self.operation == ManagerOperation::Apply || self.api_version == other.api_version)
     }
 
     /// What [`Self::is`] compares.
-    fn key(&self) -> (&str, Operation, &str, &str) {
-        let version = if self.operation == Operation::Apply { "" } else { self.api_version.as_str() };
+    fn key(&self) -> (&str, ManagerOperation, &str, &str) {
+        let version = if self.operation == ManagerOperation::Apply { "" } else { self.api_version.as_str() };
         (self.name.as_str(), self.operation, self.subresource.as_str(), version)
     }
 
@@ -59,7 +59,7 @@ impl Manager {
         if !self.subresource.is_empty() {
             text.push_str(&format!(" with subresource {:?}", self.subresource));
         }
-        if self.operation == Operation::Update {
+        if self.operation == ManagerOperation::Update {
             text.push_str(&format!(" using {}", self.api_version));
         }
         text
@@ -68,7 +68,7 @@ impl Manager {
 
 /// One manager's fields.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct ManagedFieldsEntry {
     /// Who.
     pub manager: Manager,
     /// When it last changed something.
@@ -80,10 +80,10 @@ pub struct Entry {
 /// An entry as clients see it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct ManagedFieldsWire {
     #[serde(default)]
     manager: String,
-    operation: Operation,
+    operation: ManagerOperation,
     api_version: String,
     #[serde(default)]
     time: Option<Timestamp>,
@@ -94,14 +94,14 @@ struct Wire {
     subresource: String,
 }
 
-impl TryFrom<Wire> for Entry {
+impl TryFrom<ManagedFieldsWire> for ManagedFieldsEntry {
     type Error = ();
 
-    fn try_from(wire: Wire) -> Result<Self, ()> {
+    fn try_from(wire: ManagedFieldsWire) -> Result<Self, ()> {
         if wire.api_version.is_empty() || wire.fields_type != "FieldsV1" || check_name(&wire.manager).is_err() {
             return Err(());
         }
-        let Wire { manager: name, operation, api_version, time, fields_v1, subresource, .. } = wire;
+        let ManagedFieldsWire { manager: name, operation, api_version, time, fields_v1, subresource, .. } = wire;
         Ok(Self {
             manager: Manager { name, operation, api_version, subresource },
             time: time.and_then(|time| Timestamp::from_second(time.as_second()).ok()),
@@ -146,24 +146,27 @@ pub fn name_of_agent(agent: &str) -> String {
 }
 
 /// Reads `managedFields`; `None` when they are none that a server wrote.
-pub fn decode(value: &Value) -> Option<Vec<Entry>> {
+pub fn decode(value: &Value) -> Option<Vec<ManagedFieldsEntry>> {
     of_wire(Deserialize::deserialize(value).ok()?)
 }
 
-fn of_wire(wire: Vec<Wire>) -> Option<Vec<Entry>> {
-    let mut entries: Vec<Entry> = Vec::with_capacity(wire.len());
+fn of_wire(wire: Vec<ManagedFieldsWire>) -> Option<Vec<ManagedFieldsEntry>> {
+    let mut entries: Vec<ManagedFieldsEntry> = Vec::with_capacity(wire.len());
     for one in wire {
         if one.subresource.len() > SUBRESOURCE_MAX {
             return None;
         }
-        entries.push(Entry::try_from(one).ok()?);
+        entries.push(ManagedFieldsEntry::try_from(one).ok()?);
     }
     // Of one manager the last entry counts, in the place of the first.
     Some(joined(entries, |other, entry| *other = entry))
 }
 
 /// Each manager once, where it stands first.
-fn joined(entries: Vec<Entry>, join: impl Fn(&mut Entry, Entry)) -> Vec<Entry> {
+fn joined(
+    entries: Vec<ManagedFieldsEntry>,
+    join: impl Fn(&mut ManagedFieldsEntry, ManagedFieldsEntry),
+) -> Vec<ManagedFieldsEntry> {
     let mut places = HashMap::with_capacity(entries.len());
     let mut place_of = Vec::with_capacity(entries.len());
     for entry in &entries {
@@ -171,7 +174,7 @@ fn joined(entries: Vec<Entry>, join: impl Fn(&mut Entry, Entry)) -> Vec<Entry> {
         place_of.push(*places.entry(entry.manager.key()).or_insert(next));
     }
     drop(places);
-    let mut out: Vec<Entry> = Vec::new();
+    let mut out: Vec<ManagedFieldsEntry> = Vec::new();
     for (entry, place) in entries.into_iter().zip(place_of) {
         match out.get_mut(place) {
             Some(first) => join(first, entry),
@@ -182,16 +185,16 @@ fn joined(entries: Vec<Entry>, join: impl Fn(&mut Entry, Entry)) -> Vec<Entry> {
 }
 
 /// Writes `managedFields` in upstream's order.
-pub fn encode(entries: &mut [Entry]) -> Value {
+pub fn encode(entries: &mut [ManagedFieldsEntry]) -> Value {
     entries.sort_by(order);
-    let write = |entry: &Entry| {
+    let write = |entry: &ManagedFieldsEntry| {
         let Manager { name, operation, api_version, subresource } = &entry.manager;
         let mut out = Map::new();
         let mut put = |key: &str, value: Value| out.insert(key.to_owned(), value);
         put("apiVersion", api_version.as_str().into());
         put("fieldsType", "FieldsV1".into());
         put("fieldsV1", entry.fields.to_value());
-        put("operation", if *operation == Operation::Apply { "Apply" } else { "Update" }.into());
+        put("operation", if *operation == ManagerOperation::Apply { "Apply" } else { "Update" }.into());
         if !name.is_empty() {
             put("manager", name.as_str().into());
         }
@@ -206,8 +209,8 @@ pub fn encode(entries: &mut [Entry]) -> Value {
     Value::Array(entries.iter().map(write).collect())
 }
 
-fn order(a: &Entry, b: &Entry) -> Ordering {
-    let seconds = |entry: &Entry| entry.time.map_or(0, Timestamp::as_second);
+fn order(a: &ManagedFieldsEntry, b: &ManagedFieldsEntry) -> Ordering {
+    let seconds = |entry: &ManagedFieldsEntry| entry.time.map_or(0, Timestamp::as_second);
     (a.manager.operation.cmp(&b.manager.operation))
         .then_with(|| seconds(a).cmp(&seconds(b)))
         .then_with(|| a.manager.name.cmp(&b.manager.name))
@@ -216,26 +219,27 @@ fn order(a: &Entry, b: &Entry) -> Ordering {
 }
 
 /// Whether two lists say the same, times apart.
-pub fn same(a: &[Entry], b: &[Entry]) -> bool {
-    fn sorted(entries: &[Entry]) -> Vec<&Entry> {
-        let mut sorted: Vec<&Entry> = entries.iter().collect();
+pub fn same(a: &[ManagedFieldsEntry], b: &[ManagedFieldsEntry]) -> bool {
+    fn sorted(entries: &[ManagedFieldsEntry]) -> Vec<&ManagedFieldsEntry> {
+        let mut sorted: Vec<&ManagedFieldsEntry> = entries.iter().collect();
         sorted
             .sort_by(|a, b| (a.manager.key(), &a.manager.api_version).cmp(&(b.manager.key(), &b.manager.api_version)));
         sorted
     }
-    let same = |(a, b): (&Entry, &Entry)| a.manager == b.manager && a.fields == b.fields;
+    let same = |(a, b): (&ManagedFieldsEntry, &ManagedFieldsEntry)| a.manager == b.manager && a.fields == b.fields;
     a.len() == b.len() && sorted(a).into_iter().zip(sorted(b)).all(same)
 }
 
 /// Makes the oldest updaters of a version one when there are too many.
-pub fn cap(entries: &mut Vec<Entry>) {
-    let is_updater = |entry: &Entry| entry.manager.operation == Operation::Update;
+pub fn cap(entries: &mut Vec<ManagedFieldsEntry>) {
+    let is_updater = |entry: &ManagedFieldsEntry| entry.manager.operation == ManagerOperation::Update;
     let mut left = entries.iter().filter(|entry| is_updater(entry)).count();
     if left <= UPDATERS_MAX {
         return;
     }
     entries.sort_by(order);
-    let (updaters, mut kept): (Vec<Entry>, Vec<Entry>) = entries.drain(..).partition(is_updater);
+    let (updaters, mut kept): (Vec<ManagedFieldsEntry>, Vec<ManagedFieldsEntry>) =
+        entries.drain(..).partition(is_updater);
     // By version, the first of the oldest, which the others join.
     let mut buckets: BTreeMap<String, usize> = BTreeMap::new();
     for entry in updaters {
@@ -268,8 +272,8 @@ pub fn cap(entries: &mut Vec<Entry>) {
 mod tests {
     use super::*;
 
-    fn entry(name: &str, operation: Operation, second: i64, field: &str) -> Entry {
-        Entry {
+    fn entry(name: &str, operation: ManagerOperation, second: i64, field: &str) -> ManagedFieldsEntry {
+        ManagedFieldsEntry {
             manager: Manager { name: name.into(), operation, api_version: "v1".into(), subresource: String::new() },
             time: Timestamp::from_second(second).ok(),
             fields: Set::of_fields(&[&["data", field]]),
@@ -299,9 +303,9 @@ mod tests {
 
     #[test]
     fn too_many_updaters_become_one() {
-        let mut entries: Vec<Entry> =
-            (0..13).map(|n| entry(&format!("m{n:02}"), Operation::Update, n, &format!("f{n}"))).collect();
-        entries.push(entry("applier", Operation::Apply, 0, "x"));
+        let mut entries: Vec<ManagedFieldsEntry> =
+            (0..13).map(|n| entry(&format!("m{n:02}"), ManagerOperation::Update, n, &format!("f{n}"))).collect();
+        entries.push(entry("applier", ManagerOperation::Apply, 0, "x"));
         cap(&mut entries);
         let names: Vec<&str> = entries.iter().map(|entry| entry.manager.name.as_str()).collect();
         assert_eq!(names.len(), 11);

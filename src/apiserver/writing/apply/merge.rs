@@ -7,14 +7,14 @@ use serde_json::{Map as Fields, Value};
 use super::element::Element;
 use super::set::Set;
 use super::typed::{element_of, elements};
-use crate::apiserver::schema::{Atom, List, Map, MergeType, Relation};
+use crate::apiserver::schema::{Atom, ListTopology, Map, MergeType, Relation};
 
 /// The first value with the second laid over it.
-pub fn merge(kind: Type<'_>, under: &Value, over: &Value) -> Value {
+pub fn merge(kind: MergeType<'_>, under: &Value, over: &Value) -> Value {
     both(kind, under, over)
 }
 
-fn both(kind: Type<'_>, under: &Value, over: &Value) -> Value {
+fn both(kind: MergeType<'_>, under: &Value, over: &Value) -> Value {
     let empty = |value: &Value| match value {
         Value::Null => true,
         Value::Array(entries) => entries.is_empty(),
@@ -54,7 +54,7 @@ fn maps(map: &Map<'_>, under: &Fields<String, Value>, over: &Fields<String, Valu
 
 /// Entries of both, each in its own list's order; what only the first has stays before what follows it there, unless
 /// the second's order says otherwise.
-fn lists(list: &List<'_>, under: &[Value], over: &[Value]) -> Vec<Value> {
+fn lists(list: &ListTopology<'_>, under: &[Value], over: &[Value]) -> Vec<Value> {
     let (left, right) = (elements(list, under), elements(list, over));
     let mut of_left: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
     for (element, entry) in &left {
@@ -110,7 +110,7 @@ fn lists(list: &List<'_>, under: &[Value], over: &[Value]) -> Vec<Value> {
 }
 
 /// The value without these paths.
-pub fn without(kind: Type<'_>, value: &Value, paths: &Set) -> Value {
+pub fn without(kind: MergeType<'_>, value: &Value, paths: &Set) -> Value {
     if paths.nodes().is_empty() {
         return value.clone();
     }

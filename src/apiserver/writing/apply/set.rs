@@ -16,12 +16,12 @@ const NODES_MAX: usize = 100_000;
 /// longer one is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
-    nodes: Vec<Node>,
+    nodes: Vec<FieldNode>,
 }
 
 /// One step with what is below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct FieldNode {
     /// The step.
     pub element: Element,
     /// Whether the path that ends here is a member.
@@ -37,7 +37,7 @@ impl Set {
     }
 
     /// The first steps, sorted.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[FieldNode] {
         &self.nodes
     }
 
@@ -67,7 +67,7 @@ impl Set {
     /// Adds a node unless it says nothing. The order is restored by [`Set::sort`].
     pub fn push(&mut self, element: Element, member: bool, below: Self) {
         if member || !below.nodes.is_empty() {
-            self.nodes.push(Node { element, member, below });
+            self.nodes.push(FieldNode { element, member, below });
         }
     }
 
@@ -80,11 +80,11 @@ impl Set {
         self.nodes.binary_search_by(|node| node.element.cmp(element))
     }
 
-    fn descend(&mut self, element: Element) -> &mut Node {
+    fn descend(&mut self, element: Element) -> &mut FieldNode {
         let at = match self.find(&element) {
             Ok(at) => at,
             Err(at) => {
-                self.nodes.insert(at, Node { element, member: false, below: Self::default() });
+                self.nodes.insert(at, FieldNode { element, member: false, below: Self::default() });
                 at
             }
         };
@@ -92,7 +92,7 @@ impl Set {
     }
 
     /// The node of a first step.
-    pub fn node(&self, element: &Element) -> Option<&Node> {
+    pub fn node(&self, element: &Element) -> Option<&FieldNode> {
         self.find(element).ok().and_then(|at| self.nodes.get(at))
     }
 
@@ -126,7 +126,7 @@ impl Set {
         let mut out = Self { nodes: Vec::with_capacity(self.nodes.len().max(other.nodes.len())) };
         for pair in zip(&self.nodes, &other.nodes) {
             match pair {
-                (Some(a), Some(b)) => out.nodes.push(Node {
+                (Some(a), Some(b)) => out.nodes.push(FieldNode {
                     element: a.element.clone(),
                     member: a.member || b.member,
                     below: a.below.union(&b.below),
@@ -183,7 +183,7 @@ impl Set {
 
     /// The same with some more first steps as members; each node's lower part mapped.
     #[must_use]
-    pub fn map(&self, mut of: impl FnMut(&Node) -> (bool, Self)) -> Self {
+    pub fn map(&self, mut of: impl FnMut(&FieldNode) -> (bool, Self)) -> Self {
         let mut out = Self { nodes: Vec::with_capacity(self.nodes.len()) };
         for node in &self.nodes {
             let (member, below) = of(node);
@@ -228,7 +228,10 @@ impl Set {
 }
 
 /// Goes through two sorted lists side by side.
-fn zip<'s>(a: &'s [Node], b: &'s [Node]) -> impl Iterator<Item = (Option<&'s Node>, Option<&'s Node>)> {
+fn zip<'s>(
+    a: &'s [FieldNode],
+    b: &'s [FieldNode],
+) -> impl Iterator<Item = (Option<&'s FieldNode>, Option<&'s FieldNode>)> {
     let (mut left, mut right) = (a.iter().peekable(), b.iter().peekable());
     std::iter::from_fn(move || {
         let order = match (left.peek(), right.peek()) {
@@ -248,16 +251,16 @@ fn zip<'s>(a: &'s [Node], b: &'s [Node]) -> impl Iterator<Item = (Option<&'s Nod
 impl<'de> serde::Deserialize<'de> for Set {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut left = NODES_MAX;
-        Ok(Reading { left: &mut left }.deserialize(deserializer)?.1)
+        Ok(FieldSetReader { left: &mut left }.deserialize(deserializer)?.1)
     }
 }
 
 /// Reads one level; whether the path that ends here is a member, and what is below.
-struct Reading<'r> {
+struct FieldSetReader<'r> {
     left: &'r mut usize,
 }
 
-impl<'de> DeserializeSeed<'de> for Reading<'_> {
+impl<'de> DeserializeSeed<'de> for FieldSetReader<'_> {
     type Value = (bool, Set);
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -265,7 +268,7 @@ impl<'de> DeserializeSeed<'de> for Reading<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reading<'_> {
+impl<'de> Visitor<'de> for FieldSetReader<'_> {
     type Value = (bool, Set);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -286,7 +289,7 @@ impl<'de> Visitor<'de> for Reading<'_> {
                 continue;
             };
             *self.left = self.left.checked_sub(1).ok_or_else(|| A::Error::custom("too many fields"))?;
-            let (member, below) = access.next_value_seed(Reading { left: &mut *self.left })?;
+            let (member, below) = access.next_value_seed(FieldSetReader { left: &mut *self.left })?;
             sorted &= set.nodes.last().is_none_or(|last| last.element < element);
             set.push(element, member, below);
         }

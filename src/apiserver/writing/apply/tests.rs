@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::compare::compare;
-use super::manager::{Entry, Manager, Operation};
+use super::manager::{ManagedFieldsEntry, Manager, ManagerOperation};
 use super::merge::{merge, without};
 use super::set::Set;
 use super::typed::{fault, reconciled, to_set, with_named};
-use super::update::{ApplyFault, Request, Types, applied, updated};
-use crate::apiserver::kinds::resource::Resource;
+use super::update::{ApplyFault, ApplyRequest, VersionedObject, applied, updated};
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::schema::{MergeType, Schema};
 
 fn schema() -> Schema {
@@ -232,7 +232,7 @@ fn sets_follow_the_schema() {
 struct Rules {
     schema: Schema,
     live: Value,
-    managers: Vec<Entry>,
+    managers: Vec<ManagedFieldsEntry>,
     clock: i64,
 }
 
@@ -241,14 +241,14 @@ impl Rules {
         Self { schema: schema(), live: json!({}), managers: Vec::new(), clock: 0 }
     }
 
-    fn with<R>(&self, call: impl FnOnce(&Types<'_>) -> R) -> R {
+    fn with<R>(&self, call: impl FnOnce(&VersionedObject<'_>) -> R) -> R {
         // A version that is gone, and one that calls `n` differently.
-        let convert = |value: &Value, version: &str| -> Option<(Value, Arc<Resource>)> {
+        let convert = |value: &Value, version: &str| -> Option<(Value, Arc<ServedResource>)> {
             assert_ne!(version, "v1", "nothing to convert");
             drop(value.clone());
             None
         };
-        call(&Types { api_version: "v1", schema: &self.schema, convert: &convert, reset: &Set::default() })
+        call(&VersionedObject { api_version: "v1", schema: &self.schema, convert: &convert, reset: &Set::default() })
     }
 
     fn now(&mut self) -> Timestamp {
@@ -266,13 +266,13 @@ impl Rules {
         let (now, config) = (self.now(), spec(config));
         let manager = Manager {
             name: name.into(),
-            operation: Operation::Apply,
+            operation: ManagerOperation::Apply,
             api_version: "v1".into(),
             subresource: String::new(),
         };
         let outcome = self.with(|types| {
             let empty = json!({});
-            let request = Request {
+            let request = ApplyRequest {
                 live: &self.live,
                 empty: &empty,
                 config: &config,

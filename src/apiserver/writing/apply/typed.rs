@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::element::Element;
 use super::go;
 use super::set::Set;
-use crate::apiserver::schema::{Atom, List, Map, MergeType, Relation, Scalar};
+use crate::apiserver::schema::{Atom, ListTopology, Map, MergeType, Relation, Scalar};
 
 /// Faults reported for one value.
 const FAULTS_MAX: usize = 16;
 
 /// What makes an entry of a list that is no whole the same as another one.
-pub fn element_of(list: &List<'_>, entry: &Value) -> Result<Element, String> {
+pub fn element_of(list: &ListTopology<'_>, entry: &Value) -> Result<Element, String> {
     match list.relation {
         Relation::Atomic => Err("invalid indexing of non-associative list".into()),
         Relation::Set => match entry {
@@ -49,20 +49,20 @@ pub fn element_of(list: &List<'_>, entry: &Value) -> Result<Element, String> {
 }
 
 /// The entries of a list with what makes each the same; entries that have no identity are left out.
-pub fn elements<'v>(list: &List<'_>, entries: &'v [Value]) -> Vec<(Element, &'v Value)> {
+pub fn elements<'v>(list: &ListTopology<'_>, entries: &'v [Value]) -> Vec<(Element, &'v Value)> {
     entries.iter().filter_map(|entry| element_of(list, entry).ok().map(|element| (element, entry))).collect()
 }
 
 /// The paths that a value has.
-pub fn to_set(kind: Type<'_>, value: &Value) -> Set {
+pub fn to_set(kind: MergeType<'_>, value: &Value) -> Set {
     below(kind, value).1
 }
 
 /// Whether the value's own path is one of them, and the longer ones.
-fn below(kind: Type<'_>, value: &Value) -> (bool, Set) {
+fn below(kind: MergeType<'_>, value: &Value) -> (bool, Set) {
     match kind.atom(Some(value)) {
         Atom::Scalar(_) => (true, Set::default()),
-        Atom::List(List { relation: Relation::Atomic, .. }) | Atom::Map(Map { atomic: true, .. }) => {
+        Atom::List(ListTopology { relation: Relation::Atomic, .. }) | Atom::Map(Map { atomic: true, .. }) => {
             (true, Set::default())
         }
         Atom::List(list) => {
@@ -96,7 +96,7 @@ fn below(kind: Type<'_>, value: &Value) -> (bool, Set) {
 
 /// Why a value is none of its type, in upstream's words; `None` when it is. Twins in lists are a fault in what
 /// is applied, not in what is there.
-pub fn fault(kind: Type<'_>, value: &Value, twins_allowed: bool) -> Option<String> {
+pub fn fault(kind: MergeType<'_>, value: &Value, twins_allowed: bool) -> Option<String> {
     let mut faults = Vec::new();
     check(kind, value, twins_allowed, &mut String::new(), &mut faults);
     match faults.as_slice() {
@@ -106,7 +106,7 @@ pub fn fault(kind: Type<'_>, value: &Value, twins_allowed: bool) -> Option<Strin
     }
 }
 
-fn check(kind: Type<'_>, value: &Value, twins: bool, path: &mut String, faults: &mut Vec<String>) {
+fn check(kind: MergeType<'_>, value: &Value, twins: bool, path: &mut String, faults: &mut Vec<String>) {
     if faults.len() >= FAULTS_MAX {
         return;
     }
@@ -176,7 +176,7 @@ fn check(kind: Type<'_>, value: &Value, twins: bool, path: &mut String, faults: 
 }
 
 /// The set with each declared field that is on the way to a member made a member too.
-pub fn with_named(kind: Type<'_>, set: &Set) -> Set {
+pub fn with_named(kind: MergeType<'_>, set: &Set) -> Set {
     let atoms = (kind.atom(None), kind.atom(Some(&Value::Array(Vec::new()))));
     set.map(|node| match (&node.element, atoms) {
         (Element::Field(name), (Atom::Map(map), _)) => {
@@ -184,20 +184,20 @@ pub fn with_named(kind: Type<'_>, set: &Set) -> Set {
             (node.member || (map.named(name).is_some() && !node.below.is_empty()), deeper)
         }
         (Element::Key(_), (_, Atom::List(list))) => (node.member, with_named(list.item, &node.below)),
-        _ => (node.member, with_named(Type::Deduced, &node.below)),
+        _ => (node.member, with_named(MergeType::Deduced, &node.below)),
     })
 }
 
 /// The set as the schema of today has it: where a list or a map became one whole, its parts become that whole.
 /// `None` when nothing changes.
-pub fn reconciled(kind: Type<'_>, set: &Set) -> Option<Set> {
+pub fn reconciled(kind: MergeType<'_>, set: &Set) -> Option<Set> {
     let (whole, deeper) = fold(kind, set, false)?;
     // A whole object is never one leaf.
     (!whole).then_some(deeper)
 }
 
 /// Whether the path itself becomes the member, and what stays below; `None` when nothing changes.
-fn fold(kind: Type<'_>, set: &Set, leaf: bool) -> Option<(bool, Set)> {
+fn fold(kind: MergeType<'_>, set: &Set, leaf: bool) -> Option<(bool, Set)> {
     if leaf || set.nodes().is_empty() {
         return None;
     }
@@ -209,7 +209,7 @@ fn fold(kind: Type<'_>, set: &Set, leaf: bool) -> Option<(bool, Set)> {
         _ => None,
     };
     match kind.atom(Some(&sample)) {
-        Atom::List(List { relation: Relation::Atomic, .. }) | Atom::Map(Map { atomic: true, .. }) => {
+        Atom::List(ListTopology { relation: Relation::Atomic, .. }) | Atom::Map(Map { atomic: true, .. }) => {
             return Some((true, Set::default()));
         }
         Atom::Map(map) if map.is_deduced() => return None,

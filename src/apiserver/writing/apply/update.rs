@@ -6,23 +6,23 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::compare::{Comparison, compare};
+use super::compare::{FieldComparison, compare};
 use super::element::{Element, same};
-use super::manager::{Entry, Manager, Operation, cap};
+use super::manager::{ManagedFieldsEntry, Manager, ManagerOperation, cap};
 use super::merge::{merge, without};
 use super::set::Set;
 use super::typed::{fault, reconciled, to_set, with_named};
-use crate::apiserver::kinds::resource::Resource;
+use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::schema::{MergeType, Schema};
 
 /// Manager of what was there before the first apply, on objects whose owners were never told.
 const BEFORE: &str = "before-first-apply";
 
 /// An object in another version, with that version's resource.
-pub type Converted = (Value, Arc<Resource>);
+pub type Converted = (Value, Arc<ServedResource>);
 
 /// An object and how it looks in the other versions that managers wrote it in.
-pub struct Types<'t> {
+pub struct VersionedObject<'t> {
     /// Version of the request.
     pub api_version: &'t str,
     /// Schema of that version.
@@ -35,14 +35,14 @@ pub struct Types<'t> {
 
 /// A field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conflict {
+pub struct ApplyConflict {
     /// Who owns it.
     pub manager: Manager,
     /// The field; empty for one of too many.
     pub path: Vec<Element>,
 }
 
-impl Conflict {
+impl ApplyConflict {
     /// The path as messages show it.
     pub fn field(&self) -> String {
         self.path.iter().map(ToString::to_string).collect()
@@ -55,7 +55,7 @@ const PATHS_MAX: usize = 8 << 20;
 
 #[derive(Default)]
 struct Conflicts {
-    found: Vec<Conflict>,
+    found: Vec<ApplyConflict>,
     bytes: usize,
 }
 
@@ -70,7 +70,7 @@ impl Conflicts {
         let stands_for_more = self.bytes > PATHS_MAX || self.found.len() + 1 == CONFLICTS_MAX;
         let path: &[&Element] = if stands_for_more { &[] } else { path };
         let path = path.iter().map(|element| (*element).clone()).collect();
-        self.found.push(Conflict { manager: manager.clone(), path });
+        self.found.push(ApplyConflict { manager: manager.clone(), path });
     }
 }
 
@@ -85,27 +85,27 @@ pub enum ApplyFault {
         reason: String,
     },
     /// Others own fields of it.
-    Conflicts(Vec<Conflict>),
+    Conflicts(Vec<ApplyConflict>),
 }
 
 /// Forces, or is stopped by the others.
-type Judged = Result<Comparison, Vec<Conflict>>;
+type ApplyPolicy = Result<FieldComparison, Vec<ApplyConflict>>;
 
-impl Types<'_> {
-    fn kind(&self) -> Type<'_> {
-        Type::root(self.schema)
+impl VersionedObject<'_> {
+    fn kind(&self) -> MergeType<'_> {
+        MergeType::root(self.schema)
     }
 
     /// Calls with a value in a version and the type there; `None` when that version is not served.
-    fn at<R>(&self, version: &str, values: &[&Value], call: impl FnOnce(Type<'_>, &[&Value]) -> R) -> Option<R> {
+    fn at<R>(&self, version: &str, values: &[&Value], call: impl FnOnce(MergeType<'_>, &[&Value]) -> R) -> Option<R> {
         if version == self.api_version {
             return Some(call(self.kind(), values));
         }
-        let converted: Vec<(Value, Arc<Resource>)> =
+        let converted: Vec<(Value, Arc<ServedResource>)> =
             values.iter().map(|value| (self.convert)(value, version)).collect::<Option<_>>()?;
         let resource = Arc::clone(&converted.first()?.1);
         let values: Vec<&Value> = converted.iter().map(|(value, _)| value).collect();
-        Some(call(Type::root(&resource.schema), &values))
+        Some(call(MergeType::root(&resource.schema), &values))
     }
 
     /// A value of another version in that of the request.
@@ -117,9 +117,9 @@ impl Types<'_> {
     }
 
     /// Brings what managers own up to the schema of today, and forgets versions that are no longer served.
-    fn reconcile(&self, live: &Value, managers: &mut Vec<Entry>) {
+    fn reconcile(&self, live: &Value, managers: &mut Vec<ManagedFieldsEntry>) {
         // The object is brought into each version once, however many managers wrote in it.
-        let mut served: HashMap<String, Option<Arc<Resource>>> = HashMap::new();
+        let mut served: HashMap<String, Option<Arc<ServedResource>>> = HashMap::new();
         managers.retain_mut(|entry| {
             let version = &entry.manager.api_version;
             let other;
@@ -138,7 +138,7 @@ impl Types<'_> {
                     _ => return false,
                 }
             };
-            if let Some(fields) = reconciled(Type::root(schema), &entry.fields) {
+            if let Some(fields) = reconciled(MergeType::root(schema), &entry.fields) {
                 entry.fields = fields;
             }
             true
@@ -146,16 +146,23 @@ impl Types<'_> {
     }
 
     /// Takes from the managers what a change from one object to another takes from them; `own` is the one who makes it.
-    fn judge(&self, old: &Value, new: &Value, managers: &mut Vec<Entry>, own: Option<&Manager>, force: bool) -> Judged {
+    fn judge(
+        &self,
+        old: &Value,
+        new: &Value,
+        managers: &mut Vec<ManagedFieldsEntry>,
+        own: Option<&Manager>,
+        force: bool,
+    ) -> ApplyPolicy {
         // With what each sets, which all managers of the version are asked about.
-        let with_set = |compared: Comparison| {
+        let with_set = |compared: FieldComparison| {
             let set = compared.set();
             (compared, set)
         };
         let first = with_set(compare(self.kind(), old, new).without(self.reset));
-        let mut versions: Vec<(String, (Comparison, Set))> = vec![(self.api_version.to_owned(), first)];
+        let mut versions: Vec<(String, (FieldComparison, Set))> = vec![(self.api_version.to_owned(), first)];
         let mut conflicts = Conflicts::default();
-        let mut changed: Vec<Entry> = Vec::with_capacity(managers.len());
+        let mut changed: Vec<ManagedFieldsEntry> = Vec::with_capacity(managers.len());
         for mut entry in std::mem::take(managers) {
             if own.is_some_and(|own| own.is(&entry.manager)) {
                 changed.push(entry);
@@ -167,7 +174,7 @@ impl Types<'_> {
                 None => {
                     let compared = self.at(version, &[old, new], |kind, values| match values {
                         [old, new] => compare(kind, old, new).without(self.reset),
-                        _ => Comparison::default(),
+                        _ => FieldComparison::default(),
                     });
                     // A version that is gone takes its managers with it.
                     let Some(compared) = compared else { continue };
@@ -217,21 +224,21 @@ fn unowned() -> &'static Set {
 
 /// Managers after somebody wrote the new object over the old one.
 pub fn updated(
-    types: &Types<'_>,
+    types: &VersionedObject<'_>,
     old: &Value,
     new: &Value,
-    mut managers: Vec<Entry>,
+    mut managers: Vec<ManagedFieldsEntry>,
     name: &str,
     subresource: &str,
     now: Timestamp,
-) -> Vec<Entry> {
+) -> Vec<ManagedFieldsEntry> {
     types.reconcile(old, &mut managers);
     let Ok(compared) = types.judge(old, new, &mut managers, None, true) else { return managers };
     let fields = compared.set().difference(unowned());
     if !fields.is_empty() {
         let manager = Manager {
             name: name.to_owned(),
-            operation: Operation::Update,
+            operation: ManagerOperation::Update,
             api_version: types.api_version.to_owned(),
             subresource: subresource.to_owned(),
         };
@@ -244,7 +251,7 @@ pub fn updated(
                 }
                 entry.time = time;
             }
-            None => managers.push(Entry { manager, time, fields }),
+            None => managers.push(ManagedFieldsEntry { manager, time, fields }),
         }
     }
     cap(&mut managers);
@@ -253,15 +260,15 @@ pub fn updated(
 
 /// What applying a configuration makes of an object.
 #[derive(Debug)]
-pub struct Applied {
+pub struct ApplyResult {
     /// The object; `None` when it stays as it is.
     pub object: Option<Value>,
     /// Its managers.
-    pub managers: Vec<Entry>,
+    pub managers: Vec<ManagedFieldsEntry>,
 }
 
 /// A configuration to be applied.
-pub struct Request<'r> {
+pub struct ApplyRequest<'r> {
     /// The object that is there.
     pub live: &'r Value,
     /// An object without anything.
@@ -269,7 +276,7 @@ pub struct Request<'r> {
     /// The configuration.
     pub config: &'r Value,
     /// Managers of the object that is there.
-    pub managers: &'r [Entry],
+    pub managers: &'r [ManagedFieldsEntry],
     /// Who applies.
     pub manager: &'r Manager,
     /// Whether fields are taken from others.
@@ -277,8 +284,12 @@ pub struct Request<'r> {
 }
 
 /// Applies a configuration to the object that is there.
-pub fn applied(types: &Types<'_>, request: &Request<'_>, now: Timestamp) -> Result<Applied, ApplyFault> {
-    let Request { live, empty, config, managers, manager, force } = *request;
+pub fn applied(
+    types: &VersionedObject<'_>,
+    request: &ApplyRequest<'_>,
+    now: Timestamp,
+) -> Result<ApplyResult, ApplyFault> {
+    let ApplyRequest { live, empty, config, managers, manager, force } = *request;
     let refused = |applied| move |reason| ApplyFault::Type { applied, reason };
     fault(types.kind(), config, false).map(refused(true)).map_or(Ok(()), Err)?;
     fault(types.kind(), live, true).map(refused(false)).map_or(Ok(()), Err)?;
@@ -297,7 +308,7 @@ pub fn applied(types: &Types<'_>, request: &Request<'_>, now: Timestamp) -> Resu
         }
         None => (None, None),
     };
-    managers.push(Entry { manager: manager.clone(), time, fields: set });
+    managers.push(ManagedFieldsEntry { manager: manager.clone(), time, fields: set });
     let new = match &last {
         Some((version, fields)) if !fields.is_empty() => pruned(types, merged, &managers, version, fields),
         _ => merged,
@@ -315,11 +326,17 @@ pub fn applied(types: &Types<'_>, request: &Request<'_>, now: Timestamp) -> Resu
             managers.swap_remove(at);
         }
     }
-    Ok(Applied { object, managers })
+    Ok(ApplyResult { object, managers })
 }
 
 /// The merged object without what the manager applied before and no longer does, unless others own it.
-fn pruned(types: &Types<'_>, merged: Value, managers: &[Entry], version: &str, last: &Set) -> Value {
+fn pruned(
+    types: &VersionedObject<'_>,
+    merged: Value,
+    managers: &[ManagedFieldsEntry],
+    version: &str,
+    last: &Set,
+) -> Value {
     // The version that it was applied in last is gone: nothing can be told.
     let Some(Some(pruned)) = types.at(version, &[&merged], |kind, values| {
         values.first().map(|merged| without(kind, merged, &with_named(kind, last)))
@@ -360,7 +377,7 @@ fn pruned(types: &Types<'_>, merged: Value, managers: &[Entry], version: &str, l
 }
 
 /// The fields of a configuration that it still has in the object with the value it was given.
-pub fn unchanged_since(kind: Type<'_>, config: &Value, live: &Value) -> Set {
-    let Comparison { removed, modified, added } = compare(kind, config, live);
+pub fn unchanged_since(kind: MergeType<'_>, config: &Value, live: &Value) -> Set {
+    let FieldComparison { removed, modified, added } = compare(kind, config, live);
     to_set(kind, config).difference(&modified).difference(&added).difference(&removed)
 }

@@ -3,14 +3,14 @@
 use serde_json::{Map, Value, json};
 
 use crate::apiserver::answers::status::{ApiError, FieldError};
-use crate::apiserver::kinds::resource::{Resource, Scale};
+use crate::apiserver::kinds::resource::{ScalePaths, ServedResource};
 
 fn at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
     path.iter().try_fold(object, |value, field| value.get(field)).filter(|value| !value.is_null())
 }
 
 /// The `Scale` of an object.
-pub(in crate::apiserver) fn view(scale: &Scale, object: &Value) -> Result<Value, ApiError> {
+pub(in crate::apiserver) fn view(scale: &ScalePaths, object: &Value) -> Result<Value, ApiError> {
     let metadata = &object["metadata"];
     let mut own = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
@@ -37,8 +37,8 @@ pub(in crate::apiserver) fn view(scale: &Scale, object: &Value) -> Result<Value,
 
 /// The object with the number that a `Scale` wishes.
 pub(in crate::apiserver) fn merge(
-    resource: &Resource,
-    scale: &Scale,
+    resource: &ServedResource,
+    scale: &ScalePaths,
     old: &Value,
     wished: &Value,
 ) -> Result<Value, ApiError> {

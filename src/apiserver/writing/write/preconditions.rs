@@ -4,14 +4,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use crate::apiserver::answers::status::{ApiError, FieldError};
-use crate::apiserver::kinds::resource::Resource;
-use crate::apiserver::requests::options::Write;
+use crate::apiserver::kinds::resource::ServedResource;
+use crate::apiserver::requests::options::WriteRequest;
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::webhooks;
 use crate::store::Object;
 
 /// The body must be an object of the kind that the path names. Core kinds may leave it out.
-pub(in crate::apiserver) fn check_type(resource: &Resource, value: &mut Value) -> Result<(), ApiError> {
+pub(in crate::apiserver) fn check_type(resource: &ServedResource, value: &mut Value) -> Result<(), ApiError> {
     let Some(map) = value.as_object_mut() else {
         return Err(ApiError::bad_request("the object provided is unrecognized: not an object"));
     };
@@ -42,7 +42,7 @@ pub(super) fn check_revision(
     context: &RequestContext<'_>,
     meta: &ObjectMeta,
     current: &Object,
-    write: Write,
+    write: WriteRequest,
 ) -> Result<bool, ApiError> {
     let resource = context.resource;
     let given = meta.resource_version.as_deref().filter(|version| !version.is_empty() && *version != "0");
@@ -50,9 +50,9 @@ pub(super) fn check_revision(
         || resource.group == webhooks::kinds::GROUP
         || ["Lease", "ServiceAccount", "CustomResourceDefinition"].contains(&resource.kind.as_str());
     match given {
-        Some(given) if given == current.revision.to_string() => Ok(write == Write::Update),
+        Some(given) if given == current.revision.to_string() => Ok(write == WriteRequest::Update),
         Some(_) => Err(ApiError::stale(resource, &current.name)),
-        None if write != Write::Update || !must_name => Ok(false),
+        None if write != WriteRequest::Update || !must_name => Ok(false),
         None => {
             let message = "Invalid value: 0: must be specified for an update";
             let path = "metadata.resourceVersion";
@@ -67,12 +67,17 @@ pub(super) fn check_revision(
     }
 }
 
-pub(super) fn check_uid(resource: &Resource, new: &ObjectMeta, old: &ObjectMeta, write: Write) -> Result<(), ApiError> {
+pub(super) fn check_uid(
+    resource: &ServedResource,
+    new: &ObjectMeta,
+    old: &ObjectMeta,
+    write: WriteRequest,
+) -> Result<(), ApiError> {
     match (&new.uid, &old.uid) {
         (Some(new_uid), Some(old_uid)) if !new_uid.is_empty() && new_uid != old_uid => {
             let name = old.name.as_deref().unwrap_or_default();
             let shown = crate::apiserver::answers::status::shorten(new_uid, 64);
-            Err(if write == Write::Update {
+            Err(if write == WriteRequest::Update {
                 let place = old.namespace.as_ref().map_or_else(String::new, |namespace| format!("{namespace}/"));
                 let detail = format!(
                     "StorageError: invalid object, Code: 4, Key: /registry/{}/{place}{name}, ResourceVersion: 0, \

@@ -14,7 +14,7 @@ mod packages;
 pub use controller::Softwares;
 
 use super::progress::short;
-use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation};
+use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError, FieldFault};
 
 /// Rules for a change of a Software.
 ///
@@ -22,7 +22,7 @@ use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation};
 ///
 /// Every rule that it breaks.
 pub fn admission(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
-    if request.status || request.operation == Operation::Delete {
+    if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
     let invalid = |path: &str, why: String| FieldError::new(FieldFault::Invalid, path, why);

@@ -299,7 +299,7 @@ impl Site {
     }
 
     async fn metrics(&self) -> String {
-        let router = self.api.router().layer(axum::Extension(crate::apiserver::Identity::in_process()));
+        let router = self.api.router().layer(axum::Extension(crate::apiserver::UserIdentity::in_process()));
         let request = http::Request::get("/metrics").body(axum::body::Body::empty()).unwrap();
         let response = router.oneshot(request).await.unwrap();
         String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()

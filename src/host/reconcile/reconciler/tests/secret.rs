@@ -93,10 +93,10 @@ async fn a_secret_is_let_go_among_many_others_of_the_same_label() {
 
 #[tokio::test]
 async fn a_secret_that_cannot_be_marked_is_said() {
-    use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+    use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
     let site = Site::idle().await;
     let frozen = |request: &AdmissionRequest<'_>| match request.operation {
-        Operation::Update => Err(vec![FieldError::forbidden("metadata.labels", "nothing is marked here")]),
+        AdmissionOperation::Update => Err(vec![FieldError::forbidden("metadata.labels", "nothing is marked here")]),
         _ => Ok(()),
     };
     site.api.add_admission("/secrets", Arc::new(frozen));

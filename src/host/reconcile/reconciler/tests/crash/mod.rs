@@ -27,7 +27,7 @@ use crate::api::metal3::{
     BareMetalHostSpec, BmcDetails, HardwareData, HardwareDetails, HardwareSystemVendor, Image as HostImage, Nic,
 };
 use crate::api::slipway::{BootIntent, BootTarget, Image, ImagePhase};
-use crate::apiserver::{ApiServer, Identity};
+use crate::apiserver::{ApiServer, UserIdentity};
 use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
 use crate::bmc::sim::{Profile, SimulatedMachine};
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
@@ -255,7 +255,7 @@ impl Site {
         let shutdown = CancellationToken::new();
         let api = ApiServer::new(Database::open(options).unwrap(), &kinds(), shutdown.clone()).await.unwrap();
         let client = api.client();
-        let router = api.router().layer(Extension(Identity::in_process()));
+        let router = api.router().layer(Extension(UserIdentity::in_process()));
         tokio::spawn(async move { api.run().await });
         let metadata = ObjectMeta { name: Some("rack".into()), ..ObjectMeta::default() };
         let namespace = Namespace { metadata, ..Namespace::default() };
