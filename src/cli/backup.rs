@@ -13,16 +13,16 @@ use secrecy::ExposeSecret;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 use tokio_util::io::SyncIoBridge;
 
-use super::client::Server;
+use super::client::ServerArgs;
 use super::failure::usage;
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use super::{local, secret};
 use crate::appliance;
 use crate::backup::format::{self, Header, ReadError};
 use crate::backup::seal::{self, Seal, Sealing};
 use crate::backup::take::{NewFile, Source};
 use crate::backup::{page, restore};
-use crate::cli::form::Form;
+use crate::cli::form::ProgramForm;
 use crate::config::Config;
 use crate::store::Store;
 
@@ -38,7 +38,7 @@ Encrypt for a key, whose secret half can stay off the appliance:
   slipway backup --recipient age1... /mnt/usb/slipway.jsonl.zst.age
 Read a backup without Slipway:
   age -d -i backup.key FILE | zstd -d | less")]
-pub(super) struct Options {
+pub(super) struct BackupArgs {
     /// File to write, which must not exist; - is standard output [default: slipway-TIME.jsonl.zst.age]
     file: Option<PathBuf>,
     /// Encrypt for the owner of this age public key; may be given more than once
@@ -61,12 +61,12 @@ pub(super) struct Options {
     new_key: Option<PathBuf>,
     /// Print what was written as JSON
     #[arg(long, short, value_enum, value_name = "FORM", conflicts_with = "new_key")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-pub(super) fn run(options: Options) -> anyhow::Result<()> {
+pub(super) fn run(options: BackupArgs) -> anyhow::Result<()> {
     if let Some(file) = &options.new_key {
         return new_key(file);
     }
@@ -120,7 +120,7 @@ fn new_key(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn seal_of(options: &Options) -> anyhow::Result<Seal> {
+fn seal_of(options: &BackupArgs) -> anyhow::Result<Seal> {
     if options.unencrypted {
         return Ok(Seal::Nobody);
     }
@@ -144,7 +144,7 @@ fn seal_of(options: &Options) -> anyhow::Result<Seal> {
 }
 
 /// Writes the text of a backup that is whole; else nothing may come of what was written.
-fn fetch<W: Write + Send + 'static>(options: &Options, out: W) -> anyhow::Result<(Header, W)> {
+fn fetch<W: Write + Send + 'static>(options: &BackupArgs, out: W) -> anyhow::Result<(Header, W)> {
     if options.offline {
         return offline(options.server.config_file(), out);
     }
@@ -200,7 +200,7 @@ fn offline<W: Write>(config: &Path, out: W) -> anyhow::Result<(Header, W)> {
     let source = Source::new(store.clone(), config.data_dir.pki(), &config.text, Default::default());
     let done = source.take(Timestamp::now()).and_then(|content| {
         let header = content.header.clone();
-        let mut progress = Progress::new();
+        let mut progress = ProgressLine::new();
         let out = content.write(out, |lines| {
             show(&mut progress, TAKING, lines, header.lines());
             Ok(())
@@ -218,7 +218,7 @@ fn offline<W: Write>(config: &Path, out: W) -> anyhow::Result<(Header, W)> {
 }
 
 /// Shows how many of its lines are done.
-pub(super) fn show(progress: &mut Progress, what: &str, lines: u64, all: u64) {
+pub(super) fn show(progress: &mut ProgressLine, what: &str, lines: u64, all: u64) {
     // Once for each percent: there may be very many lines.
     let percent = |lines: u64| lines.saturating_mul(100) / all.max(1);
     if lines <= 1 || percent(lines) != percent(lines - 1) {
@@ -228,7 +228,7 @@ pub(super) fn show(progress: &mut Progress, what: &str, lines: u64, all: u64) {
 
 /// Copies the text and checks it on its way.
 fn checked<W: Write>(input: impl Read, out: W) -> anyhow::Result<(Header, W)> {
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let mut lines = 0;
     let mut tee = Tee { input: BufReader::new(input), out };
     let read = format::read(&mut tee, |header, _| {

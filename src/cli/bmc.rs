@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use super::client::Server;
-use super::failure::{Failure, plain};
+use super::client::ServerArgs;
+use super::failure::{CommandFailure, plain};
 use super::local;
 use crate::bmc::quirks::Quirks;
 use crate::bmc::{BmcAddress, BmcSettings, Credentials, ProbeReport, Registry};
@@ -19,7 +19,7 @@ use crate::host::reconcile::credentials;
 const MAX_PASSWORD: u64 = 4096;
 
 #[derive(clap::Subcommand)]
-pub(super) enum Command {
+pub(super) enum BmcCommand {
     /// Print what a BMC is, what it can do, and which quirk profile Slipway uses for it
     ///
     /// Logs in and reads; changes nothing. The credentials are a user name with a password file, or a Secret on the
@@ -48,28 +48,28 @@ Examples:
         insecure: bool,
         /// Output format
         #[arg(long, short, value_enum, default_value = "text")]
-        output: Output,
+        output: BmcOutput,
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
     },
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub(super) enum Output {
+pub(super) enum BmcOutput {
     Text,
     Json,
     Yaml,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Probe { address, username, password_file, secret, quirks, insecure, output, server } = command;
-    let parsed = BmcAddress::parse(&address).map_err(|error| Failure::Usage(error.to_string()))?;
+pub(super) fn run(command: BmcCommand) -> anyhow::Result<()> {
+    let BmcCommand::Probe { address, username, password_file, secret, quirks, insecure, output, server } = command;
+    let parsed = BmcAddress::parse(&address).map_err(|error| CommandFailure::Usage(error.to_string()))?;
     let credentials = match (username, password_file, &secret) {
         (Some(username), Some(file), None) => Some(Credentials { username, password: password(&file)?.into() }),
         (None, None, Some(_)) => None,
         _ => {
             let usage = "say who logs in: --username with --password-file, or --secret".to_owned();
-            return Err(Failure::Usage(usage).into());
+            return Err(CommandFailure::Usage(usage).into());
         }
     };
     let site = quirks.map_or_else(|| site_quirks(&server), |file| Ok(Some(file)))?;
@@ -89,7 +89,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 /// The site's profiles, where this is the appliance's box.
-fn site_quirks(server: &Server) -> anyhow::Result<Option<PathBuf>> {
+fn site_quirks(server: &ServerArgs) -> anyhow::Result<Option<PathBuf>> {
     match Config::load_unchecked(server.config_file()) {
         Ok(config) => Ok(config.bmc.quirks),
         // Elsewhere there is none, and whoever may not read it is told by the profiles in the answer which were used.
@@ -114,7 +114,7 @@ fn password(file: &PathBuf) -> anyhow::Result<String> {
     Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
 }
 
-async fn from_secret(server: &Server, name: &str) -> anyhow::Result<Credentials> {
+async fn from_secret(server: &ServerArgs, name: &str) -> anyhow::Result<Credentials> {
     let session = server.connect().await?;
     let (namespace, name) = match name.split_once('/') {
         Some((namespace, name)) => (namespace.to_owned(), name),
@@ -125,11 +125,11 @@ async fn from_secret(server: &Server, name: &str) -> anyhow::Result<Credentials>
     credentials::credentials(&secret).map_err(|reason| anyhow::anyhow!("secret {namespace}/{name}: {reason}"))
 }
 
-fn print(report: &ProbeReport, output: Output) -> anyhow::Result<()> {
+fn print(report: &ProbeReport, output: BmcOutput) -> anyhow::Result<()> {
     match output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(report)?),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(report)?),
-        Output::Text => {
+        BmcOutput::Json => println!("{}", serde_json::to_string_pretty(report)?),
+        BmcOutput::Yaml => print!("{}", serde_saphyr::to_string(report)?),
+        BmcOutput::Text => {
             let lines = report.lines();
             let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
             for (name, value) in lines {

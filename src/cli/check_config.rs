@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::common::ConfigFile;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::local;
 use crate::appliance::checks::{self, Place};
-use crate::cli::form::Form;
+use crate::cli::form::ProgramForm;
 use crate::config::{Config, ConfigError};
 use crate::pki::users;
 
@@ -19,7 +19,7 @@ use crate::pki::users;
 Examples:
   slipway check-config
   slipway check-config --offline --config slipway.toml     of another box")]
-pub(super) struct Options {
+pub(super) struct CheckConfigArgs {
     #[command(flatten)]
     config: ConfigFile,
     /// Skip what can be checked on the appliance's own box only: interfaces and files
@@ -27,10 +27,10 @@ pub(super) struct Options {
     offline: bool,
     /// Print the faults as JSON
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &CheckConfigArgs) -> anyhow::Result<()> {
     let path = &options.config.config;
     let config = match Config::load_unchecked(path) {
         Err(error) if options.output.is_some() => return json(path, &[error.to_string()]),
@@ -57,5 +57,5 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
 /// The faults for programs; a failure when there is one.
 fn json(path: &Path, faults: &[String]) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "file": path, "faults": faults }))?);
-    if faults.is_empty() { Ok(()) } else { Err(Failure::Reported.into()) }
+    if faults.is_empty() { Ok(()) } else { Err(CommandFailure::Reported.into()) }
 }

@@ -16,7 +16,7 @@ Examples:
   slipway completion bash > /etc/bash_completion.d/slipway
   slipway completion zsh > \"${fpath[1]}/_slipway\"
   slipway completion fish > ~/.config/fish/completions/slipway.fish")]
-pub(super) struct Options {
+pub(super) struct CompletionArgs {
     /// Which shell
     #[arg(value_enum)]
     shell: Shell,
@@ -34,7 +34,7 @@ pub(super) fn answer<Cli: CommandFactory>() {
     CompleteEnv::with_factory(|| with_completions(Cli::command())).var(VARIABLE).complete();
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &CompletionArgs) -> anyhow::Result<()> {
     let shell: &dyn EnvCompleter = match options.shell {
         Shell::Bash => &Bash,
         Shell::Zsh => &Zsh,

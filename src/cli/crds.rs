@@ -14,7 +14,7 @@ Examples:
   slipway crds | kubectl apply --server-side -f -
   slipway crds --rbac | kubectl apply -f -
   slipway crds --output-dir crds")]
-pub(super) struct Options {
+pub(super) struct CrdsArgs {
     /// Write one file for each definition into this folder, named <group>_<plural>.yaml
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
@@ -23,7 +23,7 @@ pub(super) struct Options {
     rbac: bool,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &CrdsArgs) -> anyhow::Result<()> {
     if options.rbac {
         return print_text(&modules::rbac());
     }

@@ -11,40 +11,40 @@ use super::local;
 use crate::api::MacAddress;
 
 #[derive(clap::Subcommand)]
-pub(super) enum Command {
+pub(super) enum DebugCommand {
     /// Explain what the machine with this MAC address would boot now
     ///
     /// Asks the appliance on this box, as every `slipway debug` does; it works on the appliance only.
     #[command(after_help = "Example:\n  slipway debug boot 52:54:00:12:34:56")]
-    Boot(Options),
+    Boot(DebugArgs),
     /// Explain what DHCP would answer the machine with this MAC address now, and show what happened to its last messages
     ///
     /// Asks the appliance on this box, as every `slipway debug` does; it works on the appliance only.
     #[command(after_help = "Example:\n  slipway debug dhcp 52:54:00:12:34:56")]
-    Dhcp(Options),
+    Dhcp(DebugArgs),
 }
 
 #[derive(clap::Args)]
-pub(super) struct Options {
+pub(super) struct DebugArgs {
     #[command(flatten)]
     config: ConfigFile,
     /// MAC address, as 52:54:00:12:34:56
     mac: MacAddress,
     /// Output format; json has a list of the lines
     #[arg(long, short, value_enum, default_value = "text")]
-    output: Output,
+    output: DebugOutput,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
+enum DebugOutput {
     Text,
     Json,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let (path, Options { config, mac, output }) = match command {
-        Command::Boot(options) => ("/boot/explain", options),
-        Command::Dhcp(options) => ("/boot/explain/dhcp", options),
+pub(super) fn run(command: DebugCommand) -> anyhow::Result<()> {
+    let (path, DebugArgs { config, mac, output }) = match command {
+        DebugCommand::Boot(options) => ("/boot/explain", options),
+        DebugCommand::Dhcp(options) => ("/boot/explain/dhcp", options),
     };
     if !config.config.exists() {
         bail!(
@@ -68,8 +68,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             bail!("{}", text.trim());
         }
         match output {
-            Output::Text => print!("{}", plain(&text)),
-            Output::Json => println!("{}", serde_json::to_string_pretty(&explained(mac, &text))?),
+            DebugOutput::Text => print!("{}", plain(&text)),
+            DebugOutput::Json => println!("{}", serde_json::to_string_pretty(&explained(mac, &text))?),
         }
         Ok(())
     })

@@ -7,7 +7,7 @@ use crate::log::escaped_lines;
 
 /// A failure that is not simply printed with exit code 1.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum CommandFailure {
     /// The command line makes no sense: exit code 2.
     #[error("{0}")]
     Usage(String),
@@ -18,7 +18,7 @@ pub(super) enum Failure {
 
 /// The command line makes no sense.
 pub(super) fn usage(message: impl Into<String>) -> anyhow::Error {
-    Failure::Usage(message.into()).into()
+    CommandFailure::Usage(message.into()).into()
 }
 
 /// Says what failed. Messages hold what others wrote (names, what a server or an object says): nothing of it rules the terminal.

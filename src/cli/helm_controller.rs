@@ -17,7 +17,7 @@ use crate::helm::{self, CHART_NAME, ContainerContents, Helm, Settings};
 use crate::log;
 
 #[derive(clap::Subcommand)]
-pub(super) enum Command {
+pub(super) enum HelmControllerCommand {
     /// Keep the Helm releases of this cluster as its HelmBundle says, until SIGTERM; what its chart runs
     #[command(after_help = "\
 Example, to look at what a bundle does from a desk:
@@ -34,7 +34,7 @@ Example:
 Example:
   slipway helm-controller chart --out charts/
   slipway image import charts charts/ --format packages --publish")]
-    Chart(Chart),
+    Chart(ChartArgs),
 }
 
 #[derive(clap::Args)]
@@ -96,17 +96,17 @@ pub(super) struct Image {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Chart {
+pub(super) struct ChartArgs {
     /// Folder for helm-controller-VERSION.tgz, made if it is missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<()> {
+pub(super) fn run(command: HelmControllerCommand) -> anyhow::Result<()> {
     match command {
-        Command::Run(options) => keep(options),
-        Command::Image(options) => image(&options),
-        Command::Chart(options) => chart(&options),
+        HelmControllerCommand::Run(options) => keep(options),
+        HelmControllerCommand::Image(options) => image(&options),
+        HelmControllerCommand::Chart(options) => chart(&options),
     }
 }
 
@@ -167,7 +167,7 @@ fn image(options: &Image) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn chart(options: &Chart) -> anyhow::Result<()> {
+fn chart(options: &ChartArgs) -> anyhow::Result<()> {
     let folder = options.out.display();
     std::fs::create_dir_all(&options.out).with_context(|| format!("cannot make {folder}"))?;
     let version = env!("CARGO_PKG_VERSION");

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-use self::merge::Entry;
-use self::target::Target;
-use super::client::Server;
+use self::merge::KubeconfigEntry;
+use self::target::KubeconfigTarget;
+use super::client::ServerArgs;
 use super::common::{ConfigFile, print_text};
 use super::local::in_data_folder;
 use crate::appliance;
@@ -23,7 +23,7 @@ Examples:
   sudo slipway kubeconfig --server https://slipway.example:8443 > slipway.kubeconfig
   sudo slipway kubeconfig --revoke-all --merge
   sudo slipway kubeconfig --cluster edge -n rack > edge.kubeconfig")]
-pub(super) struct Options {
+pub(super) struct KubeconfigArgs {
     #[command(flatten)]
     config: ConfigFile,
     /// Endpoint for the kubeconfig [default: the first of api.names, else this appliance's address]
@@ -56,9 +56,9 @@ pub(super) struct Options {
     kubeconfig: Option<PathBuf>,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &KubeconfigArgs) -> anyhow::Result<()> {
     if let Some(name) = &options.cluster {
-        let server = Server::of_any(options.kubeconfig.clone(), options.config.config.clone());
+        let server = ServerArgs::of_any(options.kubeconfig.clone(), options.config.config.clone());
         return print_text(&cluster::kubeconfig(&server, &options.namespace, name)?);
     }
     let config = options.config.load()?;
@@ -68,9 +68,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         None => print!("{}", made()?),
         Some(file) => {
             let endpoint = options.server.clone().unwrap_or_else(|| appliance::endpoint(&config));
-            let target = Target::find(file.as_deref())?;
+            let target = KubeconfigTarget::find(file.as_deref())?;
             let name = options.context.as_deref().unwrap_or(merge::DEFAULT_NAME);
-            let place = Entry {
+            let place = KubeconfigEntry {
                 name,
                 endpoint: &endpoint,
                 chosen: options.context.is_some(),

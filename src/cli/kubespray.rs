@@ -11,14 +11,14 @@ use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
 use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
-use super::client::Server;
+use super::client::ServerArgs;
 use super::common::{ConfigFile, print_text};
 use super::failure::{plain, usage};
 use super::local;
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use crate::api::bpa::Provisioning;
 use crate::api::bpa::software::Software;
-use crate::cli::form::Form;
+use crate::cli::form::ProgramForm;
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::files;
 use crate::kubespray::runs::{
@@ -37,15 +37,15 @@ const MIRROR: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(clap::Subcommand)]
-pub(super) enum Command {
+pub(super) enum KubesprayCommand {
     /// Check the kubespray checkout and the virtual environment that the configuration names, and print their versions
-    Check(Told),
+    Check(PrintedConfig),
     /// Run a playbook of kubespray over an inventory, and follow it to its end
     ///
     /// The run goes on when this command is ended: `slipway kubespray log --follow ID` finds it again.
     Run(Box<RunOptions>),
     /// List the runs on this box
-    List(Told),
+    List(PrintedConfig),
     /// Print the log of a run
     #[command(after_help = "\
 Examples:
@@ -83,7 +83,7 @@ pub(super) struct RunOptions {
     config: ConfigFile,
     /// Playbook to run
     #[arg(long, value_enum)]
-    playbook: Name,
+    playbook: PlaybookName,
     /// Inventory, in YAML or INI; `-` reads standard input. Whoever writes it may run anything on this box
     #[arg(long, short, value_name = "FILE")]
     inventory: PathBuf,
@@ -112,12 +112,12 @@ pub(super) struct RunOptions {
 
 /// Of which configuration, and how it is printed.
 #[derive(clap::Args)]
-pub(super) struct Told {
+pub(super) struct PrintedConfig {
     #[command(flatten)]
     config: ConfigFile,
     /// Print it as JSON
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
 }
 
 /// A run: on this box by its name, or from any machine the last one of an object.
@@ -133,13 +133,13 @@ struct Which {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "provisioning"])]
     software: Option<String>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
 pub(super) struct LogOptions {
     #[command(flatten)]
-    part: desk::Part,
+    part: desk::LogExcerpt,
     #[command(flatten)]
     which: Which,
 }
@@ -151,7 +151,7 @@ pub(super) struct CancelOptions {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Name {
+enum PlaybookName {
     Cluster,
     Scale,
     RemoveNode,
@@ -159,15 +159,15 @@ enum Name {
     Reset,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<()> {
+pub(super) fn run(command: KubesprayCommand) -> anyhow::Result<()> {
     match command {
-        Command::Check(options) => check(&options),
-        Command::Run(options) => start(&options),
-        Command::List(options) => list(&options),
-        Command::Log(options) => log(&options),
-        Command::Retry(options) => local::block_on(desk::retry(&options)),
-        Command::Cancel(options) => cancel(&options),
-        Command::Supervise => {
+        KubesprayCommand::Check(options) => check(&options),
+        KubesprayCommand::Run(options) => start(&options),
+        KubesprayCommand::List(options) => list(&options),
+        KubesprayCommand::Log(options) => log(&options),
+        KubesprayCommand::Retry(options) => local::block_on(desk::retry(&options)),
+        KubesprayCommand::Cancel(options) => cancel(&options),
+        KubesprayCommand::Supervise => {
             let folder = std::env::current_dir()?;
             local::block_on(async { Ok(supervise(&folder, |_| {}).await?) })
         }
@@ -198,7 +198,7 @@ fn runs(config: &Config) -> anyhow::Result<Runs> {
     Ok(Runs::open(&config.data_dir.kubespray(), RunSupervisor::this_program())?)
 }
 
-fn check(options: &Told) -> anyhow::Result<()> {
+fn check(options: &PrintedConfig) -> anyhow::Result<()> {
     let config = options.config.load()?;
     let installation = installation(&config)?;
     become_owner(&config)?;
@@ -216,7 +216,7 @@ fn check(options: &Told) -> anyhow::Result<()> {
                 .to_owned(),
         );
     }
-    if options.output == Some(Form::Json) {
+    if options.output == Some(ProgramForm::Json) {
         let packages: Map<String, Value> =
             versions.packages.iter().map(|(name, version)| (name.to_string(), version.to_string().into())).collect();
         let told = json!({
@@ -272,13 +272,13 @@ fn text(path: &Path) -> anyhow::Result<String> {
 
 fn request(options: &RunOptions, bounds: RunLimits) -> anyhow::Result<RunRequest> {
     let playbook = match options.playbook {
-        Name::Cluster => Playbook::Cluster,
-        Name::Scale => Playbook::Scale,
-        Name::RemoveNode => Playbook::RemoveNode { nodes: options.nodes.clone() },
-        Name::UpgradeCluster => Playbook::UpgradeCluster,
-        Name::Reset => Playbook::Reset,
+        PlaybookName::Cluster => Playbook::Cluster,
+        PlaybookName::Scale => Playbook::Scale,
+        PlaybookName::RemoveNode => Playbook::RemoveNode { nodes: options.nodes.clone() },
+        PlaybookName::UpgradeCluster => Playbook::UpgradeCluster,
+        PlaybookName::Reset => Playbook::Reset,
     };
-    if !options.nodes.is_empty() && !matches!(options.playbook, Name::RemoveNode) {
+    if !options.nodes.is_empty() && !matches!(options.playbook, PlaybookName::RemoveNode) {
         return Err(usage("--node is for --playbook remove-node"));
     }
     let id = match &options.id {
@@ -326,7 +326,7 @@ fn start(options: &RunOptions) -> anyhow::Result<()> {
         runs.prune(KEPT)?;
         runs.start(&installation, &request).await?;
         eprintln!("run {} of {}", request.id, request.playbook.file());
-        let mut progress = Progress::new();
+        let mut progress = ProgressLine::new();
         let status = runs
             .follow(&request.id, |status| {
                 let shown = &status.progress;
@@ -365,7 +365,7 @@ fn tell(id: &RunId, status: &RunStatus) -> anyhow::Result<()> {
     }
 }
 
-fn list(options: &Told) -> anyhow::Result<()> {
+fn list(options: &PrintedConfig) -> anyhow::Result<()> {
     let config = options.config.load()?;
     become_owner(&config)?;
     let runs = runs(&config)?;
@@ -393,7 +393,7 @@ fn list(options: &Told) -> anyhow::Result<()> {
         }
         lines += &format!("{:<40} {:<20} {:<30} {}\n", id.as_str(), status.playbook, plain(&of), plain(&state));
     }
-    if options.output == Some(Form::Json) {
+    if options.output == Some(ProgramForm::Json) {
         return print_text(&(serde_json::to_string_pretty(&all)? + "\n"));
     }
     print_text(if lines.is_empty() { "no runs\n" } else { &lines })

@@ -4,13 +4,13 @@ use serde::Serialize;
 
 /// How a command prints what it lists.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub(super) enum Output {
+pub(super) enum ListingOutput {
     Table,
     Json,
     Yaml,
 }
 
-impl Output {
+impl ListingOutput {
     /// Prints the whole list for programs, or has the table printed for people.
     pub(super) fn print(self, list: &impl Serialize, table: impl FnOnce()) -> anyhow::Result<()> {
         match self {

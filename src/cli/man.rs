@@ -9,13 +9,13 @@ use anyhow::Context;
 Examples:
   slipway man --out /usr/local/share/man/man1
   slipway man --out /tmp/man && man /tmp/man/slipway-get.1")]
-pub(super) struct Options {
+pub(super) struct ManArgs {
     /// Folder for the pages, made if it is missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-pub(super) fn run(options: &Options, command: clap::Command) -> anyhow::Result<()> {
+pub(super) fn run(options: &ManArgs, command: clap::Command) -> anyhow::Result<()> {
     let folder = options.out.display();
     std::fs::create_dir_all(&options.out).with_context(|| format!("cannot make {folder}"))?;
     // Pages are for commands; what help is, everybody knows.

@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use common::ConfigFile;
-use failure::{Failure, complain, with_causes};
+use failure::{CommandFailure, complain, with_causes};
 
 /// Bare-metal provisioning in one binary: powered-off servers in, running machines out.
 #[derive(Parser)]
@@ -56,30 +56,30 @@ A first machine, on a box with /etc/slipway/slipway.toml:
 `slipway COMMAND --help` has examples. Manual pages: slipway man --out DIR. Completion: slipway completion bash.")]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: SlipwayCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum SlipwayCommand {
     /// Run the appliance: API, DHCP, TFTP, boot HTTP and the controllers, until SIGTERM or Ctrl-C
     Serve(ConfigFile),
     /// Print a kubeconfig for the administrator, or --merge it into yours: a new client certificate, CA and endpoint
     ///
     /// Run it on the appliance, as root or as the user who runs it. Each call makes a key and a certificate, which lasts for
     /// api.admin_certificate (30 days) and is kept nowhere else. It may be run before the appliance was ever started.
-    Kubeconfig(kubeconfig::Options),
+    Kubeconfig(kubeconfig::KubeconfigArgs),
     /// Check a configuration file: everything that `serve` would refuse or miss, one line for each fault
-    CheckConfig(check_config::Options),
+    CheckConfig(check_config::CheckConfigArgs),
     /// Ask a BMC (Redfish or IPMI) what it is and what it can do
     #[command(subcommand)]
-    Bmc(bmc::Command),
+    Bmc(bmc::BmcCommand),
     /// Build what machines boot: kernel, initrd and network boot programs
     #[command(subcommand)]
-    Ramdisk(ramdisk::Command),
+    Ramdisk(ramdisk::RamdiskCommand),
     /// Explain what a machine would boot from the network now, or what DHCP would answer it
     #[command(subcommand)]
     #[command(alias = "explain")]
-    Debug(debug::Command),
+    Debug(debug::DebugCommand),
     /// Run the agent as the first process of the ramdisk; not for use by hand
     #[command(hide = true)]
     Agent,
@@ -87,52 +87,52 @@ enum Command {
     ///
     /// It works off the steps of the node's LCMMachine. Exit codes: 0 stopped or done, 1 failed, 2 wrong configuration, 75 the
     /// appliance is away (with --check).
-    Node(node::Options),
+    Node(node::NodeArgs),
     /// Import, list and remove operating system images
     #[command(subcommand)]
-    Image(image::Command),
+    Image(image::ImageCommand),
     /// Import, list, show and activate releases: what clusters are made of
     #[command(subcommand)]
-    Release(release::Command),
+    Release(release::ReleaseCommand),
     /// Make, list and revoke tokens for people and programs that use the API
     #[command(subcommand)]
-    Token(token::Command),
+    Token(token::TokenCommand),
     /// Back up objects, leases, keys and configuration into one encrypted file, while the appliance runs
     ///
     /// The backup holds everything as it was at one moment. It has no images: after a restore they are imported again. Only
     /// the administrator can make a backup, and whoever can read one can act as any user. The command asks for a
     /// passphrase unless a key or a passphrase file is given.
-    Backup(Box<backup::Options>),
+    Backup(Box<backup::BackupArgs>),
     /// Restore a backup into an empty data folder, or only --check it
     ///
     /// Kubeconfigs and tokens stay valid, because the CA is restored too. All hosts are paused, because the backup does not
     /// know what happened to their machines since: check them, then run `slipway host resume`. The appliance must not be
     /// running.
-    Restore(restore::Options),
+    Restore(restore::RestoreArgs),
     /// Run kubespray's playbooks on machines of this appliance, follow and end them
     #[command(subcommand)]
-    Kubespray(kubespray::Command),
+    Kubespray(kubespray::KubesprayCommand),
     /// Keep the Helm releases of a cluster that was made of a release, from inside it
     #[command(subcommand)]
-    HelmController(helm_controller::Command),
+    HelmController(helm_controller::HelmControllerCommand),
     #[command(flatten)]
-    Client(client::Command),
+    Client(client::ClientCommand),
     /// Print the CustomResourceDefinitions of Slipway's kinds, for a Kubernetes API server ([engine] kubeconfig)
-    Crds(crds::Options),
+    Crds(crds::CrdsArgs),
     /// Rehearse with a simulated rack: machines that boot, agents that work, BMCs that fail
     ///
     /// Without --kubeconfig it starts an appliance of its own on loopback, in a temporary folder, and stops it at the end.
     /// The exit code is 0 only when every host reached its state in time.
-    Simulate(Box<simulate::Options>),
+    Simulate(Box<simulate::SimulateArgs>),
     /// Print a completion script for a shell
     ///
     /// The shell then asks slipway itself: commands and options, and from the server types, names and namespaces. Without a server,
     /// or when it is slow, the latter are missing.
-    Completion(completion::Options),
+    Completion(completion::CompletionArgs),
     /// Write the manual pages
-    Man(man::Options),
+    Man(man::ManArgs),
     /// Print the version of this program
-    Version(version::Options),
+    Version(version::VersionArgs),
 }
 
 /// Runs the command that the process was started with.
@@ -148,33 +148,33 @@ pub fn run() -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Serve(options) => serve::run(&options),
-        Command::Kubeconfig(options) => kubeconfig::run(&options),
-        Command::CheckConfig(options) => check_config::run(&options),
-        Command::Bmc(command) => bmc::run(command),
-        Command::Ramdisk(command) => ramdisk::run(command),
-        Command::Debug(command) => debug::run(command),
-        Command::Agent => crate::agent::run_as_init(),
-        Command::Node(options) => return node::run(&options),
-        Command::Image(command) => image::run(command),
-        Command::Release(command) => release::run(command),
-        Command::Token(command) => token::run(command),
-        Command::Backup(options) => backup::run(*options),
-        Command::Restore(options) => restore::run(&options),
-        Command::Kubespray(command) => kubespray::run(command),
-        Command::HelmController(command) => helm_controller::run(command),
-        Command::Client(command) => client::run(command),
-        Command::Crds(options) => crds::run(&options),
-        Command::Simulate(options) => simulate::run(*options),
-        Command::Completion(options) => completion::run(&options),
-        Command::Man(options) => man::run(&options, Cli::command()),
-        Command::Version(options) => version::run(&options),
+        SlipwayCommand::Serve(options) => serve::run(&options),
+        SlipwayCommand::Kubeconfig(options) => kubeconfig::run(&options),
+        SlipwayCommand::CheckConfig(options) => check_config::run(&options),
+        SlipwayCommand::Bmc(command) => bmc::run(command),
+        SlipwayCommand::Ramdisk(command) => ramdisk::run(command),
+        SlipwayCommand::Debug(command) => debug::run(command),
+        SlipwayCommand::Agent => crate::agent::run_as_init(),
+        SlipwayCommand::Node(options) => return node::run(&options),
+        SlipwayCommand::Image(command) => image::run(command),
+        SlipwayCommand::Release(command) => release::run(command),
+        SlipwayCommand::Token(command) => token::run(command),
+        SlipwayCommand::Backup(options) => backup::run(*options),
+        SlipwayCommand::Restore(options) => restore::run(&options),
+        SlipwayCommand::Kubespray(command) => kubespray::run(command),
+        SlipwayCommand::HelmController(command) => helm_controller::run(command),
+        SlipwayCommand::Client(command) => client::run(command),
+        SlipwayCommand::Crds(options) => crds::run(&options),
+        SlipwayCommand::Simulate(options) => simulate::run(*options),
+        SlipwayCommand::Completion(options) => completion::run(&options),
+        SlipwayCommand::Man(options) => man::run(&options, Cli::command()),
+        SlipwayCommand::Version(options) => version::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref() {
-            Some(Failure::Reported) => ExitCode::FAILURE,
-            Some(Failure::Usage(message)) => {
+            Some(CommandFailure::Reported) => ExitCode::FAILURE,
+            Some(CommandFailure::Usage(message)) => {
                 complain(message);
                 ExitCode::from(2)
             }

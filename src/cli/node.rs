@@ -11,7 +11,7 @@ use crate::log::{self, Ration};
 use crate::node::{self, AWAY, NodeConfig, NodeError, NodeRun};
 
 #[derive(clap::Args)]
-pub(super) struct Options {
+pub(super) struct NodeArgs {
     /// The agent's configuration
     #[arg(long, global = true, value_name = "FILE", default_value = "/etc/slipway/node.json")]
     config: PathBuf,
@@ -25,23 +25,23 @@ pub(super) struct Options {
     #[arg(long, hide = true, conflicts_with_all = ["check", "once"])]
     trial: bool,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<NodeCommand>,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum NodeCommand {
     /// Print what the agent did and what it waits for; asks this node's disk only
     Status,
 }
 
-pub(super) fn run(options: &Options) -> ExitCode {
+pub(super) fn run(options: &NodeArgs) -> ExitCode {
     match &options.command {
-        Some(Command::Status) => status(options),
+        Some(NodeCommand::Status) => status(options),
         None => serve(options),
     }
 }
 
-fn status(options: &Options) -> ExitCode {
+fn status(options: &NodeArgs) -> ExitCode {
     let text = NodeConfig::load(&options.config)
         .map_err(anyhow::Error::from)
         .and_then(|config| node::overview(&config).map_err(anyhow::Error::from))
@@ -55,7 +55,7 @@ fn status(options: &Options) -> ExitCode {
     }
 }
 
-fn serve(options: &Options) -> ExitCode {
+fn serve(options: &NodeArgs) -> ExitCode {
     let level = std::env::var("SLIPWAY_LOG").unwrap_or_else(|_| "info".into());
     match log::filter(&level) {
         Ok(filter) => log::subscriber(filter, LogFormat::Text, false, std::io::stderr, Ration::default()).init(),
@@ -65,9 +65,9 @@ fn serve(options: &Options) -> ExitCode {
         }
     }
     let how = match options {
-        Options { once: true, .. } => NodeRun::Once,
-        Options { check: true, .. } => NodeRun::Check,
-        Options { trial: true, .. } => NodeRun::Trial,
+        NodeArgs { once: true, .. } => NodeRun::Once,
+        NodeArgs { check: true, .. } => NodeRun::Check,
+        NodeArgs { trial: true, .. } => NodeRun::Trial,
         _ => NodeRun::Serve,
     };
     match node::run(&options.config, how) {

@@ -12,17 +12,17 @@ const USUAL_WIDTH: usize = 80;
 /// The longest share and time after a bar: ` 100 % 59m`, and a space that stays free.
 const AFTER_BAR: usize = 11;
 
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     bar: Option<ProgressBar>,
     /// How the bar is drawn: whether with a share, and with how many characters.
     drawn: Option<(bool, usize)>,
-    lines: Lines,
+    lines: PlainLines,
 }
 
-impl Progress {
+impl ProgressLine {
     pub(super) fn new() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(100));
-        Self { bar, drawn: None, lines: Lines::default() }
+        Self { bar, drawn: None, lines: PlainLines::default() }
     }
 
     /// Shows what is done now, and how much of it when known.
@@ -96,11 +96,11 @@ fn fit(text: &str, room: usize) -> String {
 
 /// What plain lines said last.
 #[derive(Default)]
-struct Lines {
+struct PlainLines {
     last: Option<(Instant, String, String)>,
 }
 
-impl Lines {
+impl PlainLines {
     /// The line to print: something else is done at once, a share now and then, and nothing is said twice.
     fn next(&mut self, what: &str, percent: Option<u64>, now: Instant) -> Option<String> {
         let line = percent.map_or_else(|| what.to_owned(), |percent| format!("{what}, {percent} %"));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_plain_line_is_said_once() {
-        let mut lines = Lines::default();
+        let mut lines = PlainLines::default();
         let began = Instant::now();
         for (what, percent, seconds, wanted) in [
             ("a", None, 0, Some("a")),

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use super::local;
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use crate::ramdisk;
 
 #[derive(clap::Subcommand)]
-pub(super) enum Command {
+pub(super) enum RamdiskCommand {
     /// Build kernel, initrd and network boot programs from a Debian kernel package and this executable
     ///
     /// This executable becomes the ramdisk's /init, so it must be linked statically. Existing files are replaced only after
@@ -40,8 +40,8 @@ Example:
     },
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Build { kernel_package, ipxe_dir, grub, isolinux, ldlinux, firmware_dir, out } = command;
+pub(super) fn run(command: RamdiskCommand) -> anyhow::Result<()> {
+    let RamdiskCommand::Build { kernel_package, ipxe_dir, grub, isolinux, ldlinux, firmware_dir, out } = command;
     let options = ramdisk::Options {
         kernel_package,
         out,
@@ -51,7 +51,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         isolinux: Some(ramdisk::IsolinuxFiles { loader: isolinux, core: ldlinux }),
         firmware_dir: Some(firmware_dir),
     };
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let built = ramdisk::build(&options, &mut |step| {
         let percent = step.total.filter(|total| *total > 0).map(|total| step.done * 100 / total);
         progress.show(

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::common::ConfigFile;
 use super::failure::usage;
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use super::secret;
 use crate::backup::restore::{self, RestoreReport, UnderWay};
 use crate::backup::seal::{self, Needed, OpenError, Unlock};
@@ -24,7 +24,7 @@ Restore on a new box, as root, before the appliance is first started:
   systemctl start slipway
   slipway get hosts -A
   slipway host resume --all")]
-pub(super) struct Options {
+pub(super) struct RestoreArgs {
     /// Backup file; - is standard input
     file: PathBuf,
     /// File with the secret key that decrypts the backup, as made by --new-key or age-keygen
@@ -46,7 +46,7 @@ pub(super) struct Options {
     config: ConfigFile,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &RestoreArgs) -> anyhow::Result<()> {
     let what = options.file.display();
     let file: Box<dyn Read> = if options.file == Path::new("-") {
         Box::new(io::stdin().lock())
@@ -58,7 +58,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         OpenError::Asked(error) => error,
         error => anyhow::Error::new(error).context(what.to_string()),
     })?;
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let doing = if options.check { "checking" } else { "restoring" };
     let show = |lines: u64, all: u64| super::backup::show(&mut progress, doing, lines, all);
     let done = match &folder {
@@ -71,7 +71,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn folder(options: &Options) -> anyhow::Result<PathBuf> {
+fn folder(options: &RestoreArgs) -> anyhow::Result<PathBuf> {
     if let Some(folder) = &options.data_dir {
         return Ok(std::path::absolute(folder)?);
     }
@@ -82,7 +82,7 @@ fn folder(options: &Options) -> anyhow::Result<PathBuf> {
     Ok(config.data_dir.0)
 }
 
-fn unlock(options: &Options, needed: Needed) -> anyhow::Result<Unlock> {
+fn unlock(options: &RestoreArgs, needed: Needed) -> anyhow::Result<Unlock> {
     if let Some(file) = &options.passphrase_file {
         return Ok(Unlock::Passphrase(seal::passphrase_of(file)?));
     }

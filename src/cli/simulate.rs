@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::failure::{Failure, usage};
-use super::progress::Progress;
+use super::failure::{CommandFailure, usage};
+use super::progress::ProgressLine;
 use crate::appliance;
 use crate::config::Span;
 use crate::simulate::plan::{
@@ -25,7 +25,7 @@ Examples:
   slipway simulate --config /etc/slipway/slipway.toml --hosts rack.yaml --delay-firmware 40s
   slipway simulate --kubeconfig ~/.kube/config --relay 172.22.0.9 --dhcp 172.22.0.1 --machines 20
   slipway simulate --kubeconfig ~/.kube/config --relay 172.22.0.9 --dhcp 172.22.0.1 --until available --stay")]
-pub(super) struct Options {
+pub(super) struct SimulateArgs {
     /// Number of machines
     #[arg(long, short = 'm', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     machines: u32,
@@ -154,7 +154,7 @@ fn dhcp(text: &str) -> Result<SocketAddrV4, String> {
     text.parse().or_else(|_| alone()).map_err(|_| format!("{text:?} is not ADDRESS or ADDRESS:PORT"))
 }
 
-impl Options {
+impl SimulateArgs {
     fn plan(self) -> anyhow::Result<SimulationPlan> {
         if self.bmc == BmcKind::Ipmi && self.boot.is_some_and(BootMethod::needs_redfish) {
             return Err(usage("--boot virtual-media and boot-url are ordered by Redfish: --bmc redfish"));
@@ -205,9 +205,9 @@ impl Options {
 
 /// What asks for the end: Ctrl-C, SIGTERM of a service manager or `timeout`, SIGHUP of a terminal that was closed. Each has
 /// the run clean up.
-struct Signals([Signal; 3]);
+struct SimulateSignals([Signal; 3]);
 
-impl Signals {
+impl SimulateSignals {
     fn install() -> std::io::Result<Self> {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
     }
@@ -222,7 +222,7 @@ impl Signals {
     }
 }
 
-pub(super) fn run(options: Options) -> anyhow::Result<()> {
+pub(super) fn run(options: SimulateArgs) -> anyhow::Result<()> {
     let json = options.output == "json";
     let plan = options.plan()?;
     appliance::install_tls_provider();
@@ -230,14 +230,14 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let mut signals = {
         let _context = runtime.enter();
-        Signals::install()?
+        SimulateSignals::install()?
     };
     let asked = stop.clone();
     runtime.spawn(async move {
         signals.end().await;
         asked.cancel();
     });
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let live = std::io::stderr().is_terminal();
     let mut told: Option<std::time::Instant> = None;
     let summary = runtime.block_on(simulate::run(&plan, stop, |running| {
@@ -259,6 +259,6 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
     match left {
         Some(left) => Err(left),
         None if summary.succeeded => Ok(()),
-        None => Err(Failure::Reported.into()),
+        None => Err(CommandFailure::Reported.into()),
     }
 }

@@ -19,9 +19,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::client::relative::from_now;
-use super::client::{Server, Session};
+use super::client::{ClientSession, ServerArgs};
 use super::common::ConfigFile;
-use super::listing::Output;
+use super::listing::ListingOutput;
 use super::local;
 use crate::apiserver::auth::{GROUP, accounts};
 use crate::appliance;
@@ -42,7 +42,7 @@ const DAY: u64 = 24 * 3600;
 const MONITOR: (&str, &str) = ("monitor", "system:monitoring");
 
 #[derive(clap::Subcommand)]
-pub(super) enum Command {
+pub(super) enum TokenCommand {
     /// Make a token and print it; it cannot be printed again
     ///
     /// Without --role and --group the token can only ask who it is and which kinds there are. The roles view, edit, admin,
@@ -86,7 +86,7 @@ A token that may only look at hosts:
         server: At,
         /// Output format
         #[arg(long, short, value_enum, default_value = "table")]
-        output: Output,
+        output: ListingOutput,
     },
     /// Revoke a token at once
     #[command(visible_alias = "rm")]
@@ -114,11 +114,11 @@ pub(super) struct At {
 impl At {
     /// The appliance on this box where there is one, unless another server is named; elsewhere whom $KUBECONFIG or
     /// ~/.kube/config name.
-    async fn session(&self) -> anyhow::Result<Session> {
+    async fn session(&self) -> anyhow::Result<ClientSession> {
         let config = self.config.config.clone();
         let server = match self.is_elsewhere() {
-            true => Server::of_any(self.kubeconfig.clone(), config).in_context(self.context.clone()),
-            false => Server::of(None, None, config),
+            true => ServerArgs::of_any(self.kubeconfig.clone(), config).in_context(self.context.clone()),
+            false => ServerArgs::of(None, None, config),
         };
         server.connect().await
     }
@@ -131,7 +131,12 @@ impl At {
     }
 
     /// A kubeconfig for the token.
-    fn kubeconfig(&self, session: &Session, made: &Made, endpoint: Option<&str>) -> anyhow::Result<String> {
+    fn kubeconfig(
+        &self,
+        session: &ClientSession,
+        made: &CreatedToken,
+        endpoint: Option<&str>,
+    ) -> anyhow::Result<String> {
         if self.is_elsewhere() {
             let endpoint = endpoint.unwrap_or(&session.endpoint);
             return Ok(pki::token_kubeconfig(endpoint, &session.ca_pem, &made.name, &made.token));
@@ -153,21 +158,21 @@ pub(super) enum Print {
     Yaml,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<()> {
+pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
     local::block_on(async {
         match command {
-            Command::Create { server, name, role, within, group, ttl, output, endpoint } => {
+            TokenCommand::Create { server, name, role, within, group, ttl, output, endpoint } => {
                 let wanted = WantedToken { name, roles: role, within, groups: group, ttl };
                 let session = server.session().await?;
                 let made = create(&session.client, &wanted).await.map_err(|error| in_words(&session, error))?;
-                let kubeconfig = |made: &Made| server.kubeconfig(&session, made, endpoint.as_deref());
+                let kubeconfig = |made: &CreatedToken| server.kubeconfig(&session, made, endpoint.as_deref());
                 print(&made, output, kubeconfig)
             }
-            Command::List { server, output } => {
+            TokenCommand::List { server, output } => {
                 let session = server.session().await?;
                 list(&session.client, output).await.map_err(|error| in_words(&session, error))
             }
-            Command::Revoke { server, name } => {
+            TokenCommand::Revoke { server, name } => {
                 let session = server.session().await?;
                 revoke(&session.client, &name).await.map_err(|error| in_words(&session, error))?;
                 println!("token {name} revoked");
@@ -178,7 +183,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 /// That there was no answer is said as for the commands of the client.
-fn in_words(session: &Session, error: anyhow::Error) -> anyhow::Error {
+fn in_words(session: &ClientSession, error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(_)) | None => error,
         Some(unanswered) => anyhow::anyhow!("{}", session.unreachable(unanswered)),
@@ -216,7 +221,7 @@ struct WantedToken {
 }
 
 #[derive(Serialize)]
-struct Made {
+struct CreatedToken {
     name: String,
     user: String,
     token: String,
@@ -232,7 +237,7 @@ fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-async fn create(client: &Client, wanted: &WantedToken) -> anyhow::Result<Made> {
+async fn create(client: &Client, wanted: &WantedToken) -> anyhow::Result<CreatedToken> {
     let name = wanted.name.as_str();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty()
@@ -301,7 +306,7 @@ async fn create(client: &Client, wanted: &WantedToken) -> anyhow::Result<Made> {
         all.delete(name, &DeleteParams { preconditions: Some(own), ..DeleteParams::default() }).await.ok();
     }
     let token = made?;
-    Ok(Made { name: name.to_owned(), user: accounts::user_name(NAMESPACE, name), token, expires })
+    Ok(CreatedToken { name: name.to_owned(), user: accounts::user_name(NAMESPACE, name), token, expires })
 }
 
 /// Whether an object that was made says what was asked for: webhooks may change it on the way, and would give more than the
@@ -325,7 +330,7 @@ fn as_asked(asked: &ServiceAccount, made: &ServiceAccount) -> anyhow::Result<()>
 }
 
 /// To whom a binding gives which role.
-trait Binding: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {
+trait BindingKind: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {
     fn gives(&self) -> (&RoleRef, &[Subject]);
 
     /// [`as_asked`], of a binding.
@@ -338,20 +343,20 @@ trait Binding: Resource<DynamicType = ()> + Clone + Debug + Serialize + Deserial
     }
 }
 
-impl Binding for ClusterRoleBinding {
+impl BindingKind for ClusterRoleBinding {
     fn gives(&self) -> (&RoleRef, &[Subject]) {
         (&self.role_ref, self.subjects.as_deref().unwrap_or_default())
     }
 }
 
-impl Binding for RoleBinding {
+impl BindingKind for RoleBinding {
     fn gives(&self) -> (&RoleRef, &[Subject]) {
         (&self.role_ref, self.subjects.as_deref().unwrap_or_default())
     }
 }
 
 /// Makes a binding; one that came back other than it was asked for is taken away again.
-async fn bind<K: Binding>(bindings: &Api<K>, asked: &K) -> anyhow::Result<()> {
+async fn bind<K: BindingKind>(bindings: &Api<K>, asked: &K) -> anyhow::Result<()> {
     let made = bindings.create(&PostParams::default(), asked).await?;
     if made.is_as_asked(asked) {
         return Ok(());
@@ -392,7 +397,11 @@ async fn finish(client: &Client, all: &Api<ServiceAccount>, wanted: &WantedToken
     answer.status.map(|status| status.token).context("the appliance gave no token")
 }
 
-fn print(made: &Made, output: Print, kubeconfig: impl FnOnce(&Made) -> anyhow::Result<String>) -> anyhow::Result<()> {
+fn print(
+    made: &CreatedToken,
+    output: Print,
+    kubeconfig: impl FnOnce(&CreatedToken) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
     match output {
         Print::Token => println!("{}", made.token),
         Print::Json => println!("{}", serde_json::to_string_pretty(made)?),
@@ -404,7 +413,7 @@ fn print(made: &Made, output: Print, kubeconfig: impl FnOnce(&Made) -> anyhow::R
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct ListedToken {
     name: String,
     user: String,
     roles: Vec<String>,
@@ -414,7 +423,7 @@ struct Listed {
 }
 
 /// Every token, by what it may do.
-fn listed(all: Vec<ServiceAccount>, everywhere: &[ClusterRoleBinding], within: &[RoleBinding]) -> Vec<Listed> {
+fn listed(all: Vec<ServiceAccount>, everywhere: &[ClusterRoleBinding], within: &[RoleBinding]) -> Vec<ListedToken> {
     all.into_iter()
         .map(|account| {
             let name = account.name_any();
@@ -425,7 +434,7 @@ fn listed(all: Vec<ServiceAccount>, everywhere: &[ClusterRoleBinding], within: &
             });
             let annotation = |key: &str| account.annotations().get(key).map(String::as_str).unwrap_or_default();
             let groups = annotation(accounts::GROUPS).split(',').filter(|group| !group.is_empty());
-            Listed {
+            ListedToken {
                 roles: of_cluster.chain(of_namespaces).collect(),
                 groups: groups.map(str::to_owned).collect(),
                 expires: annotation(EXPIRES).parse().ok(),
@@ -437,7 +446,7 @@ fn listed(all: Vec<ServiceAccount>, everywhere: &[ClusterRoleBinding], within: &
         .collect()
 }
 
-async fn list(client: &Client, output: Output) -> anyhow::Result<()> {
+async fn list(client: &Client, output: ListingOutput) -> anyhow::Result<()> {
     let params = ListParams::default().labels(LABEL);
     let all = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE).list(&params).await?;
     let everywhere = Api::<ClusterRoleBinding>::all(client.clone()).list(&params).await?;

@@ -3,17 +3,17 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::listing::Output;
+use super::listing::ListingOutput;
 use crate::origin::{self, COMMIT, VERSION};
 
 #[derive(clap::Args)]
-pub(super) struct Options {
+pub(super) struct VersionArgs {
     /// Output format
     #[arg(long, short, value_enum, default_value = "table")]
-    output: Output,
+    output: ListingOutput,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &VersionArgs) -> anyhow::Result<()> {
     let all = about(COMMIT, origin::time(), origin::repository());
     options.output.print(&all, || print!("{}", text(&all)))
 }

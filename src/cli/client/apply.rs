@@ -7,17 +7,17 @@ use anyhow::bail;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::connect::{Server, Session};
-use super::errors::RequestError;
-use super::manifests::{Files, Manifest};
+use super::connect::{ClientSession, ServerArgs};
+use super::errors::ApiRequestError;
+use super::manifests::{ManifestObject, ManifestSource};
 use super::migration;
-use super::output::{self, Output};
+use super::output::{self, ClientOutput};
 use super::request;
 use super::table::harmless;
-use super::types::{Type, Types};
-use super::until::{Awaited, Ended, duration};
+use super::types::{ServedType, ServedTypes};
+use super::until::{Awaited, WaitEnd, duration};
 use super::wait::{reason, state_of};
-use crate::cli::failure::{Failure, complain, usage};
+use crate::cli::failure::{CommandFailure, complain, usage};
 
 /// Who the fields belong to.
 const MANAGER: &str = "slipway";
@@ -33,9 +33,9 @@ Examples:
   cat web-1.yaml | slipway apply -f -
   slipway apply -f web-1.yaml --dry-run          check it, change nothing
   slipway apply -f web-1.yaml --wait --timeout=30m")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ApplyArgs {
     #[command(flatten)]
-    files: Files,
+    files: ManifestSource,
     /// Only check; change nothing
     #[arg(long)]
     dry_run: bool,
@@ -53,18 +53,18 @@ pub(in crate::cli) struct Options {
     timeout: Duration,
     /// Output format: json, yaml, name, jsonpath=… [default: what was done]
     #[arg(long, short, value_name = "FORM")]
-    output: Option<Output>,
+    output: Option<ClientOutput>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// An object that was applied.
-struct Applied {
-    of: Type,
+struct AppliedObject {
+    of: ServedType,
     object: Value,
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: ApplyArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.files.filenames.is_empty() {
         return Err(usage("name what to apply: -f FILE, -f DIR, -f URL, or -f - for standard input"));
     }
@@ -89,7 +89,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                 applied.push(done);
             }
             Err(error) => {
-                if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
+                if matches!(error.downcast_ref(), Some(ApiRequestError::Unreachable(_))) {
                     return Err(error);
                 }
                 complain(format_args!("{}: {error:#}", manifest.origin));
@@ -101,7 +101,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         let objects: Vec<Value> = applied.iter().map(|one| one.object.clone()).collect();
         let alone = manifests.len() == 1;
         if !objects.is_empty() {
-            output::Printer::new(output.clone(), false, false).all(objects, alone, out)?;
+            output::ObjectPrinter::new(output.clone(), false, false).all(objects, alone, out)?;
         }
     }
     if options.wait {
@@ -110,16 +110,16 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             failed |= !wait_for(&session, one, deadline, options.output.is_none(), out).await?;
         }
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
 }
 
 async fn one(
-    session: &Session,
-    options: &Options,
-    types: &mut Types,
-    manifest: &Manifest,
+    session: &ClientSession,
+    options: &ApplyArgs,
+    types: &mut ServedTypes,
+    manifest: &ManifestObject,
     defined: bool,
-) -> anyhow::Result<(&'static str, Applied)> {
+) -> anyhow::Result<(&'static str, AppliedObject)> {
     let (version, kind) = (manifest.text("/apiVersion"), manifest.text("/kind"));
     let of = type_of(session, types, version, kind, defined).await?;
     let mut object = manifest.object.clone();
@@ -149,7 +149,7 @@ async fn one(
     let (created, mut after) = session.apply(&path, &query, &object).await?;
     after["apiVersion"] = of.api_version().into();
     after["kind"] = of.kind.clone().into();
-    Ok((verdict(created, before.as_ref(), &after), Applied { of, object: after }))
+    Ok((verdict(created, before.as_ref(), &after), AppliedObject { of, object: after }))
 }
 
 /// What happened to an object.
@@ -175,12 +175,12 @@ fn verdict(created: bool, before: Option<&Value>, after: &Value) -> &'static str
 }
 
 async fn type_of(
-    session: &Session,
-    types: &mut Types,
+    session: &ClientSession,
+    types: &mut ServedTypes,
     version: &str,
     kind: &str,
     defined: bool,
-) -> anyhow::Result<Type> {
+) -> anyhow::Result<ServedType> {
     let deadline = Instant::now() + ESTABLISH_DEADLINE;
     loop {
         if let Some(of) = types.of_object(version, kind) {
@@ -195,7 +195,12 @@ async fn type_of(
     }
 }
 
-fn namespace_of(session: &Session, options: &Options, of: &Type, manifest: &Manifest) -> anyhow::Result<String> {
+fn namespace_of(
+    session: &ClientSession,
+    options: &ApplyArgs,
+    of: &ServedType,
+    manifest: &ManifestObject,
+) -> anyhow::Result<String> {
     let own = manifest.text("/metadata/namespace");
     if let Some(asked) =
         options.server.namespace.as_deref().filter(|asked| of.namespaced && !own.is_empty() && *asked != own)
@@ -207,8 +212,8 @@ fn namespace_of(session: &Session, options: &Options, of: &Type, manifest: &Mani
 
 /// Waits until the object is ready; says every state on the way. Whether it got there.
 async fn wait_for(
-    session: &Session,
-    applied: &Applied,
+    session: &ClientSession,
+    applied: &AppliedObject,
     deadline: Instant,
     chatty: bool,
     out: &mut dyn Write,
@@ -233,14 +238,14 @@ async fn wait_for(
         })
         .await?;
     match ended {
-        Ended::Done(true) => {
+        WaitEnd::Done(true) => {
             if chatty {
                 writeln!(out, "{label} ready")?;
             }
             return Ok(true);
         }
-        Ended::Done(false) => complain(format_args!("{label} was deleted meanwhile")),
-        Ended::TimedOut => {
+        WaitEnd::Done(false) => complain(format_args!("{label} was deleted meanwhile")),
+        WaitEnd::TimedOut => {
             let why = last.map(|reason| format!(": {reason}")).unwrap_or_default();
             complain(format_args!("{label} is not ready in time{why}"));
         }

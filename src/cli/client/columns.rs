@@ -4,13 +4,13 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::own_table::Column;
+use super::own_table::OwnColumn;
 use super::summary;
 use crate::apiserver::age;
 use crate::cli::image::{size, source};
 
 /// Images of the library.
-pub(super) const IMAGES: [Column; 10] = [
+pub(super) const IMAGES: [OwnColumn; 10] = [
     ("Name", |image, _| text(image, "/metadata/name"), false),
     ("State", |image, _| summary::state(image), false),
     ("Size", |image, _| bytes(image, "/status/virtualSize"), false),
@@ -24,7 +24,7 @@ pub(super) const IMAGES: [Column; 10] = [
 ];
 
 /// IPPools of Metal3.
-pub(super) const POOLS: [Column; 5] = [
+pub(super) const POOLS: [OwnColumn; 5] = [
     ("Name", |pool, _| text(pool, "/metadata/name"), false),
     ("Ranges", ranges, false),
     ("Gateway", |pool, _| text(pool, "/spec/gateway"), false),
@@ -33,7 +33,7 @@ pub(super) const POOLS: [Column; 5] = [
 ];
 
 /// IPClaims of Metal3.
-pub(super) const CLAIMS: [Column; 5] = [
+pub(super) const CLAIMS: [OwnColumn; 5] = [
     ("Name", |claim, _| text(claim, "/metadata/name"), false),
     ("Pool", |claim, _| text(claim, "/spec/pool/name"), false),
     ("Address", |claim, _| text(claim, "/status/address/name"), false),
@@ -42,7 +42,7 @@ pub(super) const CLAIMS: [Column; 5] = [
 ];
 
 /// IPAddresses of Metal3.
-pub(super) const ADDRESSES: [Column; 6] = [
+pub(super) const ADDRESSES: [OwnColumn; 6] = [
     ("Name", |address, _| text(address, "/metadata/name"), false),
     ("Address", prefixed, false),
     ("Gateway", |address, _| text(address, "/spec/gateway"), false),
@@ -52,7 +52,7 @@ pub(super) const ADDRESSES: [Column; 6] = [
 ];
 
 /// DataImages.
-pub(super) const DATA_IMAGES: [Column; 5] = [
+pub(super) const DATA_IMAGES: [OwnColumn; 5] = [
     ("Name", |data, _| text(data, "/metadata/name"), false),
     ("Source", |data, _| source(&text(data, "/spec/url")), false),
     ("Attached", |data, _| source(&text(data, "/status/attachedImage/url")), false),
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn each_kind_shows_what_it_is_about() {
         let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
-        let cells = |columns: &[Column], mut object: Value| {
+        let cells = |columns: &[OwnColumn], mut object: Value| {
             object["metadata"] = json!({ "name": "a", "creationTimestamp": "2026-01-01T00:00:00Z" });
             columns.iter().map(|(_, cell, _)| cell(&object, now)).collect::<Vec<_>>().join("|")
         };

@@ -10,10 +10,10 @@ use std::time::Duration;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use serde_json::Value;
 
-use super::connect::{Server, Session};
+use super::connect::{ClientSession, ServerArgs};
 use super::hosts::WORDS;
 use super::request::METADATA;
-use super::types::{Type, Types, hosts};
+use super::types::{ServedType, ServedTypes, hosts};
 use crate::cli::local;
 
 /// How long somebody who pressed the key waits.
@@ -54,7 +54,7 @@ const VALUED: [&str; 26] = [
 
 /// What is to be completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Asked {
+enum CompletionTarget {
     Types,
     /// Names of a type; before each stands this, as `host/`.
     Names(String, String),
@@ -87,7 +87,9 @@ pub(in crate::cli) fn with_completions(command: clap::Command) -> clap::Command 
 
 /// Names of hosts.
 fn of_hosts() -> ArgValueCompleter {
-    ArgValueCompleter::new(|current: &OsStr| complete(current, |_, _| Asked::Names("host".into(), String::new())))
+    ArgValueCompleter::new(|current: &OsStr| {
+        complete(current, |_, _| CompletionTarget::Names("host".into(), String::new()))
+    })
 }
 
 /// Types, names of a type, `TYPE/NAME`.
@@ -97,16 +99,16 @@ fn objects() -> ArgValueCompleter {
 
 /// Namespaces.
 fn namespaces() -> ArgValueCompleter {
-    ArgValueCompleter::new(|current: &OsStr| complete(current, |_, _| Asked::Namespaces))
+    ArgValueCompleter::new(|current: &OsStr| complete(current, |_, _| CompletionTarget::Namespaces))
 }
 
-fn of_objects(before: &[String], current: &str) -> Asked {
+fn of_objects(before: &[String], current: &str) -> CompletionTarget {
     if let Some((of, _)) = current.split_once('/') {
-        return Asked::Names(of.to_owned(), format!("{of}/"));
+        return CompletionTarget::Names(of.to_owned(), format!("{of}/"));
     }
     match positional(before) {
-        Some(of) => Asked::Names(of, String::new()),
-        None => Asked::Types,
+        Some(of) => CompletionTarget::Names(of, String::new()),
+        None => CompletionTarget::Types,
     }
 }
 
@@ -124,14 +126,14 @@ fn positional(before: &[String]) -> Option<String> {
     None
 }
 
-fn complete(current: &OsStr, asked: fn(&[String], &str) -> Asked) -> Vec<CompletionCandidate> {
+fn complete(current: &OsStr, asked: fn(&[String], &str) -> CompletionTarget) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy().into_owned();
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = words.skip_while(|word| word != "--").skip(1).collect();
     // Only bash and zsh say where in the line the cursor is.
     let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
     let before = &words[..index.unwrap_or(usize::MAX).min(words.len().saturating_sub(1))];
-    let (asked, server) = (asked(before, &current), Server::of_words(&words));
+    let (asked, server) = (asked(before, &current), ServerArgs::of_words(&words));
     if !server.has_credentials() {
         return Vec::new();
     }
@@ -150,15 +152,15 @@ fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte))
 }
 
-async fn find(server: &Server, asked: Asked) -> anyhow::Result<Vec<String>> {
+async fn find(server: &ServerArgs, asked: CompletionTarget) -> anyhow::Result<Vec<String>> {
     let session = server.connect().await?;
     match asked {
-        Asked::Types => Ok(types(&session.types().await?)),
-        Asked::Namespaces => {
-            let of = Type { version: "v1".into(), plural: "namespaces".into(), ..Type::default() };
+        CompletionTarget::Types => Ok(types(&session.types().await?)),
+        CompletionTarget::Namespaces => {
+            let of = ServedType { version: "v1".into(), plural: "namespaces".into(), ..ServedType::default() };
             names(&session, &of, "").await
         }
-        Asked::Names(word, before) => {
+        CompletionTarget::Names(word, before) => {
             if WORDS.contains(&word.as_str()) {
                 return names(&session, &hosts(), &before).await;
             }
@@ -172,7 +174,7 @@ async fn find(server: &Server, asked: Asked) -> anyhow::Result<Vec<String>> {
 }
 
 /// Words for all types that can be listed.
-fn types(types: &Types) -> Vec<String> {
+fn types(types: &ServedTypes) -> Vec<String> {
     let mut words: Vec<String> = vec![WORDS[1].to_owned()];
     for of in types.listed() {
         let word = if words.contains(&of.plural) { of.qualified() } else { of.plural.clone() };
@@ -181,7 +183,7 @@ fn types(types: &Types) -> Vec<String> {
     words
 }
 
-async fn names(session: &Session, of: &Type, before: &str) -> anyhow::Result<Vec<String>> {
+async fn names(session: &ClientSession, of: &ServedType, before: &str) -> anyhow::Result<Vec<String>> {
     let page = session.get(&of.path(Some(&session.namespace), None), &[("limit", MOST)], METADATA).await?;
     let items = page["items"].as_array().map_or(&[][..], Vec::as_slice);
     let name = |item: &Value| Some(format!("{before}{}", item["metadata"]["name"].as_str()?));
@@ -194,14 +196,14 @@ mod tests {
 
     #[test]
     fn what_is_completed_depends_on_the_words_before() {
-        let names = |of: &str, before: &str| Asked::Names(of.into(), before.into());
+        let names = |of: &str, before: &str| CompletionTarget::Names(of.into(), before.into());
         for (line, current, wanted) in [
-            ("slipway get", "", Asked::Types),
-            ("slipway get", "ho", Asked::Types),
+            ("slipway get", "", CompletionTarget::Types),
+            ("slipway get", "ho", CompletionTarget::Types),
             ("slipway get hosts", "", names("hosts", "")),
             ("slipway -x get -n rack -A hosts web-1", "we", names("hosts", "")),
             ("slipway wait", "host/", names("host", "host/")),
-            ("slipway wait --for state=available", "", Asked::Types),
+            ("slipway wait --for state=available", "", CompletionTarget::Types),
             ("slipway delete host/a", "secret/b", names("secret", "secret/")),
         ] {
             let before: Vec<String> = line.split_whitespace().map(str::to_owned).collect();

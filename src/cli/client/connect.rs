@@ -18,7 +18,7 @@ const USER_AGENT: &str = concat!("slipway/", env!("CARGO_PKG_VERSION"));
 /// Which server and which namespace.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
-pub(in crate::cli) struct Server {
+pub(in crate::cli) struct ServerArgs {
     /// Kubeconfig file [default: --config, $KUBECONFIG, ~/.kube/config, or the appliance on this box]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -34,7 +34,7 @@ pub(in crate::cli) struct Server {
 }
 
 /// A server to talk to.
-pub(in crate::cli) struct Session {
+pub(in crate::cli) struct ClientSession {
     pub client: kube::Client,
     /// The namespace for what has none of its own.
     pub namespace: String,
@@ -46,7 +46,7 @@ pub(in crate::cli) struct Session {
     pub ca_pem: String,
 }
 
-impl Session {
+impl ClientSession {
     /// Why there was no answer, and what helps.
     pub(in crate::cli) fn unreachable(&self, error: &kube::Error) -> String {
         super::errors::unreachable(self, error)
@@ -54,14 +54,14 @@ impl Session {
 }
 
 /// What decides where the credentials come from.
-struct Found {
+struct CredentialSource {
     kubeconfig: Kubeconfig,
     /// Context that goes with it, unless another is asked for.
     context: Option<String>,
     source: String,
 }
 
-impl Server {
+impl ServerArgs {
     /// The server of a kubeconfig, or without one the appliance on this box with this configuration.
     pub(in crate::cli) fn of(kubeconfig: Option<PathBuf>, context: Option<String>, config: PathBuf) -> Self {
         Self { kubeconfig, context, config: Some(config), namespace: None }
@@ -134,8 +134,8 @@ impl Server {
     }
 
     /// Reads the credentials and makes a client. Nothing is sent yet.
-    pub(in crate::cli) async fn connect(&self) -> anyhow::Result<Session> {
-        let Found { kubeconfig, context, source } = self.find()?;
+    pub(in crate::cli) async fn connect(&self) -> anyhow::Result<ClientSession> {
+        let CredentialSource { kubeconfig, context, source } = self.find()?;
         let options = KubeConfigOptions { context: self.context.clone().or(context), ..KubeConfigOptions::default() };
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
@@ -145,10 +145,10 @@ impl Server {
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let ca_pem = config.root_cert.iter().flatten().map(|der| pem(der)).collect();
         let client = kube::Client::try_from(config).with_context(|| format!("{source} cannot be used"))?;
-        Ok(Session { client, namespace, endpoint, source, ca_pem })
+        Ok(ClientSession { client, namespace, endpoint, source, ca_pem })
     }
 
-    fn find(&self) -> anyhow::Result<Found> {
+    fn find(&self) -> anyhow::Result<CredentialSource> {
         if let Some(file) = &self.kubeconfig {
             return read(file);
         }
@@ -156,7 +156,7 @@ impl Server {
             return local_admin(file);
         }
         if let Some(kubeconfig) = Kubeconfig::from_env().context("$KUBECONFIG cannot be used")? {
-            return Ok(Found { kubeconfig, context: None, source: "$KUBECONFIG".into() });
+            return Ok(CredentialSource { kubeconfig, context: None, source: "$KUBECONFIG".into() });
         }
         let own = std::env::home_dir().map(|home| home.join(".kube/config")).filter(|file| file.is_file());
         if let Some(file) = own {
@@ -184,16 +184,16 @@ fn pem(der: &[u8]) -> String {
     lines + "-----END CERTIFICATE-----\n"
 }
 
-fn read(file: &Path) -> anyhow::Result<Found> {
+fn read(file: &Path) -> anyhow::Result<CredentialSource> {
     let source = format!("kubeconfig {}", file.display());
     let kubeconfig =
         Kubeconfig::read_from(file).map_err(|error| anyhow::anyhow!("{source}: {}", engine::why(&error)))?;
-    Ok(Found { kubeconfig, context: None, source })
+    Ok(CredentialSource { kubeconfig, context: None, source })
 }
 
-fn local_admin(file: &Path) -> anyhow::Result<Found> {
+fn local_admin(file: &Path) -> anyhow::Result<CredentialSource> {
     let config = Config::load(file)?;
     let (kubeconfig, options) = local::credentials(&config)
         .context("only a user who can read the appliance's keys is its administrator; others need --kubeconfig")?;
-    Ok(Found { kubeconfig, context: options.context, source: file.display().to_string() })
+    Ok(CredentialSource { kubeconfig, context: options.context, source: file.display().to_string() })
 }

@@ -8,19 +8,19 @@ use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::connect::{Server, Session};
-use super::errors::RequestError;
+use super::connect::{ClientSession, ServerArgs};
+use super::errors::ApiRequestError;
 use super::held::held as left_alone;
 use super::host::Printed;
-use super::manifests::Files;
+use super::manifests::ManifestSource;
 use super::selected::{self, Selected};
 use super::table::harmless;
-use super::types::Type;
-use super::until::{Awaited, Ended, duration};
+use super::types::ServedType;
+use super::until::{Awaited, WaitEnd, duration};
 use super::wait::reason;
 use super::{missing, names, request};
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
-use crate::cli::failure::{Failure, complain, usage};
+use crate::cli::failure::{CommandFailure, complain, usage};
 use crate::cli::image::refuse_needed;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -32,12 +32,12 @@ Examples:
   slipway delete -f rack/ -R
   slipway delete secrets -l rack=a
   slipway delete hosts --all -n lab")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct DeleteArgs {
     /// TYPE NAME…, TYPE/NAME…, or TYPE with --selector or --all
     #[arg(value_name = "TYPE[/NAME]", conflicts_with = "filenames")]
     what: Vec<String>,
     #[command(flatten)]
-    files: Files,
+    files: ManifestSource,
     /// Only objects with these labels
     #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
     selector: String,
@@ -70,7 +70,7 @@ pub(in crate::cli) struct Options {
     #[arg(long, short, value_enum, value_name = "FORM")]
     output: Option<Printed>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// The same for hosts only.
@@ -101,7 +101,7 @@ pub(in crate::cli) struct HostOptions {
     #[arg(long, short, value_enum, value_name = "FORM")]
     output: Option<Printed>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 impl HostOptions {
@@ -111,14 +111,14 @@ impl HostOptions {
     }
 }
 
-impl From<HostOptions> for Options {
+impl From<HostOptions> for DeleteArgs {
     fn from(hosts: HostOptions) -> Self {
         let HostOptions { selected, force, wait, timeout, ignore_not_found, dry_run, output, server } = hosts;
         let mut what = vec![HOSTS.to_owned()];
         what.extend(selected.names);
         Self {
             what,
-            files: Files::default(),
+            files: ManifestSource::default(),
             selector: selected.by_label.selector.unwrap_or_default(),
             all: false,
             all_namespaces: false,
@@ -151,15 +151,15 @@ const TELL: Duration = Duration::from_secs(10);
 const FORCE_TRIES: usize = 5;
 
 /// What is to go.
-struct Deletion {
-    of: Type,
+struct DeleteTarget {
+    of: ServedType,
     namespace: String,
     name: String,
     /// Whether it was found in a list: then it is no failure when it is gone by itself meanwhile.
     listed: bool,
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: DeleteArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let by_file = !options.files.filenames.is_empty();
     if !by_file && options.what.is_empty() {
         return Err(usage("name what to delete: TYPE NAME, TYPE/NAME, or -f FILE"));
@@ -182,7 +182,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         };
         let own = manifest.text("/metadata/namespace");
         let namespace = if own.is_empty() { session.namespace.clone() } else { own.to_owned() };
-        doomed.push(Deletion {
+        doomed.push(DeleteTarget {
             of: of.clone(),
             namespace,
             name: manifest.text("/metadata/name").to_owned(),
@@ -198,7 +198,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             if !named && !options.all && options.selector.is_empty() {
                 return Err(usage(format!("name the {} to delete, or give --all or --selector", of.plural)));
             }
-            let one = |name: &String| Deletion {
+            let one = |name: &String| DeleteTarget {
                 of: of.clone(),
                 namespace: session.namespace.clone(),
                 name: name.clone(),
@@ -210,7 +210,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             }
         }
     }
-    let takes_force = |one: &Deletion| [HOSTS, IMAGES].contains(&one.of.qualified().as_str());
+    let takes_force = |one: &DeleteTarget| [HOSTS, IMAGES].contains(&one.of.qualified().as_str());
     if let Some(other) = doomed.iter().find(|one| options.force && !takes_force(one)) {
         return Err(usage(format!("--force is for hosts and images, not for {}", other.of.plural)));
     }
@@ -223,7 +223,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             Ok(Some(uid)) if options.wait && !options.dry_run => going.push((one, uid)),
             Ok(uid) => outcomes.push(say(&options, &one, uid.is_some(), out)?),
             Err(error) => {
-                if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
+                if matches!(error.downcast_ref(), Some(ApiRequestError::Unreachable(_))) {
                     return Err(error);
                 }
                 complain(format_args!("{error:#}"));
@@ -248,11 +248,11 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     if options.output == Some(Printed::Json) {
         writeln!(out, "{}", serde_json::to_string_pretty(&outcomes)?)?;
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
 }
 
 /// `is_there`: it goes once those who hold it let it go, and nobody waits for that.
-fn say(options: &Options, one: &Deletion, is_there: bool, out: &mut dyn Write) -> std::io::Result<Value> {
+fn say(options: &DeleteArgs, one: &DeleteTarget, is_there: bool, out: &mut dyn Write) -> std::io::Result<Value> {
     let result = match (options.dry_run, is_there) {
         (true, _) => "dry run",
         (false, true) => "deleting",
@@ -276,12 +276,12 @@ fn say(options: &Options, one: &Deletion, is_there: bool, out: &mut dyn Write) -
 }
 
 /// How it ended, for programs.
-fn outcome(one: &Deletion, result: &str, message: &str) -> Value {
+fn outcome(one: &DeleteTarget, result: &str, message: &str) -> Value {
     let namespace = if one.of.namespaced { one.namespace.as_str() } else { "" };
     json!({ "type": one.of.one(), "namespace": namespace, "name": one.name, "result": result, "message": message })
 }
 
-async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Result<Vec<Deletion>> {
+async fn all_of(session: &ClientSession, of: &ServedType, options: &DeleteArgs) -> anyhow::Result<Vec<DeleteTarget>> {
     let namespace = (!options.all_namespaces).then_some(session.namespace.as_str());
     let query = [("labelSelector", options.selector.as_str())];
     let mut found = Vec::new();
@@ -289,7 +289,12 @@ async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Resu
         .pages(&of.path(namespace, None), &query, request::METADATA, |page| {
             for item in page["items"].as_array().into_iter().flatten() {
                 let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
-                found.push(Deletion { of: of.clone(), namespace: text("namespace"), name: text("name"), listed: true });
+                found.push(DeleteTarget {
+                    of: of.clone(),
+                    namespace: text("namespace"),
+                    name: text("name"),
+                    listed: true,
+                });
             }
             Ok(())
         })
@@ -298,7 +303,7 @@ async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Resu
 }
 
 /// Asks for the deletion; the UID of what is still there.
-async fn delete(session: &Session, options: &Options, one: &Deletion) -> anyhow::Result<Option<String>> {
+async fn delete(session: &ClientSession, options: &DeleteArgs, one: &DeleteTarget) -> anyhow::Result<Option<String>> {
     let propagation = match options.cascade {
         Cascade::Background => "Background",
         Cascade::Foreground => "Foreground",
@@ -313,7 +318,7 @@ async fn delete(session: &Session, options: &Options, one: &Deletion) -> anyhow:
         match let_machine_go(session, &path, &one.name, options.dry_run).await {
             Ok(uid) => body["preconditions"] = json!({ "uid": uid }),
             // The same is said of it as without --force.
-            Err(error) if error.downcast_ref().is_some_and(RequestError::is_not_found) => {}
+            Err(error) if error.downcast_ref().is_some_and(ApiRequestError::is_not_found) => {}
             Err(error) => return Err(error),
         }
     }
@@ -328,7 +333,7 @@ async fn delete(session: &Session, options: &Options, one: &Deletion) -> anyhow:
 
 /// Detaches a host, so that its deletion asks nothing of its machine; its UID. First the server says whether it would delete it:
 /// a host that stays is not to be detached.
-async fn let_machine_go(session: &Session, path: &str, name: &str, dry_run: bool) -> anyhow::Result<Value> {
+async fn let_machine_go(session: &ClientSession, path: &str, name: &str, dry_run: bool) -> anyhow::Result<Value> {
     for _ in 0..FORCE_TRIES {
         let host = session.get(path, &[], request::JSON).await?;
         let uid = host["metadata"]["uid"].clone();
@@ -368,8 +373,8 @@ fn forced(host: &Value) -> Result<Option<&'static str>, String> {
 
 /// Waits until the object is gone, or another has its name: else why it is not. Says now and then what it waits for. `more` are waited for after it.
 async fn gone(
-    session: &Session,
-    one: &Deletion,
+    session: &ClientSession,
+    one: &DeleteTarget,
     uid: &str,
     deadline: Instant,
     more: usize,
@@ -397,14 +402,14 @@ async fn gone(
             }
         }
     };
-    if ended == Ended::TimedOut {
+    if ended == WaitEnd::TimedOut {
         return Ok(Err(format!("{} {:?} is not gone in time{}", one.of.one(), one.name, why())));
     }
     Ok(Ok(()))
 }
 
 /// What keeps an object that is to go, and what helps.
-fn held(object: &Value, of: &Type) -> String {
+fn held(object: &Value, of: &ServedType) -> String {
     let finalizers = object["metadata"]["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
     let names: Vec<&str> = finalizers.iter().filter_map(Value::as_str).collect();
     let by = if names.is_empty() { String::new() } else { format!("; held by {}", names.join(", ")) };

@@ -6,10 +6,10 @@ use anyhow::bail;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::connect::{Server, Session};
+use super::connect::{ClientSession, ServerArgs};
 use super::terminal::{PLAIN, Terminal, When, color_of};
 use super::{missing, names, request};
-use crate::cli::failure::{Failure, complain, plain, usage};
+use crate::cli::failure::{CommandFailure, complain, plain, usage};
 
 mod text;
 
@@ -23,7 +23,7 @@ Examples:
   slipway describe host web-1 --all    with every flag of its processors
   slipway describe hardwaredata web-1  what inspection found in its machine
   slipway describe image/debian-12     its import and what happened to it")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct DescribeArgs {
     /// TYPE NAME…, TYPE/NAME…, or TYPE for all objects of the type
     #[arg(required = true, value_name = "TYPE[/NAME]")]
     what: Vec<String>,
@@ -43,14 +43,14 @@ pub(in crate::cli) struct Options {
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     color: When,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// Characters of a text that is told once, and what stands for it then.
 const LONG: usize = 80;
 const SAID: &str = "(as above)";
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: DescribeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let selections = names::parse(&options.what).map_err(usage)?;
     let session = options.server.connect().await?;
     let types = session.types().await?;
@@ -103,11 +103,11 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     if !printed && !failed {
         eprintln!("No resources found{}", namespace.map(|name| format!(" in {name} namespace.")).unwrap_or_default());
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
 }
 
 /// The events about an object; `None` when they cannot be had.
-async fn events(session: &Session, object: &Value) -> Option<Vec<Value>> {
+async fn events(session: &ClientSession, object: &Value) -> Option<Vec<Value>> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let namespace = Some(text("/metadata/namespace")).filter(|namespace| !namespace.is_empty()).unwrap_or("default");
     let fields = format!(
@@ -174,7 +174,7 @@ fn colored(text: &str) -> String {
 mod tests {
     use super::text::label;
     use super::*;
-    use crate::cli::client::types::Type;
+    use crate::cli::client::types::ServedType;
     use serde_json::json;
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
             json!({"type": "Warning", "reason": "Bad", "message": "no ", "count": 3, "source": {"component": "slipway-host"},
                 "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:09:55Z"}),
         ];
-        let of = Type { group: "metal3.io".into(), ..Type::default() };
+        let of = ServedType { group: "metal3.io".into(), ..ServedType::default() };
         let wanted = "\
 Name:         web-1
 Namespace:    rack
@@ -286,7 +286,7 @@ Events:
         let hardware = json!({"ramMebibytes": 4096, "nics": [{"name": "eno1", "mac": "52:54:00:00:00:01"}],
             "storage": [{"name": "/dev/sda", "sizeBytes": 960_000_000_000_i64}, {"name": "/dev/sdb", "sizeBytes": 4_000_000_000_000_i64}]});
         let object = json!({"kind": "HardwareData", "metadata": {"name": "web-1"}, "spec": {"hardware": hardware}});
-        let of = Type { group: "metal3.io".into(), ..Type::default() };
+        let of = ServedType { group: "metal3.io".into(), ..ServedType::default() };
         let text = describe(&of, &object, None, Timestamp::UNIX_EPOCH);
         let wanted = "\
 Hardware:     4 GiB, 2 disks (960 GB, 4.0 TB), 1 NIC
@@ -304,7 +304,7 @@ NICs:         eno1: 52:54:00:00:00:01
             |kind: &str, message: &str| json!({"type": kind, "status": "False", "reason": "R", "message": message});
         let object = json!({"kind": "Own", "metadata": {"name": "a"}, "status": {"message": long,
             "conditions": [condition("One", "* a:\n  * b: no"), condition("Two", &long)]}});
-        let text = describe(&Type::default(), &object, None, Timestamp::UNIX_EPOCH);
+        let text = describe(&ServedType::default(), &object, None, Timestamp::UNIX_EPOCH);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let at = lines.iter().position(|line| line.starts_with("One")).unwrap();
         assert!(lines[at].ends_with("* a:"), "{text}");
@@ -316,7 +316,7 @@ NICs:         eno1: 52:54:00:00:00:01
     #[test]
     fn secrets_stay_secret() {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"password": "aHVudGVyMg=="}});
-        let text = describe(&Type::default(), &object, None, Timestamp::UNIX_EPOCH);
+        let text = describe(&ServedType::default(), &object, None, Timestamp::UNIX_EPOCH);
         assert!(text.contains("Password:  7 bytes") && !text.contains("aHVudGVyMg"), "{text}");
     }
 }

@@ -2,8 +2,8 @@
 
 use kube::core::Status;
 
-use super::connect::Session;
-use super::types::Type;
+use super::connect::ClientSession;
+use super::types::ServedType;
 use super::unknown_fields::{self, About};
 
 /// Managers of this program's own, beside that of `apply`, and what they did.
@@ -16,7 +16,7 @@ const VERBS: [(&str, &str); 4] = [
 
 /// An answer that is not a success, or no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RequestError {
+pub(super) enum ApiRequestError {
     /// The server refused.
     #[error("{}", refusal(.0))]
     Refused(Box<Status>),
@@ -28,7 +28,7 @@ pub(super) enum RequestError {
     Nonsense(String),
 }
 
-impl RequestError {
+impl ApiRequestError {
     /// Whether the object is not there.
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 404)
@@ -62,7 +62,7 @@ impl RequestError {
     }
 
     /// The same of a patch for this object: what the object is tells which field may have been meant.
-    pub(super) fn of_patch(self, of: &Type, name: &str) -> anyhow::Error {
+    pub(super) fn of_patch(self, of: &ServedType, name: &str) -> anyhow::Error {
         let version = of.api_version();
         let about = About { version: &version, kind: &of.kind, name };
         let explained = match &self {
@@ -113,7 +113,7 @@ pub(in crate::cli) fn refusal(status: &Status) -> String {
 }
 
 /// Why there was no answer, and what helps.
-pub(super) fn unreachable(session: &Session, error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn unreachable(session: &ClientSession, error: &(dyn std::error::Error + 'static)) -> String {
     let mut reasons: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {

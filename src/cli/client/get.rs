@@ -9,17 +9,17 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::connect::{Server, Session};
+use super::connect::{ClientSession, ServerArgs};
 use super::describe::last_seen;
-use super::errors::RequestError;
-use super::names::{self, Selection};
-use super::output::{self, Output};
-use super::own_table::Column;
+use super::errors::ApiRequestError;
+use super::names::{self, NameSelection};
+use super::output::{self, ClientOutput};
+use super::own_table::OwnColumn;
 use super::table::{self, Show};
 use super::terminal::{Terminal, When};
-use super::types::{Type, Types};
+use super::types::{ServedType, ServedTypes};
 use super::{inventory, missing, own_table, request};
-use crate::cli::failure::{Failure, complain, plain, usage};
+use crate::cli::failure::{CommandFailure, complain, plain, usage};
 use crate::jsonpath::Path;
 
 /// How long a watch may end at once, again and again, before it is an error.
@@ -42,13 +42,13 @@ Examples:
   slipway get hosts -o custom-columns=NAME:.metadata.name,POWER:.status.poweredOn
   slipway get hosts -l rack=a -o ansible-yaml > hosts.yaml     an inventory for Ansible
   slipway get hosts -o jsonpath='{range .items[*]}{.metadata.name}{\"\\n\"}{end}'")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct GetArgs {
     /// TYPE, TYPE NAME…, TYPE1,TYPE2 or TYPE/NAME…
     #[arg(value_name = "TYPE[/NAME]")]
     what: Vec<String>,
     /// Output format: wide, json, yaml, name, jsonpath=…, custom-columns=…; of hosts ansible, ansible-yaml
     #[arg(long, short, value_name = "FORM", default_value = "table", hide_default_value = true)]
-    output: Output,
+    output: ClientOutput,
     /// Objects of all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
@@ -89,7 +89,7 @@ pub(in crate::cli) struct Options {
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     color: When,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 fn path(text: &str) -> Result<Path, String> {
@@ -98,13 +98,13 @@ fn path(text: &str) -> Result<Path, String> {
 
 /// What to ask for: a type, and one name or all.
 struct ResourceQuery<'t> {
-    of: &'t Type,
+    of: &'t ServedType,
     name: Option<String>,
     /// The columns of a table of the command's own, instead of the server's.
-    own: Option<&'static [Column]>,
+    own: Option<&'static [OwnColumn]>,
 }
 
-pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(mut options: GetArgs, watch: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     options.watch |= watch || options.watch_only;
     if options.what.is_empty() {
         return Err(usage("name a type, as in `slipway get hosts`; `slipway types` lists those of the server"));
@@ -120,7 +120,7 @@ pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) 
     if asked.iter().any(|one| one.name.is_some()) && options.all_namespaces {
         return Err(usage("a name cannot be combined with -A: names are unique only within a namespace"));
     }
-    if let Output::Ansible(_) = options.output {
+    if let ClientOutput::Ansible(_) = options.output {
         inventory::check(asked.iter().map(|one| one.of), options.watch)?;
     }
     let get = Get { session: &session, options: &options };
@@ -129,12 +129,12 @@ pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) 
         return get.watch(one, out).await;
     }
     match options.output {
-        Output::Table { .. } => get.tables(&asked, out).await,
+        ClientOutput::Table { .. } => get.tables(&asked, out).await,
         _ => get.objects(&asked, out).await,
     }
 }
 
-fn asked<'t>(selections: &[Selection], types: &'t Types) -> anyhow::Result<Vec<ResourceQuery<'t>>> {
+fn asked<'t>(selections: &[NameSelection], types: &'t ServedTypes) -> anyhow::Result<Vec<ResourceQuery<'t>>> {
     let mut all = Vec::new();
     for selection in selections {
         for of in types.find(&selection.word)? {
@@ -149,8 +149,8 @@ fn asked<'t>(selections: &[Selection], types: &'t Types) -> anyhow::Result<Vec<R
 }
 
 struct Get<'g> {
-    session: &'g Session,
-    options: &'g Options,
+    session: &'g ClientSession,
+    options: &'g GetArgs,
 }
 
 impl Get<'_> {
@@ -158,8 +158,8 @@ impl Get<'_> {
         (!self.options.all_namespaces).then_some(self.session.namespace.as_str())
     }
 
-    fn show(&self, of: &Type, many: bool) -> Show {
-        let wide = self.options.output == Output::Table { wide: true };
+    fn show(&self, of: &ServedType, many: bool) -> Show {
+        let wide = self.options.output == ClientOutput::Table { wide: true };
         let terminal = Terminal::standard_output(self.options.color);
         // Who wants every column gets them whole.
         let width = terminal.width.filter(|_| !wide);
@@ -212,7 +212,7 @@ impl Get<'_> {
         &self,
         asked: &[ResourceQuery<'t>],
         accept: &str,
-        mut each: impl FnMut(&'t Type, Value) -> anyhow::Result<()>,
+        mut each: impl FnMut(&'t ServedType, Value) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut failed = None;
         for one in asked {
@@ -221,14 +221,14 @@ impl Get<'_> {
                 None => value,
             };
             if let Err(error) = self.read(one, accept, |value| each(one.of, shown(value))).await {
-                let unreachable = matches!(error.downcast_ref(), Some(RequestError::Unreachable(_)));
+                let unreachable = matches!(error.downcast_ref(), Some(ApiRequestError::Unreachable(_)));
                 if unreachable || asked.len() == 1 && !self.options.ignore_not_found {
                     return Err(error);
                 }
-                let gone = error.downcast_ref::<RequestError>().is_none();
+                let gone = error.downcast_ref::<ApiRequestError>().is_none();
                 if !(gone && self.options.ignore_not_found) {
                     complain(error);
-                    failed = Some(Failure::Reported);
+                    failed = Some(CommandFailure::Reported);
                 }
             }
         }
@@ -240,7 +240,7 @@ impl Get<'_> {
         kinds.dedup();
         let many = kinds.len() > 1;
         // Pages and objects of one type make one table.
-        let mut tables: Vec<(&Type, Vec<Value>)> = Vec::new();
+        let mut tables: Vec<(&ServedType, Vec<Value>)> = Vec::new();
         let read = self.read_all(asked, request::TABLE, |of, value| {
             let table = as_table(value);
             match tables.last_mut().filter(|(last, _)| *last == of) {
@@ -265,7 +265,7 @@ impl Get<'_> {
                 None => {}
             }
             whole["rows"] = rows.into();
-            let lines = table::Printer::new(self.show(of, many)).lines(&whole, "");
+            let lines = table::TablePrinter::new(self.show(of, many)).lines(&whole, "");
             if !text.is_empty() && !lines.is_empty() {
                 text.push('\n');
             }
@@ -296,7 +296,7 @@ impl Get<'_> {
         if let Some(path) = &self.options.sort_by {
             objects.sort_by(|a, b| order(path, a, b));
         }
-        if let Output::Ansible(language) = self.options.output {
+        if let ClientOutput::Ansible(language) = self.options.output {
             // One that lacks hosts without a word would be worse than none.
             read?;
             return inventory::print(&objects, self.options.all_namespaces, language, out);
@@ -304,7 +304,7 @@ impl Get<'_> {
         if read.is_ok() || !objects.is_empty() {
             let options = self.options;
             let mut printer =
-                output::Printer::new(options.output.clone(), options.no_headers, options.show_managed_fields);
+                output::ObjectPrinter::new(options.output.clone(), options.no_headers, options.show_managed_fields);
             if !(alone && objects.is_empty()) {
                 printer.all(objects, alone, out)?;
             }
@@ -313,14 +313,14 @@ impl Get<'_> {
     }
 
     async fn watch(&self, one: &ResourceQuery<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-        let mut printer = Watched {
-            rows: table::Printer::new(self.show(one.of, false)),
-            objects: output::Printer::new(
+        let mut printer = PrintedObjects {
+            rows: table::TablePrinter::new(self.show(one.of, false)),
+            objects: output::ObjectPrinter::new(
                 self.options.output.clone(),
                 self.options.no_headers,
                 self.options.show_managed_fields,
             ),
-            table: matches!(self.options.output, Output::Table { .. }),
+            table: matches!(self.options.output, ClientOutput::Table { .. }),
             own: one.own,
             events: self.options.output_watch_events,
             seen: HashMap::new(),
@@ -375,7 +375,7 @@ impl Get<'_> {
                             break;
                         }
                         // The connection broke: it is made again, and fails loudly if there is no server.
-                        Err(RequestError::Unreachable(_)) => break,
+                        Err(ApiRequestError::Unreachable(_)) => break,
                         event => event?,
                     };
                     some = true;
@@ -397,19 +397,19 @@ impl Get<'_> {
 }
 
 /// What a watch printed, so that nothing is printed twice after it had to begin again.
-struct Watched {
-    rows: table::Printer,
-    objects: output::Printer,
+struct PrintedObjects {
+    rows: table::TablePrinter,
+    objects: output::ObjectPrinter,
     table: bool,
-    own: Option<&'static [Column]>,
+    own: Option<&'static [OwnColumn]>,
     events: bool,
     /// Revision of each object, by namespace and name.
     seen: HashMap<(String, String), String>,
 }
 
-impl Watched {
+impl PrintedObjects {
     /// A page of a list: prints what is new or has changed.
-    fn page(&mut self, of: &Type, page: Value, quiet: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    fn page(&mut self, of: &ServedType, page: Value, quiet: bool, out: &mut dyn Write) -> anyhow::Result<()> {
         if !self.table {
             for object in items(of, page) {
                 if self.note(&object) && !quiet {
@@ -471,7 +471,7 @@ impl Watched {
 }
 
 /// Events are read in the order in which they happened.
-fn is_events(of: &Type) -> bool {
+fn is_events(of: &ServedType) -> bool {
     of.plural == "events" && ["", "events.k8s.io"].contains(&of.group.as_str())
 }
 
@@ -487,7 +487,7 @@ fn as_table(value: Value) -> Value {
 }
 
 /// The objects of an answer, each with its type: in lists they have none.
-fn items(of: &Type, mut value: Value) -> Vec<Value> {
+fn items(of: &ServedType, mut value: Value) -> Vec<Value> {
     let Some(Value::Array(mut items)) = value.get_mut("items").map(Value::take) else { return vec![value] };
     for item in &mut items {
         item["apiVersion"] = of.api_version().into();
@@ -554,15 +554,15 @@ mod tests {
 
     #[test]
     fn a_watch_that_begins_again_prints_nothing_twice() {
-        let mut watched = Watched {
-            rows: table::Printer::new(Show::default()),
-            objects: output::Printer::new(Output::Name, false, false),
+        let mut watched = PrintedObjects {
+            rows: table::TablePrinter::new(Show::default()),
+            objects: output::ObjectPrinter::new(ClientOutput::Name, false, false),
             table: false,
             own: None,
             events: false,
             seen: HashMap::new(),
         };
-        let of = Type { kind: "Secret".into(), version: "v1".into(), ..Type::default() };
+        let of = ServedType { kind: "Secret".into(), version: "v1".into(), ..ServedType::default() };
         let list = |revision: &str| {
             json!({"items": [{"metadata": {"name": "a", "resourceVersion": "1"}},
                 {"metadata": {"name": "b", "resourceVersion": revision}}]})

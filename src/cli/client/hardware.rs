@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::own_table::Column;
+use super::own_table::OwnColumn;
 use crate::apiserver::age;
 
 /// What a table of HardwareData shows.
-pub(super) const COLUMNS: [Column; 13] = [
+pub(super) const COLUMNS: [OwnColumn; 13] = [
     ("Name", |data, _| text(data, "/metadata/name").to_owned(), false),
     ("Model", |data, _| model(of(data)), false),
     ("Serial", |data, _| text(of(data), "/systemVendor/serialNumber").to_owned(), true),

@@ -11,7 +11,7 @@ pub(super) const PAUSED_BY_CLUSTER_API: &str = "metal3.io/capm3";
 
 /// A host that is left alone.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct HeldHost {
     /// `paused` or `detached`.
     pub word: &'static str,
     /// That in a sentence, with who did it and how it ends.
@@ -19,16 +19,16 @@ pub(super) struct Held {
 }
 
 /// Whether a host is left alone. Of a paused one the status stays as it was, so that it says nothing of this.
-pub(super) fn held(host: &Value) -> Option<Held> {
+pub(super) fn held(host: &Value) -> Option<HeldHost> {
     let name = text(host, "/metadata/name");
     if let Some(by) = annotation(host, ANNOTATION_PAUSED) {
         let by = if by.is_empty() { String::new() } else { format!(" ({by})") };
         let how = why_not_unpaused(host).unwrap_or_else(|| format!("`slipway host unpause {name}` ends that"));
-        return Some(Held { word: "paused", why: format!("paused{by}, so nothing is done with it: {how}") });
+        return Some(HeldHost { word: "paused", why: format!("paused{by}, so nothing is done with it: {how}") });
     }
     let is_detached = text(host, "/status/operationalStatus") == "detached";
     let asked = annotation(host, ANNOTATION_DETACHED).is_some();
-    (is_detached && asked).then(|| Held {
+    (is_detached && asked).then(|| HeldHost {
         word: "detached",
         why: format!("detached, so its machine is left alone: `slipway host attach {name}` ends that"),
     })

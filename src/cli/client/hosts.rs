@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::hardware;
 use super::held::held;
-use super::own_table::Column;
+use super::own_table::OwnColumn;
 use super::relative::relative;
 
 /// The words that ask for this table.
 pub(super) const WORDS: [&str; 2] = ["host", "hosts"];
 
 /// What `host` and `hosts` show.
-pub(super) const COLUMNS: [Column; 17] = [
+pub(super) const COLUMNS: [OwnColumn; 17] = [
     ("Name", |host, _| text(host, "/metadata/name"), false),
     ("State", |host, _| text(host, "/status/provisioning/state"), false),
     ("Phase", |host, _| phase(host), false),
@@ -102,7 +102,7 @@ fn length(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::own_table;
-    use super::super::table::{Printer, Show};
+    use super::super::table::{Show, TablePrinter};
     use super::*;
     use jiff::Timestamp;
     use serde_json::json;
@@ -124,7 +124,7 @@ mod tests {
             host("c", found),
         ]});
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let lines = Printer::new(Show::default()).lines(&own_table::table(sent.clone(), &COLUMNS, now), "");
+        let lines = TablePrinter::new(Show::default()).lines(&own_table::table(sent.clone(), &COLUMNS, now), "");
         insta::assert_snapshot!(lines, @r"
         NAME   STATE          PHASE               PROGRESS   RATE      LEFT    ADDRESS             REASON
         a      provisioning   writing the image   45%        22 MB/s   3m20s   10.0.0.5,10.1.0.5   write-image
@@ -133,7 +133,7 @@ mod tests {
         c
         ");
         let wide =
-            Printer::new(Show { wide: true, ..Show::default() }).lines(&own_table::table(sent, &COLUMNS, now), "");
+            TablePrinter::new(Show { wide: true, ..Show::default() }).lines(&own_table::table(sent, &COLUMNS, now), "");
         assert!(
             wide.contains("inspection error") && wide.contains("2.0 TB") && wide.starts_with("NAME   STATE"),
             "{wide}"

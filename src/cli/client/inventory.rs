@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::Value;
 
 use super::output::Language;
-use super::types::{Type, hosts};
+use super::types::{ServedType, hosts};
 use crate::ansible::hosts::{HostsInventory, KnownHost, inventory};
 use crate::cli::failure::{complain, usage};
 
@@ -13,7 +13,7 @@ use crate::cli::failure::{complain, usage};
 const SAID: usize = 50;
 
 /// Whether an inventory can be made of what is asked for.
-pub(super) fn check<'t>(mut types: impl Iterator<Item = &'t Type>, watch: bool) -> anyhow::Result<()> {
+pub(super) fn check<'t>(mut types: impl Iterator<Item = &'t ServedType>, watch: bool) -> anyhow::Result<()> {
     if watch {
         return Err(usage("an inventory is of one moment: leave --watch out"));
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn only_hosts_have_inventories() {
-        let other = Type { plural: "images".into(), group: "slipway.dev".into(), ..Type::default() };
+        let other = ServedType { plural: "images".into(), group: "slipway.dev".into(), ..ServedType::default() };
         assert!(check([hosts()].iter(), false).is_ok());
         assert!(check([hosts()].iter(), true).unwrap_err().to_string().contains("--watch"));
         assert!(check([hosts(), other].iter(), false).unwrap_err().to_string().contains("images.slipway.dev"));

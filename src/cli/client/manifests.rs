@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Where objects are.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(super) struct Files {
+pub(super) struct ManifestSource {
     /// File, folder, http(s) URL, or - for standard input; may be given more than once
     #[arg(long = "filename", short = 'f', value_name = "FILE|DIR|URL|-")]
     pub filenames: Vec<String>,
@@ -27,20 +27,20 @@ const FETCH_DEADLINE: Duration = Duration::from_secs(60);
 
 /// An object and where it was written, for messages.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Manifest {
+pub(super) struct ManifestObject {
     pub origin: String,
     pub object: Value,
 }
 
-impl Manifest {
+impl ManifestObject {
     pub(super) fn text(&self, pointer: &str) -> &str {
         self.object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 }
 
-impl Files {
+impl ManifestSource {
     /// Everything that is named, in order; in folders by file name.
-    pub(super) async fn read(&self) -> anyhow::Result<Vec<Manifest>> {
+    pub(super) async fn read(&self) -> anyhow::Result<Vec<ManifestObject>> {
         let mut all = Vec::new();
         for name in &self.filenames {
             if name == "-" {
@@ -102,7 +102,7 @@ async fn fetch(url: &str) -> anyhow::Result<String> {
 }
 
 /// Reads the documents of a text; lists are taken apart.
-fn parse(origin: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
+fn parse(origin: &str, text: &str) -> anyhow::Result<Vec<ManifestObject>> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(text).map_err(|error| anyhow::anyhow!("{origin}: {error}"))?;
     let mut all = Vec::new();
@@ -118,7 +118,7 @@ fn parse(origin: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
             other => vec![other],
         };
         for object in objects {
-            let manifest = Manifest { origin: origin.clone(), object };
+            let manifest = ManifestObject { origin: origin.clone(), object };
             for (pointer, field) in
                 [("/apiVersion", "apiVersion"), ("/kind", "kind"), ("/metadata/name", "metadata.name")]
             {

@@ -14,11 +14,11 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::connect::{Server, Session};
-use super::errors::RequestError;
-use super::host::{Form, Report};
-use super::types::{Type, hosts, secrets};
-use super::until::{Awaited, Ended, duration};
+use super::connect::{ClientSession, ServerArgs};
+use super::errors::ApiRequestError;
+use super::host::{OutcomeForm, OutcomeReport};
+use super::types::{ServedType, hosts, secrets};
+use super::until::{Awaited, WaitEnd, duration};
 use super::wait::reason;
 use super::{missing, request};
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
@@ -26,7 +26,7 @@ use crate::api::slipway::ANNOTATION_MOVED_TO;
 use crate::api::{Declared, Kind};
 use crate::cli::failure::usage;
 use crate::modules;
-use copy::Task;
+use copy::CopyTask;
 pub(super) use copy::would_be_wiped;
 
 /// Who the fields of what is copied belong to. Not the manager of `apply`, which would take away what its file does not
@@ -36,7 +36,7 @@ const MANAGER: [(&str, &str); 1] = [("fieldManager", "slipway-host-move")];
 const DELETE_TRIES: usize = 5;
 
 /// Kinds of objects that have the name of their host.
-fn belonging() -> Vec<Type> {
+fn belonging() -> Vec<ServedType> {
     let of_hosts: HashSet<_> = modules::declared().filter(Declared::belongs_to_host).map(|kind| kind.name()).collect();
     let is_theirs = |kind: &Kind| kind.crd.metadata.name.as_deref().is_some_and(|name| of_hosts.contains(name));
     let kinds = modules::kinds().into_iter().filter(is_theirs);
@@ -44,7 +44,7 @@ fn belonging() -> Vec<Type> {
         .map(|kind| {
             let spec = kind.crd.spec;
             let version = spec.versions.into_iter().find(|version| version.storage).map(|version| version.name);
-            Type {
+            ServedType {
                 group: spec.group,
                 version: version.unwrap_or_default(),
                 kind: spec.names.kind,
@@ -64,7 +64,7 @@ Examples:
   slipway host move --all -A --to-kubeconfig cluster.kubeconfig
   slipway host move web-1 --kubeconfig old.kubeconfig --to-kubeconfig new.kubeconfig
   slipway host move web-1 -n default --to-namespace rack-7                   on the same server")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct MigrationArgs {
     /// Names of the hosts
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -90,15 +90,15 @@ pub(in crate::cli) struct Options {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// From where to where.
 struct Migration {
-    from: Session,
-    to: Session,
+    from: ClientSession,
+    to: ClientSession,
     timeout: Duration,
 }
 
@@ -112,7 +112,7 @@ struct HostMove {
     there: String,
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: MigrationArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.names.is_empty() && !options.all {
         return Err(usage("name the hosts to move, or give --all"));
     }
@@ -123,7 +123,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     let to = options.server.other(options.to_kubeconfig.clone(), options.to_context.clone()).connect().await?;
     let migration = Migration { from, to, timeout: options.timeout };
     let mut ready = Vec::new();
-    let (mut report, mut failed) = (Report::new(options.form), false);
+    let (mut report, mut failed) = (OutcomeReport::new(options.form), false);
     let place = |one: &HostMove| (one.here.clone(), one.name.clone());
     for host_move in migration.host_moves(&options).await? {
         match migration.task(&host_move).await {
@@ -157,7 +157,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
 
 /// What is wrong with one host; a server that is not there is wrong with all of them.
 fn fault(error: anyhow::Error) -> anyhow::Result<String> {
-    if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
+    if matches!(error.downcast_ref(), Some(ApiRequestError::Unreachable(_))) {
         return Err(error);
     }
     Ok(format!("{error:#}"))
@@ -169,7 +169,7 @@ pub(super) fn is_copy(host: &Value) -> bool {
 }
 
 impl Migration {
-    async fn host_moves(&self, options: &Options) -> anyhow::Result<Vec<HostMove>> {
+    async fn host_moves(&self, options: &MigrationArgs) -> anyhow::Result<Vec<HostMove>> {
         let there = |here: &str| options.to_namespace.clone().unwrap_or_else(|| here.to_owned());
         let one = |name: &str, here: &str| HostMove { name: name.into(), here: here.into(), there: there(here) };
         if !options.all {
@@ -192,7 +192,7 @@ impl Migration {
     /// Hosts of a server, as if they stayed in their namespaces.
     async fn names(
         &self,
-        server: &Session,
+        server: &ClientSession,
         namespace: Option<&str>,
         is: impl Fn(&Value) -> bool,
     ) -> anyhow::Result<Vec<HostMove>> {
@@ -209,11 +209,11 @@ impl Migration {
         Ok(found)
     }
 
-    async fn task(&self, one: &HostMove) -> anyhow::Result<Task> {
+    async fn task(&self, one: &HostMove) -> anyhow::Result<CopyTask> {
         let of = hosts();
         // Where there are no hosts at all, a host that is not there means nothing.
         let kind = self.to.get(&of.path(Some(&one.there), None), &[("limit", "1")], request::JSON).await;
-        if kind.as_ref().is_err_and(RequestError::is_not_found) {
+        if kind.as_ref().is_err_and(ApiRequestError::is_not_found) {
             bail!("cannot be moved: {} has no BareMetalHosts. `slipway crds` prints the kinds", self.to.endpoint);
         }
         kind?;
@@ -225,15 +225,15 @@ impl Migration {
         }
     }
 
-    async fn migrate(&self, one: &HostMove, task: Task) -> anyhow::Result<()> {
+    async fn migrate(&self, one: &HostMove, task: CopyTask) -> anyhow::Result<()> {
         match task {
-            Task::Detach(how) => {
+            CopyTask::Detach(how) => {
                 self.detach(one, how).await?;
                 self.copy_and_delete(one).await?;
             }
-            Task::Copy => self.copy_and_delete(one).await?,
-            Task::AwaitGone => self.gone(one).await?,
-            Task::Release => {}
+            CopyTask::Copy => self.copy_and_delete(one).await?,
+            CopyTask::AwaitGone => self.gone(one).await?,
+            CopyTask::Release => {}
         }
         let free = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: null } } });
         self.to.merge(&hosts().path(Some(&one.there), Some(&one.name)), &free).await?;
@@ -252,9 +252,9 @@ impl Migration {
             host.is_none_or(copy::is_detached).then_some(host.is_some())
         };
         match self.from.until(&awaited, Instant::now() + self.timeout, done).await? {
-            Ended::Done(true) => Ok(()),
-            Ended::Done(false) => bail!("was deleted meanwhile"),
-            Ended::TimedOut => {
+            WaitEnd::Done(true) => Ok(()),
+            WaitEnd::Done(false) => bail!("was deleted meanwhile"),
+            WaitEnd::TimedOut => {
                 let why = last.as_ref().and_then(reason).map(|why| format!(": {why}")).unwrap_or_default();
                 bail!(
                     "was not detached in time{why}. Move it again, or remove the annotation {ANNOTATION_DETACHED} to keep it here"
@@ -292,9 +292,9 @@ impl Migration {
     }
 
     async fn namespace(&self, name: &str) -> anyhow::Result<()> {
-        let of = Type { version: "v1".into(), plural: "namespaces".into(), ..Type::default() };
+        let of = ServedType { version: "v1".into(), plural: "namespaces".into(), ..ServedType::default() };
         let found = self.to.get(&of.path(None, Some(name)), &[], request::JSON).await;
-        if found.as_ref().is_err_and(RequestError::is_not_found) {
+        if found.as_ref().is_err_and(ApiRequestError::is_not_found) {
             let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
             match self.to.create(&of.path(None, None), &MANAGER, &namespace).await {
                 Err(error) if error.is_conflict() => {}
@@ -324,7 +324,7 @@ impl Migration {
     /// An object as it arrives, in the place of what an earlier try left.
     async fn put(
         &self,
-        of: &Type,
+        of: &ServedType,
         one: &HostMove,
         mut object: Value,
         ours: impl Fn(&Value) -> bool,
@@ -370,7 +370,7 @@ impl Migration {
             last = host.cloned();
             host.is_none().then_some(())
         };
-        if self.from.until(&awaited, Instant::now() + self.timeout, done).await? == Ended::TimedOut {
+        if self.from.until(&awaited, Instant::now() + self.timeout, done).await? == WaitEnd::TimedOut {
             let held = last.map(|host| host["metadata"]["finalizers"].to_string()).unwrap_or_default();
             bail!("is not gone here in time, held by {held}. Its copy is paused; move it again when it is gone");
         }
@@ -379,7 +379,12 @@ impl Migration {
 }
 
 /// An object, where there is one.
-async fn optional(server: &Session, of: &Type, namespace: &str, name: &str) -> Result<Option<Value>, RequestError> {
+async fn optional(
+    server: &ClientSession,
+    of: &ServedType,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Value>, ApiRequestError> {
     match server.get(&of.path(Some(namespace), Some(name)), &[], request::JSON).await {
         Err(error) if error.is_not_found() => Ok(None),
         found => found.map(Some),

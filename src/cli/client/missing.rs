@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::connect::Session;
+use super::connect::ClientSession;
 use super::request;
 use super::suggest;
-use super::types::Type;
+use super::types::ServedType;
 
 /// Says that there is no such object, and what may have been meant. Looks at the names of all namespaces, if it may.
-pub(super) async fn explain(session: &Session, of: &Type, name: &str) -> String {
+pub(super) async fn explain(session: &ClientSession, of: &ServedType, name: &str) -> String {
     let mut known = Vec::new();
     let collect = |page: Value, known: &mut Vec<(String, String)>| {
         let items = page["items"].as_array().map_or(&[][..], Vec::as_slice);
@@ -27,7 +27,7 @@ pub(super) async fn explain(session: &Session, of: &Type, name: &str) -> String 
 }
 
 /// `known` are namespaces and names.
-fn sentence(of: &Type, name: &str, namespace: &str, known: &[(String, String)]) -> String {
+fn sentence(of: &ServedType, name: &str, namespace: &str, known: &[(String, String)]) -> String {
     let noun = of.noun();
     if !of.namespaced {
         let meant = suggest::nearest(name, known.iter().map(|(_, name)| name.as_str()));

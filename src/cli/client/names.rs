@@ -2,13 +2,13 @@
 
 /// A type as it was written, and the names asked for; no names: all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Selection {
+pub(super) struct NameSelection {
     pub word: String,
     pub names: Vec<String>,
 }
 
 /// Reads the arguments; the order stays.
-pub(super) fn parse(arguments: &[String]) -> Result<Vec<Selection>, String> {
+pub(super) fn parse(arguments: &[String]) -> Result<Vec<NameSelection>, String> {
     let Some(first) = arguments.first() else { return Err("which type? As: hosts, or hosts/web-1".into()) };
     let slashes = arguments.iter().filter(|argument| argument.contains('/')).count();
     if slashes == 0 {
@@ -17,13 +17,13 @@ pub(super) fn parse(arguments: &[String]) -> Result<Vec<Selection>, String> {
         if words.is_empty() {
             return Err(format!("{first:?} is no type"));
         }
-        let selection = |word: &&str| Selection { word: (*word).to_owned(), names: names.to_vec() };
+        let selection = |word: &&str| NameSelection { word: (*word).to_owned(), names: names.to_vec() };
         return Ok(words.iter().map(selection).collect());
     }
     if slashes < arguments.len() {
         return Err("with TYPE/NAME, every argument must be TYPE/NAME".into());
     }
-    let mut selections: Vec<Selection> = Vec::new();
+    let mut selections: Vec<NameSelection> = Vec::new();
     for argument in arguments {
         let (word, name) = argument.split_once('/').unwrap_or((argument, ""));
         if word.is_empty() || name.is_empty() || name.contains('/') || word.contains(',') {
@@ -31,7 +31,7 @@ pub(super) fn parse(arguments: &[String]) -> Result<Vec<Selection>, String> {
         }
         match selections.last_mut().filter(|last| last.word == word) {
             Some(last) => last.names.push(name.to_owned()),
-            None => selections.push(Selection { word: word.to_owned(), names: vec![name.to_owned()] }),
+            None => selections.push(NameSelection { word: word.to_owned(), names: vec![name.to_owned()] }),
         }
     }
     Ok(selections)
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn every_form_of_kubectl_is_read() {
         let parse = |text: &str| super::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        let one = |word: &str, names: &[&str]| Selection {
+        let one = |word: &str, names: &[&str]| NameSelection {
             word: word.to_owned(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
         };

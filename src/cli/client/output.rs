@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use super::tabs::Rows;
+use super::tabs::AlignedRows;
 use crate::jsonpath::{Path, Template};
 
 /// How to print.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Output {
+pub(super) enum ClientOutput {
     /// The server's table; `wide` with every column.
     Table {
         wide: bool,
@@ -31,14 +31,14 @@ pub(super) enum Language {
     Yaml,
 }
 
-impl Output {
+impl ClientOutput {
     /// Whether it is a form for objects that somebody wrote: no table, no inventory.
     pub(super) fn is_of_objects(&self) -> bool {
         matches!(self, Self::Json | Self::Yaml | Self::Name | Self::JsonPath(_))
     }
 }
 
-impl FromStr for Output {
+impl FromStr for ClientOutput {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -70,17 +70,17 @@ impl FromStr for Output {
 }
 
 /// `NAME:.metadata.name,STATE:.status.provisioning.state`
-fn columns(text: &str) -> Result<Output, String> {
+fn columns(text: &str) -> Result<ClientOutput, String> {
     let column = |part: &str| -> Result<(String, Path), String> {
         let (name, path) = part.split_once(':').ok_or_else(|| format!("{part:?} is not HEADING:PATH"))?;
         let path = Path::parse(path).map_err(|error| error.to_string())?;
         if name.is_empty() { Err(format!("{part:?} has no heading")) } else { Ok((name.to_owned(), path)) }
     };
-    text.split(',').map(column).collect::<Result<_, _>>().map(Output::Columns)
+    text.split(',').map(column).collect::<Result<_, _>>().map(ClientOutput::Columns)
 }
 
 /// A line of headings and a line of paths.
-fn columns_of_file(text: &str) -> Result<Output, String> {
+fn columns_of_file(text: &str) -> Result<ClientOutput, String> {
     let mut lines = text.lines().map(str::split_whitespace);
     let (Some(names), Some(paths)) = (lines.next(), lines.next()) else {
         return Err("a file of custom columns has a line of headings and a line of paths".into());
@@ -117,17 +117,17 @@ pub(super) fn name_of(object: &Value) -> String {
 
 /// Prints objects as `-o` says; tables and inventories are the caller's.
 #[derive(Debug)]
-pub(super) struct Printer {
-    output: Output,
+pub(super) struct ObjectPrinter {
+    output: ClientOutput,
     no_headers: bool,
     show_managed_fields: bool,
-    rows: Rows,
+    rows: AlignedRows,
     printed: bool,
 }
 
-impl Printer {
-    pub(super) fn new(output: Output, no_headers: bool, show_managed_fields: bool) -> Self {
-        Self { output, no_headers, show_managed_fields, rows: Rows::default(), printed: false }
+impl ObjectPrinter {
+    pub(super) fn new(output: ClientOutput, no_headers: bool, show_managed_fields: bool) -> Self {
+        Self { output, no_headers, show_managed_fields, rows: AlignedRows::default(), printed: false }
     }
 
     /// Objects that were asked for by name and found: one stands alone, more are a list.
@@ -136,7 +136,7 @@ impl Printer {
             self.strip(object);
         }
         match &self.output {
-            Output::Json | Output::Yaml | Output::JsonPath(_) => {
+            ClientOutput::Json | ClientOutput::Yaml | ClientOutput::JsonPath(_) => {
                 let whole = match objects.pop() {
                     Some(only) if alone && objects.is_empty() => only,
                     last => {
@@ -146,16 +146,16 @@ impl Printer {
                 };
                 out.write_all(self.whole(&whole)?.as_bytes())?;
             }
-            Output::Name => {
+            ClientOutput::Name => {
                 for object in &objects {
                     writeln!(out, "{}", name_of(object))?;
                 }
             }
-            Output::Columns(_) => {
+            ClientOutput::Columns(_) => {
                 let text = self.columns(&objects);
                 out.write_all(text.as_bytes())?;
             }
-            Output::Table { .. } | Output::Ansible(_) => {}
+            ClientOutput::Table { .. } | ClientOutput::Ansible(_) => {}
         }
         Ok(())
     }
@@ -164,15 +164,17 @@ impl Printer {
     pub(super) fn next(&mut self, mut object: Value, event: Option<&str>, out: &mut dyn Write) -> anyhow::Result<()> {
         self.strip(&mut object);
         let whole = match event {
-            Some(kind) if matches!(self.output, Output::Json | Output::Yaml | Output::JsonPath(_)) => {
+            Some(kind)
+                if matches!(self.output, ClientOutput::Json | ClientOutput::Yaml | ClientOutput::JsonPath(_)) =>
+            {
                 json!({"type": kind, "object": object})
             }
             _ => object,
         };
         let text = match &self.output {
-            Output::Name => format!("{}\n", name_of(&whole)),
-            Output::Columns(_) => self.columns(&[whole]),
-            Output::Yaml if self.printed => format!("---\n{}", self.whole(&whole)?),
+            ClientOutput::Name => format!("{}\n", name_of(&whole)),
+            ClientOutput::Columns(_) => self.columns(&[whole]),
+            ClientOutput::Yaml if self.printed => format!("---\n{}", self.whole(&whole)?),
             _ => self.whole(&whole)?,
         };
         self.printed = true;
@@ -182,14 +184,14 @@ impl Printer {
 
     fn whole(&self, value: &Value) -> anyhow::Result<String> {
         match &self.output {
-            Output::Yaml => yaml(value),
-            Output::JsonPath(template) => Ok(template.render(value)),
+            ClientOutput::Yaml => yaml(value),
+            ClientOutput::JsonPath(template) => Ok(template.render(value)),
             _ => json(value),
         }
     }
 
     fn columns(&mut self, objects: &[Value]) -> String {
-        let Output::Columns(columns) = &self.output else { return String::new() };
+        let ClientOutput::Columns(columns) = &self.output else { return String::new() };
         let mut rows = Vec::new();
         if !self.printed && !self.no_headers {
             rows.push(columns.iter().map(|(name, _)| name.clone()).collect());
@@ -235,7 +237,7 @@ mod tests {
 
     fn print(output: &str, objects: &[Value], alone: bool) -> String {
         let mut out = Vec::new();
-        let mut printer = Printer::new(output.parse().unwrap(), false, false);
+        let mut printer = ObjectPrinter::new(output.parse().unwrap(), false, false);
         printer.all(objects.to_vec(), alone, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
@@ -267,12 +269,12 @@ mod tests {
     #[test]
     fn a_watch_heads_once_and_separates_documents() {
         let mut out = Vec::new();
-        let mut printer = Printer::new("custom-columns=N:.metadata.name".parse().unwrap(), false, false);
+        let mut printer = ObjectPrinter::new("custom-columns=N:.metadata.name".parse().unwrap(), false, false);
         printer.next(host("a"), None, &mut out).unwrap();
         printer.next(host("b"), None, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "N\na\nb\n");
         let mut out = Vec::new();
-        let mut printer = Printer::new(Output::Yaml, false, false);
+        let mut printer = ObjectPrinter::new(ClientOutput::Yaml, false, false);
         printer.next(host("a"), Some("ADDED"), &mut out).unwrap();
         printer.next(host("b"), Some("ADDED"), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -283,7 +285,7 @@ mod tests {
     #[test]
     fn unknown_forms_are_named() {
         for text in ["xml", "jsonpath", "custom-columns=A", "custom-columns=:.a", "jsonpath={.a", "json=1"] {
-            assert!(text.parse::<Output>().is_err(), "{text}");
+            assert!(text.parse::<ClientOutput>().is_err(), "{text}");
         }
     }
 }

@@ -5,14 +5,14 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::types::Type;
+use super::types::ServedType;
 use super::{columns, hardware, hosts};
 
 /// Name, what stands there, whether it is only for `-o wide`.
-pub(super) type Column = (&'static str, fn(&Value, Timestamp) -> String, bool);
+pub(super) type OwnColumn = (&'static str, fn(&Value, Timestamp) -> String, bool);
 
 /// The columns for what somebody asks for by this word, if it has some of its own.
-pub(super) fn columns(word: &str, of: &Type) -> Option<&'static [Column]> {
+pub(super) fn columns(word: &str, of: &ServedType) -> Option<&'static [OwnColumn]> {
     match (of.group.as_str(), of.plural.as_str()) {
         ("metal3.io", "baremetalhosts") if hosts::WORDS.contains(&word.to_lowercase().as_str()) => {
             Some(&hosts::COLUMNS)
@@ -28,7 +28,7 @@ pub(super) fn columns(word: &str, of: &Type) -> Option<&'static [Column]> {
 }
 
 /// The server's table with these columns. One whose rows lack the objects stays as it is.
-pub(super) fn table(mut table: Value, columns: &[Column], now: Timestamp) -> Value {
+pub(super) fn table(mut table: Value, columns: &[OwnColumn], now: Timestamp) -> Value {
     let rows = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
     if rows.iter().any(|row| row["object"].get("spec").is_none()) {
         return table;
@@ -40,7 +40,7 @@ pub(super) fn table(mut table: Value, columns: &[Column], now: Timestamp) -> Val
             row["cells"] = cells;
         }
     }
-    let column = |&(name, _, wide): &Column| {
+    let column = |&(name, _, wide): &OwnColumn| {
         let format = if name == "Name" { "name" } else { "" };
         json!({ "name": name, "type": "string", "format": format, "priority": i64::from(wide) })
     };

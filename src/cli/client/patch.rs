@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::connect::{Server, Session};
-use super::errors::RequestError;
-use super::output::{self, Output};
-use super::types::Type;
+use super::connect::{ClientSession, ServerArgs};
+use super::errors::ApiRequestError;
+use super::output::{self, ClientOutput};
+use super::types::ServedType;
 use super::{missing, names, request};
 use crate::cli::common::read_input;
-use crate::cli::failure::{Failure, complain, usage};
+use crate::cli::failure::{CommandFailure, complain, usage};
 
 /// Largest patch, in bytes: more than the largest object that a server takes.
 const SIZE_MAX: u64 = 4 << 20;
@@ -26,7 +26,7 @@ Examples:
   slipway patch host web-1 --type json -p '[{\"op\": \"remove\", \"path\": \"/spec/image\"}]'
   slipway patch host web-1 -p 'spec: {online: false}' --dry-run -o yaml
   slipway patch secret web-1-bmc --patch-file -                        from standard input")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct PatchArgs {
     /// TYPE NAME… or TYPE/NAME…
     #[arg(required = true, value_name = "TYPE[/NAME]")]
     what: Vec<String>,
@@ -38,7 +38,7 @@ pub(in crate::cli) struct Options {
     patch_file: Option<PathBuf>,
     /// How the patch is written
     #[arg(long = "type", value_enum, value_name = "TYPE", default_value = "merge")]
-    kind: Kind,
+    kind: PatchSyntax,
     /// Change this part of the object, which is written on its own
     #[arg(long, value_enum, value_name = "PART")]
     subresource: Option<Subresource>,
@@ -50,14 +50,14 @@ pub(in crate::cli) struct Options {
     field_manager: String,
     /// Output format: json, yaml, name, jsonpath=… [default: what was done]
     #[arg(long, short, value_name = "FORM")]
-    output: Option<Output>,
+    output: Option<ClientOutput>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// How a patch is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Kind {
+enum PatchSyntax {
     /// The fields that change (RFC 7386): null removes one, a list replaces the whole list
     Merge,
     /// A list of operations (RFC 6902)
@@ -66,7 +66,7 @@ enum Kind {
     Strategic,
 }
 
-impl Kind {
+impl PatchSyntax {
     fn content_type(self) -> &'static str {
         match self {
             Self::Merge => request::MERGE,
@@ -91,7 +91,7 @@ impl Subresource {
     }
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: PatchArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let selections = names::parse(&options.what).map_err(usage)?;
     if selections.iter().any(|selection| selection.names.is_empty()) {
         return Err(usage("name the objects to patch: TYPE NAME, or TYPE/NAME"));
@@ -108,7 +108,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     let patch = read(&text, options.kind).map_err(usage)?;
     let session = options.server.connect().await?;
     let types = session.types().await?;
-    let mut wanted: Vec<(&Type, &str)> = Vec::new();
+    let mut wanted: Vec<(&ServedType, &str)> = Vec::new();
     for selection in &selections {
         for of in types.find(&selection.word)? {
             wanted.extend(selection.names.iter().map(|name| (of, name.as_str())));
@@ -126,7 +126,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                 }
                 patched.push(object);
             }
-            Err(error) if alone || matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) => {
+            Err(error) if alone || matches!(error.downcast_ref(), Some(ApiRequestError::Unreachable(_))) => {
                 return Err(error);
             }
             Err(error) => {
@@ -136,17 +136,17 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         }
     }
     if let Some(form) = options.output.filter(|_| !patched.is_empty()) {
-        output::Printer::new(form, false, false).all(patched, alone, out)?;
+        output::ObjectPrinter::new(form, false, false).all(patched, alone, out)?;
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
 }
 
 /// Patches one object. Whether that changed it, and what it is now.
 async fn one(
-    session: &Session,
-    options: &Options,
+    session: &ClientSession,
+    options: &PatchArgs,
     patch: &Value,
-    of: &Type,
+    of: &ServedType,
     name: &str,
 ) -> anyhow::Result<(bool, Value)> {
     let mut path = of.path(Some(&session.namespace), Some(name));
@@ -167,7 +167,7 @@ async fn one(
         ("dryRun", if options.dry_run { "All" } else { "" }),
     ];
     let mut after = match session.patch(&path, &query, options.kind.content_type(), patch).await {
-        Err(error) if error.is_unsupported_media() && options.kind == Kind::Strategic => {
+        Err(error) if error.is_unsupported_media() && options.kind == PatchSyntax::Strategic => {
             bail!("{} take no strategic patch: use --type merge or --type json", of.plural)
         }
         after => after.map_err(|error| error.of_patch(of, name))?,
@@ -198,15 +198,17 @@ fn is_changed(before: &Value, after: &Value) -> bool {
 }
 
 /// A patch as it was written.
-fn read(text: &str, kind: Kind) -> Result<Value, String> {
+fn read(text: &str, kind: PatchSyntax) -> Result<Value, String> {
     let patch: Value =
         serde_saphyr::from_str(text).map_err(|error| format!("the patch is no JSON or YAML: {error}"))?;
     match (kind, &patch) {
-        (Kind::Json, Value::Array(_)) | (Kind::Merge | Kind::Strategic, Value::Object(_)) => Ok(patch),
-        (Kind::Json, _) => Err("a patch of --type json is a list of operations: \
+        (PatchSyntax::Json, Value::Array(_)) | (PatchSyntax::Merge | PatchSyntax::Strategic, Value::Object(_)) => {
+            Ok(patch)
+        }
+        (PatchSyntax::Json, _) => Err("a patch of --type json is a list of operations: \
                                 [{\"op\": \"replace\", \"path\": \"/spec/online\", \"value\": true}]"
             .into()),
-        (Kind::Merge, Value::Array(_)) => Err("a list is a patch of --type json".into()),
+        (PatchSyntax::Merge, Value::Array(_)) => Err("a list is a patch of --type json".into()),
         _ => Err("a patch names the fields that change: {\"spec\": {\"online\": true}}".into()),
     }
 }
@@ -219,20 +221,20 @@ mod tests {
     #[test]
     fn a_patch_is_json_or_yaml_and_of_its_type() {
         for (text, kind, wanted) in [
-            ("{\"spec\": {\"online\": true}}", Kind::Merge, Ok(json!({"spec": {"online": true}}))),
-            ("spec: {online: true}", Kind::Merge, Ok(json!({"spec": {"online": true}}))),
-            ("spec:\n  image: null\n", Kind::Strategic, Ok(json!({"spec": {"image": null}}))),
+            ("{\"spec\": {\"online\": true}}", PatchSyntax::Merge, Ok(json!({"spec": {"online": true}}))),
+            ("spec: {online: true}", PatchSyntax::Merge, Ok(json!({"spec": {"online": true}}))),
+            ("spec:\n  image: null\n", PatchSyntax::Strategic, Ok(json!({"spec": {"image": null}}))),
             (
                 "[{\"op\": \"remove\", \"path\": \"/spec/image\"}]",
-                Kind::Json,
+                PatchSyntax::Json,
                 Ok(json!([{"op": "remove", "path": "/spec/image"}])),
             ),
-            ("[]", Kind::Merge, Err("--type json")),
-            ("{}", Kind::Json, Err("list of operations")),
-            ("online", Kind::Merge, Err("names the fields")),
-            ("", Kind::Merge, Err("names the fields")),
-            ("{", Kind::Merge, Err("no JSON or YAML")),
-            ("a: 1\na: 2\n", Kind::Merge, Err("no JSON or YAML")),
+            ("[]", PatchSyntax::Merge, Err("--type json")),
+            ("{}", PatchSyntax::Json, Err("list of operations")),
+            ("online", PatchSyntax::Merge, Err("names the fields")),
+            ("", PatchSyntax::Merge, Err("names the fields")),
+            ("{", PatchSyntax::Merge, Err("no JSON or YAML")),
+            ("a: 1\na: 2\n", PatchSyntax::Merge, Err("no JSON or YAML")),
         ] {
             match (read(text, kind), wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{text}"),

@@ -8,9 +8,9 @@ use kube::core::Status;
 use kube::core::discovery::v2::{ACCEPT_AGGREGATED_DISCOVERY_V2, APIGroupDiscoveryList};
 use serde_json::{Value, json};
 
-use super::connect::Session;
-use super::errors::{RequestError, unreachable};
-use super::types::Types;
+use super::connect::ClientSession;
+use super::errors::{ApiRequestError, unreachable};
+use super::types::ServedTypes;
 
 /// Objects asked for at once; the rest follows page by page.
 const PAGE: usize = 500;
@@ -41,25 +41,29 @@ pub(super) fn uri(path: &str, query: Query<'_>) -> String {
     if encoded.is_empty() { path.to_owned() } else { format!("{path}?{encoded}") }
 }
 
-impl Session {
+impl ClientSession {
     /// Sends a request; the answer's status and body.
-    async fn send(&self, request: http::request::Builder, body: Vec<u8>) -> Result<(StatusCode, Value), RequestError> {
-        let nonsense = |error: &dyn std::fmt::Display| RequestError::Nonsense(error.to_string());
+    async fn send(
+        &self,
+        request: http::request::Builder,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Value), ApiRequestError> {
+        let nonsense = |error: &dyn std::fmt::Display| ApiRequestError::Nonsense(error.to_string());
         let request = request.body(Body::from(body)).map_err(|error| nonsense(&error))?;
         let answer = match self.client.send(request).await {
-            Err(kube::Error::Api(status)) => return Err(RequestError::Refused(status)),
-            answer => answer.map_err(|error| RequestError::Unreachable(unreachable(self, &error)))?,
+            Err(kube::Error::Api(status)) => return Err(ApiRequestError::Refused(status)),
+            answer => answer.map_err(|error| ApiRequestError::Unreachable(unreachable(self, &error)))?,
         };
         for warning in answer.headers().get_all(header::WARNING) {
             eprintln!("Warning: {}", warning_text(warning.to_str().unwrap_or_default()));
         }
         let status = answer.status();
         let body = answer.into_body().collect_bytes().await;
-        let body = body.map_err(|error| RequestError::Unreachable(unreachable(self, &error)))?;
+        let body = body.map_err(|error| ApiRequestError::Unreachable(unreachable(self, &error)))?;
         if status.is_success() {
             return serde_json::from_slice(&body).map(|value| (status, value)).map_err(|error| nonsense(&error));
         }
-        Err(RequestError::Refused(Box::new(serde_json::from_slice(&body).unwrap_or_else(|_| Status {
+        Err(ApiRequestError::Refused(Box::new(serde_json::from_slice(&body).unwrap_or_else(|_| Status {
             code: status.as_u16(),
             message: String::from_utf8_lossy(&body).trim().chars().take(200).collect(),
             reason: status.canonical_reason().unwrap_or_default().to_owned(),
@@ -68,7 +72,7 @@ impl Session {
     }
 
     /// Reads one thing.
-    pub(super) async fn get(&self, path: &str, query: Query<'_>, accept: &str) -> Result<Value, RequestError> {
+    pub(super) async fn get(&self, path: &str, query: Query<'_>, accept: &str) -> Result<Value, ApiRequestError> {
         let request = Request::get(uri(path, query)).header(header::ACCEPT, accept);
         self.send(request, Vec::new()).await.map(|(_, value)| value)
     }
@@ -103,35 +107,41 @@ impl Session {
         path: &str,
         query: Query<'_>,
         object: &Value,
-    ) -> Result<(bool, Value), RequestError> {
+    ) -> Result<(bool, Value), ApiRequestError> {
         let request = Request::patch(uri(path, query)).header(header::CONTENT_TYPE, APPLY).header(header::ACCEPT, JSON);
         let (status, value) = self.send(request, object.to_string().into_bytes()).await?;
         Ok((status == StatusCode::CREATED, value))
     }
 
     /// Creates an object; what it is now.
-    pub(super) async fn create(&self, path: &str, query: Query<'_>, object: &Value) -> Result<Value, RequestError> {
+    pub(super) async fn create(&self, path: &str, query: Query<'_>, object: &Value) -> Result<Value, ApiRequestError> {
         self.write(Method::POST, path, query, object).await
     }
 
     /// Puts an object in the place of the one with its name; what it is now.
-    pub(super) async fn replace(&self, path: &str, query: Query<'_>, object: &Value) -> Result<Value, RequestError> {
+    pub(super) async fn replace(&self, path: &str, query: Query<'_>, object: &Value) -> Result<Value, ApiRequestError> {
         self.write(Method::PUT, path, query, object).await
     }
 
-    async fn write(&self, method: Method, path: &str, query: Query<'_>, object: &Value) -> Result<Value, RequestError> {
+    async fn write(
+        &self,
+        method: Method,
+        path: &str,
+        query: Query<'_>,
+        object: &Value,
+    ) -> Result<Value, ApiRequestError> {
         let request = Request::builder().method(method).uri(uri(path, query));
         let request = request.header(header::CONTENT_TYPE, JSON).header(header::ACCEPT, JSON);
         self.send(request, object.to_string().into_bytes()).await.map(|(_, value)| value)
     }
 
     /// Changes a host by a merge patch (RFC 7386); what it is now.
-    pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
+    pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value, ApiRequestError> {
         self.merge_as(path, patch, false).await
     }
 
     /// The same; with `dry_run` the server only says whether it would, and what the object would be.
-    pub(super) async fn merge_as(&self, path: &str, patch: &Value, dry_run: bool) -> Result<Value, RequestError> {
+    pub(super) async fn merge_as(&self, path: &str, patch: &Value, dry_run: bool) -> Result<Value, ApiRequestError> {
         let dry_run = if dry_run { "All" } else { "" };
         self.patch(path, &[("fieldManager", HOST_MANAGER), ("dryRun", dry_run)], MERGE, patch).await
     }
@@ -143,14 +153,14 @@ impl Session {
         query: Query<'_>,
         content_type: &str,
         patch: &Value,
-    ) -> Result<Value, RequestError> {
+    ) -> Result<Value, ApiRequestError> {
         let request = Request::patch(uri(path, query));
         let request = request.header(header::CONTENT_TYPE, content_type).header(header::ACCEPT, JSON);
         self.send(request, patch.to_string().into_bytes()).await.map(|(_, value)| value)
     }
 
     /// Deletes one object, or a collection.
-    pub(super) async fn delete(&self, path: &str, query: Query<'_>, options: &Value) -> Result<Value, RequestError> {
+    pub(super) async fn delete(&self, path: &str, query: Query<'_>, options: &Value) -> Result<Value, ApiRequestError> {
         let request = Request::builder().method(Method::DELETE).uri(uri(path, query));
         let request = request.header(header::CONTENT_TYPE, JSON).header(header::ACCEPT, JSON);
         self.send(request, options.to_string().into_bytes()).await.map(|(_, value)| value)
@@ -162,37 +172,37 @@ impl Session {
         path: &str,
         query: Query<'_>,
         accept: &str,
-    ) -> Result<impl Stream<Item = Result<Value, RequestError>> + use<'_>, RequestError> {
+    ) -> Result<impl Stream<Item = Result<Value, ApiRequestError>> + use<'_>, ApiRequestError> {
         let mut all = vec![("watch", "true"), ("allowWatchBookmarks", "true")];
         all.extend_from_slice(query);
         let request = Request::get(uri(path, &all)).header(header::ACCEPT, accept).body(Vec::new());
-        let request = request.map_err(|error| RequestError::Nonsense(error.to_string()))?;
+        let request = request.map_err(|error| ApiRequestError::Nonsense(error.to_string()))?;
         let body = match self.client.request_stream(request).await {
-            Err(kube::Error::Api(status)) => return Err(RequestError::Refused(status)),
-            body => body.map_err(|error| RequestError::Unreachable(unreachable(self, &error)))?,
+            Err(kube::Error::Api(status)) => return Err(ApiRequestError::Refused(status)),
+            body => body.map_err(|error| ApiRequestError::Unreachable(unreachable(self, &error)))?,
         };
-        let lines = Box::pin(body).lines().map_err(|error| RequestError::Unreachable(unreachable(self, &error)));
+        let lines = Box::pin(body).lines().map_err(|error| ApiRequestError::Unreachable(unreachable(self, &error)));
         Ok(lines.map(|line| {
-            let event: Value = serde_json::from_str(&line?).map_err(|e| RequestError::Nonsense(e.to_string()))?;
+            let event: Value = serde_json::from_str(&line?).map_err(|e| ApiRequestError::Nonsense(e.to_string()))?;
             if event["type"] == "ERROR" {
                 let status = serde_json::from_value(event["object"].clone()).unwrap_or_default();
-                return Err(RequestError::Refused(Box::new(status)));
+                return Err(ApiRequestError::Refused(Box::new(status)));
             }
             Ok(event)
         }))
     }
 
     /// What the server serves.
-    pub(super) async fn types(&self) -> Result<Types, RequestError> {
-        let read = async |path: &str| -> Result<APIGroupDiscoveryList, RequestError> {
+    pub(super) async fn types(&self) -> Result<ServedTypes, ApiRequestError> {
+        let read = async |path: &str| -> Result<APIGroupDiscoveryList, ApiRequestError> {
             let value = self.get(path, &[], ACCEPT_AGGREGATED_DISCOVERY_V2).await?;
             if value["kind"] != "APIGroupDiscoveryList" {
                 let reason = format!("{} is no server of Kubernetes 1.27 or newer", self.endpoint);
-                return Err(RequestError::Nonsense(reason));
+                return Err(ApiRequestError::Nonsense(reason));
             }
-            serde_json::from_value(value).map_err(|error| RequestError::Nonsense(error.to_string()))
+            serde_json::from_value(value).map_err(|error| ApiRequestError::Nonsense(error.to_string()))
         };
-        Ok(Types::new(read("/api").await?, read("/apis").await?))
+        Ok(ServedTypes::new(read("/api").await?, read("/apis").await?))
     }
 }
 

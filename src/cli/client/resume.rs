@@ -4,8 +4,8 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::connect::{Server, Session};
-use super::host::{Form, Report};
+use super::connect::{ClientSession, ServerArgs};
+use super::host::{OutcomeForm, OutcomeReport};
 use super::request::JSON;
 use super::types::hosts;
 use crate::api::metal3::ANNOTATION_PAUSED;
@@ -17,7 +17,7 @@ use crate::cli::failure::usage;
 Examples:
   slipway host resume --all           all that nothing was being done to
   slipway host resume web-1 web-2     also what was being installed or erased")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ResumeArgs {
     /// Names of hosts
     #[arg(conflicts_with = "all")]
     names: Vec<String>,
@@ -25,14 +25,14 @@ pub(in crate::cli) struct Options {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// What is to be done with a host.
 #[derive(Debug, PartialEq, Eq)]
-enum Plan {
+enum ResumePlan {
     Resume,
     /// Somebody else paused it, or nobody.
     NotOurs,
@@ -40,21 +40,21 @@ enum Plan {
     UnderWay,
 }
 
-fn plan(host: &Value, named: bool) -> Plan {
+fn plan(host: &Value, named: bool) -> ResumePlan {
     let by = host["metadata"]["annotations"][ANNOTATION_PAUSED].as_str();
     if !by.is_some_and(|by| by.starts_with(PAUSED_BY)) {
-        return Plan::NotOurs;
+        return ResumePlan::NotOurs;
     }
-    if is_under_way(host) && !named { Plan::UnderWay } else { Plan::Resume }
+    if is_under_way(host) && !named { ResumePlan::UnderWay } else { ResumePlan::Resume }
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: ResumeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.names.is_empty() && !options.all {
         return Err(usage("name hosts, or give --all"));
     }
     let session = options.server.connect().await?;
     let of = hosts();
-    let mut report = Report::new(options.form);
+    let mut report = OutcomeReport::new(options.form);
     if options.all {
         let mut all = Vec::new();
         let each = |mut page: Value| {
@@ -67,15 +67,15 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         let mut resumed = 0;
         for host in &all {
             match plan(host, false) {
-                Plan::Resume => resumed += usize::from(resume(&session, host, &mut report, out).await?),
-                Plan::UnderWay => {
+                ResumePlan::Resume => resumed += usize::from(resume(&session, host, &mut report, out).await?),
+                ResumePlan::UnderWay => {
                     let state = host["status"]["provisioning"]["state"].as_str().unwrap_or("new");
                     let why = format!(
                         "stays paused: it is {state}, and Slipway would go on with that. Resume it by its name"
                     );
                     report.add(&place(host), "unchanged", &why, out)?;
                 }
-                Plan::NotOurs => {}
+                ResumePlan::NotOurs => {}
             }
         }
         report.sum(&format!("{resumed} host(s) resumed"), out)?;
@@ -95,7 +95,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             }
         };
         match plan(&host, true) {
-            Plan::NotOurs => report.add(&place(&host), "unchanged", "was not paused by a restore", out)?,
+            ResumePlan::NotOurs => report.add(&place(&host), "unchanged", "was not paused by a restore", out)?,
             _ => {
                 resume(&session, &host, &mut report, out).await?;
             }
@@ -111,7 +111,12 @@ fn place(host: &Value) -> (String, String) {
 }
 
 /// Whether it is resumed.
-async fn resume(session: &Session, host: &Value, report: &mut Report, out: &mut dyn Write) -> anyhow::Result<bool> {
+async fn resume(
+    session: &ClientSession,
+    host: &Value,
+    report: &mut OutcomeReport,
+    out: &mut dyn Write,
+) -> anyhow::Result<bool> {
     let metadata = &host["metadata"];
     let path = hosts().path(metadata["namespace"].as_str(), metadata["name"].as_str());
     // Of the revision that was looked at: whoever paused it meanwhile meant it.
@@ -135,11 +140,11 @@ mod tests {
         };
         let ours = || format!("{PAUSED_BY} of a backup of 2026-11-22T07:00:00Z").into();
         for (host, named, wanted) in [
-            (host(ours(), "available"), false, Plan::Resume),
-            (host(ours(), "provisioning"), false, Plan::UnderWay),
-            (host(ours(), "provisioning"), true, Plan::Resume),
-            (host("by me".into(), "available"), true, Plan::NotOurs),
-            (host(Value::Null, "available"), false, Plan::NotOurs),
+            (host(ours(), "available"), false, ResumePlan::Resume),
+            (host(ours(), "provisioning"), false, ResumePlan::UnderWay),
+            (host(ours(), "provisioning"), true, ResumePlan::Resume),
+            (host("by me".into(), "available"), true, ResumePlan::NotOurs),
+            (host(Value::Null, "available"), false, ResumePlan::NotOurs),
         ] {
             assert_eq!(plan(&host, named), wanted, "{host}");
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use anyhow::bail;
 use serde_json::Value;
 
-use super::connect::Session;
+use super::connect::ClientSession;
 use super::request;
 use super::types::hosts;
 use crate::cli::failure::usage;
@@ -48,7 +48,7 @@ pub(super) fn check(names: &[String], selector: Option<&str>, all: bool) -> anyh
 
 /// The names of the hosts, each once.
 pub(super) async fn names(
-    session: &Session,
+    session: &ClientSession,
     names: &[String],
     selector: Option<&str>,
     all: bool,

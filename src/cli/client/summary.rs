@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::relative::relative;
-use super::types::Type;
+use super::types::ServedType;
 use crate::cli::image::{size, source};
 
 /// Lines, each with its label; none for kinds that say enough by their fields.
-pub(super) fn lines(of: &Type, object: &Value, now: Timestamp) -> Vec<(&'static str, String)> {
+pub(super) fn lines(of: &ServedType, object: &Value, now: Timestamp) -> Vec<(&'static str, String)> {
     let all = match (of.group.as_str(), of.kind.as_str()) {
         ("cluster.x-k8s.io", "Cluster") => cluster(object),
         ("bpa.akraino.org", "Provisioning") => provisioning(object),
@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     fn said(group: &str, kind: &str, object: Value) -> String {
-        let of = Type { group: group.into(), kind: kind.into(), ..Type::default() };
+        let of = ServedType { group: group.into(), kind: kind.into(), ..ServedType::default() };
         let lines = lines(&of, &object, Timestamp::UNIX_EPOCH);
         lines.iter().map(|(label, value)| format!("{label}: {value}\n")).collect()
     }

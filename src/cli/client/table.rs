@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::tabs::{LEAST, Look, PADDING, Rows};
+use super::tabs::{AlignedRows, LEAST, PADDING, TableStyle};
 use super::terminal::Terminal;
 use crate::log::is_safe;
 
@@ -38,15 +38,15 @@ const STATES: [&str; 4] = ["state", "status", "phase", "error"];
 
 /// Prints the tables of one type, one after the other, under one line of headings.
 #[derive(Debug)]
-pub(super) struct Printer {
+pub(super) struct TablePrinter {
     show: Show,
-    columns: Vec<Column>,
-    rows: Rows,
+    columns: Vec<TableColumn>,
+    rows: AlignedRows,
     headed: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Column {
+struct TableColumn {
     name: String,
     priority: i64,
     is_name: bool,
@@ -54,16 +54,16 @@ struct Column {
     is_hidden: bool,
 }
 
-impl Printer {
+impl TablePrinter {
     pub(super) fn new(show: Show) -> Self {
-        Self { show, columns: Vec::new(), rows: Rows::default(), headed: false }
+        Self { show, columns: Vec::new(), rows: AlignedRows::default(), headed: false }
     }
 
     /// The table as lines; `event` says what a watch saw. Tables after the first may come without their columns.
     pub(super) fn lines(&mut self, table: &Value, event: &str) -> String {
         let defined = table["columnDefinitions"].as_array().map_or(&[][..], Vec::as_slice);
         if !defined.is_empty() {
-            self.columns = defined.iter().map(Column::read).collect();
+            self.columns = defined.iter().map(TableColumn::read).collect();
         }
         self.make_room(table);
         let mut rows = Vec::new();
@@ -83,12 +83,12 @@ impl Printer {
         let Some(room) = self.show.terminal.width.filter(|_| !self.show.follows) else { return };
         let rows = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
         let longest = |index: usize| rows.iter().map(|row| cell(&row["cells"][index]).chars().count()).max();
-        let wanted: Vec<(usize, Wanted<'_>)> = self
+        let wanted: Vec<(usize, WantedColumn<'_>)> = self
             .shown()
             .map(|(index, column)| {
                 let content = longest(index).unwrap_or_default();
                 let prefix = if column.is_name { self.show.prefix.len() } else { 0 };
-                (index, Wanted { name: &column.name, content: content + if content > 0 { prefix } else { 0 } })
+                (index, WantedColumn { name: &column.name, content: content + if content > 0 { prefix } else { 0 } })
             })
             .collect();
         let namespace =
@@ -97,7 +97,7 @@ impl Printer {
             Some(longest) => taken("NAMESPACE", longest),
             None => 0,
         };
-        let (indices, wanted): (Vec<usize>, Vec<Wanted<'_>>) = wanted.into_iter().unzip();
+        let (indices, wanted): (Vec<usize>, Vec<WantedColumn<'_>>) = wanted.into_iter().unzip();
         let kept = kept(&wanted, room.saturating_sub(before));
         for (index, kept) in indices.into_iter().zip(kept) {
             self.columns[index].is_hidden = !kept;
@@ -105,16 +105,16 @@ impl Printer {
     }
 
     /// How the rows look on the terminal.
-    fn look(&self) -> Look {
+    fn look(&self) -> TableStyle {
         let before = usize::from(self.show.events) + usize::from(self.show.namespaces);
-        let is_state = |column: &Column| STATES.contains(&column.name.to_lowercase().as_str());
+        let is_state = |column: &TableColumn| STATES.contains(&column.name.to_lowercase().as_str());
         let states = self.shown().map(|(_, column)| column).enumerate().filter(|(_, column)| is_state(column));
         let colored = states.map(|(at, _)| before + at).filter(|_| self.show.terminal.color).collect();
-        Look { width: self.show.terminal.width, colored, headed: false }
+        TableStyle { width: self.show.terminal.width, colored, headed: false }
     }
 
-    fn shown(&self) -> impl Iterator<Item = (usize, &Column)> {
-        let is_shown = |column: &Column| (self.show.wide || column.priority == 0) && !column.is_hidden;
+    fn shown(&self) -> impl Iterator<Item = (usize, &TableColumn)> {
+        let is_shown = |column: &TableColumn| (self.show.wide || column.priority == 0) && !column.is_hidden;
         self.columns.iter().enumerate().filter(move |(_, column)| is_shown(column))
     }
 
@@ -160,7 +160,7 @@ impl Printer {
     }
 }
 
-impl Column {
+impl TableColumn {
     fn read(definition: &Value) -> Self {
         Self {
             name: definition["name"].as_str().unwrap_or_default().to_owned(),
@@ -173,7 +173,7 @@ impl Column {
 
 /// A column before it is known whether there is room for it.
 #[derive(Clone, Copy, Debug)]
-struct Wanted<'a> {
+struct WantedColumn<'a> {
     name: &'a str,
     /// Characters of its longest cell; 0 when it is empty in every row.
     content: usize,
@@ -186,8 +186,8 @@ fn taken(name: &str, content: usize) -> usize {
 
 /// Which columns are shown in this many characters: all where they fit. Else those go that are empty in every row, and then,
 /// from the right, those that leave a reason less than can be read. The first two, name and state, stay.
-fn kept(columns: &[Wanted<'_>], room: usize) -> Vec<bool> {
-    let is_telling = |column: &Wanted<'_>| TELLING.contains(&column.name.to_lowercase().as_str());
+fn kept(columns: &[WantedColumn<'_>], room: usize) -> Vec<bool> {
+    let is_telling = |column: &WantedColumn<'_>| TELLING.contains(&column.name.to_lowercase().as_str());
     let mut kept = vec![true; columns.len()];
     let Some(last) = columns.len().checked_sub(1) else { return kept };
     let length = |kept: &[bool], content_of_last: usize| {
@@ -247,10 +247,10 @@ pub(in crate::cli) fn harmless(text: &str) -> String {
 pub(in crate::cli) fn fitting(rows: Vec<Vec<String>>, room: Option<usize>) -> Vec<Vec<String>> {
     let (Some(room), Some(headings)) = (room, rows.first().cloned()) else { return rows };
     let longest = |at: usize| rows[1..].iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
-    let columns: Vec<Wanted<'_>> = headings
+    let columns: Vec<WantedColumn<'_>> = headings
         .iter()
         .enumerate()
-        .map(|(at, name)| Wanted { name, content: longest(at).unwrap_or_default() })
+        .map(|(at, name)| WantedColumn { name, content: longest(at).unwrap_or_default() })
         .collect();
     let kept = kept(&columns, room);
     let narrow =
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_shown() {
-        let print = |show: Show| Printer::new(show).lines(&table(), "ADDED");
+        let print = |show: Show| TablePrinter::new(show).lines(&table(), "ADDED");
         for (show, wanted) in [
             (Show::default(), "NAME    STATE         AGE\nweb-1   provisioned   5s\ndb                    2m...\n"),
             (
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_terminal_gets_colours_and_lines_that_fit() {
         let print = |terminal: Terminal, namespaces: bool| {
-            Printer::new(Show { terminal, namespaces, ..Show::default() }).lines(&table(), "")
+            TablePrinter::new(Show { terminal, namespaces, ..Show::default() }).lines(&table(), "")
         };
         let colored = print(Terminal { color: true, width: None }, true);
         assert!(colored.contains("rack        web-1   \u{1b}[32mprovisioned\u{1b}[0m   5s\n"), "{colored:?}");
@@ -340,12 +340,12 @@ mod tests {
         let cut = print(Terminal { color: true, width: Some(14) }, false);
         assert_eq!(cut, "NAME    STATE…\nweb-1   \u{1b}[32mprovi\u{1b}[0m…\ndb           …\n");
         let fits = print(Terminal { color: false, width: Some(80) }, false);
-        assert_eq!(fits, Printer::new(Show::default()).lines(&table(), ""));
+        assert_eq!(fits, TablePrinter::new(Show::default()).lines(&table(), ""));
     }
 
     #[test]
     fn what_is_empty_goes_first_and_a_reason_last() {
-        let column = |name: &'static str, content| Wanted { name, content };
+        let column = |name: &'static str, content| WantedColumn { name, content };
         let hosts = |reason| {
             [
                 column("NAME", 5),
@@ -378,7 +378,7 @@ mod tests {
         };
         let print = |follows, reason| {
             let terminal = Terminal { color: false, width: Some(40) };
-            Printer::new(Show { terminal, follows, ..Show::default() }).lines(&table(reason), "")
+            TablePrinter::new(Show { terminal, follows, ..Show::default() }).lines(&table(reason), "")
         };
         assert!(print(false, "it does not answer at all").starts_with("NAME   STATE       REASON\n"));
         assert!(print(true, "it does not answer at all").starts_with("NAME   STATE       PHASE   REASON"));
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_watch_heads_once_and_remembers_the_columns() {
-        let mut printer = Printer::new(Show::default());
+        let mut printer = TablePrinter::new(Show::default());
         assert_eq!(printer.lines(&json!({"rows": []}), ""), "");
         assert!(printer.lines(&table(), "").starts_with("NAME"));
         let next = json!({"columnDefinitions": null, "rows": [{"cells": ["a", "b", "c", "d"]}]});

@@ -47,7 +47,7 @@ fn width(text: &str) -> usize {
 
 /// Rows of equally many cells, aligned; a later batch is never narrower than an earlier one.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli) struct Rows {
+pub(in crate::cli) struct AlignedRows {
     widths: Vec<usize>,
 }
 
@@ -57,7 +57,7 @@ pub(super) const LEAST: usize = 6;
 
 /// How rows are shown on a terminal.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli) struct Look {
+pub(in crate::cli) struct TableStyle {
     /// The longest line; one that is longer ends with an ellipsis.
     pub width: Option<usize>,
     /// Cells whose words have colours.
@@ -66,7 +66,7 @@ pub(in crate::cli) struct Look {
     pub headed: bool,
 }
 
-impl Look {
+impl TableStyle {
     /// A row that is cut where the line ends.
     fn write(&self, cells: &[&str], widths: &[usize], is_heading: bool, out: &mut String) {
         let whole = {
@@ -92,14 +92,14 @@ impl Look {
     }
 }
 
-impl Rows {
+impl AlignedRows {
     /// The rows as lines, whole and without colours.
     pub(in crate::cli) fn lines(&mut self, rows: &[Vec<String>]) -> String {
-        self.shown(rows, &Look::default())
+        self.shown(rows, &TableStyle::default())
     }
 
     /// The rows as lines, with nothing of their own that a terminal would obey: headings, too, are what somebody defined.
-    pub(in crate::cli) fn shown(&mut self, rows: &[Vec<String>], look: &Look) -> String {
+    pub(in crate::cli) fn shown(&mut self, rows: &[Vec<String>], look: &TableStyle) -> String {
         let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
         for row in &rows {
             self.widths.resize(self.widths.len().max(row.len()), LEAST);
@@ -132,13 +132,13 @@ mod tests {
     #[test]
     fn later_rows_keep_the_width_of_earlier_ones() {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
-        let mut rows = Rows::default();
+        let mut rows = AlignedRows::default();
         assert_eq!(
             rows.lines(&[row(["NAME", "AGE"]), row(["a-long-name", "5s"])]),
             "NAME          AGE\na-long-name   5s\n"
         );
         assert_eq!(rows.lines(&[row(["b", "1s"])]), "b             1s\n");
-        assert_eq!(Rows::default().lines(&[row(["A", ""])]), "A     \n");
-        assert_eq!(Rows::default().lines(&[row(["A\u{1b}[2J\n", "b"])]), "A^[[2J   b\n");
+        assert_eq!(AlignedRows::default().lines(&[row(["A", ""])]), "A     \n");
+        assert_eq!(AlignedRows::default().lines(&[row(["A\u{1b}[2J\n", "b"])]), "A^[[2J   b\n");
     }
 }

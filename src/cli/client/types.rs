@@ -24,7 +24,7 @@ const FIRMWARE: &str =
 
 /// One version of a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Type {
+pub(super) struct ServedType {
     pub group: String,
     pub version: String,
     pub kind: String,
@@ -39,7 +39,7 @@ pub(super) struct Type {
     pub preferred: bool,
 }
 
-impl Type {
+impl ServedType {
     /// `v1`, `metal3.io/v1alpha1`
     pub(super) fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
@@ -95,8 +95,8 @@ impl Type {
 }
 
 /// Where BareMetalHosts are.
-pub(super) fn hosts() -> Type {
-    Type {
+pub(super) fn hosts() -> ServedType {
+    ServedType {
         group: "metal3.io".into(),
         version: "v1alpha1".into(),
         kind: "BareMetalHost".into(),
@@ -104,13 +104,19 @@ pub(super) fn hosts() -> Type {
         singular: "baremetalhost".into(),
         namespaced: true,
         preferred: true,
-        ..Type::default()
+        ..ServedType::default()
     }
 }
 
 /// Where Secrets are.
-pub(super) fn secrets() -> Type {
-    Type { version: "v1".into(), kind: "Secret".into(), plural: "secrets".into(), namespaced: true, ..Type::default() }
+pub(super) fn secrets() -> ServedType {
+    ServedType {
+        version: "v1".into(),
+        kind: "Secret".into(),
+        plural: "secrets".into(),
+        namespaced: true,
+        ..ServedType::default()
+    }
 }
 
 fn with_group(name: &str, group: &str) -> String {
@@ -137,19 +143,19 @@ pub(super) struct Unknown {
 
 /// Every type of a server, the core group first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Types(Vec<Type>);
+pub(super) struct ServedTypes(Vec<ServedType>);
 
-impl Types {
+impl ServedTypes {
     /// From the answers of `/api` and `/apis`.
     pub(super) fn new(core: APIGroupDiscoveryList, groups: APIGroupDiscoveryList) -> Self {
         Self(core.items.into_iter().chain(groups.items).flat_map(of_group).collect())
     }
 
     /// The types that a word stands for: one, or all of a category.
-    pub(super) fn find(&self, word: &str) -> Result<Vec<&Type>, Unknown> {
+    pub(super) fn find(&self, word: &str) -> Result<Vec<&ServedType>, Unknown> {
         let lower = word.to_lowercase();
         let (name, rest) = lower.split_once('.').unwrap_or((&lower, ""));
-        let fits = |one: &&Type| {
+        let fits = |one: &&ServedType| {
             if rest.is_empty() {
                 return one.preferred;
             }
@@ -157,7 +163,7 @@ impl Types {
             (one.group == rest && one.preferred) || (one.version == versioned.0 && one.group == versioned.1)
         };
         // The order in which kubectl looks.
-        let tries: [fn(&Type, &str) -> bool; 4] = [
+        let tries: [fn(&ServedType, &str) -> bool; 4] = [
             |one, name| one.plural == name,
             |one, name| one.short_names.iter().any(|short| short == name),
             |one, name| one.singular == name,
@@ -168,8 +174,8 @@ impl Types {
                 return Ok(vec![found]);
             }
         }
-        let of_category = |one: &&Type| one.preferred && one.categories.contains(&lower) && one.has_verb("list");
-        let all: Vec<&Type> = self.0.iter().filter(of_category).collect();
+        let of_category = |one: &&ServedType| one.preferred && one.categories.contains(&lower) && one.has_verb("list");
+        let all: Vec<&ServedType> = self.0.iter().filter(of_category).collect();
         if !all.is_empty() {
             return Ok(all);
         }
@@ -187,12 +193,12 @@ impl Types {
     }
 
     /// Every type that can be listed, in its first version.
-    pub(super) fn listed(&self) -> impl Iterator<Item = &Type> {
+    pub(super) fn listed(&self) -> impl Iterator<Item = &ServedType> {
         self.0.iter().filter(|one| one.preferred && one.has_verb("list"))
     }
 
     /// The type of an object.
-    pub(super) fn of_object(&self, api_version: &str, kind: &str) -> Option<&Type> {
+    pub(super) fn of_object(&self, api_version: &str, kind: &str) -> Option<&ServedType> {
         self.0.iter().find(|one| one.kind == kind && one.api_version() == api_version)
     }
 
@@ -215,9 +221,9 @@ impl Types {
     }
 }
 
-fn of_group(group: APIGroupDiscovery) -> Vec<Type> {
+fn of_group(group: APIGroupDiscovery) -> Vec<ServedType> {
     let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
-    let mut types: Vec<Type> = Vec::new();
+    let mut types: Vec<ServedType> = Vec::new();
     for version in group.versions {
         let label = version.version.unwrap_or_default();
         for resource in version.resources {
@@ -229,8 +235,8 @@ fn of_group(group: APIGroupDiscovery) -> Vec<Type> {
     types
 }
 
-fn of_resource(group: &str, version: &str, resource: APIResourceDiscovery) -> Type {
-    Type {
+fn of_resource(group: &str, version: &str, resource: APIResourceDiscovery) -> ServedType {
+    ServedType {
         group: group.to_owned(),
         version: version.to_owned(),
         kind: resource.response_kind.and_then(|kind| kind.kind).unwrap_or_default(),
@@ -250,7 +256,7 @@ pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
-    pub(in super::super) fn types() -> Types {
+    pub(in super::super) fn types() -> ServedTypes {
         let resource = |plural: &str, singular: &str, kind: &str, more: serde_json::Value| {
             let mut resource = json!({"resource": plural, "singularResource": singular, "scope": "Namespaced",
                 "responseKind": {"kind": kind}, "verbs": ["list", "get"]});
@@ -272,7 +278,7 @@ pub(super) mod tests {
                 {"version": "v1beta1", "resources": [resource("clusters", "cluster", "Cluster", json!({}))]},
             ]},
         ]});
-        Types::new(serde_json::from_value(core).unwrap(), serde_json::from_value(groups).unwrap())
+        ServedTypes::new(serde_json::from_value(core).unwrap(), serde_json::from_value(groups).unwrap())
     }
 
     #[test]

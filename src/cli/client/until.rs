@@ -6,41 +6,41 @@ use futures::StreamExt;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::connect::Session;
-use super::errors::RequestError;
+use super::connect::ClientSession;
+use super::errors::ApiRequestError;
 use super::request;
-use super::types::Type;
+use super::types::ServedType;
 
 /// Pause before a broken watch is made again.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What an object is at the moment: `None` when it is not there.
-pub(super) type Seen<'o> = Option<&'o Value>;
+pub(super) type PolledObject<'o> = Option<&'o Value>;
 
 /// One object to wait for.
 pub(super) struct Awaited<'a> {
-    pub of: &'a Type,
+    pub of: &'a ServedType,
     pub namespace: &'a str,
     pub name: &'a str,
 }
 
 /// How waiting ended.
 #[derive(Debug, PartialEq)]
-pub(super) enum Ended<T> {
+pub(super) enum WaitEnd<T> {
     /// The condition holds.
     Done(T),
     /// The time is up.
     TimedOut,
 }
 
-impl Session {
+impl ClientSession {
     /// Waits until `done` has an answer for the object.
     pub(super) async fn until<T>(
         &self,
         awaited: &Awaited<'_>,
         deadline: Instant,
-        mut done: impl FnMut(Seen<'_>) -> Option<T>,
-    ) -> Result<Ended<T>, RequestError> {
+        mut done: impl FnMut(PolledObject<'_>) -> Option<T>,
+    ) -> Result<WaitEnd<T>, ApiRequestError> {
         let path = awaited.of.path(Some(awaited.namespace), None);
         let fields = format!("metadata.name={}", awaited.name);
         let waiting = async {
@@ -72,8 +72,8 @@ impl Session {
             }
         };
         match timeout_at(deadline, waiting).await {
-            Ok(answer) => answer.map(Ended::Done),
-            Err(_) => Ok(Ended::TimedOut),
+            Ok(answer) => answer.map(WaitEnd::Done),
+            Err(_) => Ok(WaitEnd::TimedOut),
         }
     }
 }

@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::connect::{Server, Session};
+use super::connect::{ClientSession, ServerArgs};
 use super::relative::relative;
 use super::table::harmless;
-use super::types::Type;
-use super::until::{Awaited, Ended, Seen, duration};
+use super::types::ServedType;
+use super::until::{Awaited, PolledObject, WaitEnd, duration};
 use super::{missing, names, request};
-use crate::cli::failure::{Failure, complain, usage};
+use crate::cli::failure::{CommandFailure, complain, usage};
 use crate::jsonpath::{Path, shown};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -27,13 +27,13 @@ Examples:
   slipway wait host web-1 --for=delete
   slipway wait host web-1 --for=jsonpath='{.status.poweredOn}'=true
   slipway wait image/debian-12 --for=jsonpath='{.status.phase}'=Ready")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct WaitArgs {
     /// TYPE/NAME…, TYPE NAME…, or TYPE with --all or --selector
     #[arg(required = true, value_name = "TYPE[/NAME]")]
     what: Vec<String>,
     /// condition=NAME[=VALUE], state=NAME, jsonpath=PATH[=VALUE], create or delete
     #[arg(long = "for", value_name = "WHAT", required = true)]
-    wanted: Wanted,
+    wanted: WaitTarget,
     /// How long to wait; 0 checks once
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration, allow_hyphen_values = true)]
     timeout: Duration,
@@ -47,12 +47,12 @@ pub(in crate::cli) struct Options {
     #[arg(long, short = 'A')]
     all_namespaces: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq)]
-enum Wanted {
+enum WaitTarget {
     Condition { kind: String, value: String },
     State(String),
     JsonPath(Path, Option<String>),
@@ -60,7 +60,7 @@ enum Wanted {
     Delete,
 }
 
-impl FromStr for Wanted {
+impl FromStr for WaitTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -87,9 +87,9 @@ impl FromStr for Wanted {
     }
 }
 
-impl Wanted {
+impl WaitTarget {
     /// Whether the object is as it is wanted.
-    fn holds(&self, object: Seen<'_>) -> bool {
+    fn holds(&self, object: PolledObject<'_>) -> bool {
         let Some(object) = object else { return *self == Self::Delete };
         match self {
             Self::Create => true,
@@ -145,12 +145,12 @@ pub(super) fn told(object: &Value) -> Option<String> {
     message("Progressing").or_else(|| message("Ready"))
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: WaitArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let selections = names::parse(&options.what).map_err(usage)?;
     let session = options.server.connect().await?;
     let types = session.types().await?;
     let deadline = Instant::now() + options.timeout;
-    let mut awaited: Vec<(Type, String, String)> = Vec::new();
+    let mut awaited: Vec<(ServedType, String, String)> = Vec::new();
     for selection in &selections {
         for of in types.find(&selection.word)? {
             if selection.names.is_empty() && !options.all && options.selector.is_empty() {
@@ -173,10 +173,14 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             failed = true;
         }
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
 }
 
-async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Result<Vec<(Type, String, String)>> {
+async fn all_of(
+    session: &ClientSession,
+    of: &ServedType,
+    options: &WaitArgs,
+) -> anyhow::Result<Vec<(ServedType, String, String)>> {
     let namespace = (!options.all_namespaces).then_some(session.namespace.as_str());
     let mut found = Vec::new();
     let query = [("labelSelector", options.selector.as_str())];
@@ -193,9 +197,9 @@ async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Resu
 }
 
 async fn one(
-    session: &Session,
-    wanted: &Wanted,
-    of: &Type,
+    session: &ClientSession,
+    wanted: &WaitTarget,
+    of: &ServedType,
     namespace: &str,
     name: &str,
     deadline: Instant,
@@ -213,34 +217,34 @@ async fn one(
             was_there |= object.is_some();
             last = object.cloned();
             // What is not there, and is not about to be made, never gets anywhere.
-            (object.is_none() && *wanted != Wanted::Create).then_some(false)
+            (object.is_none() && *wanted != WaitTarget::Create).then_some(false)
         })
         .await;
     // Looking once must work without any time.
     let ended = match ended? {
-        Ended::TimedOut if last.is_none() && deadline <= Instant::now() => {
+        WaitEnd::TimedOut if last.is_none() && deadline <= Instant::now() => {
             let object = session.get(&of.path(Some(namespace), Some(name)), &[], request::JSON).await;
             match object {
-                Ok(object) if wanted.holds(Some(&object)) => Ended::Done(true),
+                Ok(object) if wanted.holds(Some(&object)) => WaitEnd::Done(true),
                 Ok(object) => {
                     last = Some(object);
-                    Ended::TimedOut
+                    WaitEnd::TimedOut
                 }
-                Err(error) if error.is_not_found() => Ended::Done(wanted.holds(None)),
+                Err(error) if error.is_not_found() => WaitEnd::Done(wanted.holds(None)),
                 Err(error) => return Err(error.into()),
             }
         }
         ended => ended,
     };
     match ended {
-        Ended::Done(true) => {
-            let met = if *wanted == Wanted::Delete { "deleted" } else { "condition met" };
+        WaitEnd::Done(true) => {
+            let met = if *wanted == WaitTarget::Delete { "deleted" } else { "condition met" };
             writeln!(out, "{} {met}", harmless(&label))?;
             Ok(())
         }
-        Ended::Done(false) if was_there => bail!("{label} was deleted meanwhile"),
-        Ended::Done(false) => bail!("{}", missing::explain(session, of, name).await),
-        Ended::TimedOut => {
+        WaitEnd::Done(false) if was_there => bail!("{label} was deleted meanwhile"),
+        WaitEnd::Done(false) => bail!("{}", missing::explain(session, of, name).await),
+        WaitEnd::TimedOut => {
             let why = last.as_ref().map(|object| {
                 let state = state_of(object).map(|state| format!("; its state is {state}")).unwrap_or_default();
                 state + &reason(object).map(|reason| format!(": {reason}")).unwrap_or_default()
@@ -282,11 +286,11 @@ mod tests {
             ("create", true, false),
             ("delete", false, true),
         ] {
-            let wanted: Wanted = wish.parse().unwrap();
+            let wanted: WaitTarget = wish.parse().unwrap();
             assert_eq!((wanted.holds(Some(&host)), wanted.holds(None)), (present, absent), "{wish}");
         }
         for wish in ["", "ready", "condition", "condition=", "state=", "jsonpath={.a", "delete=1"] {
-            assert!(wish.parse::<Wanted>().is_err(), "{wish}");
+            assert!(wish.parse::<WaitTarget>().is_err(), "{wish}");
         }
         assert_eq!(reason(&host).as_deref(), Some("waits for the agent"));
         assert_eq!(reason(&json!({"status": {"errorMessage": "no such BMC"}})).as_deref(), Some("no such BMC"));

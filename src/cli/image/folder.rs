@@ -12,7 +12,7 @@ const BLOCK: u64 = 512;
 const END: usize = 1024;
 
 /// A file of the folder.
-struct Listed {
+struct FolderFile {
     name: String,
     path: PathBuf,
     bytes: u64,
@@ -37,7 +37,7 @@ pub(super) fn archive(folder: &Path) -> anyhow::Result<(Box<dyn Read>, u64)> {
     Ok((Box::new(Tar { files: Box::new(files), current: Box::new(io::empty()), ended: false }), total))
 }
 
-fn list(folder: &Path, below: &str, files: &mut Vec<Listed>) -> anyhow::Result<()> {
+fn list(folder: &Path, below: &str, files: &mut Vec<FolderFile>) -> anyhow::Result<()> {
     let shown = || folder.display().to_string();
     for entry in fs::read_dir(folder).with_context(shown)? {
         let entry = entry.with_context(shown)?;
@@ -54,7 +54,7 @@ fn list(folder: &Path, below: &str, files: &mut Vec<Listed>) -> anyhow::Result<(
         if !about.is_file() {
             bail!("{} is neither a file nor a folder", path.display());
         }
-        files.push(Listed { name, path, bytes: about.len() });
+        files.push(FolderFile { name, path, bytes: about.len() });
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ fn header(name: &str, bytes: u64) -> anyhow::Result<Vec<u8>> {
 }
 
 struct Tar {
-    files: Box<dyn Iterator<Item = (Listed, Vec<u8>)>>,
+    files: Box<dyn Iterator<Item = (FolderFile, Vec<u8>)>>,
     current: Box<dyn Read>,
     ended: bool,
 }
@@ -86,7 +86,7 @@ impl Read for Tar {
                 return Ok(read);
             }
             match self.files.next() {
-                Some((file, header)) => self.current = Box::new(Cursor::new(header).chain(Whole::open(file)?)),
+                Some((file, header)) => self.current = Box::new(Cursor::new(header).chain(PaddedFile::open(file)?)),
                 None => {
                     self.ended = true;
                     self.current = Box::new(io::repeat(0).take(END as u64));
@@ -97,14 +97,14 @@ impl Read for Tar {
 }
 
 /// A file with as many bytes as were said of it, and what fills its last block.
-struct Whole {
+struct PaddedFile {
     path: PathBuf,
     file: io::Take<File>,
     padding: io::Take<io::Repeat>,
 }
 
-impl Whole {
-    fn open(file: Listed) -> io::Result<Self> {
+impl PaddedFile {
+    fn open(file: FolderFile) -> io::Result<Self> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.path.display()));
         let opened = File::open(&file.path).map_err(named)?;
         let padding = file.bytes.next_multiple_of(BLOCK) - file.bytes;
@@ -112,7 +112,7 @@ impl Whole {
     }
 }
 
-impl Read for Whole {
+impl Read for PaddedFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         if read > 0 || buffer.is_empty() {

@@ -11,13 +11,13 @@ use kube::api::{PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
 
 use super::list::size;
-use super::send::Endpoint;
+use super::send::ImageEndpoint;
 use super::{connect, delete, folder};
 use crate::api::slipway::{Image, ImagePhase, ImageSpec, ImageStatus};
-use crate::cli::client::Server;
+use crate::cli::client::ServerArgs;
 use crate::cli::failure::plain;
-use crate::cli::form::Form;
-use crate::cli::progress::Progress;
+use crate::cli::form::ProgramForm;
+use crate::cli::progress::ProgressLine;
 use crate::image::checksum::judge;
 use crate::image::is_archive;
 use crate::image::scheme::upload_url;
@@ -30,7 +30,7 @@ Examples:
   zstd -dc disk.raw.zst | slipway image import golden -
   slipway image import kubernetes-1-34 images.tar --format oci --publish
   slipway image import node-debs ./debs --format packages --publish")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ImageImportArgs {
     /// Name in the library
     name: String,
     /// File, folder (of an archive), - for standard input, or a URL that the appliance reads: http, https, or file:// below its image.file_folder
@@ -49,15 +49,15 @@ pub(in crate::cli) struct Options {
     no_wait: bool,
     /// Print the Image as JSON once it is there; how far it is goes to standard error
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+pub(super) async fn run(options: ImageImportArgs) -> anyhow::Result<()> {
     let client = connect(&options.server).await?;
     let images = Api::<Image>::all(client.clone());
-    let Options { name, source, checksum, format, publish, no_wait, output, .. } = options;
+    let ImageImportArgs { name, source, checksum, format, publish, no_wait, output, .. } = options;
     let is_archive = is_archive(format.as_deref());
     if publish && !is_archive {
         bail!("--publish is for archives: give --format oci or --format packages with it");
@@ -65,10 +65,10 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     if let Some(checksum) = &checksum {
         judge(checksum).map_err(|why| anyhow::anyhow!("image {name}: {why}"))?;
     }
-    let mut content = if source.contains("://") { None } else { Some(Content::open(&source, is_archive)?) };
+    let mut content = if source.contains("://") { None } else { Some(ImportContent::open(&source, is_archive)?) };
     let url = match (&content, Path::new(&source).file_name()) {
         (None, _) => source.clone(),
-        (Some(Content { is_file: true, .. }), Some(file)) => upload_url(&file.to_string_lossy()),
+        (Some(ImportContent { is_file: true, .. }), Some(file)) => upload_url(&file.to_string_lossy()),
         (Some(_), _) => upload_url(&name),
     };
     let image =
@@ -83,21 +83,21 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         follow(&images, &made).await?
     };
     match output {
-        Some(Form::Json) => println!("{}", serde_json::to_string_pretty(&image)?),
+        Some(ProgramForm::Json) => println!("{}", serde_json::to_string_pretty(&image)?),
         None => println!("{}", plain(&said)),
     }
     Ok(())
 }
 
 /// What is sent.
-struct Content {
+struct ImportContent {
     source: Box<dyn Read>,
     /// Whether it can be read again from the start.
     is_file: bool,
     bytes: Option<u64>,
 }
 
-impl Content {
+impl ImportContent {
     fn open(source: &str, is_archive: bool) -> anyhow::Result<Self> {
         if source == "-" {
             return Ok(Self { source: Box::new(io::stdin()), is_file: false, bytes: None });
@@ -117,9 +117,9 @@ impl Content {
 }
 
 /// Sends the content of an image, or the rest of it.
-async fn send(client: &Client, images: &Api<Image>, made: &Image, content: &mut Content) -> anyhow::Result<()> {
+async fn send(client: &Client, images: &Api<Image>, made: &Image, content: &mut ImportContent) -> anyhow::Result<()> {
     let name = made.name_any();
-    let endpoint = Endpoint::new(client, &name);
+    let endpoint = ImageEndpoint::new(client, &name);
     let received = match endpoint.received().await {
         Ok(received) => received,
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {
@@ -146,7 +146,7 @@ async fn send(client: &Client, images: &Api<Image>, made: &Image, content: &mut 
     if received.bytes > 0 {
         eprintln!("image {name}: going on after {} that were sent before", size(i64::try_from(received.bytes)?));
     }
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let sent = endpoint.send(&mut content.source, received.bytes, content.bytes, &mut progress).await;
     progress.end();
     let is_refused = |error: &anyhow::Error| {
@@ -188,7 +188,7 @@ async fn make(images: &Api<Image>, image: &Image, is_sent: bool) -> anyhow::Resu
 /// Shows how far an import is, until it has ended: the image that is there then, and what is said of it.
 async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<(Image, String)> {
     let name = made.name_any();
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     loop {
         let image = images.get(&name).await?;
         if image.uid() != made.uid() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{connect, hosts, users};
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{Image, ImagePhase};
-use crate::cli::client::{Look, Rows, Server, Terminal, When, fitting};
+use crate::cli::client::{AlignedRows, ServerArgs, TableStyle, Terminal, When, fitting};
 use crate::cli::common::print_text;
 use crate::image::scheme::uploaded_file;
 use crate::outbound::masked;
@@ -17,19 +17,19 @@ const USERS: usize = 3;
 const USERS_WIDE: usize = 100;
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ImageListArgs {
     /// Output format; json and yaml have the Image objects, each with its hosts under "usedBy"
     #[arg(long, short, value_enum, default_value = "table")]
-    output: Output,
+    output: ImageListOutput,
     /// Whether states have colours
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     color: When,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
+enum ImageListOutput {
     Table,
     /// Also SHA-256, source and all hosts
     Wide,
@@ -37,18 +37,18 @@ enum Output {
     Yaml,
 }
 
-pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+pub(super) async fn run(options: ImageListArgs) -> anyhow::Result<()> {
     let client = connect(&options.server).await?;
     let images = Api::<Image>::all(client.clone()).list(&ListParams::default()).await?.items;
     let hosts = hosts(&client).await?;
     let text = match options.output {
-        Output::Table => table(&images, hosts.as_deref(), false, Terminal::standard_output(options.color)),
-        Output::Wide => {
+        ImageListOutput::Table => table(&images, hosts.as_deref(), false, Terminal::standard_output(options.color)),
+        ImageListOutput::Wide => {
             let terminal = Terminal { width: None, ..Terminal::standard_output(options.color) };
             table(&images, hosts.as_deref(), true, terminal)
         }
-        Output::Json => serde_json::to_string_pretty(&list(&images, hosts.as_deref())?)? + "\n",
-        Output::Yaml => serde_saphyr::to_string(&list(&images, hosts.as_deref())?)?,
+        ImageListOutput::Json => serde_json::to_string_pretty(&list(&images, hosts.as_deref())?)? + "\n",
+        ImageListOutput::Yaml => serde_saphyr::to_string(&list(&images, hosts.as_deref())?)?,
     };
     print_text(&text)
 }
@@ -99,8 +99,8 @@ fn table(images: &[Image], hosts: Option<&[BareMetalHost]>, wide: bool, terminal
     }
     let rows = fitting(rows, terminal.width);
     let colored = if terminal.color { vec![1] } else { Vec::new() };
-    let look = Look { width: terminal.width, colored, headed: true };
-    Rows::default().shown(&rows, &look).lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    let look = TableStyle { width: terminal.width, colored, headed: true };
+    AlignedRows::default().shown(&rows, &look).lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// Where an image came from, without what may be a secret.

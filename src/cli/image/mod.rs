@@ -13,14 +13,14 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::client::{Server, harmless};
-use super::failure::{Failure, complain, with_causes};
+use super::client::{ServerArgs, harmless};
+use super::failure::{CommandFailure, complain, with_causes};
 use super::local;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{Image, ImagePhase};
 
 #[derive(clap::Subcommand)]
-pub(super) enum Command {
+pub(super) enum ImageCommand {
     /// Import an image and wait until it is in the library
     ///
     /// A file on this computer, or standard input, is sent to the appliance; when the connection is cut it goes on where it was,
@@ -29,10 +29,10 @@ pub(super) enum Command {
     ///
     /// Archives are for nodes, not for disks: --format oci has container images, as skopeo, buildah and docker save write them, and
     /// --format packages any files; a folder is sent as a tar file. --publish serves what is in them by HTTP, without a login.
-    Import(import::Options),
+    Import(import::ImageImportArgs),
     /// List the images in the library, and the hosts that use each
     #[command(visible_alias = "ls")]
-    List(list::Options),
+    List(list::ImageListArgs),
     /// Remove images from the library, with their chunks that no other image needs
     ///
     /// An image that a host names is not removed, nor the last one with the content that a host names by a URL and a checksum. One
@@ -57,30 +57,30 @@ pub(super) struct Remove {
     force: bool,
     /// Print type/name of each image that was removed, or the outcome of every image as JSON
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ImageOutputForm>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// How an outcome is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
+enum ImageOutputForm {
     Name,
     Json,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<()> {
+pub(super) fn run(command: ImageCommand) -> anyhow::Result<()> {
     local::block_on(async {
         match command {
-            Command::Import(options) => import::run(options).await,
-            Command::List(options) => list::run(options).await,
-            Command::Remove(options) => remove(options).await,
+            ImageCommand::Import(options) => import::run(options).await,
+            ImageCommand::List(options) => list::run(options).await,
+            ImageCommand::Remove(options) => remove(options).await,
         }
     })
 }
 
 /// A client of the server.
-async fn connect(server: &Server) -> anyhow::Result<Client> {
+async fn connect(server: &ServerArgs) -> anyhow::Result<Client> {
     Ok(server.connect().await?.client)
 }
 
@@ -105,17 +105,17 @@ async fn remove(options: Remove) -> anyhow::Result<()> {
         };
         match options.output {
             _ if removed.is_err() => complain(&message),
-            Some(Form::Json) => {}
-            Some(Form::Name) => println!("image.slipway.dev/{}", harmless(name)),
+            Some(ImageOutputForm::Json) => {}
+            Some(ImageOutputForm::Name) => println!("image.slipway.dev/{}", harmless(name)),
             None => println!("image {} removed", harmless(name)),
         }
         outcomes.push(json!({ "name": name, "result": result, "message": message }));
     }
-    if options.output == Some(Form::Json) {
+    if options.output == Some(ImageOutputForm::Json) {
         println!("{}", serde_json::to_string_pretty(&outcomes)?);
     }
     let failed = outcomes.iter().any(|outcome| outcome["result"] == "failed");
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
 }
 
 async fn remove_one(images: &Api<Image>, name: &str, force: bool) -> anyhow::Result<()> {

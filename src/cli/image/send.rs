@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::list::size;
 use crate::api::slipway::Image;
-use crate::cli::progress::Progress;
+use crate::cli::progress::ProgressLine;
 use crate::hex::hex;
 use crate::image::upload::{PIECE_MAX, Piece, Received};
 
@@ -26,13 +26,13 @@ const ATTEMPTS: u32 = 12;
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Where an image is sent to.
-pub(super) struct Endpoint {
+pub(super) struct ImageEndpoint {
     client: Client,
     name: String,
     path: String,
 }
 
-impl Endpoint {
+impl ImageEndpoint {
     pub(super) fn new(client: &Client, name: &str) -> Self {
         Self {
             client: client.clone(),
@@ -62,7 +62,7 @@ impl Endpoint {
         source: &mut dyn Read,
         from: u64,
         total: Option<u64>,
-        show: &mut Progress,
+        show: &mut ProgressLine,
     ) -> anyhow::Result<()> {
         let mut hasher = Sha256::new();
         skip(source, from, &mut hasher)?;

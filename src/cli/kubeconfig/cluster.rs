@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams};
 use serde_json::Value;
 
 use crate::api::bpa::Provisioning;
-use crate::cli::client::Server;
+use crate::cli::client::ServerArgs;
 use crate::cli::failure::plain;
 use crate::cli::local;
 use crate::cluster::workload::{plain_kubeconfig, secret_name};
@@ -17,7 +17,7 @@ use crate::log::is_safe;
 const VALUE: &str = "value";
 
 /// Reads the kubeconfig of a cluster.
-pub(super) fn kubeconfig(server: &Server, namespace: &str, cluster: &str) -> anyhow::Result<String> {
+pub(super) fn kubeconfig(server: &ServerArgs, namespace: &str, cluster: &str) -> anyhow::Result<String> {
     local::block_on(async {
         let session = server.connect().await?;
         let secrets = Api::<Secret>::namespaced(session.client.clone(), namespace);

@@ -8,7 +8,7 @@ pub(super) const DEFAULT_NAME: &str = "slipway";
 
 /// What is put into a kubeconfig.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct KubeconfigEntry<'a> {
     /// Cluster and context.
     pub name: &'a str,
     /// Where the cluster is.
@@ -58,7 +58,7 @@ fn put(config: &mut Map<String, Value>, list: &str, entry: Value) {
     }
 }
 
-impl Entry<'_> {
+impl KubeconfigEntry<'_> {
     fn user(&self) -> String {
         format!("{}-admin", self.name)
     }
@@ -113,8 +113,8 @@ mod tests {
         users: [{name: me, user: {exec: {command: aws, args: [\"--region\", \"eu\"], env: null}}}]\n\
         contexts: [{name: prod, context: {cluster: prod, user: me, namespace: web}}]\ncurrent-context: prod\n";
 
-    fn entry(name: &str) -> Entry<'_> {
-        Entry { name, endpoint: "https://10.0.0.1:8443", chosen: false, set_current: false }
+    fn entry(name: &str) -> KubeconfigEntry<'_> {
+        KubeconfigEntry { name, endpoint: "https://10.0.0.1:8443", chosen: false, set_current: false }
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let (again, _) = entry("slipway").put(after.clone(), &MADE.replace("eA==", "eQ==")).unwrap();
         assert_eq!(again["users"].as_array().map(Vec::len), Some(2));
         assert_eq!(again["users"][1]["user"]["client-key-data"], "eQ==");
-        let (_, current) = Entry { set_current: true, ..entry("slipway") }.put(again, MADE).unwrap();
+        let (_, current) = KubeconfigEntry { set_current: true, ..entry("slipway") }.put(again, MADE).unwrap();
         assert_eq!(current, "slipway");
     }
 
@@ -148,12 +148,12 @@ mod tests {
     #[test]
     fn a_name_of_another_cluster_is_taken_only_when_it_was_asked_for() {
         let elsewhere = MADE.replace("10.0.0.1", "10.0.0.2");
-        let (known, _) = Entry { endpoint: "https://10.0.0.2:8443", ..entry("slipway") }
+        let (known, _) = KubeconfigEntry { endpoint: "https://10.0.0.2:8443", ..entry("slipway") }
             .put(parse("").unwrap(), &elsewhere)
             .unwrap();
         let error = entry("slipway").put(known.clone(), MADE).unwrap_err().to_string();
         assert!(error.contains("stands for https://10.0.0.2:8443") && error.contains("--context NAME"), "{error}");
-        assert!(Entry { chosen: true, ..entry("slipway") }.put(known, MADE).is_ok());
+        assert!(KubeconfigEntry { chosen: true, ..entry("slipway") }.put(known, MADE).is_ok());
         // A context of that name that leads elsewhere.
         let context = parse("contexts: [{name: slipway, context: {cluster: prod}}]").unwrap();
         assert!(entry("slipway").free_in(&context).is_err());

@@ -19,13 +19,13 @@ const FILE_MAX: u64 = 8 << 20;
 
 /// A kubeconfig that may not be there yet.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct KubeconfigTarget {
     file: PathBuf,
     /// Whose rights are used; none: those of this process.
     owner: Option<Owner>,
 }
 
-impl Target {
+impl KubeconfigTarget {
     /// The file that is named, or the one that kubectl would write.
     pub(super) fn find(named: Option<&Path>) -> anyhow::Result<Self> {
         let by_environment = std::env::var_os("KUBECONFIG").as_deref().and_then(first_of);
@@ -80,7 +80,7 @@ impl Target {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(in_folder)?;
         // Where a link leads to is written, not the link.
         let file = fs::canonicalize(&self.file).unwrap_or_else(|_| self.file.clone());
-        let _lock = Lock::of(&file)?;
+        let _lock = KubeconfigLock::of(&file)?;
         let (value, said) = change(self.read()?)?;
         write(&file, merge::print(&value)?.as_bytes()).with_context(|| file.display().to_string())?;
         Ok((file, said))
@@ -101,9 +101,9 @@ fn write(file: &Path, text: &[u8]) -> anyhow::Result<()> {
 }
 
 /// The file beside it by which kubectl keeps others out while it writes.
-struct Lock(PathBuf);
+struct KubeconfigLock(PathBuf);
 
-impl Lock {
+impl KubeconfigLock {
     fn of(file: &Path) -> anyhow::Result<Self> {
         let mut name = file.as_os_str().to_owned();
         name.push(".lock");
@@ -121,7 +121,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for KubeconfigLock {
     fn drop(&mut self) {
         fs::remove_file(&self.0).ok();
     }
@@ -164,7 +164,7 @@ mod tests {
         fs::write(&real, "current-context: a\n").unwrap();
         fs::set_permissions(&real, fs::Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::symlink(&real, folder.path().join("link")).unwrap();
-        let target = Target { file: folder.path().join("link"), owner: None };
+        let target = KubeconfigTarget { file: folder.path().join("link"), owner: None };
         let (file, ()) = target
             .update(|mut value| {
                 value["more"] = 1.into();
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_missing_folder_is_made_for_its_owner_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let target = Target { file: folder.path().join("home/.kube/config"), owner: None };
+        let target = KubeconfigTarget { file: folder.path().join("home/.kube/config"), owner: None };
         target.update(|value| Ok((value, ()))).unwrap();
         assert_eq!(fs::metadata(folder.path().join("home/.kube")).unwrap().permissions().mode() & 0o777, 0o700);
     }

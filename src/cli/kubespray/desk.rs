@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::api::bpa::software::Software;
 use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, Provisioning, ProvisioningStatus, RunProgress};
-use crate::cli::client::{Server, Session};
+use crate::cli::client::{ClientSession, ServerArgs};
 use crate::cli::common::print_text;
 use crate::cli::failure::{plain, usage};
 use crate::kubespray::provisioning::is_open;
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// What of a log is printed.
 #[derive(clap::Args)]
-pub(in crate::cli) struct Part {
+pub(in crate::cli) struct LogExcerpt {
     /// Keep printing new lines until the run ends
     #[arg(long, short)]
     pub(super) follow: bool,
@@ -43,14 +43,14 @@ pub(in crate::cli) struct Retry {
     software: Option<String>,
     /// Playbook to run [default: the last one]
     #[arg(long, value_enum)]
-    playbook: Option<Again>,
+    playbook: Option<RerunTrigger>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// What a Provisioning has run.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Again {
+enum RerunTrigger {
     Cluster,
     Scale,
     UpgradeCluster,
@@ -64,7 +64,7 @@ enum Again {
 /// # Errors
 ///
 /// What the server says.
-pub(in crate::cli) async fn log<K>(server: &Server, name: &str, part: &Part) -> anyhow::Result<()>
+pub(in crate::cli) async fn log<K>(server: &ServerArgs, name: &str, part: &LogExcerpt) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
@@ -143,7 +143,7 @@ impl HasRuns for Software {
 }
 
 /// Asks for the end of an object's run, by the annotation that says so, and waits for it.
-pub(super) async fn cancel<K: HasRuns>(server: &Server, name: &str) -> anyhow::Result<()> {
+pub(super) async fn cancel<K: HasRuns>(server: &ServerArgs, name: &str) -> anyhow::Result<()> {
     let session = server.connect().await?;
     let api = Api::<K>::namespaced(session.client.clone(), &session.namespace);
     let last = async || {
@@ -180,14 +180,19 @@ fn now() -> String {
     jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string()
 }
 
-async fn annotate<K: HasRuns>(session: &Session, name: &str, annotation: &str, value: &str) -> anyhow::Result<()> {
+async fn annotate<K: HasRuns>(
+    session: &ClientSession,
+    name: &str,
+    annotation: &str,
+    value: &str,
+) -> anyhow::Result<()> {
     let patch = json!({ "metadata": { "annotations": { annotation: value } } });
     let api = Api::<K>::namespaced(session.client.clone(), &session.namespace);
     let patched = api.patch(segment::<K>(name)?, &PatchParams::default(), &Patch::Merge(patch)).await;
     patched.map(|_| ()).map_err(|error| said(session, error))
 }
 
-fn said(session: &Session, error: kube::Error) -> anyhow::Error {
+fn said(session: &ClientSession, error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow::anyhow!("{}", status.message),
         error => anyhow::anyhow!("{}", session.unreachable(&error)),

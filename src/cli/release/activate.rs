@@ -5,17 +5,17 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::known::{Known, connect};
+use super::known::{ServerReleases, connect};
 use crate::api::kaas::{KaaSRelease, LABEL_ACTIVE};
-use crate::cli::client::{Server, harmless};
+use crate::cli::client::{ServerArgs, harmless};
 use crate::cli::failure::{complain, with_causes};
-use crate::cli::form::Form;
+use crate::cli::form::ProgramForm;
 use crate::release::catalogue::ANNOTATION_FORCE;
 use crate::release::catalogue::join::is_active;
 use crate::release::catalogue::users::{some, unsupported};
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ActivateReleaseArgs {
     /// Name of the KaaSRelease
     name: String,
     /// Also when clusters run what it does not support: they stay as they are, and cannot be upgraded
@@ -26,14 +26,14 @@ pub(in crate::cli) struct Options {
     dry_run: bool,
     /// Print what was done as JSON
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+pub(super) async fn run(options: ActivateReleaseArgs) -> anyhow::Result<()> {
     let client = connect(&options.server).await?;
-    let known = Known::read(&client).await?;
+    let known = ServerReleases::read(&client).await?;
     let name = &options.name;
     let Some(wanted) = known.kaas.iter().find(|release| release.name_any() == *name) else {
         bail!("there is no KaaSRelease {name}: `slipway release list` shows all");
@@ -55,7 +55,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         switch(&Api::all(client), wanted, &others, options.force).await?;
     }
     match options.output {
-        Some(Form::Json) => {
+        Some(ProgramForm::Json) => {
             let told = json!({"active": name, "before": before, "dryRun": options.dry_run});
             println!("{}", serde_json::to_string_pretty(&told)?);
         }

@@ -7,18 +7,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::known::{Known, connect};
+use super::known::{ServerReleases, connect};
 use super::source::Source;
 use crate::api::kaas::{ClusterRelease, KaaSRelease, LABEL_ACTIVE};
-use crate::cli::client::{Server, harmless};
+use crate::cli::client::{ServerArgs, harmless};
 use crate::cli::failure::complain;
-use crate::cli::listing::Output;
-use crate::cli::progress::Progress;
+use crate::cli::listing::ListingOutput;
+use crate::cli::progress::ProgressLine;
 use crate::release::catalogue::ANNOTATION_FORCE;
 use crate::release::catalogue::channel::{ChannelIndex, INDEX};
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ImportReleasesArgs {
     /// Folder with an index.yaml, a tar file of such a folder, or a URL of http or https where its index.yaml is
     source: String,
     /// Read and check everything, ask the server whether it would take it, and change nothing
@@ -26,31 +26,31 @@ pub(in crate::cli) struct Options {
     dry_run: bool,
     /// Output format
     #[arg(long, short, value_enum, default_value = "table")]
-    output: Output,
+    output: ListingOutput,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// What is to be done with a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ImportStep {
     Create,
     /// It is there as it is in the channel.
     Leave,
 }
 
 /// What became of a release.
-struct Outcome {
+struct ImportOutcome {
     kind: &'static str,
     name: String,
     version: String,
     result: &'static str,
 }
 
-pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+pub(super) async fn run(options: ImportReleasesArgs) -> anyhow::Result<()> {
     let (clusters, kaas) = read(&options.source).await?;
     let client = connect(&options.server).await?;
-    let known = Known::read(&client).await?;
+    let known = ServerReleases::read(&client).await?;
     let clusters = plan(clusters, &known.clusters, |release| &release.spec)?;
     let kaas = plan(kaas, &known.kaas, |release| &release.spec)?;
     // What the server refuses is refused before anything is written.
@@ -60,12 +60,12 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
             create(&client, &kaas, dry_run).await?;
         }
     }
-    let result = |step: Step| match (step, options.dry_run) {
-        (Step::Leave, _) => "unchanged",
-        (Step::Create, true) => "would be created",
-        (Step::Create, false) => "created",
+    let result = |step: ImportStep| match (step, options.dry_run) {
+        (ImportStep::Leave, _) => "unchanged",
+        (ImportStep::Create, true) => "would be created",
+        (ImportStep::Create, false) => "created",
     };
-    let mut outcomes: Vec<Outcome> = clusters
+    let mut outcomes: Vec<ImportOutcome> = clusters
         .iter()
         .map(|(release, step)| outcome("clusterrelease", release, &release.spec.version, result(*step)))
         .collect();
@@ -87,14 +87,14 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn outcome(kind: &'static str, release: &impl ResourceExt, version: &str, result: &'static str) -> Outcome {
-    Outcome { kind, name: release.name_any(), version: version.to_owned(), result }
+fn outcome(kind: &'static str, release: &impl ResourceExt, version: &str, result: &'static str) -> ImportOutcome {
+    ImportOutcome { kind, name: release.name_any(), version: version.to_owned(), result }
 }
 
 /// Everything that is in a channel, checked.
 async fn read(name: &str) -> anyhow::Result<(Vec<ClusterRelease>, Vec<KaaSRelease>)> {
     let source = Source::open(name)?;
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     progress.show(&format!("reading {INDEX}"), None);
     let read = async {
         let index = ChannelIndex::parse(&source.index().await?)?;
@@ -128,16 +128,16 @@ fn plan<K: ResourceExt, S: PartialEq>(
     releases: Vec<K>,
     there: &[K],
     spec: impl Fn(&K) -> &S,
-) -> anyhow::Result<Vec<(K, Step)>> {
-    let mut planned: Vec<(K, Step)> = Vec::new();
+) -> anyhow::Result<Vec<(K, ImportStep)>> {
+    let mut planned: Vec<(K, ImportStep)> = Vec::new();
     for release in releases {
         let name = release.name_any();
         if planned.iter().any(|(other, _)| other.name_any() == name) {
             bail!("{name} is in the channel twice: nothing is imported");
         }
         let step = match there.iter().find(|other| other.name_any() == name) {
-            None => Step::Create,
-            Some(other) if spec(other) == spec(&release) => Step::Leave,
+            None => ImportStep::Create,
+            Some(other) if spec(other) == spec(&release) => ImportStep::Leave,
             Some(_) => bail!(
                 "{name} is there already with other content, and a release never changes: nothing is imported. \
                  Whoever made the channel must give what is new a new name"
@@ -149,13 +149,13 @@ fn plan<K: ResourceExt, S: PartialEq>(
 }
 
 /// Makes those that are not there.
-async fn create<K>(client: &Client, planned: &[(K, Step)], dry_run: bool) -> anyhow::Result<()>
+async fn create<K>(client: &Client, planned: &[(K, ImportStep)], dry_run: bool) -> anyhow::Result<()>
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
     let api = Api::<K>::all(client.clone());
     let params = PostParams { dry_run, ..PostParams::default() };
-    for (release, _) in planned.iter().filter(|(_, step)| *step == Step::Create) {
+    for (release, _) in planned.iter().filter(|(_, step)| *step == ImportStep::Create) {
         let mut release = release.clone();
         bare(&mut release);
         let name = release.name_any();
@@ -198,7 +198,7 @@ mod tests {
         let there = [release("a", "1.0.0")];
         let plan = |wanted: Vec<ClusterRelease>| plan(wanted, &there, |release| &release.spec);
         let steps = plan(vec![release("a", "1.0.0"), release("b", "1.0.1")]).unwrap();
-        assert_eq!(steps.iter().map(|(_, step)| *step).collect::<Vec<_>>(), [Step::Leave, Step::Create]);
+        assert_eq!(steps.iter().map(|(_, step)| *step).collect::<Vec<_>>(), [ImportStep::Leave, ImportStep::Create]);
         for (wanted, said) in [
             (vec![release("b", "1.0.0"), release("a", "1.0.1")], "a is there already with other content"),
             (vec![release("b", "1.0.0"), release("b", "1.0.0")], "twice"),

@@ -6,12 +6,12 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::api::kaas::{ClusterRelease, KaaSRelease};
-use crate::cli::client::Server;
+use crate::cli::client::ServerArgs;
 use crate::release::catalogue::join::{NoActive, active};
 use crate::release::catalogue::users::{ReleaseUser, users};
 
 /// What a server knows.
-pub(super) struct Known {
+pub(super) struct ServerReleases {
     /// By name.
     pub kaas: Vec<KaaSRelease>,
     /// By name.
@@ -20,7 +20,7 @@ pub(super) struct Known {
     pub users: Option<Vec<ReleaseUser>>,
 }
 
-impl Known {
+impl ServerReleases {
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
         let all = ListParams::default();
         let kaas = match Api::<KaaSRelease>::all(client.clone()).list(&all).await {
@@ -55,7 +55,7 @@ impl Known {
 }
 
 /// A client of the server.
-pub(super) async fn connect(server: &Server) -> anyhow::Result<Client> {
+pub(super) async fn connect(server: &ServerArgs) -> anyhow::Result<Client> {
     Ok(server.connect().await?.client)
 }
 

@@ -4,34 +4,34 @@ use kube::ResourceExt;
 use semver::Version;
 use serde_json::{Value, json};
 
-use super::known::{Known, connect};
-use crate::cli::client::{Look, Rows, Server, Terminal, When, fitting};
+use super::known::{ServerReleases, connect};
+use crate::cli::client::{AlignedRows, ServerArgs, TableStyle, Terminal, When, fitting};
 use crate::cli::common::print_text;
 use crate::cli::failure::complain;
 use crate::release::catalogue::join::{NoActive, PROVIDER, available_upgrades, is_active, supported};
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ListReleasesArgs {
     /// Output format; json and yaml have everything, each cluster by its name
     #[arg(long, short, value_enum, default_value = "table")]
-    output: Output,
+    output: ReleaseListFormat,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
+enum ReleaseListFormat {
     Table,
     Json,
     Yaml,
 }
 
-pub(super) async fn run(options: Options) -> anyhow::Result<()> {
-    let known = Known::read(&connect(&options.server).await?).await?;
+pub(super) async fn run(options: ListReleasesArgs) -> anyhow::Result<()> {
+    let known = ServerReleases::read(&connect(&options.server).await?).await?;
     let text = match options.output {
-        Output::Json => serde_json::to_string_pretty(&list(&known))? + "\n",
-        Output::Yaml => serde_saphyr::to_string(&list(&known))?,
-        Output::Table => {
+        ReleaseListFormat::Json => serde_json::to_string_pretty(&list(&known))? + "\n",
+        ReleaseListFormat::Yaml => serde_saphyr::to_string(&list(&known))?,
+        ReleaseListFormat::Table => {
             if let Err(why) = known.active()
                 && (!known.kaas.is_empty() || matches!(why, NoActive::Several(_)))
             {
@@ -51,7 +51,7 @@ fn by_version<T>(all: &[T], version: impl Fn(&T) -> &str) -> Vec<&T> {
 }
 
 /// For programs.
-fn list(known: &Known) -> Value {
+fn list(known: &ServerReleases) -> Value {
     let active = known.active().ok();
     let kaas: Vec<Value> = by_version(&known.kaas, |release| &release.spec.version)
         .into_iter()
@@ -83,7 +83,7 @@ fn list(known: &Known) -> Value {
     json!({ "kaasReleases": kaas, "clusterReleases": clusters })
 }
 
-fn table(known: &Known, terminal: Terminal) -> String {
+fn table(known: &ServerReleases, terminal: Terminal) -> String {
     if known.kaas.is_empty() && known.clusters.is_empty() {
         return "no releases: `slipway release import SOURCE` brings some\n".into();
     }
@@ -127,8 +127,8 @@ fn table(known: &Known, terminal: Terminal) -> String {
 /// Rows of one table, headings first.
 pub(super) fn block(rows: Vec<Vec<String>>, terminal: Terminal) -> String {
     let rows = fitting(rows, terminal.width);
-    let look = Look { width: terminal.width, colored: Vec::new(), headed: true };
-    Rows::default().shown(&rows, &look).lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    let look = TableStyle { width: terminal.width, colored: Vec::new(), headed: true };
+    AlignedRows::default().shown(&rows, &look).lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ pub(super) mod tests {
     use crate::release::catalogue::users::ReleaseUser;
 
     /// Two ClusterReleases, of which one follows the other, and the KaaSRelease that says so.
-    pub(in crate::cli::release) fn known() -> Known {
+    pub(in crate::cli::release) fn known() -> ServerReleases {
         let cluster = |name: &str, version: &str, more: Value| {
             let mut release = json!({"metadata": {"name": name}, "spec": {"version": version, "lcmType": "kubeadm"}});
             json_patch::merge(&mut release["spec"], &more);
@@ -158,7 +158,7 @@ pub(super) mod tests {
                 "allowedDistributions": [{"id": "debian/12", "default": true}],
             })
         };
-        Known {
+        ServerReleases {
             kaas: vec![serde_json::from_value(kaas).unwrap()],
             clusters: vec![
                 cluster("new", "1.10.0", more("b", "2.0.0")),
@@ -182,10 +182,10 @@ pub(super) mod tests {
         old              1.9.0     kubeadm   yes         1 cluster    new
         new              1.10.0    kubeadm   yes         0 clusters
         ");
-        let unseen = Known { users: None, kaas: Vec::new(), ..known() };
+        let unseen = ServerReleases { users: None, kaas: Vec::new(), ..known() };
         let said = table(&unseen, Terminal::default());
         assert!(said.contains("kubeadm               ?\n"), "{said}");
-        let none = Known { kaas: Vec::new(), clusters: Vec::new(), users: None };
+        let none = ServerReleases { kaas: Vec::new(), clusters: Vec::new(), users: None };
         assert!(table(&none, Terminal::default()).starts_with("no releases"));
         let programs = list(&known());
         assert_eq!(programs["clusterReleases"][0]["usedBy"], json!(["default/demo"]));

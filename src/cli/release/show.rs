@@ -7,15 +7,15 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use super::difference::differences;
-use super::known::{Known, connect};
+use super::known::{ServerReleases, connect};
 use super::list::block;
 use crate::api::kaas::{ClusterRelease, KaaSRelease};
-use crate::cli::client::{Server, Terminal, When, harmless};
+use crate::cli::client::{ServerArgs, Terminal, When, harmless};
 use crate::cli::common::print_text;
 use crate::release::catalogue::join::{available_upgrades, is_active};
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct ShowReleaseArgs {
     /// Name of a ClusterRelease or a KaaSRelease
     name: String,
     /// Only what it has otherwise than this ClusterRelease
@@ -25,7 +25,7 @@ pub(in crate::cli) struct Options {
     #[arg(long, short, value_enum, value_name = "FORM")]
     output: Option<Form>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -34,10 +34,10 @@ enum Form {
     Yaml,
 }
 
-pub(super) async fn run(options: Options) -> anyhow::Result<()> {
-    let known = Known::read(&connect(&options.server).await?).await?;
+pub(super) async fn run(options: ShowReleaseArgs) -> anyhow::Result<()> {
+    let known = ServerReleases::read(&connect(&options.server).await?).await?;
     let terminal = Terminal::standard_output(When::Auto);
-    let Options { name, diff, output, .. } = options;
+    let ShowReleaseArgs { name, diff, output, .. } = options;
     let text = match (known.cluster(&name), known.kaas.iter().find(|release| release.name_any() == name)) {
         (Some(release), _) => match (&diff, output) {
             (Some(other), _) => {
@@ -74,7 +74,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 }
 
 /// A ClusterRelease.
-fn shown(known: &Known, release: &ClusterRelease, terminal: Terminal) -> String {
+fn shown(known: &ServerReleases, release: &ClusterRelease, terminal: Terminal) -> String {
     let (name, spec) = (release.name_any(), &release.spec);
     let mut text = format!("Name:        {name}\nVersion:     {}\nType:        {}\n", spec.version, spec.lcm_type);
     if let Some(agent) = spec.agent.as_ref().filter(|agent| !agent.version.is_empty()) {

@@ -7,12 +7,12 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Waiting;
+use super::WaitingArgs;
 use super::follow::until_done;
-use super::known::{Known, find, type_of};
+use super::known::{KnownCluster, find, type_of};
 use super::tree;
-use super::wanted::{self, Login, Wanted};
-use crate::cli::client::connect::{Server, Session};
+use super::wanted::{self, ClusterRequest, NodeUserWanted};
+use crate::cli::client::connect::{ClientSession, ServerArgs};
 use crate::cli::client::output;
 use crate::cli::failure::usage;
 use crate::files;
@@ -81,9 +81,9 @@ pub(in crate::cli) struct Create {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    waiting: Waiting,
+    waiting: WaitingArgs,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// Most bytes of a file with public keys.
@@ -105,12 +105,12 @@ pub(super) async fn create(options: Create, out: &mut dyn Write) -> anyhow::Resu
             if keys.is_empty() {
                 bail!("{} has no key", file.display());
             }
-            Some(Login { user: options.ssh_user.clone(), keys })
+            Some(NodeUserWanted { user: options.ssh_user.clone(), keys })
         }
     };
     let session = options.server.connect().await?;
     let with = |more: &[(String, String)]| options.hosts.iter().chain(more).cloned().collect::<Vec<_>>();
-    let wanted = Wanted {
+    let wanted = ClusterRequest {
         name: options.name.or(options.named).unwrap_or_default(),
         namespace: session.namespace.clone(),
         version: options.version,
@@ -154,13 +154,13 @@ pub(super) async fn create(options: Create, out: &mut dyn Write) -> anyhow::Resu
     if !options.waiting.wait {
         return Ok(());
     }
-    let mut known = Known::read(&session, &types, &wanted.name).await?;
+    let mut known = KnownCluster::read(&session, &types, &wanted.name).await?;
     until_done(&session, &mut known, Instant::now() + options.waiting.timeout, out).await
 }
 
 /// The image as a Metal3Machine names it. One of the library has a checksum there.
 pub(super) async fn image(
-    session: &Session,
+    session: &ClientSession,
     url: &str,
     checksum: Option<&str>,
     checksum_type: &str,

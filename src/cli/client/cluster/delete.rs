@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Form;
-use super::known::{Known, next_change, type_of};
+use super::ProgramForm;
+use super::known::{KnownCluster, next_change, type_of};
 use super::tree;
-use crate::cli::client::connect::Server;
+use crate::cli::client::connect::ServerArgs;
 use crate::cli::client::until::duration;
 use crate::cli::confirm;
-use crate::cli::failure::{Failure, complain};
+use crate::cli::failure::{CommandFailure, complain};
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Delete {
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Delete {
     yes: bool,
     /// Print what came of it as JSON; how far it is goes to standard error
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
     /// Wait until it is gone
     #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     wait: bool,
@@ -34,12 +34,12 @@ pub(in crate::cli) struct Delete {
     #[arg(long, value_name = "TIME", default_value = "60m", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 pub(super) async fn delete(options: Delete, out: &mut dyn Write) -> anyhow::Result<()> {
     confirm::can_be_asked(options.yes || options.dry_run, "it erases the cluster's machines")?;
-    let (session, mut known) = Known::of(&options.server, &options.name).await?;
+    let (session, mut known) = KnownCluster::of(&options.server, &options.name).await?;
     let hosts = known.all.iter().filter(|object| object["kind"] == "BareMetalHost");
     let machines: Vec<String> = known
         .all
@@ -55,7 +55,7 @@ pub(super) async fn delete(options: Delete, out: &mut dyn Write) -> anyhow::Resu
         .collect();
     let outcome =
         |result: &str| json!({ "cluster": options.name, "machines": machines.len(), "hosts": its, "result": result });
-    let is_json = options.output == Some(Form::Json);
+    let is_json = options.output == Some(ProgramForm::Json);
     let mut aside = std::io::stderr();
     let say: &mut dyn Write = if is_json { &mut aside } else { &mut *out };
     writeln!(
@@ -87,7 +87,7 @@ pub(super) async fn delete(options: Delete, out: &mut dyn Write) -> anyhow::Resu
         if Instant::now() >= deadline {
             let name = &options.name;
             complain(format_args!("cluster {name} is not gone in time; see `slipway cluster status {name}`"));
-            return Err(Failure::Reported.into());
+            return Err(CommandFailure::Reported.into());
         }
         next_change(&session, &known, deadline).await?;
     }

@@ -5,18 +5,18 @@ use std::io::Write;
 use anyhow::bail;
 use tokio::time::Instant;
 
-use super::known::{Known, next_change, type_of};
-use super::plan::{Progress, Step};
+use super::known::{KnownCluster, next_change, type_of};
+use super::plan::{ClusterProgress, ClusterStep};
 use super::tree;
-use crate::cli::client::connect::Session;
+use crate::cli::client::connect::ClientSession;
 use crate::cli::client::request::{CLUSTER_MANAGER, MERGE};
-use crate::cli::failure::{Failure, complain};
+use crate::cli::failure::{CommandFailure, complain};
 
 /// Shows the plan, and does it unless it is a dry run. Whether anything was done.
 pub(super) async fn carry_out(
-    session: &Session,
-    known: &mut Known,
-    plan: Vec<Step>,
+    session: &ClientSession,
+    known: &mut KnownCluster,
+    plan: Vec<ClusterStep>,
     dry_run: bool,
     deadline: Instant,
     out: &mut dyn Write,
@@ -35,22 +35,22 @@ pub(super) async fn carry_out(
     }
     for step in plan {
         match &step {
-            Step::Create(object) => {
+            ClusterStep::Create(object) => {
                 let path = type_of(&known.types, tree::text(object, "/kind"))?;
                 let path = path.path(Some(&session.namespace), Some(tree::name(object)));
                 session.apply(&path, &[("fieldManager", "slipway"), ("fieldValidation", "Strict")], object).await?;
             }
-            Step::Change { kind, name, patch, .. } => {
+            ClusterStep::Change { kind, name, patch, .. } => {
                 let path = type_of(&known.types, kind)?.path(Some(&session.namespace), Some(name));
                 let query = [("fieldManager", CLUSTER_MANAGER)];
                 session.patch(&path, &query, MERGE, patch).await?;
             }
-            Step::AwaitControlPlane { name, version } => {
-                let is_there = |known: &Known| {
+            ClusterStep::AwaitControlPlane { name, version } => {
+                let is_there = |known: &KnownCluster| {
                     let plane =
                         known.all.iter().find(|one| one["kind"] == "KubeadmControlPlane" && tree::name(one) == name);
                     let runs = plane.is_some_and(|plane| tree::text(plane, "/status/version") == version);
-                    runs && Progress::of(&known.cluster, &known.all).control_plane_is_done()
+                    runs && ClusterProgress::of(&known.cluster, &known.all).control_plane_is_done()
                 };
                 follow(session, known, deadline, is_there, out).await?;
                 continue;
@@ -63,22 +63,22 @@ pub(super) async fn carry_out(
 }
 
 pub(super) async fn until_done(
-    session: &Session,
-    known: &mut Known,
+    session: &ClientSession,
+    known: &mut KnownCluster,
     deadline: Instant,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    follow(session, known, deadline, |known| Progress::of(&known.cluster, &known.all).is_done(), out).await?;
+    follow(session, known, deadline, |known| ClusterProgress::of(&known.cluster, &known.all).is_done(), out).await?;
     writeln!(out, "cluster {} ready", tree::name(&known.cluster))?;
     Ok(())
 }
 
 /// Says how far the cluster is until it is there.
 async fn follow(
-    session: &Session,
-    known: &mut Known,
+    session: &ClientSession,
+    known: &mut KnownCluster,
     deadline: Instant,
-    is_there: impl Fn(&Known) -> bool,
+    is_there: impl Fn(&KnownCluster) -> bool,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let mut said = String::new();
@@ -89,7 +89,7 @@ async fn follow(
         if is_there(known) {
             return Ok(());
         }
-        let says = Progress::of(&known.cluster, &known.all).says();
+        let says = ClusterProgress::of(&known.cluster, &known.all).says();
         if says != said {
             writeln!(out, "{says}")?;
             out.flush()?;
@@ -98,7 +98,7 @@ async fn follow(
         if Instant::now() >= deadline {
             let name = tree::name(&known.cluster);
             complain(format_args!("cluster {name} is not there in time: {said}; see `slipway cluster status {name}`"));
-            return Err(Failure::Reported.into());
+            return Err(CommandFailure::Reported.into());
         }
         next_change(session, known, deadline).await?;
     }

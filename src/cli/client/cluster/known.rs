@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::tree;
-use crate::cli::client::connect::{Server, Session};
-use crate::cli::client::errors::RequestError;
+use crate::cli::client::connect::{ClientSession, ServerArgs};
+use crate::cli::client::errors::ApiRequestError;
 use crate::cli::client::request;
-use crate::cli::client::types::{Type, Types};
+use crate::cli::client::types::{ServedType, ServedTypes};
 
 /// Kinds of which a cluster consists.
 const KINDS: [(&str, &str); 11] = [
@@ -29,10 +29,10 @@ const KINDS: [(&str, &str); 11] = [
 ];
 
 /// The type of a kind as the server prefers it.
-pub(super) fn type_of<'t>(types: &'t Types, kind: &str) -> anyhow::Result<&'t Type> {
+pub(super) fn type_of<'t>(types: &'t ServedTypes, kind: &str) -> anyhow::Result<&'t ServedType> {
     let group = KINDS.iter().find(|(_, one)| *one == kind).map_or("bootstrap.cluster.x-k8s.io", |(group, _)| group);
     // Both versions may be served; the patches here are of the newer.
-    let mut found: Vec<&Type> = types.listed().filter(|of| of.group == group && of.kind == kind).collect();
+    let mut found: Vec<&ServedType> = types.listed().filter(|of| of.group == group && of.kind == kind).collect();
     found.sort_by(|one, other| other.version.cmp(&one.version));
     found
         .first()
@@ -41,7 +41,7 @@ pub(super) fn type_of<'t>(types: &'t Types, kind: &str) -> anyhow::Result<&'t Ty
 }
 
 /// Whether a cluster of kubespray has this name.
-async fn is_provisioning(session: &Session, types: &Types, name: &str) -> anyhow::Result<bool> {
+async fn is_provisioning(session: &ClientSession, types: &ServedTypes, name: &str) -> anyhow::Result<bool> {
     let of = types.listed().find(|of| of.group == "bpa.akraino.org" && of.kind == "Provisioning");
     Ok(match of {
         Some(of) => find(session, of, name).await?.is_some(),
@@ -49,7 +49,7 @@ async fn is_provisioning(session: &Session, types: &Types, name: &str) -> anyhow
     })
 }
 
-pub(super) async fn find(session: &Session, of: &Type, name: &str) -> anyhow::Result<Option<Value>> {
+pub(super) async fn find(session: &ClientSession, of: &ServedType, name: &str) -> anyhow::Result<Option<Value>> {
     match session.get(&of.path(Some(&session.namespace), Some(name)), &[], request::JSON).await {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.is_not_found() => Ok(None),
@@ -58,23 +58,23 @@ pub(super) async fn find(session: &Session, of: &Type, name: &str) -> anyhow::Re
 }
 
 /// A cluster and everything of its namespace that may belong to it.
-pub(super) struct Known {
-    pub types: Types,
+pub(super) struct KnownCluster {
+    pub types: ServedTypes,
     pub cluster: Value,
     pub all: Vec<Value>,
     /// Of which revision the list of each kind is; none of one that the caller may not read.
     revisions: Vec<Option<String>>,
 }
 
-impl Known {
-    pub(super) async fn of(server: &Server, name: &str) -> anyhow::Result<(Session, Self)> {
+impl KnownCluster {
+    pub(super) async fn of(server: &ServerArgs, name: &str) -> anyhow::Result<(ClientSession, Self)> {
         let session = server.connect().await?;
         let types = session.types().await?;
         let known = Self::read(&session, &types, name).await?;
         Ok((session, known))
     }
 
-    pub(super) async fn read(session: &Session, types: &Types, name: &str) -> anyhow::Result<Self> {
+    pub(super) async fn read(session: &ClientSession, types: &ServedTypes, name: &str) -> anyhow::Result<Self> {
         let mut known = Self::unread(types, name);
         if !known.again(session).await? {
             if is_provisioning(session, types, name).await? {
@@ -92,13 +92,13 @@ impl Known {
     }
 
     /// A cluster of this name, of which nothing is known yet.
-    pub(super) fn unread(types: &Types, name: &str) -> Self {
+    pub(super) fn unread(types: &ServedTypes, name: &str) -> Self {
         let cluster = json!({"metadata": {"name": name}});
         Self { types: types.clone(), cluster, all: Vec::new(), revisions: Vec::new() }
     }
 
     /// Reads everything anew; whether the cluster is still there.
-    pub(super) async fn again(&mut self, session: &Session) -> anyhow::Result<bool> {
+    pub(super) async fn again(&mut self, session: &ClientSession) -> anyhow::Result<bool> {
         let name = tree::name(&self.cluster).to_owned();
         let (mut all, mut revisions) = (Vec::new(), Vec::new());
         for (_, kind) in KINDS.iter().filter(|(_, kind)| *kind != "Image") {
@@ -128,12 +128,16 @@ impl Known {
 }
 
 fn is_forbidden(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<RequestError>().is_some_and(RequestError::is_forbidden)
+    error.downcast_ref::<ApiRequestError>().is_some_and(ApiRequestError::is_forbidden)
 }
 
 /// Waits until anything of a cluster's kinds changed since it was read. Not longer than a while: a watch may have ended without a
 /// word.
-pub(super) async fn next_change(session: &Session, known: &Known, deadline: Instant) -> anyhow::Result<()> {
+pub(super) async fn next_change(
+    session: &ClientSession,
+    known: &KnownCluster,
+    deadline: Instant,
+) -> anyhow::Result<()> {
     let mut changes = SelectAll::new();
     let kinds = KINDS.iter().filter(|(_, kind)| *kind != "Image");
     for ((_, kind), revision) in kinds.zip(&known.revisions) {
@@ -150,7 +154,7 @@ pub(super) async fn next_change(session: &Session, known: &Known, deadline: Inst
         while let Some(event) = changes.next().await {
             match event {
                 Ok(event) if event["type"] == "BOOKMARK" => {}
-                Ok(_) | Err(RequestError::Refused(_)) => break,
+                Ok(_) | Err(ApiRequestError::Refused(_)) => break,
                 Err(error) => return Err(error.into()),
             }
         }

@@ -18,21 +18,21 @@ use anyhow::anyhow;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::connect::Server;
+use super::connect::ServerArgs;
 use super::until::duration;
 use create::{Create, create, image};
 use delete::{Delete, delete};
 use follow::{carry_out, until_done};
-use known::Known;
-use plan::Replicas;
-use status::{Status, status};
+use known::KnownCluster;
+use plan::WantedReplicas;
+use status::{StatusArgs, status};
 
 use crate::api::bpa::Provisioning;
-use crate::cli::form::Form;
+use crate::cli::form::ProgramForm;
 use crate::cli::kubespray::desk;
 
 #[derive(clap::Subcommand)]
-pub(in crate::cli) enum Command {
+pub(in crate::cli) enum ClusterCommand {
     /// Make a cluster of available hosts: control plane and workers, installed by kubeadm
     ///
     /// Applies Cluster API's objects, which -o yaml prints instead. The image must have kubeadm, kubelet and a container runtime.
@@ -49,13 +49,13 @@ Examples:
   slipway cluster status                                       a line for each cluster
   slipway cluster status prod
   slipway cluster status prod --watch")]
-    Status(Status),
+    Status(StatusArgs),
     /// Change how many machines a cluster has
     #[command(after_help = "\
 Examples:
   slipway cluster scale prod --workers 5 --wait
   slipway cluster scale prod --control-plane 3 --dry-run       say what would be done")]
-    Scale(Scale),
+    Scale(ScaleArgs),
     /// Upgrade the Kubernetes of a cluster: the control plane first, one machine after the other, then the workers
     ///
     /// Each machine is replaced: another host is installed, then the old machine is drained and erased, and its host is available
@@ -81,21 +81,21 @@ Examples:
 Examples:
   slipway cluster log edge --follow                            until the run ends
   slipway cluster log edge --previous                          the run before the last one")]
-    Log(Log),
+    Log(ClusterLogArgs),
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Log {
+pub(in crate::cli) struct ClusterLogArgs {
     /// Name of the Provisioning
     name: String,
     #[command(flatten)]
-    part: desk::Part,
+    part: desk::LogExcerpt,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
-struct Waiting {
+struct WaitingArgs {
     /// Wait until every machine is a ready node
     #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
@@ -105,7 +105,7 @@ struct Waiting {
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Scale {
+pub(in crate::cli) struct ScaleArgs {
     /// Name of the cluster
     name: String,
     /// Machines of the control plane; an odd number
@@ -122,11 +122,11 @@ pub(in crate::cli) struct Scale {
     dry_run: bool,
     /// Print what came of it as JSON; how far it is goes to standard error
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
     #[command(flatten)]
-    waiting: Waiting,
+    waiting: WaitingArgs,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
@@ -150,21 +150,21 @@ pub(in crate::cli) struct Upgrade {
     dry_run: bool,
     /// Print what came of it as JSON; how far it is goes to standard error
     #[arg(long, short, value_enum, value_name = "FORM")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
     /// How long it may take
     #[arg(long, value_name = "TIME", default_value = "3h", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(command: ClusterCommand, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
-        Command::Create(options) => create(*options, out).await,
-        Command::Status(options) => status(options, out).await,
-        Command::Scale(options) => {
-            let (session, mut known) = Known::of(&options.server, &options.name).await?;
-            let wanted = Replicas { control_plane: options.control_plane, workers: options.workers };
+        ClusterCommand::Create(options) => create(*options, out).await,
+        ClusterCommand::Status(options) => status(options, out).await,
+        ClusterCommand::Scale(options) => {
+            let (session, mut known) = KnownCluster::of(&options.server, &options.name).await?;
+            let wanted = WantedReplicas { control_plane: options.control_plane, workers: options.workers };
             let plan = plan::scale(&known.cluster, &known.all, wanted, options.deployment.as_deref());
             let deadline = Instant::now() + options.waiting.timeout;
             let plan = plan.map_err(|fault| anyhow!(fault))?;
@@ -179,8 +179,8 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
             })
             .await
         }
-        Command::Upgrade(options) => {
-            let (session, mut known) = Known::of(&options.server, &options.name).await?;
+        ClusterCommand::Upgrade(options) => {
+            let (session, mut known) = KnownCluster::of(&options.server, &options.name).await?;
             let image = match &options.image {
                 Some(url) => Some(image(&session, url, options.checksum.as_deref(), &options.checksum_type).await?),
                 None => None,
@@ -198,25 +198,25 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
             })
             .await
         }
-        Command::Delete(options) => delete(options, out).await,
-        Command::Log(options) => desk::log::<Provisioning>(&options.server, &options.name, &options.part).await,
+        ClusterCommand::Delete(options) => delete(options, out).await,
+        ClusterCommand::Log(options) => desk::log::<Provisioning>(&options.server, &options.name, &options.part).await,
     }
 }
 
-fn steps(plan: &[plan::Step]) -> Vec<String> {
-    plan.iter().map(plan::Step::says).collect()
+fn steps(plan: &[plan::ClusterStep]) -> Vec<String> {
+    plan.iter().map(plan::ClusterStep::says).collect()
 }
 
 /// Does what has a plan, and says how far it is: on standard error where the outcome is JSON. `work` says whether anything was
 /// changed, and whether the cluster is ready with it.
 async fn told(
-    form: Option<Form>,
+    form: Option<ProgramForm>,
     name: &str,
     steps: Vec<String>,
     out: &mut dyn Write,
     work: impl AsyncFnOnce(&mut dyn Write) -> anyhow::Result<(bool, bool)>,
 ) -> anyhow::Result<()> {
-    let Some(Form::Json) = form else { return work(out).await.map(drop) };
+    let Some(ProgramForm::Json) = form else { return work(out).await.map(drop) };
     let (changed, ready) = work(&mut std::io::stderr()).await?;
     let outcome = json!({ "cluster": name, "steps": steps, "changed": changed, "ready": ready });
     Ok(writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?)

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::plan::{self, Progress};
+use super::plan::{self, ClusterProgress};
 use super::tree::{condition, name, text};
 use crate::cli::client::relative::relative;
 
@@ -19,7 +19,7 @@ pub(super) fn rows(all: &[Value], now: Timestamp) -> Vec<Vec<String>> {
 }
 
 fn row(cluster: &Value, all: &[Value], now: Timestamp) -> Vec<String> {
-    let progress = Progress::of(cluster, all);
+    let progress = ClusterProgress::of(cluster, all);
     let of = |(ready, wanted): (i64, i64)| format!("{ready}/{wanted}");
     let plane = plan::control_plane(cluster, all).ok();
     let version = |pointer: &str| plane.map(|plane| text(plane, pointer)).unwrap_or_default();

@@ -8,7 +8,7 @@ use crate::hex::hex;
 
 /// One write of a plan.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum ClusterStep {
     /// A new object.
     Create(Value),
     /// A merge patch of an object.
@@ -17,7 +17,7 @@ pub(super) enum Step {
     AwaitControlPlane { name: String, version: String },
 }
 
-impl Step {
+impl ClusterStep {
     /// For the plan that is shown first.
     pub(super) fn says(&self) -> String {
         match self {
@@ -32,7 +32,7 @@ impl Step {
 
 /// How many machines there are to be; `None` leaves them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Replicas {
+pub(super) struct WantedReplicas {
     pub control_plane: Option<u32>,
     pub workers: Option<u32>,
 }
@@ -41,9 +41,9 @@ fn replicas(object: &Value) -> i64 {
     object["spec"]["replicas"].as_i64().unwrap_or(1)
 }
 
-fn scaled(kind: &'static str, object: &Value, wanted: u32) -> Option<Step> {
+fn scaled(kind: &'static str, object: &Value, wanted: u32) -> Option<ClusterStep> {
     let before = replicas(object);
-    (before != i64::from(wanted)).then(|| Step::Change {
+    (before != i64::from(wanted)).then(|| ClusterStep::Change {
         kind,
         name: name(object).to_owned(),
         patch: json!({"spec": {"replicas": wanted}}),
@@ -59,9 +59,9 @@ fn scaled(kind: &'static str, object: &Value, wanted: u32) -> Option<Step> {
 pub(super) fn scale(
     cluster: &Value,
     all: &[Value],
-    wanted: Replicas,
+    wanted: WantedReplicas,
     deployment: Option<&str>,
-) -> Result<Vec<Step>, String> {
+) -> Result<Vec<ClusterStep>, String> {
     let mut steps = Vec::new();
     if let Some(count) = wanted.control_plane {
         let plane = control_plane(cluster, all)?;
@@ -131,7 +131,7 @@ pub(super) fn upgrade(
     all: &[Value],
     version: &str,
     image: Option<&Value>,
-) -> Result<Vec<Step>, String> {
+) -> Result<Vec<ClusterStep>, String> {
     let plane = control_plane(cluster, all)?;
     let now = text(plane, "/spec/version");
     may_follow(now, version)?;
@@ -141,14 +141,14 @@ pub(super) fn upgrade(
     if let Some(image) = image {
         let new = with_image(template, all, version, image)?;
         patch["spec"]["machineTemplate"] = json!({"spec": {"infrastructureRef": {"name": name(&new)}}});
-        steps.push(Step::Create(new));
+        steps.push(ClusterStep::Create(new));
     }
     let plane_name = name(plane).to_owned();
     if now != version || image.is_some() {
         let says = format!("version {now} -> {version}");
-        steps.push(Step::Change { kind: "KubeadmControlPlane", name: plane_name.clone(), patch, says });
+        steps.push(ClusterStep::Change { kind: "KubeadmControlPlane", name: plane_name.clone(), patch, says });
     }
-    steps.push(Step::AwaitControlPlane { name: plane_name, version: version.to_owned() });
+    steps.push(ClusterStep::AwaitControlPlane { name: plane_name, version: version.to_owned() });
     for deployment in deployments(cluster, all) {
         let before = text(deployment, "/spec/template/spec/version");
         let mut patch = json!({"spec": {"template": {"spec": {"version": version}}}});
@@ -156,16 +156,16 @@ pub(super) fn upgrade(
             let template = text(deployment, "/spec/template/spec/infrastructureRef/name");
             let new = with_image(template, all, version, image)?;
             patch["spec"]["template"]["spec"]["infrastructureRef"] = json!({"name": name(&new)});
-            if !steps.contains(&Step::Create(new.clone())) {
-                steps.push(Step::Create(new));
+            if !steps.contains(&ClusterStep::Create(new.clone())) {
+                steps.push(ClusterStep::Create(new));
             }
         } else if before == version {
             continue;
         }
         let says = format!("version {before} -> {version}");
-        steps.push(Step::Change { kind: "MachineDeployment", name: name(deployment).to_owned(), patch, says });
+        steps.push(ClusterStep::Change { kind: "MachineDeployment", name: name(deployment).to_owned(), patch, says });
     }
-    if steps.iter().all(|step| matches!(step, Step::AwaitControlPlane { .. })) {
+    if steps.iter().all(|step| matches!(step, ClusterStep::AwaitControlPlane { .. })) {
         return Ok(Vec::new());
     }
     Ok(steps)
@@ -226,7 +226,7 @@ fn numbers(version: &str) -> Option<(u32, u32, u32)> {
 
 /// How far a cluster is from what it is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct ClusterProgress {
     pub control_plane: (i64, i64),
     pub workers: (i64, i64),
     /// Machines that are not what they are to be by now, or still to go.
@@ -237,7 +237,7 @@ pub(super) struct Progress {
     pub busy: Vec<(String, usize)>,
 }
 
-impl Progress {
+impl ClusterProgress {
     pub(super) fn of(cluster: &Value, all: &[Value]) -> Self {
         let count = |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default();
         let mut progress = Self::default();
@@ -317,13 +317,13 @@ mod tests {
         ]
     }
 
-    fn says(steps: &[Step]) -> Vec<String> {
-        steps.iter().map(Step::says).collect()
+    fn says(steps: &[ClusterStep]) -> Vec<String> {
+        steps.iter().map(ClusterStep::says).collect()
     }
 
     #[test]
     fn a_scale_changes_what_is_asked_for() {
-        let wanted = |control_plane, workers| Replicas { control_plane, workers };
+        let wanted = |control_plane, workers| WantedReplicas { control_plane, workers };
         let plan = |wanted| scale(&cluster(), &all(), wanted, None);
         assert_eq!(
             says(&plan(wanted(Some(3), Some(5))).unwrap()),
@@ -358,8 +358,10 @@ mod tests {
     fn a_new_image_is_a_new_template_once() {
         let image = json!({"url": "new"});
         let plan = upgrade(&cluster(), &all(), "v1.34.4", Some(&image)).unwrap();
-        let made: Vec<&Value> =
-            plan.iter().filter_map(|step| if let Step::Create(object) = step { Some(object) } else { None }).collect();
+        let made: Vec<&Value> = plan
+            .iter()
+            .filter_map(|step| if let ClusterStep::Create(object) = step { Some(object) } else { None })
+            .collect();
         assert_eq!(made.len(), 1);
         let new = name(made[0]).to_owned();
         assert!(new.starts_with("prod-cp-v1-34-4-"), "{new}");
@@ -370,30 +372,34 @@ mod tests {
         assert_eq!((base("edge-v1-a"), base("edge-v1-34-4")), ("edge-v1-a", "edge-v1-34-4"));
         assert_eq!(made[0]["spec"]["template"]["spec"]["image"]["url"], "new");
         assert_eq!(made[0]["spec"]["template"]["spec"]["hostSelector"]["matchLabels"]["a"], "b");
-        let named = |step: &Step| matches!(step, Step::Change { patch, .. } if patch.to_string().contains(&new));
+        let named =
+            |step: &ClusterStep| matches!(step, ClusterStep::Change { patch, .. } if patch.to_string().contains(&new));
         assert_eq!(plan.iter().filter(|step| named(step)).count(), 2);
     }
 
     #[test]
     fn a_cluster_is_done_when_every_machine_is_ready_and_up_to_date() {
         let mut all = all();
-        assert!(!Progress::of(&cluster(), &all).is_done());
+        assert!(!ClusterProgress::of(&cluster(), &all).is_done());
         all[0]["status"] = json!({"replicas": 1, "readyReplicas": 1, "upToDateReplicas": 1});
         all[1]["status"] = json!({"replicas": 3, "readyReplicas": 2, "upToDateReplicas": 2});
-        let progress = Progress::of(&cluster(), &all);
+        let progress = ClusterProgress::of(&cluster(), &all);
         assert_eq!((progress.outdated, progress.is_done()), (1, false));
         all[1]["status"]["replicas"] = 2.into();
-        assert!(Progress::of(&cluster(), &all).is_done());
+        assert!(ClusterProgress::of(&cluster(), &all).is_done());
         all[0]["metadata"]["generation"] = 2.into();
         all[0]["status"]["observedGeneration"] = 1.into();
-        assert!(!Progress::of(&cluster(), &all).control_plane_is_done(), "it has not looked at its template yet");
+        assert!(
+            !ClusterProgress::of(&cluster(), &all).control_plane_is_done(),
+            "it has not looked at its template yet"
+        );
         all[0]["status"]["observedGeneration"] = 2.into();
-        assert!(Progress::of(&cluster(), &all).control_plane_is_done());
+        assert!(ClusterProgress::of(&cluster(), &all).control_plane_is_done());
         all[1]["metadata"]["generation"] = 2.into();
         all[1]["status"]["observedGeneration"] = 1.into();
-        assert!(!Progress::of(&cluster(), &all).is_done());
+        assert!(!ClusterProgress::of(&cluster(), &all).is_done());
         all.push(json!({"kind": "BareMetalHost", "spec": {"consumerRef": {"kind": "Metal3Machine"}},
             "status": {"provisioning": {"state": "provisioning"}}}));
-        assert!(Progress::of(&cluster(), &all).says().ends_with("1 host provisioning"));
+        assert!(ClusterProgress::of(&cluster(), &all).says().ends_with("1 host provisioning"));
     }
 }

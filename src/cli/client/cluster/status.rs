@@ -6,15 +6,15 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use super::Form;
-use super::known::{Known, WATCH, next_change};
+use super::ProgramForm;
+use super::known::{KnownCluster, WATCH, next_change};
 use super::{overview, tree};
-use crate::cli::client::connect::Server;
-use crate::cli::client::tabs::{Look, Rows};
+use crate::cli::client::connect::ServerArgs;
+use crate::cli::client::tabs::{AlignedRows, TableStyle};
 use crate::cli::client::terminal::{Terminal, When};
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Status {
+pub(in crate::cli) struct StatusArgs {
     /// Name of the cluster [default: a line for each cluster of the namespace]
     name: Option<String>,
     /// Draw it anew at each change
@@ -22,37 +22,41 @@ pub(in crate::cli) struct Status {
     watch: bool,
     /// Print the lines as JSON, each with the headings as its fields
     #[arg(long, short, value_enum, value_name = "FORM", conflicts_with = "watch")]
-    output: Option<Form>,
+    output: Option<ProgramForm>,
     /// When states have colours
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     color: When,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-pub(super) async fn status(options: Status, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn status(options: StatusArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (session, mut known) = match &options.name {
-        Some(name) => Known::of(&options.server, name).await?,
+        Some(name) => KnownCluster::of(&options.server, name).await?,
         None => {
             let session = options.server.connect().await?;
-            let mut known = Known::unread(&session.types().await?, "");
+            let mut known = KnownCluster::unread(&session.types().await?, "");
             known.again(&session).await?;
             (session, known)
         }
     };
     let terminal = Terminal::standard_output(options.color);
-    let look =
-        Look { width: terminal.width, colored: if terminal.color { vec![1, 2] } else { Vec::new() }, headed: true };
+    let look = TableStyle {
+        width: terminal.width,
+        colored: if terminal.color { vec![1, 2] } else { Vec::new() },
+        headed: true,
+    };
     let mut shown = String::new();
     loop {
         let now = Timestamp::now();
         let rows = match &options.name {
-            Some(_) => {
-                table(tree::HEADINGS, tree::lines(&known.cluster, &known.all, now).into_iter().map(tree::Line::cells))
-            }
+            Some(_) => table(
+                tree::HEADINGS,
+                tree::lines(&known.cluster, &known.all, now).into_iter().map(tree::TreeLine::cells),
+            ),
             None => table(overview::HEADINGS, overview::rows(&known.all, now)),
         };
-        if options.output == Some(Form::Json) {
+        if options.output == Some(ProgramForm::Json) {
             return Ok(writeln!(out, "{}", serde_json::to_string_pretty(&fields(&rows))?)?);
         }
         let drawn = match (&options.name, rows.len()) {
@@ -60,7 +64,7 @@ pub(super) async fn status(options: Status, out: &mut dyn Write) -> anyhow::Resu
                 "no clusters in namespace {}: `slipway cluster create --help` says how one is made\n",
                 session.namespace
             ),
-            _ => Rows::default().shown(&rows, &look),
+            _ => AlignedRows::default().shown(&rows, &look),
         };
         if drawn != shown {
             if options.watch && !shown.is_empty() {

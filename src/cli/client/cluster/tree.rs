@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 /// A line of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct TreeLine {
     /// With what joins it to its parent.
     pub name: String,
     /// `True`, `False`, `Unknown`, or empty where it does not say.
@@ -17,17 +17,17 @@ pub(super) struct Line {
     pub message: String,
 }
 
-impl Line {
+impl TreeLine {
     pub(super) fn cells(self) -> Vec<String> {
         vec![self.name, self.ready, self.reason, self.since, self.message]
     }
 }
 
-/// The headings of [`Line::cells`].
+/// The headings of [`TreeLine::cells`].
 pub(super) const HEADINGS: [&str; 5] = ["NAME", "READY", "REASON", "SINCE", "MESSAGE"];
 
 /// The tree of a cluster. `all` is everything that may belong to it.
-pub(super) fn lines(cluster: &Value, all: &[Value], now: Timestamp) -> Vec<Line> {
+pub(super) fn lines(cluster: &Value, all: &[Value], now: Timestamp) -> Vec<TreeLine> {
     let mut lines = vec![line(String::new(), cluster, now)];
     let children = top(cluster, all);
     below(&children, all, "", now, &mut lines, 0);
@@ -63,7 +63,7 @@ fn is_alone(object: &Value) -> bool {
 /// The deepest that objects are below each other: a circle of owners ends.
 const DEPTH: usize = 8;
 
-fn below(children: &[&Value], all: &[Value], front: &str, now: Timestamp, lines: &mut Vec<Line>, depth: usize) {
+fn below(children: &[&Value], all: &[Value], front: &str, now: Timestamp, lines: &mut Vec<TreeLine>, depth: usize) {
     for (index, child) in children.iter().enumerate() {
         let last = index + 1 == children.len();
         lines.push(line(format!("{front}{}", if last { "└─" } else { "├─" }), child, now));
@@ -120,9 +120,9 @@ pub(super) fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn line(front: String, object: &Value, now: Timestamp) -> Line {
+fn line(front: String, object: &Value, now: Timestamp) -> TreeLine {
     let kind = text(object, "/kind");
-    let mut told = Line {
+    let mut told = TreeLine {
         name: format!("{front}{kind}/{}", name(object)),
         ready: String::new(),
         reason: String::new(),

@@ -6,7 +6,7 @@ use super::nodes;
 
 /// What a new cluster is to be.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct ClusterRequest {
     pub name: String,
     pub namespace: String,
     /// Kubernetes, as `v1.34.4`.
@@ -28,12 +28,12 @@ pub(super) struct Wanted {
     /// Labels that hosts of the workers must have.
     pub worker_hosts: Vec<(String, String)>,
     /// Login on the nodes with these keys.
-    pub ssh: Option<Login>,
+    pub ssh: Option<NodeUserWanted>,
 }
 
 /// A user of the nodes.
 #[derive(Clone, Debug)]
-pub(super) struct Login {
+pub(super) struct NodeUserWanted {
     pub user: String,
     pub keys: Vec<String>,
 }
@@ -44,7 +44,7 @@ const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
 
 /// All objects, in an order in which each finds what it names.
-pub(super) fn objects(wanted: &Wanted) -> Vec<Value> {
+pub(super) fn objects(wanted: &ClusterRequest) -> Vec<Value> {
     let mut objects = vec![
         infrastructure(wanted),
         machines(wanted, &control_plane_name(wanted), &wanted.control_plane_hosts),
@@ -59,15 +59,15 @@ pub(super) fn objects(wanted: &Wanted) -> Vec<Value> {
     objects
 }
 
-fn control_plane_name(wanted: &Wanted) -> String {
+fn control_plane_name(wanted: &ClusterRequest) -> String {
     format!("{}-control-plane", wanted.name)
 }
 
-fn workers_name(wanted: &Wanted) -> String {
+fn workers_name(wanted: &ClusterRequest) -> String {
     format!("{}-workers", wanted.name)
 }
 
-fn object(wanted: &Wanted, group: &str, kind: &str, name: &str, spec: Value) -> Value {
+fn object(wanted: &ClusterRequest, group: &str, kind: &str, name: &str, spec: Value) -> Value {
     json!({
         "apiVersion": format!("{group}/v1beta2"),
         "kind": kind,
@@ -84,7 +84,7 @@ fn reference(group: &str, kind: &str, name: &str) -> Value {
     json!({"apiGroup": group, "kind": kind, "name": name})
 }
 
-fn cluster(wanted: &Wanted) -> Value {
+fn cluster(wanted: &ClusterRequest) -> Value {
     let spec = json!({
         "clusterNetwork": {
             "pods": {"cidrBlocks": [wanted.pods]},
@@ -96,14 +96,14 @@ fn cluster(wanted: &Wanted) -> Value {
     object(wanted, CORE, "Cluster", &wanted.name, spec)
 }
 
-fn infrastructure(wanted: &Wanted) -> Value {
+fn infrastructure(wanted: &ClusterRequest) -> Value {
     let (host, port) = &wanted.endpoint;
     // Nobody in the cluster tells nodes from each other but by their labels.
     let spec = json!({"controlPlaneEndpoint": {"host": host, "port": port}, "cloudProviderEnabled": false});
     object(wanted, INFRASTRUCTURE, "Metal3Cluster", &wanted.name, spec)
 }
 
-fn machines(wanted: &Wanted, name: &str, hosts: &[(String, String)]) -> Value {
+fn machines(wanted: &ClusterRequest, name: &str, hosts: &[(String, String)]) -> Value {
     let mut spec = json!({"image": wanted.image});
     if !hosts.is_empty() {
         let labels: serde_json::Map<String, Value> =
@@ -122,18 +122,18 @@ fn node_registration() -> Value {
 }
 
 /// What all nodes of the cluster have in common.
-fn of_every_node(wanted: &Wanted, mut configuration: Value) -> Value {
+fn of_every_node(wanted: &ClusterRequest, mut configuration: Value) -> Value {
     if let Some(registry) = &wanted.registry {
         configuration["files"] = json!([nodes::mirror(registry)]);
     }
-    if let Some(Login { user, keys }) = &wanted.ssh {
+    if let Some(NodeUserWanted { user, keys }) = &wanted.ssh {
         configuration["users"] =
             json!([{"name": user, "sshAuthorizedKeys": keys, "sudo": "ALL=(ALL) NOPASSWD:ALL", "shell": "/bin/bash"}]);
     }
     configuration
 }
 
-fn control_plane(wanted: &Wanted) -> Value {
+fn control_plane(wanted: &ClusterRequest) -> Value {
     let name = control_plane_name(wanted);
     let (endpoint, port) = &wanted.endpoint;
     let mut configuration = of_every_node(
@@ -157,13 +157,13 @@ fn control_plane(wanted: &Wanted) -> Value {
     object(wanted, CONTROL_PLANE, "KubeadmControlPlane", &name, spec)
 }
 
-fn worker_configuration(wanted: &Wanted) -> Value {
+fn worker_configuration(wanted: &ClusterRequest) -> Value {
     let configuration = json!({"joinConfiguration": {"nodeRegistration": node_registration()}});
     let spec = json!({"template": {"spec": of_every_node(wanted, configuration)}});
     object(wanted, BOOTSTRAP, "KubeadmConfigTemplate", &workers_name(wanted), spec)
 }
 
-fn deployment(wanted: &Wanted) -> Value {
+fn deployment(wanted: &ClusterRequest) -> Value {
     let name = workers_name(wanted);
     let labels = json!({"cluster.x-k8s.io/cluster-name": wanted.name, "cluster.x-k8s.io/deployment-name": name});
     let spec = json!({
@@ -253,8 +253,8 @@ pub(super) fn network(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn wanted(workers: u32) -> Wanted {
-        Wanted {
+    fn wanted(workers: u32) -> ClusterRequest {
+        ClusterRequest {
             name: "prod".into(),
             namespace: "rack".into(),
             version: "v1.34.4".into(),
@@ -268,7 +268,7 @@ mod tests {
             image: json!({"url": "http://172.22.0.1/node.qcow2", "checksum": "00", "checksumType": "sha256"}),
             control_plane_hosts: Vec::new(),
             worker_hosts: vec![("role".into(), "worker".into())],
-            ssh: Some(Login { user: "admin".into(), keys: vec!["ssh-ed25519 AAAA me".into()] }),
+            ssh: Some(NodeUserWanted { user: "admin".into(), keys: vec!["ssh-ed25519 AAAA me".into()] }),
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn every_node_has_the_registry_and_those_of_the_control_plane_hold_the_address() {
-        let wanted = Wanted { virtual_ip: true, registry: Some("http://172.22.0.1".into()), ..wanted(2) };
+        let wanted = ClusterRequest { virtual_ip: true, registry: Some("http://172.22.0.1".into()), ..wanted(2) };
         let objects = objects(&wanted);
         let paths = |kind: &str, pointer: &str| {
             let files = named(&objects, kind)[0].pointer(pointer).unwrap().as_array().unwrap();

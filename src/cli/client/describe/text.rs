@@ -12,11 +12,11 @@ use crate::cli::client::output::go_text;
 use crate::cli::client::relative::{relative, with_distance};
 use crate::cli::client::table::harmless;
 use crate::cli::client::tabs::align;
-use crate::cli::client::types::Type;
+use crate::cli::client::types::ServedType;
 use crate::cli::client::wait::told;
 use crate::cli::client::{hardware, summary};
 
-pub(super) fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp) -> String {
+pub(super) fn describe(of: &ServedType, object: &Value, events: Option<&[Value]>, now: Timestamp) -> String {
     let metadata = &object["metadata"];
     let mut text = String::new();
     line(&mut text, 0, "Name", metadata["name"].as_str().unwrap_or_default());

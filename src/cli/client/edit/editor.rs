@@ -21,12 +21,12 @@ const USUAL: [&str; 3] = ["editor", "vi", "nano"];
 const NOT_RUN: [i32; 2] = [126, 127];
 
 /// A text as a file, until it is dropped.
-pub(super) struct Draft {
+pub(super) struct EditorFile {
     folder: TempDir,
     file: PathBuf,
 }
 
-impl Draft {
+impl EditorFile {
     /// # Errors
     ///
     /// When the folder cannot be made.
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn nobody_else_can_look_at_a_text() {
-        let draft = Draft::new("secret-a/b").unwrap();
+        let draft = EditorFile::new("secret-a/b").unwrap();
         draft.write("text").unwrap();
         let aside = draft.put_aside("mine").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;

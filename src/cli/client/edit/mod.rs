@@ -13,14 +13,14 @@ use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::connect::{Server, Session};
-use super::errors::RequestError;
+use super::connect::{ClientSession, ServerArgs};
+use super::errors::ApiRequestError;
 use super::output;
-use super::types::Type;
+use super::types::ServedType;
 use super::{missing, names, request};
-use crate::cli::failure::{Failure, complain, usage};
-use editor::Draft;
-use text::Again;
+use crate::cli::failure::{CommandFailure, complain, usage};
+use editor::EditorFile;
+use text::ReopenReason;
 
 /// How often one text is offered. Nobody mends a text as often; a program that plays the editor might go on for ever.
 const OFFERS: usize = 50;
@@ -33,7 +33,7 @@ Examples:
   slipway edit host web-1
   slipway edit host/web-1 image/debian-12      one after the other
   VISUAL=nano slipway edit secret web-1-bmc")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct EditArgs {
     /// TYPE NAME… or TYPE/NAME…
     #[arg(required = true, value_name = "TYPE[/NAME]")]
     what: Vec<String>,
@@ -41,7 +41,7 @@ pub(in crate::cli) struct Options {
     #[arg(long, value_name = "NAME", default_value = "slipway-edit")]
     field_manager: String,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// How an edit ended.
@@ -52,7 +52,7 @@ enum Edited {
 }
 
 /// What became of a change.
-enum Sent {
+enum SentEdit {
     Written,
     /// Others changed these fields; the object as it is now.
     Overtaken(Vec<String>, Value),
@@ -60,7 +60,7 @@ enum Sent {
     Refused(String),
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: EditArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let selections = names::parse(&options.what).map_err(usage)?;
     if selections.iter().any(|selection| selection.names.is_empty()) {
         return Err(usage("name the objects to edit: TYPE NAME, or TYPE/NAME"));
@@ -87,14 +87,14 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
 }
 
 async fn edit_all(
-    options: &Options,
-    selections: &[names::Selection],
+    options: &EditArgs,
+    selections: &[names::NameSelection],
     in_editor: &Cell<bool>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let session = options.server.connect().await?;
     let types = session.types().await?;
-    let mut wanted: Vec<(&Type, &str)> = Vec::new();
+    let mut wanted: Vec<(&ServedType, &str)> = Vec::new();
     for selection in selections {
         for of in types.find(&selection.word)? {
             wanted.extend(selection.names.iter().map(|name| (of, name.as_str())));
@@ -109,7 +109,7 @@ async fn edit_all(
                 writeln!(out, "{label} {}", if edited == Edited::Written { "edited" } else { "not changed" })?;
                 out.flush()?;
             }
-            Err(error) if alone || matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) => {
+            Err(error) if alone || matches!(error.downcast_ref(), Some(ApiRequestError::Unreachable(_))) => {
                 return Err(error);
             }
             Err(error) => {
@@ -118,13 +118,13 @@ async fn edit_all(
             }
         }
     }
-    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
 }
 
 /// One object that is edited.
 struct Edit<'e> {
-    session: &'e Session,
-    of: &'e Type,
+    session: &'e ClientSession,
+    of: &'e ServedType,
     name: &'e str,
     manager: &'e str,
     in_editor: &'e Cell<bool>,
@@ -144,7 +144,7 @@ impl Edit<'_> {
         !self.of.has_subresource("status")
     }
 
-    async fn get(&self) -> Result<Value, RequestError> {
+    async fn get(&self) -> Result<Value, ApiRequestError> {
         let mut object = self.session.get(&self.path(), &[], request::JSON).await?;
         object["apiVersion"] = self.of.api_version().into();
         object["kind"] = self.of.kind.clone().into();
@@ -160,7 +160,7 @@ impl Edit<'_> {
             object => object?,
         };
         let label = output::name_of(&object);
-        let draft = Draft::new(&format!("{}-{}", self.of.one(), self.name))?;
+        let draft = EditorFile::new(&format!("{}-{}", self.of.one(), self.name))?;
         let mut changed = false;
         match self.with(object, &draft, &mut changed).await {
             Ok(edited) => Ok((edited, label)),
@@ -176,11 +176,11 @@ impl Edit<'_> {
     }
 
     /// Offers the text until it is written or given up. `changed` says whether the file has work of somebody in it.
-    async fn with(&self, object: Value, draft: &Draft, changed: &mut bool) -> anyhow::Result<Edited> {
+    async fn with(&self, object: Value, draft: &EditorFile, changed: &mut bool) -> anyhow::Result<Edited> {
         let uid = object["metadata"]["uid"].clone();
         let mut base = text::editable(&object, self.has_status());
         let mut offered = text::head(&base, None) + &output::yaml(&base)?;
-        let mut why: Option<Again> = None;
+        let mut why: Option<ReopenReason> = None;
         for _ in 0..OFFERS {
             draft.write(&offered)?;
             self.in_editor.set(true);
@@ -203,18 +203,18 @@ impl Edit<'_> {
             let again = match patch {
                 Ok(None) => return Ok(Edited::NotChanged),
                 Ok(Some(patch)) => match self.send(&patch, &base, &uid).await? {
-                    Sent::Written => return Ok(Edited::Written),
-                    Sent::Refused(reason) => Again::Refused(reason),
-                    Sent::Overtaken(fields, now) => {
+                    SentEdit::Written => return Ok(Edited::Written),
+                    SentEdit::Refused(reason) => ReopenReason::Refused(reason),
+                    SentEdit::Overtaken(fields, now) => {
                         let aside = draft.put_aside(&saved)?;
                         base = text::editable(&now, self.has_status());
-                        let again = Again::Overtaken(fields, aside.display().to_string());
+                        let again = ReopenReason::Overtaken(fields, aside.display().to_string());
                         offered = text::head(&base, Some(&again)) + &output::yaml(&text::merged(&base, &patch))?;
                         why = Some(again);
                         continue;
                     }
                 },
-                Err(reason) => Again::Refused(reason),
+                Err(reason) => ReopenReason::Refused(reason),
             };
             offered = text::head(&base, Some(&again)) + text::body(&saved);
             why = Some(again);
@@ -223,7 +223,7 @@ impl Edit<'_> {
     }
 
     /// Sends a change of `base`, which others may have changed meanwhile.
-    async fn send(&self, patch: &Value, base: &Value, uid: &Value) -> anyhow::Result<Sent> {
+    async fn send(&self, patch: &Value, base: &Value, uid: &Value) -> anyhow::Result<SentEdit> {
         let query = [("fieldManager", self.manager), ("fieldValidation", "Strict")];
         for _ in 0..TRIES {
             let now = match self.get().await {
@@ -235,16 +235,16 @@ impl Edit<'_> {
             }
             let fields = text::overtaken(patch, base, &text::editable(&now, true), self.is_secret());
             if !fields.is_empty() {
-                return Ok(Sent::Overtaken(fields, now));
+                return Ok(SentEdit::Overtaken(fields, now));
             }
             // So that what was looked at a moment ago is what is changed.
             let mut patch = patch.clone();
             patch["metadata"]["resourceVersion"] = now["metadata"]["resourceVersion"].clone();
             match self.session.patch(&self.path(), &query, request::MERGE, &patch).await {
-                Ok(_) => return Ok(Sent::Written),
+                Ok(_) => return Ok(SentEdit::Written),
                 Err(error) if error.is_conflict() => {}
                 Err(error) if error.is_of_content() => {
-                    return Ok(Sent::Refused(error.of_patch(self.of, self.name).to_string()));
+                    return Ok(SentEdit::Refused(error.of_patch(self.of, self.name).to_string()));
                 }
                 Err(error) => return Err(error).context("it is not written"),
             }
@@ -253,9 +253,9 @@ impl Edit<'_> {
     }
 }
 
-fn given_up(why: &Again) -> anyhow::Error {
+fn given_up(why: &ReopenReason) -> anyhow::Error {
     match why {
-        Again::Refused(reason) => anyhow!("{reason}"),
-        Again::Overtaken(fields, _) => anyhow!("somebody else changed it meanwhile: {}", fields.join(", ")),
+        ReopenReason::Refused(reason) => anyhow!("{reason}"),
+        ReopenReason::Overtaken(fields, _) => anyhow!("somebody else changed it meanwhile: {}", fields.join(", ")),
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn editable(object: &Value, status: bool) -> Value {
 
 /// Why the editor is opened once more.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum ReopenReason {
     /// What was written is refused.
     Refused(String),
     /// Somebody else changed these fields, each told in a line; the text as it was saved is in this file.
@@ -47,7 +47,7 @@ pub(super) enum Again {
 }
 
 /// The lines at the top of the file.
-pub(super) fn head(object: &Value, again: Option<&Again>) -> String {
+pub(super) fn head(object: &Value, again: Option<&ReopenReason>) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let of = match text("/metadata/namespace") {
         "" => String::new(),
@@ -63,13 +63,13 @@ pub(super) fn head(object: &Value, again: Option<&Again>) -> String {
     }
     match again {
         None => {}
-        Some(Again::Refused(why)) => {
+        Some(ReopenReason::Refused(why)) => {
             lines.push(String::new());
             lines.push("NOT WRITTEN:".to_owned());
             lines.extend(why.lines().take(REASON_LINES).map(|line| format!("  {line}")));
             lines.push("Mend it and save, or leave the file as it is to give up.".to_owned());
         }
-        Some(Again::Overtaken(fields, saved)) => {
+        Some(ReopenReason::Overtaken(fields, saved)) => {
             lines.push(String::new());
             lines.push("NOT WRITTEN: somebody else changed meanwhile what you changed:".to_owned());
             lines.extend(fields.iter().take(REASON_LINES).map(|field| format!("  {field}")));
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn a_text_is_one_object_below_what_was_told() {
         let object = editable(&host(json!({"online": true})), false);
-        let again = Again::Refused("spec: no\u{1b}[2J\nspec.b: bad".into());
+        let again = ReopenReason::Refused("spec: no\u{1b}[2J\nspec.b: bad".into());
         let head = head(&object, Some(&again));
         assert!(head.lines().all(|line| line.starts_with('#')), "{head}");
         assert!(head.contains("#   spec: no^[[2J\n#   spec.b: bad\n"), "{head}");

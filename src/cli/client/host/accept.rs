@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::super::connect::Server;
+use super::super::connect::ServerArgs;
 use super::super::table::harmless;
 use super::super::types::{hosts, secrets};
 use super::super::{missing, request};
-use super::many::{Form, say_one};
+use super::many::{OutcomeForm, say_one};
 use super::verbs::annotation;
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::cli::failure::usage;
@@ -51,9 +51,9 @@ pub(in crate::cli) struct Accept {
     #[arg(value_name = "HOST")]
     name: String,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 pub(super) async fn run(accept: Accept, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::super::connect::Server;
+use super::super::connect::ServerArgs;
 use super::super::selected::{self, Selected};
-use super::files::{self, Files};
-use super::many::{Form, Pace, Work};
-use super::verbs::{DATA, Deployment, Verb};
+use super::files::{self, SecretContents};
+use super::many::{BatchPace, OutcomeForm, VerbWork};
+use super::verbs::{DATA, DeployRequest, Verb};
 use crate::cli::failure::usage;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -20,7 +20,7 @@ Examples:
       --checksum http://10.0.0.9/SHA256SUMS --user-data cloud-init.yaml --wait
   slipway host deploy -l rack=7 --image http://10.0.0.9/debian-12.qcow2 --max-parallel 4 --wait --timeout 30m
   slipway host deploy web-1 --image http://10.0.0.9/rescue.iso --format live-iso")]
-pub(in crate::cli) struct Options {
+pub(in crate::cli) struct DeployArgs {
     #[command(flatten)]
     selected: Selected,
     /// URL of the image: http://…, https://…, or slipway://NAME for one of the library (`slipway image list`)
@@ -45,19 +45,19 @@ pub(in crate::cli) struct Options {
     #[arg(long, value_name = "FILE", help_heading = "Image")]
     network_data: Option<PathBuf>,
     #[command(flatten)]
-    pace: Pace,
+    pace: BatchPace,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// `spec.image`, with a null for what is not given: nothing stays of an image that was there before.
-fn image(options: &Options) -> Value {
+fn image(options: &DeployArgs) -> Value {
     json!({ "url": options.image, "checksum": options.checksum, "checksumType": options.checksum_type, "format": options.format })
 }
 
-pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(options: DeployArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.image.trim().is_empty() {
         return Err(usage("--image needs the URL of an image"));
     }
@@ -67,16 +67,16 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     if given.iter().filter(|file| file.as_deref().is_some_and(|file| file.as_os_str() == "-")).count() > 1 {
         return Err(usage("standard input can be read once only"));
     }
-    let mut files = Files::default();
+    let mut files = SecretContents::default();
     for ((field, end), file) in DATA.into_iter().zip(given) {
         if let Some(file) = file {
             files.add(field, end, files::read(file)?);
         }
     }
     let secrets = files.fields();
-    let verb = Verb::Deploy(Deployment { image: image(&options), secrets });
+    let verb = Verb::Deploy(DeployRequest { image: image(&options), secrets });
     let session = options.server.connect().await?;
     let names = selected::names(&session, names, by_label.selector.as_deref(), false).await?;
-    let work = Work { session: &session, verb, files, pace: options.pace, output: options.form.output };
+    let work = VerbWork { session: &session, verb, files, pace: options.pace, output: options.form.output };
     work.run(names, out).await
 }

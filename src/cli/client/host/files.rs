@@ -6,8 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::super::connect::Session;
-use super::super::errors::RequestError;
+use super::super::connect::ClientSession;
+use super::super::errors::ApiRequestError;
 use super::super::types::{hosts, secrets};
 use crate::cli::common::read_input;
 
@@ -16,9 +16,9 @@ const MAX_DATA: u64 = 1 << 20;
 
 /// Contents of the Secrets of each host: field of the spec, end of the Secret's name, content.
 #[derive(Clone, Default)]
-pub(super) struct Files(Vec<(&'static str, &'static str, Vec<u8>)>);
+pub(super) struct SecretContents(Vec<(&'static str, &'static str, Vec<u8>)>);
 
-impl Files {
+impl SecretContents {
     pub(super) fn add(&mut self, field: &'static str, end: &'static str, content: Vec<u8>) {
         self.0.push((field, end, content));
     }
@@ -33,7 +33,7 @@ impl Files {
     }
 
     /// Stores them for a host, which owns them: they go with it. A Secret that somebody else wrote stays as it is.
-    pub(super) async fn store(&self, session: &Session, host: &Value) -> Result<(), RequestError> {
+    pub(super) async fn store(&self, session: &ClientSession, host: &Value) -> Result<(), ApiRequestError> {
         for (field, end, content) in &self.0 {
             let name = format!("{}-{end}", host["metadata"]["name"].as_str().unwrap_or_default());
             let object = secret(host, &name, json!({ *field: STANDARD.encode(content) }));

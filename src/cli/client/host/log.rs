@@ -6,11 +6,11 @@ use anyhow::bail;
 use futures::io::AsyncReadExt;
 use serde_json::{Value, json};
 
-use super::super::connect::{Server, Session};
+use super::super::connect::{ClientSession, ServerArgs};
 use super::super::table::harmless;
 use super::super::types::hosts;
 use super::super::{errors, missing, request};
-use crate::cli::listing::Output;
+use crate::cli::listing::ListingOutput;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -18,7 +18,7 @@ Examples:
   slipway host log web-1 --follow     while it is inspected or installed
   slipway host log web-1 --previous   the boot before: why it failed
   slipway host log web-1 --list       which boots have a log")]
-pub(in crate::cli) struct Log {
+pub(in crate::cli) struct HostLogArgs {
     /// Name of the host
     #[arg(value_name = "HOST")]
     name: String,
@@ -39,9 +39,9 @@ pub(in crate::cli) struct Log {
     list: bool,
     /// With --list: the format of the list
     #[arg(long, short, value_enum, value_name = "FORM", requires = "list")]
-    output: Option<Output>,
+    output: Option<ListingOutput>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// Bytes of the list of boots that are read; there are ten at most.
@@ -57,16 +57,16 @@ fn boots(text: &str) -> Vec<Value> {
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(errors::RequestError::is_not_found)
+    error.downcast_ref().is_some_and(errors::ApiRequestError::is_not_found)
 }
 
 /// Whether it is the host that is not there, and not its log.
-async fn is_missing(session: &Session, name: &str) -> bool {
+async fn is_missing(session: &ClientSession, name: &str) -> bool {
     let path = hosts().path(Some(&session.namespace), Some(name));
     session.get(&path, &[], request::METADATA).await.is_err_and(|error| error.is_not_found())
 }
 
-pub(super) async fn run(log: Log, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) async fn run(log: HostLogArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let session = log.server.connect().await?;
     let of = hosts();
     let path = format!("{}/log", of.path(Some(&session.namespace), Some(&log.name)));
@@ -87,7 +87,7 @@ pub(super) async fn run(log: Log, out: &mut dyn Write) -> anyhow::Result<()> {
         body => body?,
     };
     let mut body = Box::pin(body);
-    if let Some(output @ (Output::Json | Output::Yaml)) = log.output {
+    if let Some(output @ (ListingOutput::Json | ListingOutput::Yaml)) = log.output {
         let mut text = String::new();
         body.take(MAX_LIST).read_to_string(&mut text).await?;
         return output.print(&boots(&text), || ());
@@ -111,12 +111,12 @@ pub(super) async fn run(log: Log, out: &mut dyn Write) -> anyhow::Result<()> {
     }
 }
 
-impl Session {
+impl ClientSession {
     /// A body of text, as it comes.
     async fn text(&self, path: &str, query: request::Query<'_>) -> anyhow::Result<impl futures::AsyncRead + use<>> {
         let request = http::Request::get(request::uri(path, query)).body(Vec::new())?;
         match self.client.request_stream(request).await {
-            Err(kube::Error::Api(status)) => Err(errors::RequestError::Refused(status).into()),
+            Err(kube::Error::Api(status)) => Err(errors::ApiRequestError::Refused(status).into()),
             Err(error) => bail!("{}", errors::unreachable(self, &error)),
             // The stream is one of buffered lines; here it is only read.
             Ok(body) => Ok(Box::pin(body) as std::pin::Pin<Box<dyn futures::AsyncRead + Send>>),

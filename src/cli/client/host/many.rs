@@ -10,24 +10,24 @@ use serde_json::Value;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::super::connect::{Server, Session};
-use super::super::errors::RequestError;
+use super::super::connect::{ClientSession, ServerArgs};
+use super::super::errors::ApiRequestError;
 use super::super::selected;
 use super::super::table::harmless;
 use super::super::types::hosts;
-use super::super::until::{Awaited, Ended, duration};
+use super::super::until::{Awaited, WaitEnd, duration};
 use super::super::wait::reason;
 use super::super::{missing, request};
-use super::files::Files;
-use super::verbs::{Decision, Verb, decide, reached};
-use crate::cli::failure::{Failure, complain, plain};
+use super::files::SecretContents;
+use super::verbs::{Verb, VerbDecision, decide, reached};
+use crate::cli::failure::{CommandFailure, complain, plain};
 
 /// Tries to change a host that others change at the same time.
 const TRIES: usize = 5;
 
 /// How the work on several hosts goes on.
 #[derive(clap::Args, Clone, Debug)]
-pub(in crate::cli) struct Pace {
+pub(in crate::cli) struct BatchPace {
     /// Wait until each host has reached what was asked for
     #[arg(long)]
     pub wait: bool,
@@ -43,7 +43,7 @@ pub(in crate::cli) struct Pace {
 }
 
 /// Verbs that are done at once have nothing to wait for.
-impl Default for Pace {
+impl Default for BatchPace {
     fn default() -> Self {
         Self { wait: false, timeout: Duration::ZERO, max_parallel: 1, stagger: None }
     }
@@ -51,7 +51,7 @@ impl Default for Pace {
 
 /// How the outcome is printed.
 #[derive(clap::Args, Clone, Copy, Debug)]
-pub(in crate::cli) struct Form {
+pub(in crate::cli) struct OutcomeForm {
     /// Print type/name of each host that was changed, or the outcome of every host as JSON
     #[arg(long, short, value_enum, value_name = "FORM")]
     pub output: Option<Printed>,
@@ -65,7 +65,7 @@ pub(in crate::cli) enum Printed {
 
 /// How it ended for one host.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct VerbOutcome {
     namespace: String,
     name: String,
     result: Ending,
@@ -94,7 +94,7 @@ pub(in crate::cli::client) fn say_one(
     namespace: &str,
     name: &str,
     message: &str,
-    form: Form,
+    form: OutcomeForm,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let (namespace, shown) = (namespace.to_owned(), harmless(name));
@@ -102,7 +102,7 @@ pub(in crate::cli::client) fn say_one(
         Some(Printed::Name) => writeln!(out, "{}/{shown}", hosts().one())?,
         Some(Printed::Json) => {
             let outcome =
-                Outcome { namespace, name: name.to_owned(), result: Ending::Changed, message: message.to_owned() };
+                VerbOutcome { namespace, name: name.to_owned(), result: Ending::Changed, message: message.to_owned() };
             writeln!(out, "{}", serde_json::to_string_pretty(&[outcome])?)?;
         }
         None => writeln!(out, "host {shown} {}", harmless(message))?,
@@ -117,12 +117,12 @@ impl Ending {
 }
 
 /// A verb and all that it needs for each host.
-pub(super) struct Work<'w> {
-    pub session: &'w Session,
+pub(super) struct VerbWork<'w> {
+    pub session: &'w ClientSession,
     pub verb: Verb,
     /// Contents of Secrets that go with a host.
-    pub files: Files,
-    pub pace: Pace,
+    pub files: SecretContents,
+    pub pace: BatchPace,
     pub output: Option<Printed>,
 }
 
@@ -144,7 +144,7 @@ impl Starts {
     }
 }
 
-impl Work<'_> {
+impl VerbWork<'_> {
     /// Does it for all of these, prints a line for each, and fails when one did.
     pub(super) async fn run(&self, names: Vec<String>, out: &mut dyn Write) -> anyhow::Result<()> {
         let between = match self.pace.stagger {
@@ -166,11 +166,15 @@ impl Work<'_> {
         if self.output == Some(Printed::Json) {
             writeln!(out, "{}", serde_json::to_string_pretty(&outcomes)?)?;
         }
-        if outcomes.iter().any(|outcome| outcome.result.is_bad()) { Err(Failure::Reported.into()) } else { Ok(()) }
+        if outcomes.iter().any(|outcome| outcome.result.is_bad()) {
+            Err(CommandFailure::Reported.into())
+        } else {
+            Ok(())
+        }
     }
 
-    fn say(&self, outcome: &Outcome, out: &mut dyn Write) -> anyhow::Result<()> {
-        let Outcome { name, result, message, .. } = outcome;
+    fn say(&self, outcome: &VerbOutcome, out: &mut dyn Write) -> anyhow::Result<()> {
+        let VerbOutcome { name, result, message, .. } = outcome;
         if result.is_bad() {
             complain(format_args!("host {name} {message}"));
             return Ok(());
@@ -184,7 +188,7 @@ impl Work<'_> {
         Ok(out.flush()?)
     }
 
-    async fn one(&self, name: String, starts: &Starts, left: &watch::Sender<usize>) -> anyhow::Result<Outcome> {
+    async fn one(&self, name: String, starts: &Starts, left: &watch::Sender<usize>) -> anyhow::Result<VerbOutcome> {
         starts.turn().await;
         left.send_modify(|left| *left -= 1);
         let ended = match self.change(&name).await {
@@ -202,12 +206,12 @@ impl Work<'_> {
         };
         let namespace = self.session.namespace.clone();
         match ended {
-            Ok((result, message, _)) => Ok(Outcome { namespace, name, result, message }),
+            Ok((result, message, _)) => Ok(VerbOutcome { namespace, name, result, message }),
             // There is no server for the others either.
-            Err(error) if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) => Err(error),
+            Err(error) if matches!(error.downcast_ref(), Some(ApiRequestError::Unreachable(_))) => Err(error),
             Err(error) => {
                 let message = format!("cannot be changed: {error:#}");
-                Ok(Outcome { namespace, name, result: Ending::Failed, message })
+                Ok(VerbOutcome { namespace, name, result: Ending::Failed, message })
             }
         }
     }
@@ -222,12 +226,12 @@ impl Work<'_> {
                 host => host?,
             };
             let (mut patch, said) = match decide(&self.verb, &host) {
-                Decision::Refused(why) => return Ok((false, (Ending::Refused, why, host))),
-                Decision::Already(said) => {
+                VerbDecision::Refused(why) => return Ok((false, (Ending::Refused, why, host))),
+                VerbDecision::Already(said) => {
                     let wait = !reached(&self.verb, &host);
                     return Ok((wait, (Ending::Unchanged, said, host)));
                 }
-                Decision::Change(patch, said) => (patch, said),
+                VerbDecision::Change(patch, said) => (patch, said),
             };
             // Of the host that was looked at: what somebody changes meanwhile is decided upon again.
             patch["metadata"]["resourceVersion"] = host["metadata"]["resourceVersion"].clone();
@@ -285,8 +289,8 @@ impl Work<'_> {
             None
         });
         Ok(match ended.await? {
-            Ended::Done(ended) => ended,
-            Ended::TimedOut => {
+            WaitEnd::Done(ended) => ended,
+            WaitEnd::TimedOut => {
                 let why = last.as_ref().and_then(reason).map(|why| format!(": {why}")).unwrap_or_default();
                 (Ending::Late, format!("is not yet as it was asked for{why}"))
             }
@@ -310,16 +314,16 @@ fn error_of(host: &Value) -> (i64, String) {
 
 /// Connects and does it.
 pub(super) async fn run(
-    server: &Server,
+    server: &ServerArgs,
     selected: (&[String], Option<&str>, bool),
     verb: Verb,
-    pace: Pace,
+    pace: BatchPace,
     output: Option<Printed>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     selected::check(selected.0, selected.1, selected.2)?;
     let session = server.connect().await?;
     let names = selected::names(&session, selected.0, selected.1, selected.2).await?;
-    let work = Work { session: &session, verb, files: Files::default(), pace, output };
+    let work = VerbWork { session: &session, verb, files: SecretContents::default(), pace, output };
     work.run(names, out).await
 }

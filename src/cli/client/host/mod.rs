@@ -10,17 +10,17 @@ mod verbs;
 
 use std::io::Write;
 
-use super::connect::Server;
+use super::connect::ServerArgs;
 use super::selected::{ByLabel, Selected};
 use super::{delete, migration, resume};
 use crate::cli::failure::usage;
-use many::Pace;
-pub(super) use many::{Form, Printed};
-pub(super) use report::Report;
+use many::BatchPace;
+pub(super) use many::{OutcomeForm, Printed};
+pub(super) use report::OutcomeReport;
 use verbs::Verb;
 
 #[derive(clap::Subcommand)]
-pub(in crate::cli) enum Command {
+pub(in crate::cli) enum HostCommand {
     /// Power hosts on or off (sets spec.online)
     ///
     /// Machines are started a second apart (--stagger), and at most ten are on their way at a time (--max-parallel). Without
@@ -33,13 +33,13 @@ Examples:
   slipway host power web-1 on --wait
   slipway host power off web-1 web-2
   slipway host power on -l rack=7 --max-parallel 4 --stagger 3s --wait")]
-    Power(Power),
+    Power(PowerArgs),
     /// Reboot hosts once: ask the operating system to shut down, and cut the power after three minutes
     #[command(after_help = "\
 Examples:
   slipway host reboot web-1
   slipway host reboot -l rack=7 --max-parallel 1 --wait     one machine after the other")]
-    Reboot(Reboot),
+    Reboot(RebootArgs),
     /// Inspect available hosts again
     #[command(after_help = "\
 Examples:
@@ -50,7 +50,7 @@ Examples:
     ///
     /// Sets spec.image and spec.online, and stores user data, meta data and network data from files as Secrets of each host.
     /// A host that has an image already is refused: release it first.
-    Deploy(deploy::Options),
+    Deploy(deploy::DeployArgs),
     /// Take the image away from hosts: THEIR DISKS ARE ERASED, and they become available again
     ///
     /// With automatedCleaningMode disabled the disks are kept, and the machine is powered off.
@@ -58,7 +58,7 @@ Examples:
 Examples:
   slipway host release web-1 --wait
   slipway host release -l rack=7,role=test")]
-    Release(Release),
+    Release(ReleaseArgs),
     /// Leave the machines of hosts alone: no call to a BMC, whatever is written to the host
     ///
     /// Available and provisioned hosts are detached at once, others when they get there, or at once with --force, which also
@@ -67,7 +67,7 @@ Examples:
 Examples:
   slipway host detach web-1           before somebody works on the machine
   slipway host detach web-1 --force   its BMC is broken")]
-    Detach(Detach),
+    Detach(DetachArgs),
     /// End the detachment of hosts: their machines are managed again
     Attach(Attach),
     /// Do nothing with hosts until they are unpaused, and do not continue what was begun
@@ -85,7 +85,7 @@ Examples:
   slipway host label web-1 web-2 rack=7 role=web
   slipway host label --all site=north
   slipway host label -l rack=7 role-              remove a label")]
-    Label(Label),
+    Label(LabelArgs),
     /// Delete hosts: what is installed is ERASED, and the machine powered off
     ///
     /// With --force the machine is left as it is, not erased and not powered off: for one that is broken or gone, or whose BMC does
@@ -103,33 +103,33 @@ Examples:
     /// Each host is detached here, copied with its status, Secrets, HardwareData and DataImage, and deleted here once the
     /// copy is complete; only then does the other server act on it. The machine itself is not touched. After an
     /// interruption, run the same command again.
-    Move(migration::Options),
+    Move(migration::MigrationArgs),
     /// Print the log of a host's ramdisk, of its last boot or an earlier one
-    Log(log::Log),
+    Log(log::HostLogArgs),
     /// Resume hosts that `slipway restore` paused
     ///
     /// Check their machines first: Slipway continues where the backup left off. A host that was being worked on, or was to
     /// be, is resumed only by its name, because its machine may be installed or erased again.
-    Resume(resume::Options),
+    Resume(resume::ResumeArgs),
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Power {
+pub(in crate::cli) struct PowerArgs {
     /// on or off, first or last, and names of hosts
     #[arg(required = true, value_name = "on|off|HOST")]
     words: Vec<String>,
     #[command(flatten)]
     by_label: ByLabel,
     #[command(flatten)]
-    pace: Pace,
+    pace: BatchPace,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Reboot {
+pub(in crate::cli) struct RebootArgs {
     #[command(flatten)]
     selected: Selected,
     /// Cut the power at once instead of asking the operating system to shut down
@@ -139,11 +139,11 @@ pub(in crate::cli) struct Reboot {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    pace: Pace,
+    pace: BatchPace,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
@@ -154,27 +154,27 @@ pub(in crate::cli) struct Inspect {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    pace: Pace,
+    pace: BatchPace,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Release {
+pub(in crate::cli) struct ReleaseArgs {
     #[command(flatten)]
     selected: Selected,
     #[command(flatten)]
-    pace: Pace,
+    pace: BatchPace,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Detach {
+pub(in crate::cli) struct DetachArgs {
     #[command(flatten)]
     selected: Selected,
     /// All hosts of the namespace
@@ -184,11 +184,11 @@ pub(in crate::cli) struct Detach {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    pace: Pace,
+    pace: BatchPace,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
@@ -199,11 +199,11 @@ pub(in crate::cli) struct Attach {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    pace: Pace,
+    pace: BatchPace,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
@@ -214,13 +214,13 @@ pub(in crate::cli) struct AtOnce {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Label {
+pub(in crate::cli) struct LabelArgs {
     /// Names of hosts, then labels: KEY=VALUE sets one, KEY- removes it
     #[arg(required = true, value_name = "HOST|KEY=VALUE|KEY-")]
     words: Vec<String>,
@@ -233,55 +233,55 @@ pub(in crate::cli) struct Label {
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
-    form: Form,
+    form: OutcomeForm,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
-    let one_by_one = Pace::default;
+pub(super) async fn run(command: HostCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+    let one_by_one = BatchPace::default;
     match command {
-        Command::Power(Power { words, by_label, pace, form, server }) => {
+        HostCommand::Power(PowerArgs { words, by_label, pace, form, server }) => {
             let (on, names) = power(words)?;
             let selected = (&names[..], by_label.selector.as_deref(), false);
             many::run(&server, selected, Verb::Power { on }, pace, form.output, out).await
         }
-        Command::Reboot(Reboot { selected, hard, force, pace, form, server }) => {
+        HostCommand::Reboot(RebootArgs { selected, hard, force, pace, form, server }) => {
             many::run(&server, selected.or_all(false), Verb::Reboot { hard, force }, pace, form.output, out).await
         }
-        Command::Inspect(Inspect { selected, all, pace, form, server }) => {
+        HostCommand::Inspect(Inspect { selected, all, pace, form, server }) => {
             many::run(&server, selected.or_all(all), Verb::Inspect, pace, form.output, out).await
         }
-        Command::Deploy(options) => deploy::run(options, out).await,
-        Command::Release(Release { selected, pace, form, server }) => {
+        HostCommand::Deploy(options) => deploy::run(options, out).await,
+        HostCommand::Release(ReleaseArgs { selected, pace, form, server }) => {
             many::run(&server, selected.or_all(false), Verb::Release, pace, form.output, out).await
         }
-        Command::Detach(Detach { selected, all, force, pace, form, server }) => {
+        HostCommand::Detach(DetachArgs { selected, all, force, pace, form, server }) => {
             many::run(&server, selected.or_all(all), Verb::Detach { force }, pace, form.output, out).await
         }
-        Command::Attach(Attach { selected, all, pace, form, server }) => {
+        HostCommand::Attach(Attach { selected, all, pace, form, server }) => {
             many::run(&server, selected.or_all(all), Verb::Attach, pace, form.output, out).await
         }
-        Command::Pause(AtOnce { selected, all, form, server }) => {
+        HostCommand::Pause(AtOnce { selected, all, form, server }) => {
             many::run(&server, selected.or_all(all), Verb::Pause, one_by_one(), form.output, out).await
         }
-        Command::Unpause(AtOnce { selected, all, form, server }) => {
+        HostCommand::Unpause(AtOnce { selected, all, form, server }) => {
             many::run(&server, selected.or_all(all), Verb::Unpause, one_by_one(), form.output, out).await
         }
-        Command::Label(Label { words, by_label, all, overwrite, form, server }) => {
+        HostCommand::Label(LabelArgs { words, by_label, all, overwrite, form, server }) => {
             let (names, set, remove) = labels(words)?;
             let selected = (&names[..], by_label.selector.as_deref(), all);
             let verb = Verb::Label { set, remove, overwrite };
             many::run(&server, selected, verb, one_by_one(), form.output, out).await
         }
-        Command::Delete(options) => {
+        HostCommand::Delete(options) => {
             options.check()?;
             delete::run(options.into(), out).await
         }
-        Command::Accept(accept) => accept::run(accept, out).await,
-        Command::Move(options) => migration::run(options, out).await,
-        Command::Log(log) => log::run(log, out).await,
-        Command::Resume(options) => resume::run(options, out).await,
+        HostCommand::Accept(accept) => accept::run(accept, out).await,
+        HostCommand::Move(options) => migration::run(options, out).await,
+        HostCommand::Log(log) => log::run(log, out).await,
+        HostCommand::Resume(options) => resume::run(options, out).await,
     }
 }
 

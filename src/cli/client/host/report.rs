@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 
 use super::super::table::harmless;
 use super::super::types::hosts;
-use super::many::{Form, Printed};
-use crate::cli::failure::{Failure, complain};
+use super::many::{OutcomeForm, Printed};
+use crate::cli::failure::{CommandFailure, complain};
 
 /// The outcomes so far.
-pub(in crate::cli::client) struct Report {
-    form: Form,
+pub(in crate::cli::client) struct OutcomeReport {
+    form: OutcomeForm,
     outcomes: Vec<Value>,
     failed: bool,
 }
 
-impl Report {
-    pub(in crate::cli::client) fn new(form: Form) -> Self {
+impl OutcomeReport {
+    pub(in crate::cli::client) fn new(form: OutcomeForm) -> Self {
         Self { form, outcomes: Vec::new(), failed: false }
     }
 
@@ -61,7 +61,7 @@ impl Report {
         if self.form.output == Some(Printed::Json) {
             writeln!(out, "{}", serde_json::to_string_pretty(&self.outcomes)?)?;
         }
-        if self.failed { Err(Failure::Reported.into()) } else { Ok(()) }
+        if self.failed { Err(CommandFailure::Reported.into()) } else { Ok(()) }
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
             (Some(Printed::Name), "baremetalhost.metal3.io/a\n"),
             (Some(Printed::Json), "[\n  {\n    \"message\": \"resumed\",\n    \"name\": \"a\""),
         ] {
-            let mut report = Report::new(Form { output });
+            let mut report = OutcomeReport::new(OutcomeForm { output });
             let mut out = Vec::new();
             let host = |name: &str| ("n".to_owned(), name.to_owned());
             report.add(&host("a"), "changed", "resumed", &mut out).unwrap();

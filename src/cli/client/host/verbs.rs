@@ -18,13 +18,13 @@ pub(super) enum Verb {
     Pause,
     Unpause,
     Label { set: Vec<(String, String)>, remove: Vec<String>, overwrite: bool },
-    Deploy(Deployment),
+    Deploy(DeployRequest),
     Release,
 }
 
 /// What a host is to be provisioned with.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Deployment {
+pub(super) struct DeployRequest {
     /// `spec.image`, with a null for what is not given.
     pub image: Value,
     /// Fields of the spec that name a Secret, and how the Secret of a host is called: `userData`, `user-data`.
@@ -37,7 +37,7 @@ pub(super) const DATA: [(&str, &str); 3] =
 
 /// What a verb comes to. The texts go on from the host's name: `is to be powered on`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Decision {
+pub(super) enum VerbDecision {
     /// This merge patch, and what it asks for.
     Change(Value, String),
     /// It is so, or was asked for, already.
@@ -46,17 +46,17 @@ pub(super) enum Decision {
     Refused(String),
 }
 
-use Decision::{Already, Change, Refused};
+use VerbDecision::{Already, Change, Refused};
 
-fn change(patch: Value, said: impl Into<String>) -> Decision {
+fn change(patch: Value, said: impl Into<String>) -> VerbDecision {
     Change(patch, said.into())
 }
 
-fn already(said: impl Into<String>) -> Decision {
+fn already(said: impl Into<String>) -> VerbDecision {
     Already(said.into())
 }
 
-fn refused(why: impl Into<String>) -> Decision {
+fn refused(why: impl Into<String>) -> VerbDecision {
     Refused(why.into())
 }
 
@@ -132,7 +132,7 @@ fn consumer(host: &Value) -> Option<String> {
 }
 
 /// What is to be done for a host as it is.
-pub(super) fn decide(verb: &Verb, host: &Value) -> Decision {
+pub(super) fn decide(verb: &Verb, host: &Value) -> VerbDecision {
     if let Some(why) = hindered(verb, host) {
         return Refused(why);
     }
@@ -159,7 +159,7 @@ pub(super) fn decide(verb: &Verb, host: &Value) -> Decision {
     }
 }
 
-fn power(host: &Value, on: bool) -> Decision {
+fn power(host: &Value, on: bool) -> VerbDecision {
     let word = if on { "on" } else { "off" };
     if !on && host["spec"]["disablePowerOff"] == true {
         return refused("is never powered off (spec.disablePowerOff)");
@@ -177,7 +177,7 @@ fn power(host: &Value, on: bool) -> Decision {
     }
 }
 
-fn reboot(host: &Value, hard: bool, force: bool) -> Decision {
+fn reboot(host: &Value, hard: bool, force: bool) -> VerbDecision {
     let annotations = host["metadata"]["annotations"].as_object();
     let is_holder = |key: &&String| key.strip_prefix(ANNOTATION_REBOOT).is_some_and(|rest| rest.starts_with('/'));
     if let Some(holder) = annotations.into_iter().flat_map(Map::keys).find(is_holder) {
@@ -204,7 +204,7 @@ fn reboot(host: &Value, hard: bool, force: bool) -> Decision {
     change(annotate(ANNOTATION_REBOOT, how.into()), "is to be rebooted")
 }
 
-fn inspect(host: &Value) -> Decision {
+fn inspect(host: &Value) -> VerbDecision {
     if host["spec"]["inspectionMode"] == "disabled" || annotation(host, ANNOTATION_INSPECT) == Some("disabled") {
         return refused("is not inspected (spec.inspectionMode is disabled)");
     }
@@ -227,7 +227,7 @@ fn is_forced(value: &str) -> bool {
     serde_json::from_str::<Value>(value).is_ok_and(|value| value["force"] == true)
 }
 
-fn detach(host: &Value, force: bool) -> Decision {
+fn detach(host: &Value, force: bool) -> VerbDecision {
     let is_detached = host["status"]["operationalStatus"] == "detached";
     match annotation(host, ANNOTATION_DETACHED) {
         Some(_) if is_detached => return already("is detached"),
@@ -243,7 +243,7 @@ fn detach(host: &Value, force: bool) -> Decision {
     change(annotate(ANNOTATION_DETACHED, "".into()), format!("is to be detached{when}"))
 }
 
-fn attach(host: &Value) -> Decision {
+fn attach(host: &Value) -> VerbDecision {
     if annotation(host, ANNOTATION_DETACHED).is_none() {
         return already("is not detached");
     }
@@ -254,7 +254,7 @@ fn attach(host: &Value) -> Decision {
     change(annotate(ANNOTATION_DETACHED, Value::Null), "is to be attached")
 }
 
-fn label(host: &Value, set: &[(String, String)], remove: &[String], overwrite: bool) -> Decision {
+fn label(host: &Value, set: &[(String, String)], remove: &[String], overwrite: bool) -> VerbDecision {
     let has = |key: &str| host["metadata"]["labels"][key].as_str();
     let mut labels = Map::new();
     for (key, value) in set {
@@ -275,7 +275,7 @@ fn label(host: &Value, set: &[(String, String)], remove: &[String], overwrite: b
     change(json!({ "metadata": { "labels": labels } }), "is labelled")
 }
 
-fn deploy(host: &Value, deployment: &Deployment) -> Decision {
+fn deploy(host: &Value, deployment: &DeployRequest) -> VerbDecision {
     let name = text(host, "/metadata/name");
     if host["spec"]["externallyProvisioned"] == true {
         return refused("keeps the system that runs on it (spec.externallyProvisioned)");
@@ -296,7 +296,7 @@ fn deploy(host: &Value, deployment: &Deployment) -> Decision {
     change(json!({ "spec": spec }), format!("is to be provisioned with {url}{when}"))
 }
 
-fn release(host: &Value) -> Decision {
+fn release(host: &Value) -> VerbDecision {
     let name = text(host, "/metadata/name");
     if host["spec"]["externallyProvisioned"] == true {
         return refused("runs a system that Slipway did not install (spec.externallyProvisioned): nothing to release");

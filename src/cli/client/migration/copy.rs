@@ -20,7 +20,7 @@ const BEFORE_USE: [&str; 5] = ["", "unmanaged", "registering", "inspecting", "pr
 
 /// What is left to do for a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum CopyTask {
     /// All of it, detached with this annotation first.
     Detach(&'static str),
     /// All of it. The host is left alone as it is.
@@ -36,21 +36,21 @@ pub(super) enum Task {
 /// # Errors
 ///
 /// Why the host cannot be moved. `Ok(None)`: it is on neither side.
-pub(super) fn task(here: Option<&Value>, there: Option<&Value>) -> Result<Option<Task>, String> {
+pub(super) fn task(here: Option<&Value>, there: Option<&Value>) -> Result<Option<CopyTask>, String> {
     match (here, there) {
         (None, None) => Ok(None),
-        (None, Some(copy)) if original(copy).is_some() => Ok(Some(Task::Release)),
+        (None, Some(copy)) if original(copy).is_some() => Ok(Some(CopyTask::Release)),
         (None, Some(_)) => Err("is not here, and there is a host of that name at the destination".into()),
         (Some(host), Some(copy)) if uid(host) == uid(copy) => Err("is to go where it is".into()),
         (Some(host), Some(copy)) if original(copy) != Some(uid(host)) => {
             Err("cannot be moved: there is another host of that name at the destination".into())
         }
-        (Some(host), Some(_)) if deleted(host) => Ok(Some(Task::AwaitGone)),
+        (Some(host), Some(_)) if deleted(host) => Ok(Some(CopyTask::AwaitGone)),
         (Some(host), _) => leave(host).map(Some),
     }
 }
 
-fn leave(host: &Value) -> Result<Task, String> {
+fn leave(host: &Value) -> Result<CopyTask, String> {
     if deleted(host) {
         return Err("is being deleted".into());
     }
@@ -58,12 +58,12 @@ fn leave(host: &Value) -> Result<Task, String> {
         return Err(format!("is paused: remove the annotation {ANNOTATION_PAUSED}. Moving detaches it by itself"));
     }
     if is_detached(host) {
-        return Ok(Task::Copy);
+        return Ok(CopyTask::Copy);
     }
     match state(host) {
-        "unmanaged" => Ok(Task::Copy),
-        "" | "registering" => Ok(Task::Detach(LEAVING_BY_FORCE)),
-        "available" | "ready" | "provisioned" | "externally provisioned" => Ok(Task::Detach(LEAVING)),
+        "unmanaged" => Ok(CopyTask::Copy),
+        "" | "registering" => Ok(CopyTask::Detach(LEAVING_BY_FORCE)),
+        "available" | "ready" | "provisioned" | "externally provisioned" => Ok(CopyTask::Detach(LEAVING)),
         other => Err(format!("is {other}: move it when that is over")),
     }
 }
@@ -249,13 +249,13 @@ mod tests {
         let of_other = annotated(stored(host_in("available")), ANNOTATION_PAUSED, &format!("{COPY_OF}u-9"));
         for (here, there, wanted) in [
             (None, None, Ok(None)),
-            (rest("available"), None, Ok(Some(Task::Detach(LEAVING)))),
-            (rest("provisioned"), None, Ok(Some(Task::Detach(LEAVING)))),
-            (rest("externally provisioned"), None, Ok(Some(Task::Detach(LEAVING)))),
-            (rest("registering"), None, Ok(Some(Task::Detach(LEAVING_BY_FORCE)))),
-            (rest(""), None, Ok(Some(Task::Detach(LEAVING_BY_FORCE)))),
-            (rest("unmanaged"), None, Ok(Some(Task::Copy))),
-            (Some(detached(host_in("provisioned"), "")), None, Ok(Some(Task::Copy))),
+            (rest("available"), None, Ok(Some(CopyTask::Detach(LEAVING)))),
+            (rest("provisioned"), None, Ok(Some(CopyTask::Detach(LEAVING)))),
+            (rest("externally provisioned"), None, Ok(Some(CopyTask::Detach(LEAVING)))),
+            (rest("registering"), None, Ok(Some(CopyTask::Detach(LEAVING_BY_FORCE)))),
+            (rest(""), None, Ok(Some(CopyTask::Detach(LEAVING_BY_FORCE)))),
+            (rest("unmanaged"), None, Ok(Some(CopyTask::Copy))),
+            (Some(detached(host_in("provisioned"), "")), None, Ok(Some(CopyTask::Copy))),
             (rest("inspecting"), None, Err("is inspecting: move it when that is over")),
             (rest("preparing"), None, Err("is preparing")),
             (rest("provisioning"), None, Err("is provisioning")),
@@ -267,10 +267,10 @@ mod tests {
             (rest("provisioned"), Some(of_other), Err("another host of that name")),
             (None, Some(foreign), Err("is not here")),
             // What an earlier move left.
-            (Some(detached(host_in("provisioned"), LEAVING)), copy(), Ok(Some(Task::Copy))),
-            (rest("provisioned"), copy(), Ok(Some(Task::Detach(LEAVING)))),
-            (Some(deleting(detached(host_in("provisioned"), LEAVING))), copy(), Ok(Some(Task::AwaitGone))),
-            (None, copy(), Ok(Some(Task::Release))),
+            (Some(detached(host_in("provisioned"), LEAVING)), copy(), Ok(Some(CopyTask::Copy))),
+            (rest("provisioned"), copy(), Ok(Some(CopyTask::Detach(LEAVING)))),
+            (Some(deleting(detached(host_in("provisioned"), LEAVING))), copy(), Ok(Some(CopyTask::AwaitGone))),
+            (None, copy(), Ok(Some(CopyTask::Release))),
         ] {
             let shown = format!("{here:?} {there:?}");
             match (task(here.as_ref(), there.as_ref()), wanted) {

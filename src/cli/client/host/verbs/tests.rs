@@ -23,7 +23,7 @@ fn annotated(state: &str, key: &str, value: &str) -> Value {
 }
 
 fn image() -> Verb {
-    Verb::Deploy(Deployment { image: json!({ "url": "http://u:p@x/i", "checksum": null }), secrets: vec![DATA[0]] })
+    Verb::Deploy(DeployRequest { image: json!({ "url": "http://u:p@x/i", "checksum": null }), secrets: vec![DATA[0]] })
 }
 
 fn label(set: &[(&str, &str)], remove: &[&str], overwrite: bool) -> Verb {
