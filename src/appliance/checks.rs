@@ -43,7 +43,7 @@ pub async fn faults(config: &Config, place: Place) -> Vec<Fault> {
             Ok(present) => {
                 stopping.extend(dhcp::unserved(&config.networks, &present).iter().map(ToString::to_string));
             }
-            Err(error) => stopping.push(dhcp::BindError::Interfaces(error).to_string()),
+            Err(error) => stopping.push(dhcp::DhcpBindError::Interfaces(error).to_string()),
         }
         let installation = Installation::of(&config.kubespray);
         let faults = installation.and_then(|installation| installation.inspect().err()).unwrap_or_default();

@@ -24,7 +24,7 @@ use crate::tftp;
 pub(super) struct Sockets {
     pub files: BootFiles,
     boot: TcpListener,
-    tftp: tftp::Server,
+    tftp: tftp::TftpServer,
 }
 
 impl Sockets {
@@ -45,7 +45,7 @@ impl Sockets {
                 "there is no kernel and ramdisk yet: make them with `slipway ramdisk build`, machines cannot be inspected before"
             );
         }
-        let tftp = tftp::Server::bind(config.boot.tftp, files.clone())?;
+        let tftp = tftp::TftpServer::bind(config.boot.tftp, files.clone())?;
         Ok(Self { files, boot, tftp })
     }
 }
@@ -53,13 +53,13 @@ impl Sockets {
 /// Boot HTTP and TFTP. Both answer whether this appliance leads or not: machines ask where DHCP told them to.
 pub(super) struct Edge {
     // std's lock: held to take what there is, once.
-    sockets: Mutex<Option<(TcpListener, tftp::Server)>>,
+    sockets: Mutex<Option<(TcpListener, tftp::TftpServer)>>,
     site: BootServerConfig,
     shared: Arc<Shared>,
     /// Connections that boot HTTP may have.
     connections: usize,
-    boot: boot::Metrics,
-    tftp: tftp::Metrics,
+    boot: boot::BootHttpMetrics,
+    tftp: tftp::TftpMetrics,
 }
 
 impl Edge {
@@ -80,7 +80,7 @@ impl Edge {
             .with_addresses(config.boot.advertise.or(specific(config.api.listen)), shared.own.clone());
         let tftp = tftp.ranked_by(shared.ranks.clone());
         Ok(Self {
-            boot: boot::Metrics::new(shared.downloads.clone()),
+            boot: boot::BootHttpMetrics::new(shared.downloads.clone()),
             tftp: tftp.metrics(),
             sockets: Mutex::new(Some((boot, tftp))),
             site,

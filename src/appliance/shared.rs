@@ -9,7 +9,7 @@ use tracing::warn;
 use super::addresses::{first_own_address, specific};
 use super::ranks::ranks;
 use crate::apiserver::tls::ConnectionMeters;
-use crate::boot::{BootFiles, DownloadScheduler, Tokens};
+use crate::boot::{BootFiles, BootTokens, DownloadScheduler};
 use crate::cluster::workload::Workloads;
 use crate::config::Config;
 use crate::dhcp;
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     pub tasks: Tasks,
     pub directory: Directory,
     /// Tokens of boots and sessions.
-    pub tokens: Arc<Tokens>,
+    pub tokens: Arc<BootTokens>,
     /// What every machine boots.
     pub files: BootFiles,
     pub logs: Logs,
@@ -80,11 +80,11 @@ impl Shared {
         let sources = image_sources(config, &live);
         let library = Library::open(config.data_dir.images(), sources.clone())
             .with_context(|| format!("image library {}", config.data_dir.images().display()))?;
-        let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
+        let tokens = Arc::new(BootTokens::open(&config.data_dir.pki())?);
         let mut watches = Watches::default();
         let directory = Directory::new(&mut watches);
         let leases = leases(config, store)?;
-        let networks = dhcp::Networks::new(&config.networks, leases.clone(), &mut watches);
+        let networks = dhcp::NetworkDirectory::new(&config.networks, leases.clone(), &mut watches);
         let site = networks.site().clone();
         let reservations = dhcp::Reservations::new(networks, &mut watches);
         let ranks = ranks(config, &site, &leases, &directory.index, directory.ready.clone());

@@ -210,7 +210,7 @@ pub enum Privilege {
 
 /// What the protocol needs besides host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Endpoint {
+pub enum BmcEndpoint {
     /// IPMI over UDP.
     Ipmi {
         /// Privilege level of the session.
@@ -235,7 +235,7 @@ pub struct BmcAddress {
     /// Port, with the protocol's default filled in.
     pub port: u16,
     /// The rest.
-    pub endpoint: Endpoint,
+    pub endpoint: BmcEndpoint,
 }
 
 impl BmcAddress {
@@ -282,13 +282,13 @@ impl BmcAddress {
         let (host, port) = split_authority(authority)?;
         if driver.is_redfish() {
             let default = if tls { 443 } else { 80 };
-            let endpoint = Endpoint::Redfish { tls, system: system_path(path)? };
+            let endpoint = BmcEndpoint::Redfish { tls, system: system_path(path)? };
             Ok(Self { driver: *driver, host, port: port.unwrap_or(default), endpoint })
         } else {
             if !matches!(path, "" | "/") {
                 return Err(AddressError::Path("an IPMI address has no path"));
             }
-            let endpoint = Endpoint::Ipmi { privilege: privilege(query)? };
+            let endpoint = BmcEndpoint::Ipmi { privilege: privilege(query)? };
             Ok(Self { driver: *driver, host, port: port.unwrap_or(IPMI_PORT), endpoint })
         }
     }
@@ -306,11 +306,11 @@ impl BmcAddress {
     /// `https://host[:port]` of a Redfish service; none for IPMI.
     pub fn base_url(&self) -> Option<String> {
         match self.endpoint {
-            Endpoint::Redfish { tls: true, .. } if self.port == 443 => Some(format!("https://{}", self.host)),
-            Endpoint::Redfish { tls: true, .. } => Some(format!("https://{}:{}", self.host, self.port)),
-            Endpoint::Redfish { tls: false, .. } if self.port == 80 => Some(format!("http://{}", self.host)),
-            Endpoint::Redfish { tls: false, .. } => Some(format!("http://{}:{}", self.host, self.port)),
-            Endpoint::Ipmi { .. } => None,
+            BmcEndpoint::Redfish { tls: true, .. } if self.port == 443 => Some(format!("https://{}", self.host)),
+            BmcEndpoint::Redfish { tls: true, .. } => Some(format!("https://{}:{}", self.host, self.port)),
+            BmcEndpoint::Redfish { tls: false, .. } if self.port == 80 => Some(format!("http://{}", self.host)),
+            BmcEndpoint::Redfish { tls: false, .. } => Some(format!("http://{}:{}", self.host, self.port)),
+            BmcEndpoint::Ipmi { .. } => None,
         }
     }
 }

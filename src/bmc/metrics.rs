@@ -22,7 +22,7 @@ pub(super) enum Protocol {
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum BmcOutcome {
     /// It did what it was asked.
     Ok,
     /// It answered that it does not.
@@ -52,7 +52,7 @@ impl Protocol {
     }
 }
 
-impl Outcome {
+impl BmcOutcome {
     const ALL: [Self; 8] = [
         Self::Ok,
         Self::Refused,
@@ -79,36 +79,36 @@ impl Outcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Asked {
+struct BmcRequestLabels {
     protocol: &'static str,
     outcome: &'static str,
 }
 
 /// Times by protocol.
-type Seconds = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
+type ProtocolHistogram = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
 
 /// Counters of all connections to BMCs. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug)]
-pub struct Metrics {
-    requests: Family<Asked, Counter>,
-    seconds: Seconds,
+pub struct BmcMetrics {
+    requests: Family<BmcRequestLabels, Counter>,
+    seconds: ProtocolHistogram,
 }
 
-impl Default for Metrics {
+impl Default for BmcMetrics {
     fn default() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(SECONDS);
-        let requests = Family::<Asked, Counter>::default();
+        let requests = Family::<BmcRequestLabels, Counter>::default();
         // From zero: else nobody could tell the first from what was before.
         for protocol in Protocol::ALL.map(Protocol::name) {
-            for outcome in Outcome::ALL.map(Outcome::name) {
-                drop(requests.get_or_create(&Asked { protocol, outcome }));
+            for outcome in BmcOutcome::ALL.map(BmcOutcome::name) {
+                drop(requests.get_or_create(&BmcRequestLabels { protocol, outcome }));
             }
         }
         Self { requests, seconds: Family::new_with_constructor(histogram) }
     }
 }
 
-impl Metrics {
+impl BmcMetrics {
     /// Names everything for a scrape.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("slipway_bmc_requests", "Requests to BMCs, by what came of them", self.requests.clone());
@@ -120,10 +120,10 @@ impl Metrics {
     }
 
     /// Counts a request that took so long.
-    pub(super) fn asked(&self, protocol: Protocol, outcome: Outcome, took: Duration) {
+    pub(super) fn asked(&self, protocol: Protocol, outcome: BmcOutcome, took: Duration) {
         let protocol = protocol.name();
-        self.requests.get_or_create(&Asked { protocol, outcome: outcome.name() }).inc();
-        if !matches!(outcome, Outcome::Timeout | Outcome::Unreachable) {
+        self.requests.get_or_create(&BmcRequestLabels { protocol, outcome: outcome.name() }).inc();
+        if !matches!(outcome, BmcOutcome::Timeout | BmcOutcome::Unreachable) {
             self.seconds.get_or_create(&[("protocol", protocol)]).observe(took.as_secs_f64());
         }
     }

@@ -1,6 +1,6 @@
 //! Power and boot device of a machine through its management controller: Redfish and IPMI behind one trait.
 //!
-//! [`Registry::connect`] gives the connection of a checked [`BmcAddress`]. Every write is read back before it counts;
+//! [`BmcRegistry::connect`] gives the connection of a checked [`BmcAddress`]. Every write is read back before it counts;
 //! what particular controllers do differently is data in `config/bmc-quirks.toml`, read by [`quirks`].
 //! [`sim`] is a simulated controller for tests and for trying things out without hardware.
 
@@ -25,9 +25,9 @@ use crate::api::metal3::HardwareDetails;
 use crate::outbound::Refused;
 
 pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
-pub use metrics::Metrics;
+pub use metrics::BmcMetrics;
 pub use probe::ProbeReport;
-pub use registry::Registry;
+pub use registry::BmcRegistry;
 pub use settings::BmcSettings;
 
 /// User and password of a BMC.

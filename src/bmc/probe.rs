@@ -28,7 +28,7 @@ pub struct ProbeReport {
     pub system: Option<String>,
     /// `on` or `off`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub power: Option<Power>,
+    pub power: Option<ProbedPower>,
     /// `ok`, `warning` or `critical`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<&'static str>,
@@ -56,14 +56,14 @@ pub struct ProbeReport {
 /// Power, for people and programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Power {
+pub enum ProbedPower {
     /// On.
     On,
     /// Off.
     Off,
 }
 
-impl From<PowerState> for Power {
+impl From<PowerState> for ProbedPower {
     fn from(power: PowerState) -> Self {
         match power {
             PowerState::On => Self::On,
@@ -116,7 +116,7 @@ impl ProbeReport {
         add("Serial number", &self.serial_number);
         add("BMC firmware", &self.bmc_firmware);
         add("BIOS", &self.bios_version);
-        add("Power", self.power.map_or("", |power| if power == Power::On { "on" } else { "off" }));
+        add("Power", self.power.map_or("", |power| if power == ProbedPower::On { "on" } else { "off" }));
         add("Health", self.health.unwrap_or_default());
         add("Boot override", self.boot.as_deref().unwrap_or_default());
         add("Boot devices", &list(&self.boot_devices));

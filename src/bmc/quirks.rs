@@ -52,15 +52,15 @@ pub enum QuirksError {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct QuirksFile {
     #[serde(default, rename = "profile")]
-    profiles: Vec<Profile>,
+    profiles: Vec<QuirkProfile>,
 }
 
 /// One profile.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Profile {
+pub struct QuirkProfile {
     /// Name, for logs.
     pub name: String,
     /// The file that it is in.
@@ -79,7 +79,7 @@ pub struct Profile {
     pub ipmi: IpmiKeys,
 }
 
-impl Profile {
+impl QuirkProfile {
     /// For people: its name, and which file it is in.
     fn label(&self) -> String {
         format!("{} ({})", self.name, self.origin)
@@ -257,7 +257,7 @@ pub struct IpmiQuirks {
 /// All profiles.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Quirks {
-    profiles: Vec<Profile>,
+    profiles: Vec<QuirkProfile>,
 }
 
 static SHARED: LazyLock<Arc<Quirks>> = LazyLock::new(|| {
@@ -289,7 +289,7 @@ impl Quirks {
 
     /// Profiles of one file alone; `origin` says which file it is.
     pub fn parse(text: &str, origin: &str) -> Result<Self, QuirksError> {
-        let mut file: File = toml::from_str(text)?;
+        let mut file: QuirksFile = toml::from_str(text)?;
         let origin: Arc<str> = origin.into();
         for p in &mut file.profiles {
             p.origin = origin.clone();
@@ -320,7 +320,7 @@ impl Quirks {
     }
 
     /// The profiles in the order in which they are applied.
-    pub fn profiles(&self) -> &[Profile] {
+    pub fn profiles(&self) -> &[QuirkProfile] {
         &self.profiles
     }
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use secrecy::ExposeSecret;
 use subtle::ConstantTimeEq;
 
-use super::address::Endpoint;
+use super::address::BmcEndpoint;
 use super::ipmi::IpmiBmc;
 use super::locate::locate;
 use super::quirks::Quirks;
@@ -30,7 +30,7 @@ const LOG_OUT: Duration = Duration::from_secs(60);
 ///
 /// All connections to one `host:port` share one lock, so that a BMC sees one exchange at a time, and systems behind
 /// one Redfish service share one login.
-pub struct Registry {
+pub struct BmcRegistry {
     settings: Arc<BmcSettings>,
     tls: redfish::Configs,
     inner: Mutex<Inner>,
@@ -43,19 +43,19 @@ struct Inner {
     clock: u64,
     /// When idle ones were looked for last.
     looked: Option<Instant>,
-    hosts: HashMap<HostKey, Host>,
+    hosts: HashMap<BmcHostKey, HostConnections>,
 }
 
 /// Redfish and IPMI of one BMC have different ports, and locks of their own.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct HostKey {
+struct BmcHostKey {
     redfish: bool,
     /// Its places, whatever name they have; as the address is spelled where it was not resolved. All of them: who names the
     /// BMC of others beside one of their own shares no lock with them, for their own may be slow.
     peer: String,
 }
 
-impl HostKey {
+impl BmcHostKey {
     fn of(address: &BmcAddress, places: &[SocketAddr]) -> Self {
         let plain = |endpoint: &SocketAddr| SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port());
         let mut places: Vec<_> = places.iter().map(plain).collect();
@@ -72,22 +72,22 @@ fn same_places(a: &[SocketAddr], b: &[SocketAddr]) -> bool {
 }
 
 #[derive(Default)]
-struct Host {
+struct HostConnections {
     lock: Arc<tokio::sync::Mutex<()>>,
     has_sessions: Arc<AtomicBool>,
-    services: Vec<Service>,
-    connections: Vec<Connection>,
+    services: Vec<RedfishService>,
+    connections: Vec<BmcConnection>,
 }
 
-struct Service {
+struct RedfishService {
     base: String,
     places: Vec<SocketAddr>,
     credentials: Credentials,
     verify: bool,
-    client: Arc<redfish::Client>,
+    client: Arc<redfish::RedfishClient>,
 }
 
-struct Connection {
+struct BmcConnection {
     address: BmcAddress,
     places: Vec<SocketAddr>,
     credentials: Credentials,
@@ -105,13 +105,13 @@ fn same(a: &Credentials, b: &Credentials) -> bool {
     a.username == b.username && bool::from(x.ct_eq(y))
 }
 
-impl Default for Registry {
+impl Default for BmcRegistry {
     fn default() -> Self {
         Self::new(BmcSettings::default())
     }
 }
 
-impl Registry {
+impl BmcRegistry {
     /// An empty registry.
     pub fn new(settings: BmcSettings) -> Self {
         Self {
@@ -163,10 +163,10 @@ impl Registry {
         inner.clock += 1;
         let now = inner.clock;
         inner.forget_idle(at);
-        let key = HostKey::of(address, places);
+        let key = BmcHostKey::of(address, places);
         let quirks = self.settings.quirks.get();
         let known = inner.hosts.get_mut(&key).and_then(|host| {
-            let fits = |c: &&mut Connection| {
+            let fits = |c: &&mut BmcConnection| {
                 c.address == *address
                     && same_places(&c.places, places)
                     && c.verify == verify
@@ -184,7 +184,7 @@ impl Registry {
         // Other profiles were loaded since: the login stays, and the controller is identified anew.
         host.connections.retain(|c| c.is_used() || Arc::ptr_eq(&c.quirks, &quirks));
         let bmc = host.open(address, places, credentials, verify, (&self.settings, &self.tls));
-        host.connections.push(Connection {
+        host.connections.push(BmcConnection {
             address: address.clone(),
             places: places.to_vec(),
             credentials: credentials.clone(),
@@ -249,7 +249,7 @@ impl Inner {
     }
 
     /// Forgets these, but for those that somebody holds. A login goes with the last system that uses it.
-    fn forget(&mut self, which: impl Fn(&Connection) -> bool) {
+    fn forget(&mut self, which: impl Fn(&BmcConnection) -> bool) {
         for host in self.hosts.values_mut() {
             host.connections.retain(|c| c.is_used() || !which(c));
             host.let_go();
@@ -258,7 +258,7 @@ impl Inner {
     }
 }
 
-impl Connection {
+impl BmcConnection {
     /// Whether somebody holds it.
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.bmc) > 1
@@ -266,7 +266,7 @@ impl Connection {
 }
 
 /// Closes the sessions of clients that are not used any more: BMCs have few, and keep them for half an hour.
-fn log_out(clients: Vec<Arc<redfish::Client>>) {
+fn log_out(clients: Vec<Arc<redfish::RedfishClient>>) {
     // Nothing was sent where there is no runtime.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     for client in clients {
@@ -274,7 +274,7 @@ fn log_out(clients: Vec<Arc<redfish::Client>>) {
     }
 }
 
-impl Host {
+impl HostConnections {
     /// Lets go of logins that nothing uses any more.
     fn let_go(&mut self) {
         let unused = self.services.extract_if(.., |service| Arc::strong_count(&service.client) == 1);
@@ -297,10 +297,10 @@ impl Host {
         });
         self.let_go();
         let (system, base) = match (&address.endpoint, address.base_url()) {
-            (Endpoint::Redfish { system, .. }, Some(base)) => (system.clone(), base),
+            (BmcEndpoint::Redfish { system, .. }, Some(base)) => (system.clone(), base),
             _ => return Arc::new(IpmiBmc::new(address, places, credentials, settings.clone(), self.lock.clone())),
         };
-        let fits = |s: &&Service| {
+        let fits = |s: &&RedfishService| {
             let there = s.base == base && same_places(&s.places, places);
             there && s.verify == verify && same(&s.credentials, credentials)
         };
@@ -315,12 +315,12 @@ impl Host {
             has_sessions: self.has_sessions.clone(),
         };
         let certificates = tls.get(verify, &settings.extra_roots);
-        let made = redfish::Client::new(endpoint, credentials, certificates, settings.clone());
+        let made = redfish::RedfishClient::new(endpoint, credentials, certificates, settings.clone());
         match made {
             Ok(client) => {
                 let client = Arc::new(client);
                 let (places, credentials) = (places.to_vec(), credentials.clone());
-                let service = Service { base, places, credentials, verify, client: client.clone() };
+                let service = RedfishService { base, places, credentials, verify, client: client.clone() };
                 self.services.push(service);
                 Arc::new(RedfishBmc::new(client, system, settings.clone()))
             }
@@ -375,7 +375,7 @@ mod tests {
     fn a_lock_is_shared_by_who_names_the_same_places_alone() {
         let key = |address: &str, places: &[&str]| {
             let places: Vec<SocketAddr> = places.iter().map(|endpoint| endpoint.parse().expect("a place")).collect();
-            HostKey::of(&BmcAddress::parse(address).expect("an address"), &places)
+            BmcHostKey::of(&BmcAddress::parse(address).expect("an address"), &places)
         };
         let owners = key("ipmi://10.0.0.9", &["10.0.0.9:623"]);
         let rows = [
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn what_nobody_uses_for_an_hour_is_forgotten() {
-        let registry = Registry::default();
+        let registry = BmcRegistry::default();
         let address = |n: u8| BmcAddress::parse(&format!("redfish://192.0.2.{n}")).expect("an address");
         let held = registry.connect(&address(1), &credentials(), true);
         registry.connect(&address(2), &credentials(), true);

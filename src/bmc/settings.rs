@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustls_pki_types::CertificateDer;
 use secrecy::SecretString;
 
-use super::metrics::Metrics;
+use super::metrics::BmcMetrics;
 use super::quirks::Quirks;
 use crate::live::Live;
 use crate::outbound::Guard;
@@ -46,7 +46,7 @@ pub struct BmcSettings {
     /// What judges the addresses, where whoever runs the program did not choose them. None by default.
     pub guard: Option<Guard>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub metrics: BmcMetrics,
 }
 
 impl Default for BmcSettings {
@@ -68,7 +68,7 @@ impl Default for BmcSettings {
             quirks: Quirks::builtin().into(),
             max_connections: 4096,
             guard: None,
-            metrics: Metrics::default(),
+            metrics: BmcMetrics::default(),
         }
     }
 }

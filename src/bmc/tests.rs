@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::address::{AddressError as E, BmcHost, Endpoint, Privilege};
+use super::address::{AddressError as E, BmcEndpoint, BmcHost, Privilege};
 use super::ipmi::packet::{self, Frame, le32, payload};
-use super::ipmi::rakp::{Handshake, Login, Progress, RakpError};
+use super::ipmi::rakp::{Handshake, RakpError, RakpLogin, RakpProgress};
 use super::ipmi::suite::CipherSuite;
 use super::*;
 
@@ -62,8 +62,8 @@ fn addresses_are_read_as_metal3_reads_them() {
     ] {
         let found = BmcAddress::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
         let what = match &found.endpoint {
-            Endpoint::Ipmi { privilege } => (*privilege as u8).to_string(),
-            Endpoint::Redfish { system, .. } => {
+            BmcEndpoint::Ipmi { privilege } => (*privilege as u8).to_string(),
+            BmcEndpoint::Redfish { system, .. } => {
                 format!("{} {}", found.base_url().unwrap(), system.as_deref().unwrap_or("-"))
             }
         };
@@ -157,7 +157,7 @@ fn credentials(password: &str) -> Credentials {
 
 #[test]
 fn the_registry_gives_the_same_connection_and_stays_bounded() {
-    let registry = Registry::new(BmcSettings { max_connections: 3, ..BmcSettings::default() });
+    let registry = BmcRegistry::new(BmcSettings { max_connections: 3, ..BmcSettings::default() });
     let address = |n: u8| BmcAddress::parse(&format!("192.0.2.{n}")).unwrap();
     let first = registry.connect(&address(1), &credentials("a"), true);
     assert!(Arc::ptr_eq(&first, &registry.connect(&address(1), &credentials("a"), true)));
@@ -184,8 +184,8 @@ fn no_secret_is_printed() {
     assert!(!text.contains("hidden"), "{text}");
 }
 
-fn login(password: &str) -> Login {
-    Login { username: "admin".into(), password: password.into(), kg: None, privilege: Privilege::Administrator }
+fn login(password: &str) -> RakpLogin {
+    RakpLogin { username: "admin".into(), password: password.into(), kg: None, privilege: Privilege::Administrator }
 }
 
 fn body(packet: &[u8]) -> Vec<u8> {
@@ -210,7 +210,7 @@ fn at_stage(stage: u8, suite: CipherSuite) -> (Handshake, Vec<u8>) {
     if stage == 0 {
         return (handshake, answer);
     }
-    assert!(matches!(handshake.on_packet(&answer), Ok(Progress::Next)));
+    assert!(matches!(handshake.on_packet(&answer), Ok(RakpProgress::Next)));
     let rakp1 = body(&handshake.send());
     let (role, name) = (rakp1[24], &rakp1[27..]);
     let mut two = vec![rakp1[0], 0, 0, 0];
@@ -222,7 +222,7 @@ fn at_stage(stage: u8, suite: CipherSuite) -> (Handshake, Vec<u8>) {
     if stage == 1 {
         return (handshake, answer);
     }
-    assert!(matches!(handshake.on_packet(&answer), Ok(Progress::Next)));
+    assert!(matches!(handshake.on_packet(&answer), Ok(RakpProgress::Next)));
     let rakp3 = body(&handshake.send());
     let proof = suite.hmac(b"right", &[&challenge, &console, &[role], name]);
     assert_eq!(&rakp3[8..], &proof[..]);
@@ -242,7 +242,7 @@ fn a_good_handshake_opens_and_answers_cut_anywhere_do_nothing() {
                 assert!(handshake.on_packet(&answer[..cut]).is_err(), "stage {stage} cut at {cut}");
             }
             let progress = handshake.on_packet(&answer).unwrap();
-            assert_eq!(matches!(progress, Progress::Open(_)), stage == 2);
+            assert_eq!(matches!(progress, RakpProgress::Open(_)), stage == 2);
             // The same packet again is no answer to what comes next.
             handshake.send();
             assert!(handshake.on_packet(&answer).is_err());
@@ -269,14 +269,14 @@ fn status_codes_say_what_is_wrong() {
         (1, 0xee, "reserved status"),
     ] {
         let (mut handshake, answer) = at_stage(stage, CipherSuite::Sha256);
-        let Ok(Progress::Failed(error, _)) = handshake.on_packet(&set(&answer, status)) else { panic!("{status}") };
+        let Ok(RakpProgress::Failed(error, _)) = handshake.on_packet(&set(&answer, status)) else { panic!("{status}") };
         assert!(error.to_string().contains(want), "{stage} {status:02x}: {error}");
     }
     // A code made with another password.
     let (mut handshake, mut answer) = at_stage(1, CipherSuite::Sha1);
     let last = answer.len() - 1;
     answer[last] ^= 1;
-    let Ok(Progress::Failed(RakpError::WrongPassword(_), Some(goodbye))) = handshake.on_packet(&answer) else {
+    let Ok(RakpProgress::Failed(RakpError::WrongPassword(_), Some(goodbye))) = handshake.on_packet(&answer) else {
         panic!()
     };
     assert_eq!((body(&goodbye)[1], le32(&body(&goodbye)[4..])), (0x0f, 0x09090909));
@@ -284,7 +284,7 @@ fn status_codes_say_what_is_wrong() {
     let (mut handshake, mut answer) = at_stage(2, CipherSuite::Sha1);
     let last = answer.len() - 1;
     answer[last] ^= 1;
-    assert!(matches!(handshake.on_packet(&answer), Ok(Progress::Failed(RakpError::BmcKey, None))));
+    assert!(matches!(handshake.on_packet(&answer), Ok(RakpProgress::Failed(RakpError::BmcKey, None))));
     let long = Handshake::new(login(&"x".repeat(21)), CipherSuite::Sha1, 1, [0; 16]);
     assert!(matches!(long, Err(RakpError::TooLong(_))));
 }
@@ -302,7 +302,7 @@ proptest! {
         bad[at % n] ^= flip;
         bad.truncate(cut % (n + 1));
         // A session never opens from a changed packet, header bytes that mean nothing apart.
-        if let Ok(Progress::Open(_)) = handshake.on_packet(&bad) {
+        if let Ok(RakpProgress::Open(_)) = handshake.on_packet(&bad) {
             prop_assert!(at % n < 17 || (18..20).contains(&(at % n)), "byte {}", at % n);
         }
     }

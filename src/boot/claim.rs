@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// leader and a restored backup find the same order. Of two others the one that claimed it first while this process ran,
 /// then the older one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct BootClaim {
     /// The host reported itself and was not accepted yet.
     pub waiting: bool,
     /// It is no boot address, and no agent reported it: it is written in the host's hardware.
@@ -28,7 +28,7 @@ pub struct Claim {
     pub uid: Arc<str>,
 }
 
-impl Claim {
+impl BootClaim {
     /// One that no other is better than.
     pub(super) fn best() -> Self {
         let (waiting, card, unregistered) = (false, false, false);
@@ -40,13 +40,13 @@ impl Claim {
     }
 }
 
-impl Ord for Claim {
+impl Ord for BootClaim {
     fn cmp(&self, other: &Self) -> Ordering {
         self.parts().cmp(&other.parts())
     }
 }
 
-impl PartialOrd for Claim {
+impl PartialOrd for BootClaim {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn who_comes_first() {
-        let claim = |waiting, card, unregistered, registered, since, created, uid: &str| Claim {
+        let claim = |waiting, card, unregistered, registered, since, created, uid: &str| BootClaim {
             waiting,
             card,
             unregistered,

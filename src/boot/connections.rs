@@ -28,17 +28,17 @@ const SLOTS_TO_ONE_WAITING: usize = 8;
 
 /// Connections. Cheap to clone; all clones are the same.
 #[derive(Clone)]
-pub(super) struct Connections(Arc<Inner>);
+pub(super) struct BootConnections(Arc<Inner>);
 
 struct Inner {
     slots: usize,
     // std's lock: held for a look, never across an await.
-    table: Mutex<Table>,
+    table: Mutex<BootConnectionTable>,
     freed: Notify,
 }
 
 #[derive(Default)]
-struct Table {
+struct BootConnectionTable {
     addresses: HashMap<IpAddr, usize>,
     shares: Shares,
     open: HashMap<u64, OpenConnection>,
@@ -68,7 +68,7 @@ struct QueuedConnection {
 pub(super) struct ConnectionPermit(Arc<PermitInner>);
 
 struct PermitInner {
-    connections: Connections,
+    connections: BootConnections,
     number: u64,
 }
 
@@ -86,7 +86,7 @@ pub(super) enum ConnectionRefused {
     QueueFull,
 }
 
-impl Table {
+impl BootConnectionTable {
     /// The slot that a newcomer gets when there is none left for it. Never that of somebody better known.
     ///
     /// First of those who have more than their part, then of those who are asking for nothing now, then of who is worse known,
@@ -148,7 +148,7 @@ impl Table {
     }
 }
 
-impl Connections {
+impl BootConnections {
     /// For so many connections, those that wait for a slot included.
     pub fn with_limit(connections: usize) -> Self {
         let waiting = connections / (SLOTS_TO_ONE_WAITING + 1);
@@ -231,13 +231,13 @@ impl Connections {
         served.chain([("waiting", Rank::Known, table.waiting.len())]).collect()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, BootConnectionTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 struct QueueGuard<'g> {
-    connections: &'g Connections,
+    connections: &'g BootConnections,
     number: u64,
 }
 
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     fn admit(
-        connections: &Connections,
+        connections: &BootConnections,
         last: u8,
         rank: Rank,
     ) -> Result<(ConnectionPermit, CancellationToken), ConnectionRefused> {
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn connections_are_counted_by_address() {
-        let connections = Connections::new(1000);
+        let connections = BootConnections::new(1000);
         let mut some: Vec<_> =
             (0..MAX_OF_AN_ADDRESS).map(|_| admit(&connections, 1, Rank::Known).expect("room")).collect();
         assert_eq!(admit(&connections, 1, Rank::Known).err(), Some(ConnectionRefused::Address));
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn who_has_not_asked_for_longest_gives_way_to_who_is_as_well_known() {
-        let connections = Connections::new(8);
+        let connections = BootConnections::new(8);
         let busy = admit(&connections, 1, Rank::Stranger).expect("room");
         let asked = busy.0.begin_request();
         let idle = admit(&connections, 2, Rank::Stranger).expect("room");
@@ -370,7 +370,7 @@ mod tests {
 
     /// All of them busy: as many known addresses, each with so many connections.
     fn busy(
-        connections: &Connections,
+        connections: &BootConnections,
         addresses: u8,
         each: usize,
     ) -> Vec<(ConnectionPermit, ActiveRequest, CancellationToken)> {
@@ -394,7 +394,7 @@ mod tests {
         // slots, addresses that have them, the newcomer's own before, whether it gets one more
         let rows = [(64, 8, 0, true), (64, 8, 4, true), (64, 8, 6, false), (64, 64, 0, false), (48, 24, 0, true)];
         for (slots, addresses, own, gets) in rows {
-            let connections = Connections::new(slots);
+            let connections = BootConnections::new(slots);
             let each = (slots - own) / usize::from(addresses);
             let mine: Vec<_> = (0..own).map(|_| admit(&connections, 200, Rank::Known).expect("room")).collect();
             let asked: Vec<_> = mine.iter().map(|(permit, _)| permit.begin_request()).collect();
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn an_attackers_further_connections_end_his_own_and_no_honest_ones() {
-        let connections = Connections::new(96);
+        let connections = BootConnections::new(96);
         let taken = busy(&connections, 2, 48);
         // An honest machine gets on, asks nothing for a while, and has its slot still after all that they open more.
         let (honest, end) = admit(&connections, 100, Rank::Known).expect("in the place of one of theirs");
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_known_host_has_its_first_place_before_a_stranger_who_is_busy() {
-        let connections = Connections::new(8);
+        let connections = BootConnections::new(8);
         let strangers: Vec<_> = (0..2).map(|last| admit(&connections, last, Rank::Stranger).expect("room")).collect();
         let asked: Vec<_> = strangers.iter().map(|(permit, _)| permit.begin_request()).collect();
         let known: Vec<_> = (10..16).map(|last| admit(&connections, last, Rank::Known).expect("room")).collect();
@@ -454,7 +454,7 @@ mod tests {
 
     #[tokio::test]
     async fn known_hosts_wait_for_a_place_in_a_line_that_no_address_fills() {
-        let connections = Connections::new(32);
+        let connections = BootConnections::new(32);
         let mut taken = busy(&connections, 32, 1);
         let token = CancellationToken::new();
         let wait_for = |last: u8, patience| {

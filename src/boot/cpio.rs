@@ -19,12 +19,12 @@ pub enum EntryType {
 }
 
 /// Writes entries one after the other: owner root, time 0.
-pub struct Archive<W> {
+pub struct CpioArchive<W> {
     out: W,
     inode: u32,
 }
 
-impl<W: Write> Archive<W> {
+impl<W: Write> CpioArchive<W> {
     /// An empty archive.
     pub fn new(out: W) -> Self {
         Self { out, inode: 0 }
@@ -77,7 +77,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn sample() -> Vec<u8> {
-        let mut archive = Archive::new(Vec::new());
+        let mut archive = CpioArchive::new(Vec::new());
         archive.add("dev", EntryType::Folder, &[]).expect("added");
         archive.add("dev/console", EntryType::Device { major: 5, minor: 1 }, &[]).expect("added");
         archive.add("init", EntryType::File(0o755), b"hello").expect("added");

@@ -101,7 +101,7 @@ pub struct BootClient {
 
 /// What to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Boot {
+pub enum NetworkBoot {
     /// Nothing from the network.
     LocalDisk,
     /// Slipway's ramdisk, for this intent.
@@ -136,19 +136,19 @@ pub enum UnknownMachine {
 
 /// What to boot, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct BootDecision {
     /// What to boot.
-    pub boot: Boot,
+    pub boot: NetworkBoot,
     /// One sentence for each thing that was looked at, in order; the last one decided.
     pub reasons: Vec<String>,
 }
 
 /// Decides what a client boots. The answer to a finished machine is its local disk, and so it is to an unknown one,
 /// unless `unknown` lets it report itself.
-pub fn decide(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine) -> Decision {
+pub fn decide(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine) -> BootDecision {
     let mut reasons = Vec::new();
     let boot = choose(client, host, unknown, &mut reasons);
-    Decision { boot, reasons }
+    BootDecision { boot, reasons }
 }
 
 /// The decision as text, for `slipway debug boot`. Holds no secret.
@@ -167,36 +167,41 @@ pub fn explain(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMa
         text.push('\n');
     }
     match decision.boot {
-        Boot::LocalDisk => text.push_str("it boots: its local disk\n"),
-        Boot::Ramdisk { generation } => {
+        NetworkBoot::LocalDisk => text.push_str("it boots: its local disk\n"),
+        NetworkBoot::Ramdisk { generation } => {
             text.push_str(&format!("it boots: Slipway's ramdisk, boot intent {generation}\n"));
         }
-        Boot::Discovery => text.push_str("it boots: Slipway's ramdisk, to report itself\n"),
-        Boot::LiveIso { generation, digest } => {
+        NetworkBoot::Discovery => text.push_str("it boots: Slipway's ramdisk, to report itself\n"),
+        NetworkBoot::LiveIso { generation, digest } => {
             text.push_str(&format!("it boots: the live ISO {digest}, boot intent {generation}\n"));
         }
     }
     text
 }
 
-fn choose(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine, reasons: &mut Vec<String>) -> Boot {
+fn choose(
+    client: &BootClient,
+    host: Option<&BootHost>,
+    unknown: &UnknownMachine,
+    reasons: &mut Vec<String>,
+) -> NetworkBoot {
     let Some(host) = host else { return decide_unknown(client, unknown, reasons) };
     reasons.push(format!("{} belongs to BareMetalHost {}/{}", client.mac, host.namespace, host.name));
     if client.kind == ClientKind::System {
         reasons.push("the client is a running system and asks for an address only".into());
-        return Boot::LocalDisk;
+        return NetworkBoot::LocalDisk;
     }
     let Some(IndexedIntent { generation, target, session_open, live_iso }) = host.intent.clone() else {
         reasons.push(match host.discovery.waiting {
             true => "it reported itself and waits to be accepted: local disk".into(),
             false => "it has no boot intent: local disk".into(),
         });
-        return Boot::LocalDisk;
+        return NetworkBoot::LocalDisk;
     };
     match target {
         BootTarget::Disk => {
             reasons.push(format!("boot intent {generation} is its local disk"));
-            Boot::LocalDisk
+            NetworkBoot::LocalDisk
         }
         // Its ticket is a secret that its BMC alone was told; a script by the MAC address would go to anybody.
         BootTarget::Ramdisk if host.boot_interface != BootInterface::Pxe => {
@@ -204,47 +209,47 @@ fn choose(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine
             reasons.push(format!(
                 "boot intent {generation} is the ramdisk, which its BMC makes it boot {way}: from the network it has its local disk"
             ));
-            Boot::LocalDisk
+            NetworkBoot::LocalDisk
         }
         BootTarget::Ramdisk if session_open => {
             reasons.push(format!(
                 "boot intent {generation} is the ramdisk, and its one session was opened already: local disk until the next intent"
             ));
-            Boot::LocalDisk
+            NetworkBoot::LocalDisk
         }
         BootTarget::Ramdisk if !client.firmware.is_supported() => {
             reasons.push(format!("boot intent {generation} is the ramdisk, but there is none for {}", client.firmware));
-            Boot::LocalDisk
+            NetworkBoot::LocalDisk
         }
         BootTarget::Ramdisk if host.ownership.paused => {
             reasons.push(format!("boot intent {generation} is the ramdisk, but the host is paused: local disk"));
-            Boot::LocalDisk
+            NetworkBoot::LocalDisk
         }
         BootTarget::Ramdisk => {
             reasons.push(format!("boot intent {generation} is the ramdisk"));
-            Boot::Ramdisk { generation }
+            NetworkBoot::Ramdisk { generation }
         }
         BootTarget::LiveIso => match live_iso {
             Some(digest) if client.firmware.is_supported() => {
                 reasons.push(format!("boot intent {generation} is a live ISO, at each of its boots"));
-                Boot::LiveIso { generation, digest }
+                NetworkBoot::LiveIso { generation, digest }
             }
             Some(_) => {
                 reasons.push(format!(
                     "boot intent {generation} is a live ISO, but nothing loads one on {}",
                     client.firmware
                 ));
-                Boot::LocalDisk
+                NetworkBoot::LocalDisk
             }
             None => {
                 reasons.push(format!("boot intent {generation} is a live ISO that the library does not have yet"));
-                Boot::LocalDisk
+                NetworkBoot::LocalDisk
             }
         },
     }
 }
 
-fn decide_unknown(client: &BootClient, unknown: &UnknownMachine, reasons: &mut Vec<String>) -> Boot {
+fn decide_unknown(client: &BootClient, unknown: &UnknownMachine, reasons: &mut Vec<String>) -> NetworkBoot {
     let nobody = format!("no BareMetalHost has the MAC address {}", client.mac);
     match unknown {
         UnknownMachine::Ignored => reasons.push(format!("{nobody}: local disk")),
@@ -269,10 +274,10 @@ fn decide_unknown(client: &BootClient, unknown: &UnknownMachine, reasons: &mut V
         UnknownMachine::Discovered => {
             reasons.push(nobody);
             reasons.push("discovery is on in its network: the ramdisk, to report itself".into());
-            return Boot::Discovery;
+            return NetworkBoot::Discovery;
         }
     }
-    Boot::LocalDisk
+    NetworkBoot::LocalDisk
 }
 
 #[cfg(test)]
@@ -312,36 +317,36 @@ mod tests {
             let live_iso = (target == BootTarget::LiveIso).then(|| "d1".into());
             Some(IndexedIntent { generation: 7, target, session_open, live_iso })
         };
-        let ramdisk = Boot::Ramdisk { generation: 7 };
+        let ramdisk = NetworkBoot::Ramdisk { generation: 7 };
         let rows = [
-            (None, ClientKind::Pxe, Firmware::Bios, Boot::LocalDisk, "no BareMetalHost"),
-            (Some(host(None)), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "no boot intent"),
+            (None, ClientKind::Pxe, Firmware::Bios, NetworkBoot::LocalDisk, "no BareMetalHost"),
+            (Some(host(None)), ClientKind::Ipxe, Firmware::Bios, NetworkBoot::LocalDisk, "no boot intent"),
             (
                 Some(host(intent(BootTarget::Disk, false))),
                 ClientKind::Ipxe,
                 Firmware::Bios,
-                Boot::LocalDisk,
+                NetworkBoot::LocalDisk,
                 "is its local disk",
             ),
             (
                 Some(host(intent(BootTarget::Ramdisk, true))),
                 ClientKind::Ipxe,
                 Firmware::Bios,
-                Boot::LocalDisk,
+                NetworkBoot::LocalDisk,
                 "opened already",
             ),
             (
                 Some(host(intent(BootTarget::Ramdisk, false))),
                 ClientKind::System,
                 Firmware::Bios,
-                Boot::LocalDisk,
+                NetworkBoot::LocalDisk,
                 "address only",
             ),
             (
                 Some(host(intent(BootTarget::Ramdisk, false))),
                 ClientKind::Pxe,
                 Firmware::UefiArm64,
-                Boot::LocalDisk,
+                NetworkBoot::LocalDisk,
                 "none for UEFI arm64",
             ),
             (
@@ -369,14 +374,14 @@ mod tests {
                 Some(host(intent(BootTarget::LiveIso, false))),
                 ClientKind::Ipxe,
                 Firmware::UefiX64,
-                Boot::LiveIso { generation: 7, digest: "d1".into() },
+                NetworkBoot::LiveIso { generation: 7, digest: "d1".into() },
                 "is a live ISO",
             ),
             (
                 Some(host(intent(BootTarget::LiveIso, false))),
                 ClientKind::Ipxe,
                 Firmware::UefiArm64,
-                Boot::LocalDisk,
+                NetworkBoot::LocalDisk,
                 "nothing loads one on UEFI arm64",
             ),
         ];
@@ -394,10 +399,10 @@ mod tests {
         let client =
             BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind: ClientKind::Ipxe };
         for (target, paused, boot) in [
-            (BootTarget::Ramdisk, false, Boot::Ramdisk { generation: 7 }),
-            (BootTarget::Ramdisk, true, Boot::LocalDisk),
-            (BootTarget::LiveIso, true, Boot::LiveIso { generation: 7, digest: "d1".into() }),
-            (BootTarget::Disk, true, Boot::LocalDisk),
+            (BootTarget::Ramdisk, false, NetworkBoot::Ramdisk { generation: 7 }),
+            (BootTarget::Ramdisk, true, NetworkBoot::LocalDisk),
+            (BootTarget::LiveIso, true, NetworkBoot::LiveIso { generation: 7, digest: "d1".into() }),
+            (BootTarget::Disk, true, NetworkBoot::LocalDisk),
         ] {
             let intent = IndexedIntent { generation: 7, target, session_open: false, live_iso: Some("d1".into()) };
             let mut host = host(Some(intent));
@@ -415,13 +420,17 @@ mod tests {
                 let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind };
                 let medium = BootHost { boot_interface: way, ..host(Some(intent(BootTarget::Ramdisk, None))) };
                 let decision = decide(&client, Some(&medium), &UnknownMachine::Discovered);
-                assert_eq!(decision.boot, Boot::LocalDisk, "{way:?} {kind:?}");
+                assert_eq!(decision.boot, NetworkBoot::LocalDisk, "{way:?} {kind:?}");
                 assert!(decision.reasons.concat().contains(reason), "{:?}", decision.reasons);
                 // A live ISO is no secret, and there is no token with it.
                 let live =
                     BootHost { boot_interface: way, ..host(Some(intent(BootTarget::LiveIso, Some("d1".into())))) };
                 let decision = decide(&client, Some(&live), &UnknownMachine::Discovered);
-                assert_eq!(decision.boot, Boot::LiveIso { generation: 7, digest: "d1".into() }, "{way:?} {kind:?}");
+                assert_eq!(
+                    decision.boot,
+                    NetworkBoot::LiveIso { generation: 7, digest: "d1".into() },
+                    "{way:?} {kind:?}"
+                );
             }
         }
     }
@@ -429,23 +438,35 @@ mod tests {
     #[test]
     fn a_stranger_reports_itself_where_discovery_is_on_and_otherwise_keeps_its_disk() {
         let rows = [
-            (UnknownMachine::Ignored, ClientKind::Ipxe, Firmware::UefiX64, Boot::LocalDisk, "no BareMetalHost"),
-            (UnknownMachine::Discovered, ClientKind::Ipxe, Firmware::UefiX64, Boot::Discovery, "to report itself"),
-            (UnknownMachine::Discovered, ClientKind::Pxe, Firmware::Bios, Boot::Discovery, "to report itself"),
-            (UnknownMachine::Discovered, ClientKind::System, Firmware::Bios, Boot::LocalDisk, "address only"),
+            (UnknownMachine::Ignored, ClientKind::Ipxe, Firmware::UefiX64, NetworkBoot::LocalDisk, "no BareMetalHost"),
+            (
+                UnknownMachine::Discovered,
+                ClientKind::Ipxe,
+                Firmware::UefiX64,
+                NetworkBoot::Discovery,
+                "to report itself",
+            ),
+            (UnknownMachine::Discovered, ClientKind::Pxe, Firmware::Bios, NetworkBoot::Discovery, "to report itself"),
+            (UnknownMachine::Discovered, ClientKind::System, Firmware::Bios, NetworkBoot::LocalDisk, "address only"),
             (
                 UnknownMachine::Discovered,
                 ClientKind::Pxe,
                 Firmware::UefiArm64,
-                Boot::LocalDisk,
+                NetworkBoot::LocalDisk,
                 "no ramdisk for UEFI arm64",
             ),
-            (UnknownMachine::TooMany(7), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "7 discovered hosts wait"),
+            (
+                UnknownMachine::TooMany(7),
+                ClientKind::Ipxe,
+                Firmware::Bios,
+                NetworkBoot::LocalDisk,
+                "7 discovered hosts wait",
+            ),
             (
                 UnknownMachine::Reported("a/b".into()),
                 ClientKind::Ipxe,
                 Firmware::Bios,
-                Boot::LocalDisk,
+                NetworkBoot::LocalDisk,
                 "address of a/b",
             ),
         ];
@@ -456,13 +477,13 @@ mod tests {
             assert!(reasons.reasons.concat().contains(reason), "{:?}", reasons.reasons);
             // Never a machine that is somebody's.
             let known = decide(&client, Some(&host(None)), &unknown);
-            assert_eq!(known.boot, Boot::LocalDisk);
+            assert_eq!(known.boot, NetworkBoot::LocalDisk);
         }
         let mut waiting = host(None);
         waiting.discovery.waiting = true;
         let client = BootClient { mac: waiting.macs[0], firmware: Firmware::Bios, kind: ClientKind::Ipxe };
         let decision = decide(&client, Some(&waiting), &UnknownMachine::Discovered);
-        assert_eq!(decision.boot, Boot::LocalDisk);
+        assert_eq!(decision.boot, NetworkBoot::LocalDisk);
         assert!(decision.reasons.concat().contains("waits to be accepted"), "{:?}", decision.reasons);
     }
 }

@@ -62,7 +62,7 @@ impl DownloadClient {
 
 /// The permits and who waits for them. Cheap to clone; all clones are the same.
 #[derive(Clone, Default)]
-pub struct DownloadScheduler(Arc<Mutex<State>>);
+pub struct DownloadScheduler(Arc<Mutex<SchedulerState>>);
 
 /// A permit, until it is dropped.
 pub struct DownloadPermit {
@@ -78,7 +78,7 @@ pub struct DownloadPermit {
 pub struct QueueFull;
 
 /// A boot file or a chunk on its way.
-struct Download {
+struct ActiveDownload {
     client: DownloadClient,
     rank: Rank,
     /// Whether its permit was given back.
@@ -91,7 +91,7 @@ struct Download {
     hangup: CancellationToken,
 }
 
-impl Download {
+impl ActiveDownload {
     fn is_slow(&mut self, now: Instant) -> bool {
         let (since, before) = self.looked;
         let passed = now.saturating_duration_since(since);
@@ -105,29 +105,29 @@ impl Download {
 }
 
 /// One of the two queues.
-struct Queue<T> {
+struct DownloadQueue<T> {
     running: HashMap<DownloadClient, usize>,
     shares: Shares,
-    waiting: VecDeque<Waiter<T>>,
+    waiting: VecDeque<QueuedDownload<T>>,
 }
 
 /// Somebody in the queue.
-struct Waiter<T> {
+struct QueuedDownload<T> {
     client: DownloadClient,
     rank: Rank,
     waiter: T,
 }
 
-impl<T> Default for Queue<T> {
+impl<T> Default for DownloadQueue<T> {
     fn default() -> Self {
         Self { running: HashMap::new(), shares: Shares::default(), waiting: VecDeque::new() }
     }
 }
 
-impl<T> Queue<T> {
+impl<T> DownloadQueue<T> {
     /// The client that goes next, when the queue has a permit for it: the best known of those that may have more, of them one
     /// of the namespace that has least, then one that has least, and of them the first in the queue.
-    fn next(&mut self, permits: usize, of_a_client: usize) -> Option<Waiter<T>> {
+    fn next(&mut self, permits: usize, of_a_client: usize) -> Option<QueuedDownload<T>> {
         let has = |client: &DownloadClient| self.running.get(client).copied().unwrap_or_default();
         let mut namespaces: HashMap<&str, usize> = HashMap::new();
         for (client, count) in &self.running {
@@ -163,20 +163,25 @@ impl<T> Queue<T> {
 
 /// Both queues, without clock and waiters' own kind.
 struct Queues<T> {
-    deploy: Queue<T>,
-    boot: Queue<T>,
+    deploy: DownloadQueue<T>,
+    boot: DownloadQueue<T>,
     last_chunk: Option<Instant>,
-    downloads: Vec<Download>,
+    downloads: Vec<ActiveDownload>,
 }
 
 impl<T> Default for Queues<T> {
     fn default() -> Self {
-        Self { deploy: Queue::default(), boot: Queue::default(), last_chunk: None, downloads: Vec::new() }
+        Self {
+            deploy: DownloadQueue::default(),
+            boot: DownloadQueue::default(),
+            last_chunk: None,
+            downloads: Vec::new(),
+        }
     }
 }
 
 impl<T> Queues<T> {
-    fn queue(&mut self, client: &DownloadClient) -> &mut Queue<T> {
+    fn queue(&mut self, client: &DownloadClient) -> &mut DownloadQueue<T> {
         match client {
             DownloadClient::Host(_) => &mut self.deploy,
             DownloadClient::Machine(_) => &mut self.boot,
@@ -194,7 +199,7 @@ impl<T> Queues<T> {
     }
 
     /// Everybody who may go now, in order.
-    fn admit(&mut self, now: Instant) -> Vec<Waiter<T>> {
+    fn admit(&mut self, now: Instant) -> Vec<QueuedDownload<T>> {
         let mut admitted = Vec::new();
         while let Some(next) = self.deploy.next(DEPLOY_PERMITS, OF_A_HOST) {
             admitted.push(next);
@@ -245,7 +250,7 @@ impl<T> Queues<T> {
         let has = |client: &DownloadClient| self.boot.running.get(client).copied().unwrap_or_default();
         let without = self.boot.waiting.iter().filter(|one| has(&one.client) == 0);
         let Some(rank) = without.map(|one| one.rank).min() else { return false };
-        let makes_room = |one: &Download| {
+        let makes_room = |one: &ActiveDownload| {
             let mut after = self.boot.shares;
             after.remove(one.rank);
             after.may_take(rank, permits)
@@ -274,10 +279,10 @@ impl<T> Queues<T> {
     }
 }
 
-type State = Queues<oneshot::Sender<DownloadPermit>>;
+type SchedulerState = Queues<oneshot::Sender<DownloadPermit>>;
 
 impl DownloadScheduler {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SchedulerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -286,9 +291,11 @@ impl DownloadScheduler {
         let state = self.state();
         // Images are for hosts only.
         let all = [("boot", &state.boot, &Rank::SHARING[..]), ("image", &state.deploy, &[Rank::Known][..])];
-        let of = |(lane, queue, ranks): (&'static str, &Queue<_>, &'static [Rank])| {
+        let of = |(lane, queue, ranks): (&'static str, &DownloadQueue<_>, &'static [Rank])| {
             let waits = |rank: Rank| {
-                let its = |one: &&Waiter<oneshot::Sender<DownloadPermit>>| one.rank == rank && !one.waiter.is_closed();
+                let its = |one: &&QueuedDownload<oneshot::Sender<DownloadPermit>>| {
+                    one.rank == rank && !one.waiter.is_closed()
+                };
                 queue.waiting.iter().filter(its).count()
             };
             let count =
@@ -313,7 +320,7 @@ impl DownloadScheduler {
             if waiting.iter().filter(|one| one.client == client).count() >= WAITING_OF_A_CLIENT {
                 return Err(QueueFull);
             }
-            waiting.push_back(Waiter { client, rank, waiter: sender });
+            waiting.push_back(QueuedDownload { client, rank, waiter: sender });
         }
         loop {
             self.admit();
@@ -340,7 +347,7 @@ impl DownloadScheduler {
             }
             admitted
         };
-        for Waiter { client, rank, waiter } in admitted {
+        for QueuedDownload { client, rank, waiter } in admitted {
             // A client that does not wait any more gives it back at once: the permit comes back with the error and is dropped.
             drop(waiter.send(DownloadPermit { scheduler: self.clone(), client, rank, left: Arc::default() }));
         }
@@ -362,7 +369,7 @@ impl DownloadPermit {
     pub fn hold(self, body: Body, hangup: CancellationToken) -> Body {
         let taken = Arc::<AtomicU64>::default();
         let (client, rank) = (self.client.clone(), self.rank);
-        let download = Download {
+        let download = ActiveDownload {
             client,
             rank,
             left: self.left.clone(),

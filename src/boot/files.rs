@@ -81,26 +81,26 @@ pub enum FileError {
 pub struct BootFiles {
     folder: Arc<Path>,
     // std's lock: held for a map operation or one stat, never across an await.
-    shared: Arc<Mutex<HashMap<&'static str, Shared>>>,
+    shared: Arc<Mutex<HashMap<&'static str, SharedFile>>>,
 }
 
 /// A file that a transfer holds. Nothing is kept when none does.
 #[derive(Debug)]
-struct Shared {
-    version: Version,
+struct SharedFile {
+    version: FileVersion,
     data: Weak<Vec<u8>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Version {
+struct FileVersion {
     inode: u64,
     length: u64,
     modified: (i64, i64),
 }
 
-struct Held(Arc<Vec<u8>>);
+struct FileBytes(Arc<Vec<u8>>);
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for FileBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -134,19 +134,20 @@ impl BootFiles {
         if meta.len() > MAX_TFTP_FILE {
             return Err(FileError::TooLarge(path));
         }
-        let version = Version { inode: meta.ino(), length: meta.len(), modified: (meta.mtime(), meta.mtime_nsec()) };
+        let version =
+            FileVersion { inode: meta.ino(), length: meta.len(), modified: (meta.mtime(), meta.mtime_nsec()) };
         if let Some(data) = self.held(name, &version) {
-            return Ok(Bytes::from_owner(Held(data)));
+            return Ok(Bytes::from_owner(FileBytes(data)));
         }
         let mut data = Vec::with_capacity(meta.len() as usize);
         io::Read::read_to_end(&mut io::Read::take(&mut file, MAX_TFTP_FILE), &mut data).map_err(fail)?;
         let data = Arc::new(data);
-        let entry = Shared { version, data: Arc::downgrade(&data) };
+        let entry = SharedFile { version, data: Arc::downgrade(&data) };
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).insert(name, entry);
-        Ok(Bytes::from_owner(Held(data)))
+        Ok(Bytes::from_owner(FileBytes(data)))
     }
 
-    fn held(&self, name: &str, version: &Version) -> Option<Arc<Vec<u8>>> {
+    fn held(&self, name: &str, version: &FileVersion) -> Option<Arc<Vec<u8>>> {
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.get(name).filter(|held| held.version == *version)?.data.upgrade()
     }

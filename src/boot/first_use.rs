@@ -26,7 +26,7 @@ struct FirstUse {
 /// Another address has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} asked first, and keeps others out for {} s more", .left.as_secs() + 1)]
-pub(super) struct InUse {
+pub(super) struct UsedByOther {
     pub address: IpAddr,
     pub left: Duration,
 }
@@ -34,13 +34,20 @@ pub(super) struct InUse {
 impl FirstUses {
     /// Gives it to who asks, if nobody else has it now, or if this is proven to be the one whose it is. It lasts so long from
     /// the first time on, and from each time on that is proven: asking again keeps nobody out for longer.
-    pub fn claim(&self, what: &str, address: IpAddr, lasts: Duration, proven: bool, now: Instant) -> Result<(), InUse> {
+    pub fn claim(
+        &self,
+        what: &str,
+        address: IpAddr,
+        lasts: Duration,
+        proven: bool,
+        now: Instant,
+    ) -> Result<(), UsedByOther> {
         let address = address.to_canonical();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let present = all.get(what).filter(|first| now < first.until).copied();
         match present {
             Some(first) if first.address != address && !proven => {
-                return Err(InUse { address: first.address, left: first.until.saturating_duration_since(now) });
+                return Err(UsedByOther { address: first.address, left: first.until.saturating_duration_since(now) });
             }
             Some(first) if first.address == address && !proven => return Ok(()),
             _ => {}
@@ -87,7 +94,8 @@ mod tests {
             let first_uses = FirstUses::default();
             for &(address, proven, after, wanted) in *row {
                 let got = first_uses.claim("a", at(address), LASTS, proven, begin + Duration::from_secs(after));
-                let wanted = wanted.map(|(other, left)| InUse { address: at(other), left: Duration::from_secs(left) });
+                let wanted =
+                    wanted.map(|(other, left)| UsedByOther { address: at(other), left: Duration::from_secs(left) });
                 assert_eq!(got.err(), wanted, "{address} after {after} s of {row:?}");
             }
             assert_eq!(first_uses.claim("b", at(9), LASTS, false, begin), Ok(()), "another boot");

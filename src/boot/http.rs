@@ -47,11 +47,12 @@ use super::if_range::if_range_holds;
 use super::listener::Hangup;
 use super::live;
 use super::media::{self, NetworkData, local_address_to};
-use super::neighbour::{Answers, Neighbours, another_card};
+use super::neighbour::{ArpAnswers, Neighbours, another_card};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
 use super::token::{BOOT_TOKEN_LIFE, FIRST_HOLDS, TokenBinding};
 use super::{
-    Boot, BootClient, BootFiles, BootHost, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain,
+    BootClient, BootFiles, BootHost, BootTokens, ClientKind, Firmware, HostIndex, MintError, NetworkBoot, decide,
+    explain,
 };
 
 /// Bytes of a file read at once. Less costs more calls, more no longer fits the processor's cache.
@@ -78,7 +79,7 @@ impl ConnInfo {
 pub(super) struct ServerState {
     pub config: BootServerConfig,
     pub hosts: HostIndex,
-    pub tokens: Arc<Tokens>,
+    pub tokens: Arc<BootTokens>,
     pub files: BootFiles,
     pub downloads: DownloadScheduler,
     /// The first address that asked for a boot's script, where another server gives the addresses.
@@ -97,7 +98,7 @@ async fn front() -> Html<&'static str> {
 pub fn router(
     config: BootServerConfig,
     hosts: HostIndex,
-    tokens: Arc<Tokens>,
+    tokens: Arc<BootTokens>,
     files: BootFiles,
     downloads: DownloadScheduler,
 ) -> Router {
@@ -178,7 +179,7 @@ async fn ipxe(
     let decision = decide(&client, host.as_deref(), &unknown);
     let reason = decision.reasons.last().map_or("", String::as_str);
     let script = match (&decision.boot, host.as_deref()) {
-        (Boot::Ramdisk { generation }, Some(host)) => {
+        (NetworkBoot::Ramdisk { generation }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
             let network = match state.config.network_data(host).await {
                 Ok(network) => network,
@@ -201,13 +202,13 @@ async fn ipxe(
                 })
                 .await?
         }
-        (Boot::Discovery, _) => {
+        (NetworkBoot::Discovery, _) => {
             let who = format!("{}, to report itself", client.mac);
             state
                 .ramdisk(&client, conn, None, &who, None, |bound| state.tokens.mint_visit_bound(client.mac, bound))
                 .await?
         }
-        (Boot::LiveIso { generation, digest }, Some(host)) => {
+        (NetworkBoot::LiveIso { generation, digest }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
             info!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %conn.peer, generation, digest = %digest, "a machine is told to boot a live ISO");
             script::live_iso(&who, &format!("{}{}", script::base_url(conn.local), live::path(digest)))?
@@ -228,12 +229,17 @@ fn text(script: String) -> Response {
 
 impl ServerState {
     /// What answers at the address of whoever asks, and the cards that he may have as this machine.
-    async fn observed_cards(&self, mac: MacAddress, conn: ConnInfo, address: Ipv4Addr) -> (Answers, Vec<MacAddress>) {
+    async fn observed_cards(
+        &self,
+        mac: MacAddress,
+        conn: ConnInfo,
+        address: Ipv4Addr,
+    ) -> (ArpAnswers, Vec<MacAddress>) {
         let host = self.hosts.by_mac(mac);
         let own = [&[mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
         let answers = match &self.config.networks.neighbours {
             Some(neighbours) if !conn.same() => neighbours(address).await,
-            _ => Answers::Unseen,
+            _ => ArpAnswers::Unseen,
         };
         (answers, own)
     }

@@ -12,10 +12,10 @@ use crate::api::slipway::{BootTarget, Registration};
 use crate::bmc::BootInterface;
 
 use super::UnknownMachine;
-use super::claim::{Claim, ClaimOrder};
+use super::claim::{BootClaim, ClaimOrder};
 
 /// Where the claims of an address begin; made once, for it is asked for at each packet.
-static BEST: OnceLock<Claim> = OnceLock::new();
+static BEST: OnceLock<BootClaim> = OnceLock::new();
 
 /// What booting needs to know of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,11 +94,11 @@ impl BootHost {
     }
 
     /// How good its claim of an address is.
-    fn claim(&self, mac: MacAddress, uid: &Arc<str>, since: u64) -> Claim {
+    fn claim(&self, mac: MacAddress, uid: &Arc<str>, since: u64) -> BootClaim {
         let boots = self.ownership.boot_mac == Some(mac);
         let reported = self.ownership.reported(mac).filter(|_| !boots);
         let registered = if boots { self.ownership.since() } else { reported.unwrap_or_default() };
-        Claim {
+        BootClaim {
             waiting: self.discovery.waiting,
             card: !boots && reported.is_none(),
             unregistered: reported.is_none() && !self.ownership.registered,
@@ -132,7 +132,7 @@ pub struct IndexedIntent {
 #[derive(Clone, Default)]
 pub struct HostIndex {
     // std's lock: held for a map operation, never across an await.
-    hosts: Arc<RwLock<Hosts>>,
+    hosts: Arc<RwLock<IndexedHosts>>,
     /// Discovered hosts that may wait to be accepted or inspected; 0: not limited here.
     waiting_limit: Arc<AtomicUsize>,
 }
@@ -140,11 +140,11 @@ pub struct HostIndex {
 /// What is asked for is looked up, or counted as it changes: strangers ask, at each packet, and somebody may have many hosts
 /// with the same addresses.
 #[derive(Default)]
-struct Hosts {
+struct IndexedHosts {
     /// All that claim an address, the best claim first. It is nearly always one.
     by_mac: BTreeMap<ClaimKey, Arc<BootHost>>,
-    by_name: HashMap<(String, String), Entry>,
-    by_uid: HashMap<Arc<str>, Entry>,
+    by_name: HashMap<(String, String), HostEntry>,
+    by_uid: HashMap<Arc<str>, HostEntry>,
     /// Addresses of unknown machines that turned out to be a host, with the host's number.
     reported: BTreeMap<(MacAddress, u64), Arc<BootHost>>,
     /// Hosts of each namespace that count towards the limit of discovery.
@@ -162,11 +162,11 @@ struct Hosts {
 }
 
 /// A claim of an address, with the host's number.
-type ClaimKey = (MacAddress, Claim, u64);
+type ClaimKey = (MacAddress, BootClaim, u64);
 
 /// A host that was put in.
 #[derive(Clone)]
-struct Entry {
+struct HostEntry {
     host: Arc<BootHost>,
     uid: Arc<str>,
     /// The number of its claim of its boot address.
@@ -175,14 +175,14 @@ struct Entry {
     number: u64,
 }
 
-impl Entry {
+impl HostEntry {
     fn claim_keys(&self) -> impl Iterator<Item = ClaimKey> {
         self.host.macs.iter().map(|mac| (*mac, self.host.claim(*mac, &self.uid, self.since), self.number))
     }
 }
 
 impl HostIndex {
-    /// The host with this hardware address: the one with the best [`Claim`].
+    /// The host with this hardware address: the one with the best [`BootClaim`].
     pub fn by_mac(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
         self.read().claims(mac).next().map(|(_, host)| host.clone())
     }
@@ -249,7 +249,7 @@ impl HostIndex {
         self.read().by_uid.get(uid).map(|entry| entry.host.clone())
     }
 
-    /// The host that goes before the one with this UID at an address: the one with the best [`Claim`], when that is better
+    /// The host that goes before the one with this UID at an address: the one with the best [`BootClaim`], when that is better
     /// than its own. Who is not registered keeps nobody of another namespace from an address: anybody can name one.
     pub fn outranking_host(&self, mac: MacAddress, uid: &str, namespace: &str) -> Option<Arc<BootHost>> {
         let hosts = self.read();
@@ -270,7 +270,7 @@ impl HostIndex {
         let shown = own.filter(|own| own.ownership.registered).filter(shows_it);
         let since = shown.map_or(i64::MAX, |own| own.ownership.since());
         macs.iter().find_map(|mac| {
-            let has_it = |(_, host): &(&Claim, &Arc<BootHost>)| {
+            let has_it = |(_, host): &(&BootClaim, &Arc<BootHost>)| {
                 let says_nothing = mac.is_local() && shown.is_some_and(|own| own.namespace != host.namespace);
                 let is_its = host.uid != uid
                     && host.ownership.registered
@@ -311,7 +311,7 @@ impl HostIndex {
         hosts.last += 1;
         let (since, number) = (hosts.order.since(already), hosts.last);
         let host = Arc::new(host);
-        let entry = Entry { uid: host.uid.as_str().into(), since, number, host };
+        let entry = HostEntry { uid: host.uid.as_str().into(), since, number, host };
         hosts.count(&entry.host);
         if let Some(record) = &entry.host.ownership.record {
             hosts.newest = record.cards.values().copied().chain([record.since]).fold(hosts.newest, i64::max);
@@ -333,19 +333,19 @@ impl HostIndex {
         self.write().forget(&(namespace.to_owned(), name.to_owned()));
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Hosts> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, IndexedHosts> {
         self.hosts.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Hosts> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, IndexedHosts> {
         self.hosts.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl Hosts {
+impl IndexedHosts {
     /// Who claims an address, the best claim first.
-    fn claims(&self, mac: MacAddress) -> impl Iterator<Item = (&Claim, &Arc<BootHost>)> {
-        let from = BEST.get_or_init(Claim::best);
+    fn claims(&self, mac: MacAddress) -> impl Iterator<Item = (&BootClaim, &Arc<BootHost>)> {
+        let from = BEST.get_or_init(BootClaim::best);
         let all = self.by_mac.range((mac, from.clone(), 0)..);
         all.take_while(move |((of, ..), _)| *of == mac).map(|((_, claim, _), host)| (claim, host))
     }

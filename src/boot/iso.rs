@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cpio::{Archive, EntryType};
+use super::cpio::{CpioArchive, EntryType};
 use crate::protocol::{ARGS_FILE, NETWORK_FILE};
 
 /// Bytes of each boot loader's configuration.
@@ -47,7 +47,7 @@ pub struct IsoLayout {
 
 /// What one machine is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BootParameters {
+pub struct IsoBootParameters {
     /// Words that the agent reads as if they were on its kernel's command line.
     pub args: String,
     /// Its network data.
@@ -57,7 +57,7 @@ pub struct BootParameters {
 /// More than fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} takes {length} bytes; {most} are the limit")]
-pub struct TooLong {
+pub struct BootParametersTooLong {
     what: &'static str,
     length: usize,
     most: u64,
@@ -65,7 +65,7 @@ pub struct TooLong {
 
 /// Bytes that stand in for those of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patch {
+pub struct IsoPatch {
     /// Where they begin.
     pub offset: u64,
     /// The bytes.
@@ -89,18 +89,18 @@ pub fn isolinux_config(kernel_args: &str) -> String {
 }
 
 /// A boot loader's configuration as long as its region: line feeds fill it up.
-pub fn padded(what: &'static str, text: &str, length: u64) -> Result<Vec<u8>, TooLong> {
+pub fn padded(what: &'static str, text: &str, length: u64) -> Result<Vec<u8>, BootParametersTooLong> {
     let mut bytes = text.as_bytes().to_vec();
     if bytes.len() as u64 > length {
-        return Err(TooLong { what, length: bytes.len(), most: length });
+        return Err(BootParametersTooLong { what, length: bytes.len(), most: length });
     }
     bytes.resize(length as usize, b'\n');
     Ok(bytes)
 }
 
 /// The archive for one machine, as long as its region: the kernel passes over zeros at its end.
-pub fn archive(parameters: &BootParameters, length: u64) -> Result<Vec<u8>, TooLong> {
-    let mut archive = Archive::new(Vec::new());
+pub fn archive(parameters: &IsoBootParameters, length: u64) -> Result<Vec<u8>, BootParametersTooLong> {
+    let mut archive = CpioArchive::new(Vec::new());
     let mut add = |name: &str, data: &[u8]| archive.add(name, EntryType::File(0o400), data);
     let written = (|| {
         if !parameters.args.is_empty() {
@@ -114,7 +114,7 @@ pub fn archive(parameters: &BootParameters, length: u64) -> Result<Vec<u8>, TooL
     // Writing into memory fails only for an entry that no archive can hold.
     let what = "what this machine is told";
     let lengths = || parameters.args.len() + parameters.network.as_ref().map_or(0, Vec::len);
-    let too_long = |length: usize, most| TooLong { what, length, most };
+    let too_long = |length: usize, most| BootParametersTooLong { what, length, most };
     let mut bytes = written.and_then(|()| archive.finish()).map_err(|_| too_long(lengths(), length))?;
     if bytes.len() as u64 > length {
         return Err(too_long(bytes.len(), length));
@@ -125,21 +125,25 @@ pub fn archive(parameters: &BootParameters, length: u64) -> Result<Vec<u8>, TooL
 
 impl IsoLayout {
     /// What stands in for the file's own bytes on this machine's ISO.
-    pub fn patches(&self, kernel_args: &str, parameters: &BootParameters) -> Result<Vec<Patch>, TooLong> {
+    pub fn patches(
+        &self,
+        kernel_args: &str,
+        parameters: &IsoBootParameters,
+    ) -> Result<Vec<IsoPatch>, BootParametersTooLong> {
         let config = |region: Region, text: String| {
-            padded("boot.kernel_args", &text, region.length).map(|bytes| Patch { offset: region.offset, bytes })
+            padded("boot.kernel_args", &text, region.length).map(|bytes| IsoPatch { offset: region.offset, bytes })
         };
         let mut patches = vec![config(self.grub, grub_config(kernel_args))?];
         if let Some(region) = self.isolinux {
             patches.push(config(region, isolinux_config(kernel_args))?);
         }
-        patches.push(Patch { offset: self.host.offset, bytes: archive(parameters, self.host.length)? });
+        patches.push(IsoPatch { offset: self.host.offset, bytes: archive(parameters, self.host.length)? });
         Ok(patches)
     }
 }
 
 /// Puts the patches into a piece of the file that begins at `offset`.
-pub fn apply(patches: &[Patch], offset: u64, piece: &mut [u8]) {
+pub fn apply(patches: &[IsoPatch], offset: u64, piece: &mut [u8]) {
     for patch in patches {
         let (from, to) =
             (patch.offset.max(offset), (patch.offset + patch.bytes.len() as u64).min(offset + piece.len() as u64));
@@ -169,7 +173,7 @@ mod tests {
     #[test]
     fn each_region_is_filled_exactly() {
         let layout = layout();
-        let parameters = BootParameters { args: "slipway.token=abc".into(), network: Some(b"{}".to_vec()) };
+        let parameters = IsoBootParameters { args: "slipway.token=abc".into(), network: Some(b"{}".to_vec()) };
         let patches = layout.patches("console=ttyS0,115200", &parameters).expect("patches");
         let lengths: Vec<_> = patches.iter().map(|patch| (patch.offset, patch.bytes.len())).collect();
         assert_eq!(lengths, [(2048, CONFIG_LENGTH), (8192, CONFIG_LENGTH), (20_480, ARCHIVE_LENGTH)]);
@@ -185,14 +189,18 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let much = BootParameters { args: String::new(), network: Some(vec![b' '; ARCHIVE_LENGTH]) };
+        let much = IsoBootParameters { args: String::new(), network: Some(vec![b' '; ARCHIVE_LENGTH]) };
         let error = layout().patches("", &much).expect_err("refused").to_string();
         assert!(error.contains("what this machine is told takes 3"), "{error}");
-        let error =
-            layout().patches(&"a".repeat(CONFIG_LENGTH), &BootParameters::default()).expect_err("refused").to_string();
+        let error = layout()
+            .patches(&"a".repeat(CONFIG_LENGTH), &IsoBootParameters::default())
+            .expect_err("refused")
+            .to_string();
         assert!(error.starts_with("boot.kernel_args takes"), "{error}");
-        let most =
-            BootParameters { args: "a".repeat(1500), network: Some(vec![b' '; crate::network_data::MAX_NETWORK_DATA]) };
+        let most = IsoBootParameters {
+            args: "a".repeat(1500),
+            network: Some(vec![b' '; crate::network_data::MAX_NETWORK_DATA]),
+        };
         assert!(layout().patches(&"a".repeat(1024), &most).is_ok(), "what is allowed fits");
     }
 
@@ -200,7 +208,7 @@ mod tests {
         #[test]
         fn pieces_are_the_same_however_they_are_cut(cuts in proptest::collection::vec(1usize..300, 1..40)) {
             let file: Vec<u8> = (0..2000u32).map(|at| at as u8).collect();
-            let patches = [Patch { offset: 100, bytes: vec![1; 50] }, Patch { offset: 700, bytes: vec![2; 900] }];
+            let patches = [IsoPatch { offset: 100, bytes: vec![1; 50] }, IsoPatch { offset: 700, bytes: vec![2; 900] }];
             let mut whole = file.clone();
             apply(&patches, 0, &mut whole);
             prop_assert_eq!((whole[99], whole[100], whole[149], whole[150]), (99, 1, 1, 150));

@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-use super::connections::{ConnectionPermit, ConnectionRefused, Connections, PATIENCE};
+use super::connections::{BootConnections, ConnectionPermit, ConnectionRefused, PATIENCE};
 use super::http::ConnInfo;
-use super::metrics::Metrics;
+use super::metrics::BootHttpMetrics;
 use crate::ration::{Rank, Ranks};
 
 /// Connections at once, where there are descriptors for them, with those of known hosts that wait for a slot. Who is not
@@ -45,10 +45,10 @@ pub async fn serve(
     router: Router,
     ranks: Ranks,
     connections_at_once: usize,
-    metrics: Metrics,
+    metrics: BootHttpMetrics,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let admission = Connections::with_limit(connections_at_once);
+    let admission = BootConnections::with_limit(connections_at_once);
     metrics.of(&admission);
     let mut connections = JoinSet::new();
     // Those that wait for a slot: who is next in the kernel's queue does not wait behind them.
@@ -125,8 +125,8 @@ fn admit(
     stream: TcpStream,
     peer: SocketAddr,
     ranks: &Ranks,
-    admission: &Connections,
-    metrics: &Metrics,
+    admission: &BootConnections,
+    metrics: &BootHttpMetrics,
     waiting: &mut JoinSet<Option<AcceptedConnection>>,
 ) -> Option<AcceptedConnection> {
     let local = prepare(&stream)
@@ -188,8 +188,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        let served =
-            tokio::spawn(serve(listener, router, crate::ration::all_alike(), 8, Metrics::default(), shutdown.clone()));
+        let served = tokio::spawn(serve(
+            listener,
+            router,
+            crate::ration::all_alike(),
+            8,
+            BootHttpMetrics::default(),
+            shutdown.clone(),
+        ));
         let mut stream = TcpStream::connect(address).await.expect("connects");
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("asks");
         let ends = async { while matches!(stream.read(&mut [0; 1 << 16]).await, Ok(1..)) {} };
@@ -220,7 +226,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        let metrics = Metrics::default();
+        let metrics = BootHttpMetrics::default();
         let serving = serve(listener, router, Arc::new(ranks), MAX_CONNECTIONS, metrics.clone(), shutdown.clone());
         let served = tokio::spawn(serving);
         // Thirty strangers open as much as one may, and say nothing, or half a head.
@@ -280,7 +286,8 @@ mod tests {
         // Everybody is known: the attacker has taken the addresses of hosts that are off.
         let ranks: Ranks = Arc::new(|_| Rank::Known);
         const CONNECTIONS: usize = 288;
-        let served = tokio::spawn(serve(listener, router, ranks, CONNECTIONS, Metrics::default(), shutdown.clone()));
+        let served =
+            tokio::spawn(serve(listener, router, ranks, CONNECTIONS, BootHttpMetrics::default(), shutdown.clone()));
         let mut held = Vec::new();
         for number in 0..2 * CONNECTIONS {
             let last = u8::try_from(number % 24).expect("small");

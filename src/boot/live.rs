@@ -16,7 +16,7 @@ use http::{HeaderMap, StatusCode};
 use tracing::warn;
 
 use super::if_range::if_range_holds;
-use super::parts::{PIECE, Parts, RequestedRange, cannot_be_read, range};
+use super::parts::{ImageReader, PIECE, RequestedRange, cannot_be_read, range};
 use super::{ConnInfo, HostIndex};
 use crate::image::{self, Library};
 use crate::protocol::Manifest;
@@ -27,7 +27,7 @@ const KNOWN_ISOS: usize = 64;
 #[derive(Clone)]
 struct LiveState {
     hosts: HostIndex,
-    parts: Parts,
+    parts: ImageReader,
     ranks: Ranks,
     /// Whether the last that were looked at are ISOs: a digest never stands for anything else.
     isos: Arc<Mutex<VecDeque<(String, bool)>>>,
@@ -37,7 +37,7 @@ struct LiveState {
 pub fn router(hosts: HostIndex, library: Library, ranks: Ranks) -> Router {
     Router::new().route("/boot/live/{file}", get(iso)).with_state(LiveState {
         hosts,
-        parts: Parts::new(library),
+        parts: ImageReader::new(library),
         ranks,
         isos: Arc::default(),
     })

@@ -26,9 +26,9 @@ use crate::network_data::NetworkPlan;
 use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
 use super::http::{ConnInfo, ErrorResponse, ServerState};
-use super::iso::{self, ARCHIVE_LENGTH, BootParameters, IsoLayout, Patch};
+use super::iso::{self, ARCHIVE_LENGTH, IsoBootParameters, IsoLayout, IsoPatch};
 use super::token::BOOT_TOKEN_LIFE;
-use super::{BootFiles, BootHost, Claims, ISO, MANIFEST, TokenBinding};
+use super::{BootFiles, BootHost, BootTokenClaims, ISO, MANIFEST, TokenBinding};
 
 /// Bytes of the ISO read at once.
 const PIECE: u64 = 256 << 10;
@@ -61,7 +61,7 @@ pub fn is_ours(url: &str) -> bool {
 }
 
 #[derive(Deserialize)]
-struct Manifest {
+struct RamdiskManifest {
     #[serde(default)]
     iso: Option<IsoLayout>,
 }
@@ -77,7 +77,7 @@ impl BootFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let manifest: Manifest = serde_json::from_reader(io::Read::take(file, MAX_MANIFEST))?;
+        let manifest: RamdiskManifest = serde_json::from_reader(io::Read::take(file, MAX_MANIFEST))?;
         let Some(layout) = manifest.iso else { return Ok(None) };
         let size = std::fs::metadata(self.path(ISO))?.len();
         if size != layout.size {
@@ -100,7 +100,12 @@ pub(super) fn bound_by(network: &[u8]) -> TokenBinding {
 
 /// Binds a ticket to the address that used it first. A program on this box looks at whatever it likes; the machine itself,
 /// where the neighbour table knows its card, is not kept out by who was faster.
-async fn claim(state: &ServerState, conn: ConnInfo, claims: &Claims, host: &BootHost) -> Result<(), ErrorResponse> {
+async fn claim(
+    state: &ServerState,
+    conn: ConnInfo,
+    claims: &BootTokenClaims,
+    host: &BootHost,
+) -> Result<(), ErrorResponse> {
     if conn.same() {
         return Ok(());
     }
@@ -115,7 +120,7 @@ async fn claim(state: &ServerState, conn: ConnInfo, claims: &Claims, host: &Boot
 }
 
 /// The host that a ticket was made for, as long as its boot intent is the ramdisk and nobody opened its session.
-fn redeem(state: &ServerState, ticket: &str) -> Result<(Claims, Arc<BootHost>), ErrorResponse> {
+fn redeem(state: &ServerState, ticket: &str) -> Result<(BootTokenClaims, Arc<BootHost>), ErrorResponse> {
     // All alike for who guesses.
     let unknown = || ErrorResponse::new(StatusCode::NOT_FOUND, "no such boot resource");
     let claims = state.tokens.verify_media(ticket).map_err(|_| unknown())?;
@@ -201,7 +206,7 @@ pub(super) async fn archive(
     claim(&state, conn, &claims, &host).await.inspect_err(refused)?;
     let network =
         state.config.network_data(&host).await.map_err(|reason| ErrorResponse::new(StatusCode::CONFLICT, reason))?;
-    let parameters = BootParameters { args: String::new(), network };
+    let parameters = IsoBootParameters { args: String::new(), network };
     let bytes = iso::archive(&parameters, ARCHIVE_LENGTH as u64).map_err(internal)?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CACHE_CONTROL, "no-store")], bytes)
         .into_response())
@@ -211,9 +216,9 @@ pub(super) async fn archive(
 async fn boot_parameters(
     state: &ServerState,
     host: &BootHost,
-    claims: &Claims,
+    claims: &BootTokenClaims,
     local: SocketAddr,
-) -> Result<BootParameters, ErrorResponse> {
+) -> Result<IsoBootParameters, ErrorResponse> {
     let network = state.config.network_data(host).await.map_err(|reason| {
         warn!(host = %named(&host.namespace, &host.name), reason, "cannot use the host's network data: its medium is refused");
         ErrorResponse::new(StatusCode::CONFLICT, reason)
@@ -229,7 +234,7 @@ async fn boot_parameters(
         args.push_str(&format!(" {CMDLINE_MAC}={mac}"));
     }
     args.push('\n');
-    Ok(BootParameters { args, network })
+    Ok(IsoBootParameters { args, network })
 }
 
 /// The appliance's address on the way to another; nothing is sent.
@@ -277,7 +282,7 @@ fn stream(
     file: tokio::fs::File,
     from: u64,
     length: u64,
-    patches: Vec<Patch>,
+    patches: Vec<IsoPatch>,
 ) -> impl futures::Stream<Item = io::Result<Bytes>> {
     futures::stream::try_unfold((file, from, length, patches), |(mut file, at, left, patches)| async move {
         if left == 0 {

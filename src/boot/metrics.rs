@@ -12,27 +12,27 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::connections::{ConnectionRefused, Connections};
+use super::connections::{BootConnections, ConnectionRefused};
 use super::download_scheduler::DownloadScheduler;
 use super::files::{HTTP_FILES, INITRD, KERNEL};
 
 /// Answers by kind of what was asked for, and the bytes of their bodies. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
-    requests: Family<Answered, Counter>,
+pub struct BootAnswers {
+    requests: Family<BootAnswerLabels, Counter>,
     sent_bytes: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct BootAnswerLabels {
     kind: &'static str,
     code: &'static str,
 }
 
-impl Answers {
+impl BootAnswers {
     /// Counts an answer now, and its body as it is sent.
     pub fn count(&self, kind: &'static str, answer: Response) -> Response {
-        self.requests.get_or_create(&Answered { kind, code: class(answer.status()) }).inc();
+        self.requests.get_or_create(&BootAnswerLabels { kind, code: class(answer.status()) }).inc();
         let sent = self.sent_bytes.get_or_create_owned(&[("kind", kind)]);
         answer.map(|body| {
             Body::new(body.inspect_frame(move |frame| {
@@ -86,13 +86,13 @@ fn kind(path: &str) -> &'static str {
 
 /// What one boot HTTP server counts. Cheap to clone; all clones are the same.
 #[derive(Clone, Default)]
-pub struct Metrics(Arc<Inner>);
+pub struct BootHttpMetrics(Arc<Inner>);
 
 struct Inner {
-    answers: Answers,
+    answers: BootAnswers,
     downloads: DownloadScheduler,
     /// Known once it serves.
-    connections: OnceLock<Connections>,
+    connections: OnceLock<BootConnections>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
@@ -104,7 +104,7 @@ impl Default for Inner {
             drop(refused.get_or_create(&[("reason", reason(why))]));
         }
         Self {
-            answers: Answers::default(),
+            answers: BootAnswers::default(),
             downloads: DownloadScheduler::default(),
             connections: OnceLock::new(),
             refused,
@@ -120,14 +120,14 @@ fn reason(why: ConnectionRefused) -> &'static str {
     }
 }
 
-impl Metrics {
+impl BootHttpMetrics {
     /// With who has or waits for a permit of these downloads.
     pub fn new(downloads: DownloadScheduler) -> Self {
         Self(Arc::new(Inner { downloads, ..Inner::default() }))
     }
 
     /// Counts the connections of these from now on.
-    pub(super) fn of(&self, connections: &Connections) {
+    pub(super) fn of(&self, connections: &BootConnections) {
         // A server serves once.
         self.0.connections.set(connections.clone()).ok();
     }
@@ -159,7 +159,7 @@ impl Metrics {
             downloads,
         );
         let connections = Family::<[(&'static str, &'static str); 2], Gauge>::default();
-        for (state, rank, count) in all.connections.get().map(Connections::counts).unwrap_or_default() {
+        for (state, rank, count) in all.connections.get().map(BootConnections::counts).unwrap_or_default() {
             connections.get_or_create(&[("state", state), ("rank", rank.name())]).set(number(count));
         }
         registry.register(

@@ -28,8 +28,8 @@ pub mod published;
 pub mod script;
 pub mod token;
 
-pub use claim::{Claim, ClaimOrder};
-pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, UnknownMachine, decide, explain};
+pub use claim::{BootClaim, ClaimOrder};
+pub use decision::{BootClient, BootDecision, ClientKind, Firmware, NetworkBoot, UnknownMachine, decide, explain};
 pub use download_scheduler::DownloadScheduler;
 pub use files::{
     BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST,
@@ -40,7 +40,7 @@ pub use index::{BootHost, DiscoveryState, HostIndex, IndexedIntent, Ownership};
 pub use iso::IsoLayout;
 pub use listener::{MAX_CONNECTIONS, serve};
 pub use media::NetworkData;
-pub use metrics::{Answers, Metrics};
+pub use metrics::{BootAnswers, BootHttpMetrics};
 pub use program::Program;
 pub use script::{program_url, script_url};
-pub use token::{Claims, KeyError, MintError, TokenBinding, TokenError, Tokens};
+pub use token::{BootKeyError, BootTokenClaims, BootTokenError, BootTokens, MintError, TokenBinding};

@@ -32,7 +32,7 @@ const DISCARD: u16 = 9;
 
 /// What answers ARP at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answers {
+pub enum ArpAnswers {
     /// This network card.
     Card(MacAddress),
     /// None, though the address is on a link of the appliance's own.
@@ -41,7 +41,7 @@ pub enum Answers {
     Unseen,
 }
 
-impl Answers {
+impl ArpAnswers {
     /// The card, where one is seen.
     pub fn card(self) -> Option<MacAddress> {
         match self {
@@ -52,7 +52,7 @@ impl Answers {
 }
 
 /// Says what answers at an address. Where the kernel does not know it is made to ask, and the answer takes up to two seconds.
-pub type Neighbours = Arc<dyn Fn(Ipv4Addr) -> BoxFuture<'static, Answers> + Send + Sync>;
+pub type Neighbours = Arc<dyn Fn(Ipv4Addr) -> BoxFuture<'static, ArpAnswers> + Send + Sync>;
 
 /// As [`Neighbours`], for who asks at each packet and cannot wait: from memory, a second old at most. An address is asked for by
 /// itself, and the kernel answers from its own memory.
@@ -62,15 +62,15 @@ pub type Cards = Arc<dyn Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync>;
 pub type CheckedNetworks = Live<Vec<(Ipv4Network, String)>>;
 
 /// Why the machine at an address is not the one that has these network cards. Where nothing can be seen, nobody is refused.
-pub fn another_card(address: Ipv4Addr, answers: Answers, own: &[MacAddress]) -> Option<String> {
+pub fn another_card(address: Ipv4Addr, answers: ArpAnswers, own: &[MacAddress]) -> Option<String> {
     match answers {
-        Answers::Card(card) if !own.contains(&card) => Some(format!(
+        ArpAnswers::Card(card) if !own.contains(&card) => Some(format!(
             "the network card that answers at {address} is {card}, which is none of the machine's: somebody else uses its address, or the card is new and the host has to be inspected again"
         )),
-        Answers::Nobody => Some(format!(
+        ArpAnswers::Nobody => Some(format!(
             "no network card answers ARP at {address}, so nobody can say whose it is; where machines do not answer ARP, set check_cards = false on that network"
         )),
-        Answers::Card(_) | Answers::Unseen => None,
+        ArpAnswers::Card(_) | ArpAnswers::Unseen => None,
     }
 }
 
@@ -83,7 +83,7 @@ pub fn kernel(networks: impl Into<CheckedNetworks>) -> Neighbours {
         let interface = networks.iter().find(|(subnet, _)| subnet.contains(address)).map(|(_, name)| name.clone());
         let remembered = Arc::clone(&remembered);
         async move {
-            let Some(interface) = interface else { return Answers::Unseen };
+            let Some(interface) = interface else { return ArpAnswers::Unseen };
             let lock = || remembered.lock().unwrap_or_else(PoisonError::into_inner);
             let known = lock().get(&address, Instant::now());
             if let Some(known) = known {
@@ -91,9 +91,9 @@ pub fn kernel(networks: impl Into<CheckedNetworks>) -> Neighbours {
             }
             let answers = wait_for_answer(&interface, address).await.unwrap_or_else(|error| {
                 tracing::warn!(%address, %error, "cannot read the neighbour table: whose address it is cannot be seen");
-                Answers::Unseen
+                ArpAnswers::Unseen
             });
-            if answers != Answers::Nobody {
+            if answers != ArpAnswers::Nobody {
                 lock().put(address, answers, Instant::now());
             }
             answers
@@ -103,26 +103,26 @@ pub fn kernel(networks: impl Into<CheckedNetworks>) -> Neighbours {
 }
 
 /// What answers at an address, once the kernel knows.
-async fn wait_for_answer(interface: &str, address: Ipv4Addr) -> io::Result<Answers> {
+async fn wait_for_answer(interface: &str, address: Ipv4Addr) -> io::Result<ArpAnswers> {
     let index = nix::net::if_::if_nametoindex(interface)?;
     let until = Instant::now() + PATIENCE;
     let mut asked = false;
     loop {
         let entry = entry(index, address)?;
         if let Some(card) = entry.as_ref().and_then(card) {
-            return Ok(Answers::Card(card));
+            return Ok(ArpAnswers::Card(card));
         }
         if entry.is_some_and(|entry| entry.header.state == NeighbourState::Noarp) {
-            return Ok(Answers::Unseen);
+            return Ok(ArpAnswers::Unseen);
         }
         if !asked {
             if !is_on_link(index, address)? {
-                return Ok(Answers::Unseen);
+                return Ok(ArpAnswers::Unseen);
             }
             provoke(address)?;
             asked = true;
         } else if Instant::now() >= until {
-            return Ok(Answers::Nobody);
+            return Ok(ArpAnswers::Nobody);
         } else {
             tokio::time::sleep(LOOK).await;
         }
@@ -233,16 +233,16 @@ mod tests {
 
     #[test]
     fn only_a_card_that_is_known_to_be_another_refuses() {
-        let card = |last| Answers::Card(mac(last));
-        let rows: [(Answers, &[u8], bool); 8] = [
+        let card = |last| ArpAnswers::Card(mac(last));
+        let rows: [(ArpAnswers, &[u8], bool); 8] = [
             (card(1), &[1], true),
             (card(2), &[1, 2], true),
             (card(9), &[1, 2], false),
             (card(9), &[], false),
-            (Answers::Unseen, &[1], true),
-            (Answers::Unseen, &[], true),
-            (Answers::Nobody, &[1], false),
-            (Answers::Nobody, &[], false),
+            (ArpAnswers::Unseen, &[1], true),
+            (ArpAnswers::Unseen, &[], true),
+            (ArpAnswers::Nobody, &[1], false),
+            (ArpAnswers::Nobody, &[], false),
         ];
         for (answers, own, good) in rows {
             let own: Vec<_> = own.iter().copied().map(mac).collect();
@@ -279,7 +279,7 @@ mod tests {
             ("10.0.0.0/8".parse().expect("a network"), "not-there0".into()),
         ]);
         for address in [[127, 0, 0, 66], [10, 0, 0, 1], [192, 0, 2, 1]] {
-            assert_eq!(table(address.into()).await, Answers::Unseen, "{address:?}");
+            assert_eq!(table(address.into()).await, ArpAnswers::Unseen, "{address:?}");
         }
     }
 }

@@ -22,7 +22,7 @@ const MOST: u32 = 1 << 18;
 
 /// A table of the kernel's.
 #[derive(Clone, Copy, Debug)]
-struct Table {
+struct KernelTable {
     name: &'static str,
     family: AddressFamily,
     /// Where sysctl has it.
@@ -30,9 +30,9 @@ struct Table {
 }
 
 /// The one of IPv4, and that of IPv6: through a link that has no more than its link-local address it is filled for all links.
-const TABLES: [Table; 2] = [
-    Table { name: "arp_cache", family: AddressFamily::Inet, sysctl: "net.ipv4.neigh.default" },
-    Table { name: "ndisc_cache", family: AddressFamily::Inet6, sysctl: "net.ipv6.neigh.default" },
+const TABLES: [KernelTable; 2] = [
+    KernelTable { name: "arp_cache", family: AddressFamily::Inet, sysctl: "net.ipv4.neigh.default" },
+    KernelTable { name: "ndisc_cache", family: AddressFamily::Inet6, sysctl: "net.ipv6.neigh.default" },
 ];
 
 /// Has the kernel make room, for two entries an address of these networks at least, and says in the log when it has not that much
@@ -64,7 +64,7 @@ fn wanted(addresses: u64) -> u32 {
 }
 
 /// Gives the table room for so many entries, unless it has more; says how many it had.
-async fn enlarge(table: Table, wanted: u32) -> io::Result<u32> {
+async fn enlarge(table: KernelTable, wanted: u32) -> io::Result<u32> {
     let (connection, handle, _) = new_connection()?;
     let connection = tokio::spawn(connection);
     let outcome = async {
@@ -84,7 +84,7 @@ async fn enlarge(table: Table, wanted: u32) -> io::Result<u32> {
 }
 
 /// How many entries it may have.
-async fn size(handle: &Handle, table: Table) -> io::Result<u32> {
+async fn size(handle: &Handle, table: KernelTable) -> io::Result<u32> {
     let answers = send(handle, RouteNetlinkMessage::GetNeighbourTable(message(table, Vec::new())), NLM_F_DUMP).await?;
     let tables = answers.into_iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewNeighbourTable(table) => Some(table.attributes),
@@ -99,7 +99,7 @@ async fn size(handle: &Handle, table: Table) -> io::Result<u32> {
 }
 
 /// Sets how many it may have; of half as many it drops the old ones.
-async fn tell(handle: &Handle, table: Table, size: u32) -> io::Result<()> {
+async fn tell(handle: &Handle, table: KernelTable, size: u32) -> io::Result<()> {
     let attributes = vec![
         NeighbourTableAttribute::Name(table.name.to_owned()),
         NeighbourTableAttribute::Threshold2(size / 2),
@@ -109,7 +109,7 @@ async fn tell(handle: &Handle, table: Table, size: u32) -> io::Result<()> {
     send(handle, RouteNetlinkMessage::SetNeighbourTable(order), NLM_F_ACK).await.map(drop)
 }
 
-fn message(table: Table, attributes: Vec<NeighbourTableAttribute>) -> NeighbourTableMessage {
+fn message(table: KernelTable, attributes: Vec<NeighbourTableAttribute>) -> NeighbourTableMessage {
     let mut message = NeighbourTableMessage::default();
     message.header.family = table.family;
     message.attributes = attributes;

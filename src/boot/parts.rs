@@ -28,12 +28,12 @@ static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
 /// What is read of images. Cheap to clone; all clones are the same.
 #[derive(Clone)]
-pub(super) struct Parts {
+pub(super) struct ImageReader {
     library: Library,
     chunks: Arc<ChunkCache>,
 }
 
-impl Parts {
+impl ImageReader {
     /// Of a library.
     pub(super) fn new(library: Library) -> Self {
         Self { library, chunks: Arc::default() }
@@ -100,23 +100,23 @@ impl Parts {
 
 /// Chunks that were unpacked, by the rank of who asked: nobody waits for who is known less, or loses to him what is kept.
 struct ChunkCache {
-    known: Unpacked,
-    untold: Unpacked,
-    strangers: Unpacked,
+    known: UnpackedChunks,
+    untold: UnpackedChunks,
+    strangers: UnpackedChunks,
 }
 
 impl Default for ChunkCache {
     fn default() -> Self {
         Self {
-            known: Unpacked::new(AT_ONCE, KEPT_CHUNKS),
-            untold: Unpacked::new(AT_ONCE, KEPT_CHUNKS),
-            strangers: Unpacked::new(AT_ONCE_FOR_STRANGERS, KEPT_FOR_STRANGERS),
+            known: UnpackedChunks::new(AT_ONCE, KEPT_CHUNKS),
+            untold: UnpackedChunks::new(AT_ONCE, KEPT_CHUNKS),
+            strangers: UnpackedChunks::new(AT_ONCE_FOR_STRANGERS, KEPT_FOR_STRANGERS),
         }
     }
 }
 
 impl ChunkCache {
-    fn of(&self, rank: Rank) -> &Unpacked {
+    fn of(&self, rank: Rank) -> &UnpackedChunks {
         match rank {
             Rank::Own | Rank::Known => &self.known,
             Rank::Untold => &self.untold,
@@ -135,14 +135,14 @@ impl ChunkCache {
 }
 
 /// The chunks that were unpacked last, under the names that they have in the library.
-struct Unpacked {
+struct UnpackedChunks {
     turns: Semaphore,
     most: usize,
     // std's lock: held for a look, never across an await.
     kept: Mutex<VecDeque<(String, Bytes)>>,
 }
 
-impl Unpacked {
+impl UnpackedChunks {
     fn new(at_once: usize, most: usize) -> Self {
         Self { turns: Semaphore::new(at_once), most, kept: Mutex::default() }
     }

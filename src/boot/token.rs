@@ -48,7 +48,7 @@ const VISIT_SESSION: &[u8] = b"slipway visit session token\0";
 
 /// The key cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum BootKeyError {
     /// It cannot be read or made.
     #[error("{path}: {source}")]
     Io {
@@ -78,7 +78,7 @@ pub enum KeyError {
 
 /// A token cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TokenError {
+pub enum BootTokenError {
     /// Not base64url, or too short or long.
     #[error("the token is malformed")]
     Malformed,
@@ -106,7 +106,7 @@ pub enum MintError {
 
 /// What a token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
+pub struct BootTokenClaims {
     /// UID of the BareMetalHost; of a visitor the MAC address.
     pub uid: String,
     /// Generation of the boot intent.
@@ -118,7 +118,7 @@ pub struct Claims {
     /// The one address that it may be used from.
     pub address: Option<Ipv4Addr>,
     /// Whether that is only the address of whoever asked first: nobody here gave it to the machine, which may have another
-    /// one by now. It can show so ([`Claims::others_wait`]).
+    /// one by now. It can show so ([`BootTokenClaims::others_wait`]).
     pub first: bool,
 }
 
@@ -143,7 +143,7 @@ impl TokenBinding {
     }
 }
 
-impl Claims {
+impl BootTokenClaims {
     /// The nonce in hex.
     pub fn nonce_hex(&self) -> String {
         hex(&self.nonce)
@@ -196,28 +196,28 @@ impl Claims {
 }
 
 /// Makes tokens and checks them. Cheap to share behind an `Arc`.
-pub struct Tokens {
+pub struct BootTokens {
     key: Zeroizing<[u8; KEY]>,
 }
 
-impl std::fmt::Debug for Tokens {
+impl std::fmt::Debug for BootTokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokens").finish_non_exhaustive()
     }
 }
 
-impl Tokens {
+impl BootTokens {
     /// Reads the key in `pki`, or makes one (mode 0600, on disk before this returns). Makes the folder if need be.
-    pub fn open(pki: &Path) -> Result<Self, KeyError> {
+    pub fn open(pki: &Path) -> Result<Self, BootKeyError> {
         let path = pki.join(KEY_FILE);
-        let fail = |source| KeyError::Io { path: path.clone(), source };
+        let fail = |source| BootKeyError::Io { path: path.clone(), source };
         match read_key(&path) {
             Ok(key) => return Self::from_bytes(&path, &key),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(fail(error)),
         }
         let mut key = Zeroizing::new([0; KEY]);
-        rand::rngs::OsRng.try_fill_bytes(&mut *key).map_err(|error| KeyError::Random(error.to_string()))?;
+        rand::rngs::OsRng.try_fill_bytes(&mut *key).map_err(|error| BootKeyError::Random(error.to_string()))?;
         match write_key(pki, &path, &*key) {
             Ok(()) => Ok(Self { key }),
             // Another process was first; its key is the key.
@@ -228,11 +228,11 @@ impl Tokens {
         }
     }
 
-    fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, KeyError> {
+    fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, BootKeyError> {
         let key: [u8; KEY] =
-            bytes.try_into().map_err(|_| KeyError::Length { path: path.into(), length: bytes.len() })?;
+            bytes.try_into().map_err(|_| BootKeyError::Length { path: path.into(), length: bytes.len() })?;
         if key.iter().all(|byte| *byte == key[0]) {
-            return Err(KeyError::Blank { path: path.into() });
+            return Err(BootKeyError::Blank { path: path.into() });
         }
         Ok(Self { key: Zeroizing::new(key) })
     }
@@ -243,12 +243,12 @@ impl Tokens {
         self.mint_bound(uid, generation, TokenBinding::Nowhere)
     }
 
-    /// As [`Tokens::mint`]; good from this address only, when one is given, which Slipway gave the machine.
+    /// As [`BootTokens::mint`]; good from this address only, when one is given, which Slipway gave the machine.
     pub fn mint_at(&self, uid: &str, generation: i64, address: Option<Ipv4Addr>) -> Result<String, MintError> {
         self.mint_bound(uid, generation, address.map_or(TokenBinding::Nowhere, TokenBinding::Leased))
     }
 
-    /// As [`Tokens::mint`], bound to this.
+    /// As [`BootTokens::mint`], bound to this.
     pub fn mint_bound(&self, uid: &str, generation: i64, bound: TokenBinding) -> Result<String, MintError> {
         self.make(BOOT, uid, generation, bound)
     }
@@ -258,7 +258,7 @@ impl Tokens {
         self.mint_visit_bound(mac, address.map_or(TokenBinding::Nowhere, TokenBinding::Leased))
     }
 
-    /// As [`Tokens::mint_visit`], bound to this.
+    /// As [`BootTokens::mint_visit`], bound to this.
     pub fn mint_visit_bound(&self, mac: MacAddress, bound: TokenBinding) -> Result<String, MintError> {
         self.make(VISIT, &mac.to_string(), 0, bound)
     }
@@ -270,7 +270,7 @@ impl Tokens {
         let mut nonce = [0; 16];
         rand::rngs::OsRng.try_fill_bytes(&mut nonce).map_err(|error| MintError::Random(error.to_string()))?;
         let (address, first) = (bound.address(), matches!(bound, TokenBinding::First(_)));
-        let claims = Claims { uid: uid.into(), generation, nonce, issued_at: unix_now(), address, first };
+        let claims = BootTokenClaims { uid: uid.into(), generation, nonce, issued_at: unix_now(), address, first };
         Ok(self.seal(label, &claims))
     }
 
@@ -281,93 +281,93 @@ impl Tokens {
     }
 
     /// Checks a ticket.
-    pub fn verify_media(&self, ticket: &str) -> Result<Claims, TokenError> {
+    pub fn verify_media(&self, ticket: &str) -> Result<BootTokenClaims, BootTokenError> {
         let claims = self.open_sealed(MEDIA, ticket)?;
         if unix_now().saturating_sub(claims.issued_at) > BOOT_TOKEN_LIFE.as_secs() as i64 {
-            return Err(TokenError::Expired);
+            return Err(BootTokenError::Expired);
         }
         Ok(claims)
     }
 
     /// The boot token that belongs to a ticket's claims: always the same.
-    pub fn boot_token(&self, claims: &Claims) -> String {
+    pub fn boot_token(&self, claims: &BootTokenClaims) -> String {
         self.seal(BOOT, claims)
     }
 
     /// Checks a boot token. Takes the same time whatever is wrong with its code.
-    pub fn verify(&self, token: &str) -> Result<Claims, TokenError> {
+    pub fn verify(&self, token: &str) -> Result<BootTokenClaims, BootTokenError> {
         self.verify_at(token, unix_now())
     }
 
     /// Checks a boot token at this Unix time, in seconds.
-    pub fn verify_at(&self, token: &str, now: i64) -> Result<Claims, TokenError> {
+    pub fn verify_at(&self, token: &str, now: i64) -> Result<BootTokenClaims, BootTokenError> {
         self.verify_labelled(BOOT, token, now)
     }
 
     /// Checks a visitor's token.
-    pub fn verify_visit(&self, token: &str) -> Result<Claims, TokenError> {
+    pub fn verify_visit(&self, token: &str) -> Result<BootTokenClaims, BootTokenError> {
         self.verify_labelled(VISIT, token, unix_now())
     }
 
-    fn verify_labelled(&self, label: &[u8], token: &str, now: i64) -> Result<Claims, TokenError> {
+    fn verify_labelled(&self, label: &[u8], token: &str, now: i64) -> Result<BootTokenClaims, BootTokenError> {
         let claims = self.open_sealed(label, token)?;
         if now.saturating_sub(claims.issued_at) > BOOT_TOKEN_LIFE.as_secs() as i64 {
-            return Err(TokenError::Expired);
+            return Err(BootTokenError::Expired);
         }
         Ok(claims)
     }
 
     /// The session token that belongs to a boot token: the same claims, another label. It ends with the session.
-    pub fn session(&self, claims: &Claims) -> String {
+    pub fn session(&self, claims: &BootTokenClaims) -> String {
         self.seal(SESSION, claims)
     }
 
     /// Checks a session token. Whether its session is still the current one is the caller's to see.
-    pub fn verify_session(&self, token: &str) -> Result<Claims, TokenError> {
+    pub fn verify_session(&self, token: &str) -> Result<BootTokenClaims, BootTokenError> {
         self.verify_session_at(token, unix_now())
     }
 
     /// Checks a session token at this Unix time, in seconds.
-    pub fn verify_session_at(&self, token: &str, now: i64) -> Result<Claims, TokenError> {
+    pub fn verify_session_at(&self, token: &str, now: i64) -> Result<BootTokenClaims, BootTokenError> {
         self.session_of(SESSION, token, now)
     }
 
-    fn session_of(&self, label: &[u8], token: &str, now: i64) -> Result<Claims, TokenError> {
+    fn session_of(&self, label: &[u8], token: &str, now: i64) -> Result<BootTokenClaims, BootTokenError> {
         let claims = self.open_sealed(label, token)?;
         // Of a clock that was ahead, too: else it would not end before that time has come.
         if now.abs_diff(claims.issued_at) > SESSION_LIFE.as_secs() {
-            return Err(TokenError::SessionEnded);
+            return Err(BootTokenError::SessionEnded);
         }
         Ok(claims)
     }
 
     /// The session token that belongs to a visitor's token.
-    pub fn visit_session(&self, claims: &Claims) -> String {
+    pub fn visit_session(&self, claims: &BootTokenClaims) -> String {
         self.seal(VISIT_SESSION, claims)
     }
 
     /// Checks a visitor's session token. Whether the visit goes on is the caller's to see.
-    pub fn verify_visit_session(&self, token: &str) -> Result<Claims, TokenError> {
+    pub fn verify_visit_session(&self, token: &str) -> Result<BootTokenClaims, BootTokenError> {
         self.session_of(VISIT_SESSION, token, unix_now())
     }
 
-    fn seal(&self, label: &[u8], claims: &Claims) -> String {
+    fn seal(&self, label: &[u8], claims: &BootTokenClaims) -> String {
         let mut bytes = claims.payload();
         let code = self.code(label, &bytes).finalize().into_bytes();
         bytes.extend_from_slice(&code);
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    fn open_sealed(&self, label: &[u8], token: &str) -> Result<Claims, TokenError> {
+    fn open_sealed(&self, label: &[u8], token: &str) -> Result<BootTokenClaims, BootTokenError> {
         const MAX_TEXT: usize = (FIXED + MAX_UID + MAC).div_ceil(3) * 4;
         if token.len() > MAX_TEXT {
-            return Err(TokenError::Malformed);
+            return Err(BootTokenError::Malformed);
         }
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| TokenError::Malformed)?;
-        let (payload, code) = bytes.split_last_chunk::<MAC>().ok_or(TokenError::Malformed)?;
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| BootTokenError::Malformed)?;
+        let (payload, code) = bytes.split_last_chunk::<MAC>().ok_or(BootTokenError::Malformed)?;
         // Constant time.
-        self.code(label, payload).verify_slice(code).map_err(|_| TokenError::Forged)?;
-        Claims::parse(payload).ok_or(TokenError::Malformed)
+        self.code(label, payload).verify_slice(code).map_err(|_| BootTokenError::Forged)?;
+        BootTokenClaims::parse(payload).ok_or(BootTokenError::Malformed)
     }
 
     fn code(&self, label: &[u8], payload: &[u8]) -> Hmac<Sha256> {

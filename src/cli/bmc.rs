@@ -11,7 +11,7 @@ use super::client::ServerArgs;
 use super::failure::{CommandFailure, plain};
 use super::local;
 use crate::bmc::quirks::Quirks;
-use crate::bmc::{BmcAddress, BmcSettings, Credentials, ProbeReport, Registry};
+use crate::bmc::{BmcAddress, BmcRegistry, BmcSettings, Credentials, ProbeReport};
 use crate::config::{Config, ConfigError};
 use crate::host::reconcile::credentials;
 
@@ -80,7 +80,7 @@ pub(super) fn run(command: BmcCommand) -> anyhow::Result<()> {
             (None, Some(secret)) => from_secret(&server, secret).await?,
             (None, None) => bail!("no credentials"),
         };
-        let registry = Registry::new(BmcSettings { quirks, ..BmcSettings::default() });
+        let registry = BmcRegistry::new(BmcSettings { quirks, ..BmcSettings::default() });
         let report = registry.connect(&parsed, &credentials, !insecure).probe().await;
         registry.close().await;
         Ok(report?)

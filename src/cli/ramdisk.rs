@@ -42,7 +42,7 @@ Example:
 
 pub(super) fn run(command: RamdiskCommand) -> anyhow::Result<()> {
     let RamdiskCommand::Build { kernel_package, ipxe_dir, grub, isolinux, ldlinux, firmware_dir, out } = command;
-    let options = ramdisk::Options {
+    let options = ramdisk::RamdiskOptions {
         kernel_package,
         out,
         executable: "/proc/self/exe".into(),
@@ -56,9 +56,9 @@ pub(super) fn run(command: RamdiskCommand) -> anyhow::Result<()> {
         let percent = step.total.filter(|total| *total > 0).map(|total| step.done * 100 / total);
         progress.show(
             match step.phase {
-                ramdisk::Phase::Reading => "reading the kernel package",
-                ramdisk::Phase::Extracting => "taking out drivers",
-                ramdisk::Phase::Compressing => "packing the ramdisk",
+                ramdisk::BuildPhase::Reading => "reading the kernel package",
+                ramdisk::BuildPhase::Extracting => "taking out drivers",
+                ramdisk::BuildPhase::Compressing => "packing the ramdisk",
             },
             percent,
         );

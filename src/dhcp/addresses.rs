@@ -19,17 +19,17 @@ type Tell = Box<dyn Fn(MacAddress) + Send + Sync>;
 
 /// What is known of addresses beside the leases of this appliance.
 #[derive(Default)]
-pub(super) struct Addresses {
+pub(super) struct AddressFacts {
     /// What other appliances leased, as their views on the same API server say; `None` before these were read.
-    others: Mutex<Option<Others>>,
+    others: Mutex<Option<OtherLeases>>,
     tell: OnceLock<Tell>,
 }
 
 /// Leases of other appliances, each with its end.
-type Others = HashMap<MacAddress, Vec<(HostAddress, Timestamp)>>;
+type OtherLeases = HashMap<MacAddress, Vec<(HostAddress, Timestamp)>>;
 
-impl Addresses {
-    fn others(&self) -> MutexGuard<'_, Option<Others>> {
+impl AddressFacts {
+    fn others(&self) -> MutexGuard<'_, Option<OtherLeases>> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -85,7 +85,7 @@ impl Leases {
 
     /// What views say that are on the API server, of other appliances perhaps.
     pub(super) fn learn_of_others(&self, views: &[DHCPLease]) {
-        let mut others = Others::new();
+        let mut others = OtherLeases::new();
         for DHCPLease { spec, .. } in views.iter().filter(|view| view.spec.state == "bound") {
             let (Ok(mac), Some(ends)) = (spec.mac_address.parse::<MacAddress>(), &spec.expires) else { continue };
             others.entry(mac).or_default().push((
@@ -101,8 +101,8 @@ impl Leases {
     }
 }
 
-/// As [`Addresses`], for all clones of the leases.
-pub(super) type Shared = Arc<Addresses>;
+/// As [`AddressFacts`], for all clones of the leases.
+pub(super) type SharedFacts = Arc<AddressFacts>;
 
 #[cfg(test)]
 mod tests {

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::config::NetworkConfig;
 
 use super::ServicePorts;
-use super::network::Network;
+use super::network::ServedNetwork;
 use super::network_leases::NetworkLeases;
 
 /// A network on an interface.
 #[derive(Clone)]
 pub struct AssignedNetwork {
     /// As answers need it.
-    pub network: Network,
+    pub network: ServedNetwork,
     /// Its leases.
     pub leases: Arc<NetworkLeases>,
     config: Arc<NetworkConfig>,
@@ -24,7 +24,7 @@ impl AssignedNetwork {
     /// A network that is served from this address.
     pub fn new(leases: &Arc<NetworkLeases>, server: Ipv4Addr, service_ports: ServicePorts) -> Self {
         let config = leases.config();
-        let network = Network::new(&config, server, service_ports);
+        let network = ServedNetwork::new(&config, server, service_ports);
         Self { network, leases: Arc::clone(leases), config }
     }
 

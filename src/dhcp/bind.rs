@@ -6,13 +6,13 @@ use std::net::Ipv4Addr;
 
 use crate::config::{NetworkConfig, NetworkMode};
 
-use super::interface::Interface;
+use super::interface::ServedInterface;
 use super::network_leases::ServingFault;
 use super::socket::BoundSockets;
 
 /// DHCP cannot serve a network.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
+pub enum DhcpBindError {
     /// The kernel does not tell its interfaces.
     #[error("cannot list the network interfaces: {0}")]
     Interfaces(#[source] io::Error),
@@ -68,7 +68,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-impl BindError {
+impl DhcpBindError {
     /// As a condition has it.
     pub(super) fn fault(&self) -> ServingFault {
         let reason = match self {
@@ -85,22 +85,22 @@ impl BindError {
 /// there this machine goes by the one that the relay reaches, that of the first network of the same interface.
 pub(super) fn servers(
     networks: &[&NetworkConfig],
-    present: &BTreeMap<String, Interface>,
-) -> Vec<Result<Ipv4Addr, BindError>> {
+    present: &BTreeMap<String, ServedInterface>,
+) -> Vec<Result<Ipv4Addr, DhcpBindError>> {
     let own = |config: &NetworkConfig| {
         let interface = present.get(&config.interface)?;
         config.server.or_else(|| interface.address_in(config.subnet))
     };
     let server = |config: &&NetworkConfig| {
         let Some(interface) = present.get(&config.interface) else {
-            return Err(BindError::NoInterface {
+            return Err(DhcpBindError::NoInterface {
                 network: config.name.clone(),
                 interface: config.interface.clone(),
                 present: present.keys().cloned().collect(),
             });
         };
         let on_it = || networks.iter().filter(|other| other.interface == config.interface);
-        own(config).or_else(|| on_it().find_map(|other| own(other))).ok_or_else(|| BindError::NoAddress {
+        own(config).or_else(|| on_it().find_map(|other| own(other))).ok_or_else(|| DhcpBindError::NoAddress {
             network: config.name.clone(),
             interface: config.interface.clone(),
             subnet: config.subnet,
@@ -111,14 +111,14 @@ pub(super) fn servers(
 }
 
 /// What of these networks DHCP cannot serve with these interfaces.
-pub fn unserved(networks: &[NetworkConfig], present: &BTreeMap<String, Interface>) -> Vec<BindError> {
+pub fn unserved(networks: &[NetworkConfig], present: &BTreeMap<String, ServedInterface>) -> Vec<DhcpBindError> {
     let networks: Vec<_> = networks.iter().filter(|config| config.mode != NetworkMode::Off).collect();
     servers(&networks, present).into_iter().filter_map(Result::err).collect()
 }
 
 /// Opens the sockets of an interface.
-pub(super) fn open(name: &str, interface: &Interface, port: u16) -> Result<BoundSockets, BindError> {
-    BoundSockets::open(name, interface, port).map_err(|source| BindError::Socket {
+pub(super) fn open(name: &str, interface: &ServedInterface, port: u16) -> Result<BoundSockets, DhcpBindError> {
+    BoundSockets::open(name, interface, port).map_err(|source| DhcpBindError::Socket {
         interface: name.to_owned(),
         port,
         source,
@@ -131,11 +131,11 @@ mod tests {
 
     #[test]
     fn a_network_is_served_from_its_address_and_a_routed_one_from_that_of_its_interface() {
-        let interface = |addresses: &[[u8; 4]]| Interface {
+        let interface = |addresses: &[[u8; 4]]| ServedInterface {
             addresses: addresses.iter().copied().map(Ipv4Addr::from).collect(),
-            ..Interface::default()
+            ..ServedInterface::default()
         };
-        let present: BTreeMap<String, Interface> = [
+        let present: BTreeMap<String, ServedInterface> = [
             ("e0".to_owned(), interface(&[[10, 0, 0, 1], [10, 0, 1, 1], [10, 0, 1, 2]])),
             ("e1".to_owned(), interface(&[])),
         ]

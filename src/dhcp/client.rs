@@ -3,15 +3,15 @@
 use crate::api::MacAddress;
 use crate::boot::{BootClient, ClientKind, Firmware};
 
-use super::packet::{Request, code};
+use super::packet::{DhcpRequest, code};
 
 /// The client as the boot decision wants to know it.
-pub fn boot_client(request: &Request<'_>) -> BootClient {
+pub fn boot_client(request: &DhcpRequest<'_>) -> BootClient {
     BootClient { mac: request.mac, firmware: firmware(request), kind: kind(request) }
 }
 
 /// Which program asks: iPXE says so itself, firmware has its vendor class, everything else is a running system.
-pub fn kind(request: &Request<'_>) -> ClientKind {
+pub fn kind(request: &DhcpRequest<'_>) -> ClientKind {
     let user_class = request.get(code::USER_CLASS);
     if request.has(code::IPXE) || user_class.is_some_and(|data| is_ipxe(&data)) {
         return ClientKind::Ipxe;
@@ -41,7 +41,7 @@ fn is_ipxe(data: &[u8]) -> bool {
 
 /// The firmware: option 93 (RFC 4578 section 2.1; the first type when there are several), else the number in
 /// `PXEClient:Arch:00007:…`, else BIOS, which is what a PXE client without either is.
-fn firmware(request: &Request<'_>) -> Firmware {
+fn firmware(request: &DhcpRequest<'_>) -> Firmware {
     let stated =
         request.get(code::ARCHITECTURE).and_then(|data| Some(u16::from_be_bytes([*data.first()?, *data.get(1)?])));
     let in_class = || {
@@ -53,7 +53,7 @@ fn firmware(request: &Request<'_>) -> Firmware {
 }
 
 /// UUID of the machine (option 97, RFC 4578 section 2.3), when it is one and not a filler.
-pub fn machine_uuid(request: &Request<'_>) -> Option<[u8; 16]> {
+pub fn machine_uuid(request: &DhcpRequest<'_>) -> Option<[u8; 16]> {
     let [kind, uuid @ ..]: [u8; 17] = request.fixed(code::MACHINE_ID)?;
     let filler = uuid.iter().all(|byte| *byte == 0) || uuid.iter().all(|byte| *byte == 0xff);
     (kind == 0 && !filler).then_some(uuid)
@@ -95,7 +95,7 @@ pub enum ClientKey {
 
 impl LeaseClient {
     /// The client that sent a message.
-    pub fn of(request: &Request<'_>, known: bool) -> Self {
+    pub fn of(request: &DhcpRequest<'_>, known: bool) -> Self {
         let id = request.client_id();
         // Hardware type and address: says nothing that chaddr does not.
         let is_mac = |id: &[u8]| id.first() == Some(&1) && id[1..] == request.mac.0;

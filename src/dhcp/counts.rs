@@ -12,12 +12,12 @@ const UNANSWERED: &str = "unanswered";
 
 /// Messages of one network by what was done about them.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct MessageCounts {
     of: [AtomicU64; OUTCOMES.len()],
     unanswered: AtomicU64,
 }
 
-impl Counts {
+impl MessageCounts {
     /// Counts a message.
     pub fn count(&self, disposition: &Disposition) {
         let name = name(disposition);
@@ -79,7 +79,7 @@ mod tests {
             Disposition::Dropped(DropReason::PoolEmpty),
             Disposition::Dropped(DropReason::NotKnown),
         ];
-        let counts = Counts::default();
+        let counts = MessageCounts::default();
         dispositions.iter().for_each(|disposition| counts.count(disposition));
         assert!(counts.all().map(|(_, count)| count).eq([1; OUTCOMES.len() + 1]));
         [Disposition::Kept(address), Disposition::ConflictReported(address)]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::api::MacAddress;
-use crate::boot::{Boot, BootClient, BootHost, ClientKind, Firmware, UnknownMachine, decide};
+use crate::boot::{BootClient, BootHost, ClientKind, Firmware, NetworkBoot, UnknownMachine, decide};
 use crate::config::{NetworkConfig, NetworkMode};
 
 use super::publish::{expiry, state_name};
@@ -73,8 +73,8 @@ fn boot(
     let mut decision = asks(ClientKind::Pxe);
     let reason = decision.reasons.pop().unwrap_or_default();
     match decision.boot {
-        Boot::LocalDisk => line(format_args!("its firmware is told nothing to boot: {reason}")),
-        Boot::Ramdisk { .. } | Boot::Discovery | Boot::LiveIso { .. } => line(format_args!(
+        NetworkBoot::LocalDisk => line(format_args!("its firmware is told nothing to boot: {reason}")),
+        NetworkBoot::Ramdisk { .. } | NetworkBoot::Discovery | NetworkBoot::LiveIso { .. } => line(format_args!(
             "its firmware is told to boot undionly.kpxe (BIOS), snponly.efi (UEFI) or ipxe.efi (UEFI HTTP boot): {reason}"
         )),
     }

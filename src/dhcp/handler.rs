@@ -18,12 +18,12 @@ use super::clock::JumpDetector;
 use super::conflict::{ConflictChecks, answered_by_another, quarantine};
 use super::interface::interfaces;
 use super::leases::{Leases, unix_now};
-use super::log::Log;
-use super::network::{Network, select};
+use super::log::InterfaceLog;
+use super::network::{ServedNetwork, select};
 use super::network_leases::NetworkLeases;
-use super::outcome::{Disposition, DropReason, LeaseWrite, Outcome};
-use super::packet::Request;
-use super::probes::{Held, Probes, TRIES, Verdict};
+use super::outcome::{Disposition, DropReason, LeaseWrite, MessageOutcome};
+use super::packet::DhcpRequest;
+use super::probes::{HeldOffer, ProbeVerdict, Probes, TRIES};
 use super::recent_messages::RecentMessage;
 use super::respond::{NetworkContext, PacketInfo, Port, respond};
 use super::server_probe::own_card;
@@ -43,7 +43,7 @@ pub(super) struct Handler {
     networks: Vec<Served>,
     pub leases: Leases,
     hosts: HostIndex,
-    pub log: Log,
+    pub log: InterfaceLog,
     /// Checks of addresses of known machines that others are said to use.
     conflict_checks: ConflictChecks,
     /// Which machine answers at an address.
@@ -61,7 +61,7 @@ pub(super) struct Handler {
 
 /// A network that is served.
 struct Served {
-    network: Network,
+    network: ServedNetwork,
     leases: Arc<NetworkLeases>,
     /// Which state of its reservations it goes by.
     reserved: u64,
@@ -69,7 +69,7 @@ struct Served {
 
 impl Handler {
     /// For the networks that are assigned.
-    pub fn new(port: Port, assigned: Arc<Assigned>, leases: Leases, hosts: HostIndex, log: Log) -> Self {
+    pub fn new(port: Port, assigned: Arc<Assigned>, leases: Leases, hosts: HostIndex, log: InterfaceLog) -> Self {
         Self {
             port,
             assigned,
@@ -112,7 +112,7 @@ impl Handler {
 
     /// Answers one message.
     pub fn answer(&mut self, now: u64, message: &[u8], source: SocketAddrV4, batch: &mut WriteBatch) {
-        let request = match Request::parse(message) {
+        let request = match DhcpRequest::parse(message) {
             Ok(request) => request,
             Err(error) => return self.log.malformed(&error, source),
         };
@@ -143,7 +143,7 @@ impl Handler {
             leases.counts.count(&outcome.disposition);
         }
         self.log.outcome(network, &request, source, host.as_deref(), &outcome);
-        let Outcome { reply, writes, disposition, .. } = outcome;
+        let MessageOutcome { reply, writes, disposition, .. } = outcome;
         if let Disposition::Dropped(DropReason::OtherServer(server)) = disposition
             && request.kind == MessageType::Request
             && network.mode == NetworkMode::Authoritative
@@ -169,7 +169,7 @@ impl Handler {
         {
             answer = if new && self.tries < TRIES && writes.is_empty() && network.can_probe(&request) {
                 let (mac, guest, tries) = (request.mac, !known(request.mac), self.tries + 1);
-                let held = Held { network: number, mac, guest, message: message.to_vec(), source, offer, tries };
+                let held = HeldOffer { network: number, mac, guest, message: message.to_vec(), source, offer, tries };
                 let at_once = self.probes.hold(Instant::now(), address, held);
                 if at_once.is_none() {
                     self.to_ask.push(address);
@@ -210,15 +210,16 @@ impl Handler {
         let hosts = &self.hosts;
         let mut verdicts = Vec::new();
         for (address, card) in arp.hear() {
-            let is_own =
-                |held: &Held| held.mac == card || hosts.by_mac(held.mac).is_some_and(|host| host.macs.contains(&card));
+            let is_own = |held: &HeldOffer| {
+                held.mac == card || hosts.by_mac(held.mac).is_some_and(|host| host.macs.contains(&card))
+            };
             verdicts.extend(self.probes.answered(address, card, is_own));
         }
         verdicts.extend(self.probes.due(Instant::now()));
         for verdict in verdicts {
             match verdict {
-                Verdict::Free(held) => batch.ready.push(held.offer),
-                Verdict::Taken(address, held, card) => self.try_another(address, held, card, batch),
+                ProbeVerdict::Free(held) => batch.ready.push(held.offer),
+                ProbeVerdict::Taken(address, held, card) => self.try_another(address, held, card, batch),
             }
         }
         for address in self.to_ask.drain(..) {
@@ -227,7 +228,7 @@ impl Handler {
     }
 
     /// A card uses the address that was about to be offered: it is given to nobody for a while, and the machine gets another.
-    fn try_another(&mut self, address: Ipv4Addr, held: Held, card: MacAddress, batch: &mut WriteBatch) {
+    fn try_another(&mut self, address: Ipv4Addr, held: HeldOffer, card: MacAddress, batch: &mut WriteBatch) {
         let now = unix_now();
         let Some(served) = self.networks.iter().find(|one| one.leases.number == held.network) else { return };
         let write = quarantine(now, address, held.mac, &mut served.leases.table());
@@ -305,7 +306,7 @@ impl Handler {
     }
 }
 
-fn select_served<'n>(networks: &'n [Served], request: &Request<'_>) -> Option<&'n Served> {
+fn select_served<'n>(networks: &'n [Served], request: &DhcpRequest<'_>) -> Option<&'n Served> {
     let chosen = select(networks.iter().map(|one| &one.network), request)?;
     networks.iter().find(|one| std::ptr::eq(&one.network, chosen))
 }
@@ -313,7 +314,7 @@ fn select_served<'n>(networks: &'n [Served], request: &Request<'_>) -> Option<&'
 #[cfg(test)]
 mod tests {
     use super::super::ServicePorts;
-    use super::super::network_set::InForce;
+    use super::super::network_set::EffectiveNetwork;
     use super::*;
     use crate::store::{Store, StoreOptions};
 
@@ -333,7 +334,7 @@ mod tests {
         let store = Store::open(StoreOptions { path, key_file, history: 10 }).unwrap();
         let leases = Leases::load(&store, &[]).unwrap();
         let (assigned, hosts) = (Arc::<Assigned>::default(), HostIndex::default());
-        let log = Log::new("lo".into());
+        let log = InterfaceLog::new("lo".into());
         let mut handler = Handler::new(Port::Server, assigned.clone(), leases.clone(), hosts, log);
         let mut offers = |mac| {
             let mut batch = WriteBatch::default();
@@ -345,7 +346,7 @@ mod tests {
         let machine = MacAddress([2, 0, 0, 0, 0, 1]);
         assert_eq!(offers(machine), 0, "there is no network yet");
         let text = "name = 'a'\ninterface = 'lo'\nsubnet = '10.0.0.0/24'\npool = ['10.0.0.100-10.0.0.109']\ncheck_cards = false";
-        leases.set().put_in_force(unix_now(), vec![InForce::of_file(&toml::from_str(text).unwrap())]);
+        leases.set().put_in_force(unix_now(), vec![EffectiveNetwork::of_file(&toml::from_str(text).unwrap())]);
         let ports = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
         let network = leases.networks()[0].clone();
         assigned.set(vec![AssignedNetwork::new(&network, [10, 0, 0, 1].into(), ports)]);

@@ -15,7 +15,7 @@ pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// An interface.
 #[derive(Clone, Debug, Default)]
-pub struct Interface {
+pub struct ServedInterface {
     /// Its IPv4 addresses, in the kernel's order.
     pub addresses: Vec<Ipv4Addr>,
     /// What is on its link, by its addresses' netmasks.
@@ -24,7 +24,7 @@ pub struct Interface {
     pub(super) link: Option<LinkAddr>,
 }
 
-impl Interface {
+impl ServedInterface {
     /// Hardware address.
     pub fn mac(&self) -> Option<MacAddress> {
         self.link.and_then(|link| link.addr()).map(MacAddress)
@@ -41,8 +41,8 @@ impl Interface {
 /// # Errors
 ///
 /// When the kernel does not tell.
-pub fn interfaces() -> io::Result<BTreeMap<String, Interface>> {
-    let mut found: BTreeMap<String, Interface> = BTreeMap::new();
+pub fn interfaces() -> io::Result<BTreeMap<String, ServedInterface>> {
+    let mut found: BTreeMap<String, ServedInterface> = BTreeMap::new();
     for entry in nix::ifaddrs::getifaddrs()? {
         // Labels such as eth0:1 are addresses of eth0.
         let name = entry.interface_name.split(':').next().unwrap_or_default().to_owned();

@@ -13,7 +13,7 @@ use crate::store::{Store, Table, WriteError};
 use super::addresses;
 use super::interface::interface_address;
 use super::network_leases::NetworkLeases;
-use super::network_set::{InForce, NetworkSet};
+use super::network_set::{EffectiveNetwork, NetworkSet};
 use super::outcome::LeaseWrite;
 use super::recent_messages::{RecentMessage, RecentMessages};
 use super::record::{self, RecordError};
@@ -58,7 +58,7 @@ pub struct Leases {
     table: Table,
     // std's lock: held for one message, never across an await.
     recent: Arc<Mutex<RecentMessages>>,
-    addresses: addresses::Shared,
+    addresses: addresses::SharedFacts,
 }
 
 /// Holds that an entry of a backup keeps no appliance from starting: that it is no lease of a newer version ([`Leases::load`]).
@@ -113,7 +113,7 @@ impl Leases {
         let later = now.saturating_sub(leases.last().map_or(now, |lease| lease.ends));
         let leases = leases.into_iter().map(|lease| Lease { ends: lease.ends.saturating_add(later), ..lease });
         let set = NetworkSet::new(leases);
-        set.put_in_force(now, networks.iter().map(InForce::of_file).collect());
+        set.put_in_force(now, networks.iter().map(EffectiveNetwork::of_file).collect());
         Ok(Self { networks: Arc::new(set), table, recent: Arc::default(), addresses: Arc::default() })
     }
 
@@ -161,7 +161,7 @@ impl Leases {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).record(mac, message);
     }
 
-    pub(super) fn addresses(&self) -> &addresses::Addresses {
+    pub(super) fn addresses(&self) -> &addresses::AddressFacts {
         &self.addresses
     }
 

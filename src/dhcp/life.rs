@@ -7,7 +7,7 @@ use futures::FutureExt;
 use prometheus_client::registry::Registry;
 
 use super::publish::MANAGER;
-use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, reservations, server_probe};
+use super::{DhcpServer, LeaseViews, Leases, Reservations, ServicePorts, metrics, reservations, server_probe};
 use crate::api::slipway::{DHCPLease, Network, Reservation};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
@@ -81,7 +81,7 @@ impl Life for DhcpService {
         let (judged, task) = (self.reservations.judged(), tasks.task("dhcp-networks"));
         let networks = self.reservations.networks().clone().keep(judged, client.clone(), task, stop.clone());
         let views = LeaseViews::new(acting.store.as_ref(), &acting.client, MANAGER);
-        let server = Server::bind(self.service_ports, self.leases.clone(), self.hosts.clone(), views)?;
+        let server = DhcpServer::bind(self.service_ports, self.leases.clone(), self.hosts.clone(), views)?;
         let server = server.with_cards((self.cards)()).with_tasks(tasks);
         let (reservations, stop) = (self.reservations.clone(), stop.clone());
         let run = async move {

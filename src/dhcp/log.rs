@@ -13,14 +13,14 @@ use crate::log::named;
 use super::conflict::ConflictCheck;
 use super::leases::CommitError;
 use super::log_rate_limit::LogRateLimit;
-use super::network::Network;
-use super::outcome::{Disposition, Level, Outcome};
-use super::packet::{Malformed, Request};
-use super::socket::{Outgoing, Unsent};
+use super::network::ServedNetwork;
+use super::outcome::{Disposition, Level, MessageOutcome};
+use super::packet::{DhcpRequest, Malformed};
+use super::socket::{Outgoing, SendFailure};
 
 /// What the log has one line about in a while.
 #[derive(Hash, PartialEq, Eq)]
-enum Subject {
+enum LogSubject {
     Machine(MacAddress, std::mem::Discriminant<Disposition>),
     Conflict(MacAddress, bool),
     DuplicateMac(MacAddress),
@@ -29,27 +29,27 @@ enum Subject {
     Peer(Ipv4Addr),
     Relay(Ipv4Addr),
     UnnamedRelay,
-    Unsent(std::mem::Discriminant<Unsent>),
+    Unsent(std::mem::Discriminant<SendFailure>),
     Store,
     Receive,
 }
 
 /// Writes lines about one interface.
-pub(super) struct Log {
+pub(super) struct InterfaceLog {
     interface: String,
-    said: LogRateLimit<Subject>,
-    said_of_known: LogRateLimit<Subject>,
+    said: LogRateLimit<LogSubject>,
+    said_of_known: LogRateLimit<LogSubject>,
     /// Answers that were not sent since the last line about it.
     unsent: u64,
 }
 
-impl Log {
+impl InterfaceLog {
     /// Nothing was said yet.
     pub fn new(interface: String) -> Self {
         Self { interface, said: LogRateLimit::default(), said_of_known: LogRateLimit::default(), unsent: 0 }
     }
 
-    fn may_log(&mut self, subject: Subject) -> bool {
+    fn may_log(&mut self, subject: LogSubject) -> bool {
         self.said.may_log(Instant::now(), subject).0
     }
 
@@ -57,15 +57,15 @@ impl Log {
     pub fn malformed(&mut self, error: &Malformed, source: SocketAddrV4) {
         if matches!(error, Malformed::Bootp | Malformed::NotRequest(_)) {
             tracing::debug!(interface = %self.interface, peer = %source, %error, "ignored a packet that is no DHCP request");
-        } else if self.may_log(Subject::Peer(*source.ip())) {
+        } else if self.may_log(LogSubject::Peer(*source.ip())) {
             tracing::warn!(interface = %self.interface, peer = %source, %error, "a DHCP message cannot be read");
         }
     }
 
     /// A message for a subnet that nobody here serves.
-    pub fn unknown_relay(&mut self, request: &Request<'_>) {
+    pub fn unknown_relay(&mut self, request: &DhcpRequest<'_>) {
         let relay = request.giaddr;
-        if self.may_log(Subject::Relay(relay)) {
+        if self.may_log(LogSubject::Relay(relay)) {
             tracing::warn!(
                 interface = %self.interface, %relay, mac = %request.mac,
                 "a DHCP relay asks for a subnet that no network on this interface has"
@@ -74,8 +74,8 @@ impl Log {
     }
 
     /// A relayed message for a network that hears other relays.
-    pub fn unnamed_relay(&mut self, network: &Network, request: &Request<'_>, source: SocketAddrV4) {
-        if self.may_log(Subject::UnnamedRelay) {
+    pub fn unnamed_relay(&mut self, network: &ServedNetwork, request: &DhcpRequest<'_>, source: SocketAddrV4) {
+        if self.may_log(LogSubject::UnnamedRelay) {
             tracing::warn!(
                 network = %network.name, relay = %request.giaddr, peer = %source, mac = %request.mac,
                 "ignored a DHCP relay: `relays` of the network does not name it"
@@ -84,12 +84,12 @@ impl Log {
     }
 
     /// Answers of one send group that were not sent; at least one.
-    pub fn unsent(&mut self, answers: &[Outgoing], why: &Unsent) {
+    pub fn unsent(&mut self, answers: &[Outgoing], why: &SendFailure) {
         let Some(Outgoing { peer, reply, .. }) = answers.first() else { return };
         self.unsent = self.unsent.saturating_add(answers.len() as u64);
         // A subject for each reason, so that made-up relays do not use up what may be said of others. The server's own: whoever
         // sends names the addresses.
-        if self.said_of_known.may_log(Instant::now(), Subject::Unsent(std::mem::discriminant(why))).0 {
+        if self.said_of_known.may_log(Instant::now(), LogSubject::Unsent(std::mem::discriminant(why))).0 {
             let dropped = std::mem::take(&mut self.unsent);
             let error = why.refused().map(display);
             tracing::warn!(interface = %self.interface, %peer, to = %reply.to, dropped, error, "{}", why.summary());
@@ -98,22 +98,28 @@ impl Log {
 
     /// Leases that are not on disk.
     pub fn not_stored(&mut self, error: &CommitError) {
-        if self.may_log(Subject::Store) {
+        if self.may_log(LogSubject::Store) {
             tracing::error!(%error, "DHCP leases could not be stored, so their clients are not answered");
         }
     }
 
     /// The socket refuses.
     pub fn receive_failed(&mut self, error: &io::Error) {
-        if self.may_log(Subject::Receive) {
+        if self.may_log(LogSubject::Receive) {
             tracing::warn!(interface = %self.interface, %error, "cannot receive by DHCP");
         }
     }
 
     /// What came of checking an address that a known machine declined.
-    pub fn conflict_checked(&mut self, network: &Network, host: Option<&BootHost>, check: &ConflictCheck, taken: bool) {
+    pub fn conflict_checked(
+        &mut self,
+        network: &ServedNetwork,
+        host: Option<&BootHost>,
+        check: &ConflictCheck,
+        taken: bool,
+    ) {
         let ConflictCheck { mac, address, .. } = *check;
-        if !self.said_of_known.may_log(Instant::now(), Subject::Conflict(mac, taken)).0 {
+        if !self.said_of_known.may_log(Instant::now(), LogSubject::Conflict(mac, taken)).0 {
             return;
         }
         let host = host.map(|host| display(named(&host.namespace, &host.name)));
@@ -129,8 +135,8 @@ impl Log {
     }
 
     /// A machine chose another server where there should be none.
-    pub fn other_server(&mut self, network: &Network, mac: MacAddress, server: Ipv4Addr) {
-        if self.may_log(Subject::OtherServer(server)) {
+    pub fn other_server(&mut self, network: &ServedNetwork, mac: MacAddress, server: Ipv4Addr) {
+        if self.may_log(LogSubject::OtherServer(server)) {
             tracing::warn!(
                 network = %network.name, %mac, %server,
                 "another DHCP server answers here: a machine says that it chose it; stop that server, or set mode = \"proxy\""
@@ -139,8 +145,8 @@ impl Log {
     }
 
     /// A card answered by ARP for an address that was about to be offered to a machine.
-    pub fn in_use(&mut self, network: &Network, mac: MacAddress, address: Ipv4Addr, card: MacAddress) {
-        if self.may_log(Subject::InUse(address)) {
+    pub fn in_use(&mut self, network: &ServedNetwork, mac: MacAddress, address: Ipv4Addr, card: MacAddress) {
+        if self.may_log(LogSubject::InUse(address)) {
             let summary = Disposition::Declined { address, reserved: false }.summary();
             tracing::warn!(network = %network.name, %mac, %card, %address, "{summary}");
         }
@@ -149,18 +155,18 @@ impl Log {
     /// What was done about a message.
     pub fn outcome(
         &mut self,
-        network: &Network,
-        request: &Request<'_>,
+        network: &ServedNetwork,
+        request: &DhcpRequest<'_>,
         source: SocketAddrV4,
         host: Option<&BootHost>,
-        outcome: &Outcome,
+        outcome: &MessageOutcome,
     ) {
         let mac = request.mac;
         // What only reported itself is a stranger still.
         let host = host.filter(|host| !host.discovery.waiting);
         let known = host.is_some() || network.reservation(mac).is_some();
         if let Some((one, other)) = &outcome.duplicate_mac
-            && self.said_of_known.may_log(Instant::now(), Subject::DuplicateMac(mac)).0
+            && self.said_of_known.may_log(Instant::now(), LogSubject::DuplicateMac(mac)).0
         {
             tracing::warn!(
                 network = %network.name, %mac, peer = %source, before = %one, now = %other,
@@ -180,7 +186,7 @@ impl Log {
             tracing::info!(network = %network.name, %mac, host, kind = ?request.kind, address, boot, reason, "{summary}");
             return;
         }
-        let subject = Subject::Machine(mac, std::mem::discriminant(&outcome.disposition));
+        let subject = LogSubject::Machine(mac, std::mem::discriminant(&outcome.disposition));
         // Strangers cannot use up what known machines may say.
         let said = if known { &mut self.said_of_known } else { &mut self.said };
         let (may, dropped) = said.may_log(Instant::now(), subject);

@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A change of an object.
 #[derive(Debug)]
-pub(super) enum Write<K> {
+pub(super) enum MirrorWrite<K> {
     /// Its specification is this one; it is made where it is missing.
     Spec(K),
     /// Fields of the status of the one of this name; null takes a field away.
@@ -39,7 +39,7 @@ pub(super) trait Mirror: Sync {
     type Object: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned + Send + Sync;
 
     /// What is to be written.
-    fn due(&self, now: Timestamp) -> Vec<Write<Self::Object>>;
+    fn due(&self, now: Timestamp) -> Vec<MirrorWrite<Self::Object>>;
 }
 
 /// The changes of a watched value, until its sender is gone.
@@ -83,7 +83,7 @@ pub(super) async fn keep<M: Mirror>(
 
 /// An object was not written.
 #[derive(Debug, thiserror::Error)]
-enum WriteError {
+enum MirrorWriteError {
     #[error(transparent)]
     Api(#[from] kube::Error),
     #[error("the API server did not answer within {} s", DEADLINE.as_secs())]
@@ -91,20 +91,20 @@ enum WriteError {
 }
 
 /// Writes what is due. One that cannot be written keeps no other from it; an API server that does not answer does.
-async fn write<M: Mirror>(mirror: &M, api: &Api<M::Object>) -> Result<(), WriteError> {
+async fn write<M: Mirror>(mirror: &M, api: &Api<M::Object>) -> Result<(), MirrorWriteError> {
     let mut result = Ok(());
     for write in mirror.due(Timestamp::now()) {
         let call = async {
             match &write {
-                Write::Spec(object) => {
+                MirrorWrite::Spec(object) => {
                     let parameters = PatchParams::apply(MANAGER).force();
                     api.patch(&object.name_any(), &parameters, &Patch::Apply(object)).await.map(drop)
                 }
-                Write::Status(name, status) => {
+                MirrorWrite::Status(name, status) => {
                     let patch = Patch::Merge(json!({ "status": status }));
                     api.patch_status(name, &PatchParams::default(), &patch).await.map(drop)
                 }
-                Write::Gone(name) => api.delete(name, &DeleteParams::default()).await.map(drop),
+                MirrorWrite::Gone(name) => api.delete(name, &DeleteParams::default()).await.map(drop),
             }
         };
         match tokio::time::timeout(DEADLINE, call).await {
@@ -112,7 +112,7 @@ async fn write<M: Mirror>(mirror: &M, api: &Api<M::Object>) -> Result<(), WriteE
             Ok(Err(kube::Error::Api(error))) if error.code == 404 => {}
             Ok(Ok(())) => {}
             Ok(Err(error)) => result = Err(error.into()),
-            Err(_) => return Err(WriteError::Deadline),
+            Err(_) => return Err(MirrorWriteError::Deadline),
         }
     }
     result
@@ -132,13 +132,13 @@ mod tests {
     impl Mirror for Both {
         type Object = Reservation;
 
-        fn due(&self, _: Timestamp) -> Vec<Write<Reservation>> {
+        fn due(&self, _: Timestamp) -> Vec<MirrorWrite<Reservation>> {
             let of = |last: u8| ReservationSpec {
                 mac_address: format!("02:00:00:00:00:0{last}"),
                 address: format!("10.0.0.{last}"),
                 hostname: None,
             };
-            vec![Write::Spec(Reservation::new("a", of(1))), Write::Spec(Reservation::new("b", of(2)))]
+            vec![MirrorWrite::Spec(Reservation::new("a", of(1))), MirrorWrite::Spec(Reservation::new("b", of(2)))]
         }
     }
 

@@ -4,7 +4,7 @@
 //! line for the log; sockets, store and clock are in `worker`, `socket` and `leases`. No lease is acknowledged
 //! before it is on disk. What a machine is told to boot is [`crate::boot::decide`]'s answer.
 //!
-//! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
+//! The appliance loads [`Leases`], binds a [`DhcpServer`] and runs it until shutdown.
 
 mod addresses;
 mod arp;
@@ -51,14 +51,14 @@ mod table;
 mod worker;
 mod write_batch;
 
-pub use bind::{BindError, unserved};
-pub use interface::{Interface, interface_address, interfaces};
+pub use bind::{DhcpBindError, unserved};
+pub use interface::{ServedInterface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, check_entry, lease_owner, rank};
 pub use life::{DhcpService, module};
-pub use networks::{Networks, Site};
+pub use networks::{NetworkDirectory, Site};
 pub use publish::LeaseViews;
 pub use reservations::Reservations;
-pub use server::{ServeError, Server};
+pub use server::{DhcpServeError, DhcpServer};
 pub use server_probe::find_servers;
 
 /// Where boot files are to be had on this appliance.

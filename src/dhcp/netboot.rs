@@ -4,11 +4,11 @@ use std::net::Ipv4Addr;
 
 use dhcproto::v4::{DhcpOption, OptionCode, UnknownOption};
 
-use crate::boot::{Boot, BootClient, ClientKind, Decision, Firmware};
+use crate::boot::{BootClient, BootDecision, ClientKind, Firmware, NetworkBoot};
 use crate::config::NetworkMode;
 
-use super::network::Network;
-use super::packet::{Request, code};
+use super::network::ServedNetwork;
+use super::packet::{DhcpRequest, code};
 
 /// PXE_DISCOVERY_CONTROL = 8: take the boot file of this answer, look for no boot servers, show no menu
 /// (PXE specification 2.1, table 2-1), and the end of the vendor options.
@@ -28,7 +28,7 @@ pub struct Netboot {
 }
 
 /// The boot information that follows from the decision; `None` when the client is to find nothing here.
-pub fn answer(client: &BootClient, decision: &Decision, network: &Network) -> Option<Netboot> {
+pub fn answer(client: &BootClient, decision: &BootDecision, network: &ServedNetwork) -> Option<Netboot> {
     let proxy = network.mode == NetworkMode::Proxy;
     let netboot = |file, class, pxe| Some(Netboot { file, server: network.server, class, pxe });
     match (client.kind, &decision.boot) {
@@ -36,11 +36,11 @@ pub fn answer(client: &BootClient, decision: &Decision, network: &Network) -> Op
         // iPXE always gets the script, which says what is decided by the time it is fetched. It takes a proxy's
         // answer only when that is marked as PXE.
         (ClientKind::Ipxe, _) => netboot(script_url(client, network), proxy.then_some("PXEClient"), false),
-        (_, Boot::LocalDisk) => None,
-        (ClientKind::Pxe, Boot::Ramdisk { .. } | Boot::Discovery | Boot::LiveIso { .. }) => {
+        (_, NetworkBoot::LocalDisk) => None,
+        (ClientKind::Pxe, NetworkBoot::Ramdisk { .. } | NetworkBoot::Discovery | NetworkBoot::LiveIso { .. }) => {
             netboot(pxe_program(client.firmware)?.to_owned(), Some("PXEClient"), true)
         }
-        (ClientKind::HttpBoot, Boot::Ramdisk { .. } | Boot::Discovery | Boot::LiveIso { .. }) => {
+        (ClientKind::HttpBoot, NetworkBoot::Ramdisk { .. } | NetworkBoot::Discovery | NetworkBoot::LiveIso { .. }) => {
             netboot(format!("{}/boot/files/ipxe.efi", network.http()), Some("HTTPClient"), false)
         }
     }
@@ -55,14 +55,14 @@ fn pxe_program(firmware: Firmware) -> Option<&'static str> {
     }
 }
 
-fn script_url(client: &BootClient, network: &Network) -> String {
+fn script_url(client: &BootClient, network: &ServedNetwork) -> String {
     let arch = if client.firmware.is_uefi() { "uefi" } else { "bios" };
     format!("{}/boot/ipxe?mac={}&arch={arch}", network.http(), client.mac.hyphenated())
 }
 
 impl Netboot {
     /// The options that carry it. Those that only repeat the header are left to what the client asked for.
-    pub(super) fn options(&self, request: &Request<'_>) -> Vec<DhcpOption> {
+    pub(super) fn options(&self, request: &DhcpRequest<'_>) -> Vec<DhcpOption> {
         let mut options = Vec::new();
         options.extend(self.class.map(|class| DhcpOption::ClassIdentifier(class.as_bytes().to_vec())));
         options.push(DhcpOption::BootfileName(self.file.clone().into_bytes()));

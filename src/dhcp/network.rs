@@ -12,13 +12,13 @@ use crate::boot::HostIndex;
 use crate::config::{NetworkConfig, NetworkMode};
 
 use super::ServicePorts;
-use super::packet::Request;
+use super::packet::DhcpRequest;
 use super::reserved::{Reserved, ReservedAddress};
 use super::table::LeaseTable;
 
 /// A network that is served.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub struct ServedNetwork {
     /// Name, as leases show it.
     pub name: String,
     /// Its subnet.
@@ -45,7 +45,7 @@ pub struct Network {
     options: Vec<(u8, Vec<u8>)>,
 }
 
-impl Network {
+impl ServedNetwork {
     /// A network whose server address is known.
     pub fn new(config: &NetworkConfig, server: Ipv4Addr, service_ports: ServicePorts) -> Self {
         let mut options = vec![DhcpOption::SubnetMask(config.subnet.mask())];
@@ -80,12 +80,12 @@ impl Network {
     }
 
     /// Whether it can be asked by ARP who uses an address that answers this message.
-    pub fn can_probe(&self, request: &Request<'_>) -> bool {
+    pub fn can_probe(&self, request: &DhcpRequest<'_>) -> bool {
         self.check_cards && request.giaddr.is_unspecified() && self.is_here()
     }
 
     /// Whether a message is taken here: when relays are named, by one of them, or from a machine that is here itself.
-    pub fn takes(&self, request: &Request<'_>) -> bool {
+    pub fn takes(&self, request: &DhcpRequest<'_>) -> bool {
         let direct = request.giaddr.is_unspecified() && self.is_here();
         self.relays.is_empty() || direct || self.relays.contains(&request.giaddr)
     }
@@ -131,7 +131,7 @@ impl Network {
     }
 
     /// Name that a server gives as its identifier: ours, unless a relay asks for another (RFC 5107).
-    pub fn server_id(&self, request: &Request<'_>) -> Ipv4Addr {
+    pub fn server_id(&self, request: &DhcpRequest<'_>) -> Ipv4Addr {
         request.server_id_override().unwrap_or(self.server)
     }
 }
@@ -163,7 +163,10 @@ pub(super) fn encode(option: &DhcpOption) -> Option<Vec<u8>> {
 /// The network that a message is for, among those on one interface. A relayed message names its subnet; a direct one
 /// is for the first network that this machine has an address in. `None` when there is none, as when a relay asks for a
 /// subnet that is not served here.
-pub fn select<'n>(networks: impl IntoIterator<Item = &'n Network>, request: &Request<'_>) -> Option<&'n Network> {
+pub fn select<'n>(
+    networks: impl IntoIterator<Item = &'n ServedNetwork>,
+    request: &DhcpRequest<'_>,
+) -> Option<&'n ServedNetwork> {
     let mut networks = networks.into_iter();
     match request.subnet_hint() {
         Some(hint) => networks.find(|network| network.subnet.contains(hint)),

@@ -9,7 +9,7 @@ use ipnetwork::Ipv4Network;
 use crate::config::NetworkConfig;
 use crate::live::Live;
 
-use super::counts::Counts;
+use super::counts::MessageCounts;
 use super::network::{empty_table, never_given};
 use super::other_servers::OtherServers;
 use super::reserved::{LiveReserved, Reserved};
@@ -26,7 +26,7 @@ pub struct ServingFault {
 
 /// Whether a network is served.
 #[derive(Debug, Default)]
-struct Serving {
+struct NetworkServing {
     /// This appliance's address there, once it is served.
     server: Option<Ipv4Addr>,
     fault: Option<ServingFault>,
@@ -45,10 +45,10 @@ pub struct NetworkLeases {
     config: Live<NetworkConfig>,
     // std's lock: held for one message, never across an await.
     table: Mutex<LeaseTable>,
-    pub counts: Counts,
+    pub counts: MessageCounts,
     pub reserved: LiveReserved,
     pub others: OtherServers,
-    serving: Mutex<Serving>,
+    serving: Mutex<NetworkServing>,
     ending: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ impl NetworkLeases {
             of_file,
             config: config.clone().into(),
             table: Mutex::new(table),
-            counts: Counts::default(),
+            counts: MessageCounts::default(),
             reserved: LiveReserved::new(reserved),
             others: OtherServers::default(),
             serving: Mutex::default(),
@@ -78,7 +78,7 @@ impl NetworkLeases {
         self.config.get()
     }
 
-    fn serving(&self) -> MutexGuard<'_, Serving> {
+    fn serving(&self) -> MutexGuard<'_, NetworkServing> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

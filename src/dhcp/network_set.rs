@@ -18,7 +18,7 @@ use super::reserved::Reserved;
 use super::table::{Lease, REMEMBER};
 
 /// A network that is to be in force.
-pub struct InForce {
+pub struct EffectiveNetwork {
     /// The network.
     pub config: NetworkConfig,
     /// Whose its addresses always are.
@@ -27,7 +27,7 @@ pub struct InForce {
     pub of_file: bool,
 }
 
-impl InForce {
+impl EffectiveNetwork {
     /// A network of the configuration, with the reservations that stand there.
     pub fn of_file(config: &NetworkConfig) -> Self {
         Self { config: config.clone(), reserved: Reserved::of(config), of_file: true }
@@ -38,14 +38,14 @@ impl InForce {
 pub struct NetworkSet {
     in_force: Live<Vec<Arc<NetworkLeases>>>,
     // std's lock: held while leases move, never across an await.
-    former: Mutex<Former>,
+    former: Mutex<FormerNetworks>,
     changed: watch::Sender<()>,
     served: watch::Sender<()>,
 }
 
 /// What was in force.
 #[derive(Default)]
-struct Former {
+struct FormerNetworks {
     /// Of these machines have addresses still.
     ending: Vec<Arc<NetworkLeases>>,
     /// Leases of no network, and whether they are to be forgotten as those of a network are.
@@ -58,11 +58,11 @@ impl NetworkSet {
     /// No network, and these leases, of which the later one of a machine is its last.
     pub fn new(leases: impl Iterator<Item = Lease>) -> Self {
         let waiting = leases.map(|lease| (lease.address, (lease, false))).collect();
-        let former = Mutex::new(Former { waiting, ..Former::default() });
+        let former = Mutex::new(FormerNetworks { waiting, ..FormerNetworks::default() });
         Self { in_force: Live::default(), former, changed: watch::Sender::new(()), served: watch::Sender::new(()) }
     }
 
-    fn former(&self) -> MutexGuard<'_, Former> {
+    fn former(&self) -> MutexGuard<'_, FormerNetworks> {
         self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,7 +97,7 @@ impl NetworkSet {
     }
 
     /// From now on these are in force, and no others.
-    pub fn put_in_force(&self, now: u64, wanted: Vec<InForce>) {
+    pub fn put_in_force(&self, now: u64, wanted: Vec<EffectiveNetwork>) {
         let mut former = self.former();
         let before = self.in_force.get();
         let is = |network: &NetworkLeases, config: &NetworkConfig| {
@@ -111,7 +111,7 @@ impl NetworkSet {
             former.ending.push(Arc::clone(gone));
         }
         let mut in_force = Vec::with_capacity(wanted.len());
-        for InForce { config, reserved, of_file } in wanted {
+        for EffectiveNetwork { config, reserved, of_file } in wanted {
             if let Some(network) = before.iter().find(|network| is(network, &config)) {
                 network.configure(&config, reserved);
                 in_force.push(Arc::clone(network));
@@ -156,7 +156,7 @@ impl NetworkSet {
     }
 }
 
-impl Former {
+impl FormerNetworks {
     /// Takes the leases of a network's addresses out of what was in force.
     fn take(&mut self, network: &NetworkLeases) -> Vec<Lease> {
         let subnet = network.subnet;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
-use self::judge::{Judged, Verdict, Wanted, judge};
+use self::judge::{EffectiveNetworks, NetworkVerdict, WantedNetwork, judge};
 use super::interface::interfaces;
 use super::leases::Leases;
 use crate::api::slipway::Network;
@@ -23,12 +23,12 @@ use crate::apiserver::{AdmissionOperation, AdmissionRequest, AdmissionRules, Fie
 use crate::config::NetworkConfig;
 use crate::runtime::{Change, Watches};
 
-pub(super) use self::judge::Judgement;
+pub(super) use self::judge::NetworkJudgement;
 pub use site::Site;
 
 /// The networks of configuration and API. Cheap to clone.
 #[derive(Clone)]
-pub struct Networks(Arc<Inner>);
+pub struct NetworkDirectory(Arc<Inner>);
 
 struct Inner {
     /// Those of the configuration.
@@ -36,20 +36,20 @@ struct Inner {
     site: Site,
     leases: Leases,
     // std's lock: held for map operations, never across an await.
-    known: Mutex<Known>,
+    known: Mutex<NetworkState>,
     changed: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Known {
+struct NetworkState {
     objects: HashMap<String, Network>,
-    verdicts: HashMap<String, Verdict>,
+    verdicts: HashMap<String, NetworkVerdict>,
     /// Their interfaces that were there when they were judged.
     present: BTreeSet<String>,
     listed: bool,
 }
 
-impl Networks {
+impl NetworkDirectory {
     /// Those of the configuration; those of the API as the watches tell, once they are judged.
     pub fn new(file: &[NetworkConfig], leases: Leases, watches: &mut Watches) -> Self {
         let (file, site, known, changed) = (file.to_vec(), Site::of(file), Mutex::default(), Arc::default());
@@ -59,7 +59,7 @@ impl Networks {
         networks
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, NetworkState> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,11 +112,11 @@ impl Networks {
     }
 
     /// Judges what is there.
-    pub(super) fn judge(&self) -> Vec<Judgement> {
+    pub(super) fn judge(&self) -> Vec<NetworkJudgement> {
         let mut known = self.known();
         let present = known.interfaces();
         let wanted = known.objects.values().filter(|object| !is_of_file(object)).map(|object| wanted(object, &present));
-        let Judged { in_force, verdicts } = judge(&self.0.file, wanted);
+        let EffectiveNetworks { in_force, verdicts } = judge(&self.0.file, wanted);
         (known.verdicts, known.present) = (verdicts, present);
         in_force
     }
@@ -146,7 +146,7 @@ impl Networks {
     }
 }
 
-impl Known {
+impl NetworkState {
     /// Interfaces of those of the API that are there.
     fn interfaces(&self) -> BTreeSet<String> {
         let named: BTreeSet<&String> =
@@ -163,9 +163,9 @@ fn is_of_file(object: &Network) -> bool {
     !object.spec.network.is_empty()
 }
 
-fn wanted(object: &Network, present: &BTreeSet<String>) -> Wanted {
+fn wanted(object: &Network, present: &BTreeSet<String>) -> WantedNetwork {
     let name = object.name_any();
-    Wanted {
+    WantedNetwork {
         present: present.contains(&object.spec.interface),
         created: object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
         config: spec::config_of(&name, &object.spec).map_err(|faults| {

@@ -19,11 +19,11 @@ pub const MOST: usize = 16;
 
 /// The other servers of one network.
 #[derive(Debug, Default)]
-pub struct OtherServers(Mutex<BTreeMap<Ipv4Addr, Seen>>);
+pub struct OtherServers(Mutex<BTreeMap<Ipv4Addr, LastSighting>>);
 
 /// When a server was seen, in seconds since 1970.
 #[derive(Debug, Default)]
-struct Seen {
+struct LastSighting {
     /// A machine said that it chose it.
     chosen: Option<u64>,
     /// It answered: its card, when, and for how long that counts.
@@ -31,7 +31,7 @@ struct Seen {
     told: Option<u64>,
 }
 
-impl Seen {
+impl LastSighting {
     fn was_chosen(&self, now: u64) -> bool {
         self.chosen.is_some_and(|when| now.abs_diff(when) < REMEMBER)
     }
@@ -46,7 +46,7 @@ impl Seen {
 }
 
 impl OtherServers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Seen>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, LastSighting>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -60,7 +60,7 @@ impl OtherServers {
         self.note(now, server, |seen| seen.answered = Some((card, now, keep)))
     }
 
-    fn note(&self, now: u64, server: Ipv4Addr, note: impl FnOnce(&mut Seen)) -> bool {
+    fn note(&self, now: u64, server: Ipv4Addr, note: impl FnOnce(&mut LastSighting)) -> bool {
         let mut all = self.lock();
         if all.len() >= MOST && !all.contains_key(&server) {
             all.retain(|_, seen| seen.counts(now));

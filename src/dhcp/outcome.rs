@@ -44,7 +44,7 @@ impl fmt::Display for Destination {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct DhcpReply {
     /// UDP payload.
     pub message: Vec<u8>,
     /// Where it goes.
@@ -62,9 +62,9 @@ pub struct LeaseWrite {
 
 /// What is to be done about a message.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct MessageOutcome {
     /// The answer, to be sent once every write is on disk.
-    pub reply: Option<Reply>,
+    pub reply: Option<DhcpReply>,
     /// Records to write.
     pub writes: Vec<LeaseWrite>,
     /// What happened, for the log.
@@ -73,7 +73,7 @@ pub struct Outcome {
     pub duplicate_mac: Option<(String, String)>,
 }
 
-impl Outcome {
+impl MessageOutcome {
     /// Nothing is sent and nothing changes.
     pub fn dropped(reason: DropReason) -> Self {
         Self { reply: None, writes: Vec::new(), disposition: Disposition::Dropped(reason), duplicate_mac: None }

@@ -89,7 +89,7 @@ pub enum Malformed {
 
 /// A client's message. Borrows from the packet.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct DhcpRequest<'a> {
     /// Message type (option 53).
     pub kind: MessageType,
     /// Transaction, chosen by the client.
@@ -112,7 +112,7 @@ fn address(bytes: &[u8], at: usize) -> Ipv4Addr {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> DhcpRequest<'a> {
     /// Reads a message. Options that are cut off or odd are left out; those before and after them are kept as far as
     /// the lengths allow.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {

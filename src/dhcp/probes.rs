@@ -21,7 +21,7 @@ const MOST_OF_STRANGERS: usize = 64;
 pub const TRIES: u8 = 3;
 
 /// An offer that waits.
-pub struct Held {
+pub struct HeldOffer {
     /// Number of the network.
     pub network: usize,
     /// The machine that asks.
@@ -41,16 +41,16 @@ pub struct Held {
 /// The offers that wait, by their addresses.
 #[derive(Default)]
 pub struct Probes {
-    held: HashMap<Ipv4Addr, (Held, Instant)>,
+    held: HashMap<Ipv4Addr, (HeldOffer, Instant)>,
     guests: usize,
 }
 
 /// How a wait ended.
-pub enum Verdict {
+pub enum ProbeVerdict {
     /// Nobody answered: the offer may leave.
-    Free(Held),
+    Free(HeldOffer),
     /// This card uses the address.
-    Taken(Ipv4Addr, Held, MacAddress),
+    Taken(Ipv4Addr, HeldOffer, MacAddress),
 }
 
 impl Probes {
@@ -60,7 +60,7 @@ impl Probes {
     }
 
     /// Keeps an offer back. It is handed back when it may leave at once, because too many wait.
-    pub fn hold(&mut self, now: Instant, address: Ipv4Addr, held: Held) -> Option<Held> {
+    pub fn hold(&mut self, now: Instant, address: Ipv4Addr, held: HeldOffer) -> Option<HeldOffer> {
         let full = self.held.len() >= MOST || (held.guest && self.guests >= MOST_OF_STRANGERS);
         if full || self.held.contains_key(&address) {
             return Some(held);
@@ -92,30 +92,30 @@ impl Probes {
         &mut self,
         address: Ipv4Addr,
         card: MacAddress,
-        is_own: impl FnOnce(&Held) -> bool,
-    ) -> Option<Verdict> {
+        is_own: impl FnOnce(&HeldOffer) -> bool,
+    ) -> Option<ProbeVerdict> {
         let (held, _) = self.held.get(&address)?;
         if is_own(held) {
             return None;
         }
         let held = self.take(address)?;
-        Some(Verdict::Taken(address, held, card))
+        Some(ProbeVerdict::Taken(address, held, card))
     }
 
     /// Ends the waits that are over.
-    pub fn due(&mut self, now: Instant) -> Vec<Verdict> {
+    pub fn due(&mut self, now: Instant) -> Vec<ProbeVerdict> {
         let over = |since: &Instant| now.saturating_duration_since(*since) >= PATIENCE;
         let due: Vec<_> = self.held.iter().filter(|(_, (_, since))| over(since)).map(|(address, _)| *address).collect();
-        due.into_iter().filter_map(|address| self.take(address)).map(Verdict::Free).collect()
+        due.into_iter().filter_map(|address| self.take(address)).map(ProbeVerdict::Free).collect()
     }
 
     /// Ends all of them: nobody can be asked.
-    pub fn give_up(&mut self) -> Vec<Held> {
+    pub fn give_up(&mut self) -> Vec<HeldOffer> {
         self.guests = 0;
         self.held.drain().map(|(_, (held, _))| held).collect()
     }
 
-    fn take(&mut self, address: Ipv4Addr) -> Option<Held> {
+    fn take(&mut self, address: Ipv4Addr) -> Option<HeldOffer> {
         let (held, _) = self.held.remove(&address)?;
         self.guests -= usize::from(held.guest);
         Some(held)
@@ -124,19 +124,19 @@ impl Probes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::{Destination, Reply};
+    use super::super::outcome::{Destination, DhcpReply};
     use super::*;
 
     fn offer(number: u8) -> Outgoing {
         let peer = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
-        let reply = Reply { message: vec![number], to: Destination::Broadcast };
+        let reply = DhcpReply { message: vec![number], to: Destination::Broadcast };
         Outgoing { server: Ipv4Addr::LOCALHOST, peer, reply }
     }
 
-    fn held(last: u8, guest: bool) -> Held {
+    fn held(last: u8, guest: bool) -> HeldOffer {
         let offer = offer(last);
         let (mac, source) = (MacAddress([2, 0, 0, 0, 0, last]), offer.peer);
-        Held { network: 0, mac, guest, message: Vec::new(), source, offer, tries: 1 }
+        HeldOffer { network: 0, mac, guest, message: Vec::new(), source, offer, tries: 1 }
     }
 
     fn at(number: usize) -> Ipv4Addr {
@@ -155,7 +155,9 @@ mod tests {
         // The machine itself has it still.
         assert!(probes.answered(at(1), card(1), |held| held.mac == card(1)).is_none());
         assert!(probes.answered(at(7), card(7), |_| false).is_none(), "nobody asked");
-        let Some(Verdict::Taken(address, other, by)) = probes.answered(at(2), card(8), |_| false) else { panic!() };
+        let Some(ProbeVerdict::Taken(address, other, by)) = probes.answered(at(2), card(8), |_| false) else {
+            panic!()
+        };
         assert_eq!((address, other.mac, by), (at(2), card(2), card(8)));
         // It asks again meanwhile: the later answer leaves.
         assert!(probes.replace(at(1), card(1), offer(77)).is_none());
@@ -164,7 +166,7 @@ mod tests {
         );
         assert!(probes.due(start + PATIENCE / 2).is_empty());
         let due = probes.due(start + PATIENCE);
-        let [Verdict::Free(free)] = &due[..] else { panic!("one is over") };
+        let [ProbeVerdict::Free(free)] = &due[..] else { panic!("one is over") };
         assert_eq!(free.offer.reply.message, [77]);
         assert!(probes.is_empty() && probes.next().is_none());
     }

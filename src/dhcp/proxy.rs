@@ -5,25 +5,29 @@ use dhcproto::v4::MessageType;
 use crate::boot::ClientKind;
 
 use super::client;
-use super::outcome::{Destination, Disposition, DropReason, Outcome, Reply};
-use super::packet::Request;
+use super::outcome::{Destination, DhcpReply, Disposition, DropReason, MessageOutcome};
+use super::packet::DhcpRequest;
 use super::reply::ReplyContent;
 use super::respond::{NetworkContext, PacketInfo, Port, boot_answer, client_at};
 
 /// Answers firmware and iPXE with what to boot, and nobody else with anything.
-pub(super) fn respond(request: &Request<'_>, packet_info: PacketInfo, context: NetworkContext<'_>) -> Outcome {
+pub(super) fn respond(
+    request: &DhcpRequest<'_>,
+    packet_info: PacketInfo,
+    context: NetworkContext<'_>,
+) -> MessageOutcome {
     if client::kind(request) == ClientKind::System {
-        return Outcome::dropped(DropReason::NotBooting);
+        return MessageOutcome::dropped(DropReason::NotBooting);
     }
     let kind = match (request.kind, packet_info.port) {
         (MessageType::Discover, Port::Server) => MessageType::Offer,
         (MessageType::Request | MessageType::Inform, Port::Proxy) | (MessageType::Inform, Port::Server) => {
             MessageType::Ack
         }
-        (other, _) => return Outcome::dropped(DropReason::Kind(other)),
+        (other, _) => return MessageOutcome::dropped(DropReason::Kind(other)),
     };
     let (Some(netboot), Some(text)) = boot_answer(request, context) else {
-        return Outcome::dropped(DropReason::LocalDisk);
+        return MessageOutcome::dropped(DropReason::LocalDisk);
     };
     let source = *packet_info.source.ip();
     let to = if let Some(relay) = request.relay_address(packet_info.source.port()) {
@@ -36,8 +40,8 @@ pub(super) fn respond(request: &Request<'_>, packet_info: PacketInfo, context: N
     };
     let answer = ReplyContent { netboot: Some(&netboot), parameters: false, ..ReplyContent::new(kind) };
     let message = answer.encode(request, context.network);
-    Outcome {
-        reply: Some(Reply { message, to }),
+    MessageOutcome {
+        reply: Some(DhcpReply { message, to }),
         writes: Vec::new(),
         disposition: Disposition::BootOnly(text),
         duplicate_mac: None,

@@ -103,7 +103,7 @@ fn labels(spec: &DHCPLeaseSpec) -> BTreeMap<String, String> {
 
 /// What a view says of who has the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shown {
+struct ShownHolder {
     mac: MacAddress,
     bound: bool,
     /// `namespace/name`
@@ -144,7 +144,7 @@ struct Publisher {
     leases: Leases,
     hosts: HostIndex,
     views: LeaseViews,
-    shown: HashMap<Ipv4Addr, Shown>,
+    shown: HashMap<Ipv4Addr, ShownHolder>,
     /// Whether it was said that something cannot be published.
     failing: bool,
 }
@@ -187,8 +187,8 @@ impl Publisher {
 }
 
 /// Has the views written anew whose card is another host's by now: hosts come, go, and get further cards.
-fn note_other_hosts(leases: &Leases, hosts: &HostIndex, shown: &HashMap<Ipv4Addr, Shown>) {
-    let is_other = |one: &Shown| match (hosts.by_mac(one.mac), &one.host) {
+fn note_other_hosts(leases: &Leases, hosts: &HostIndex, shown: &HashMap<Ipv4Addr, ShownHolder>) {
+    let is_other = |one: &ShownHolder| match (hosts.by_mac(one.mac), &one.host) {
         (Some(host), Some(shown)) => shown.split_once('/') != Some((host.namespace.as_str(), host.name.as_str())),
         (host, shown) => host.is_some() != shown.is_some(),
     };
@@ -201,8 +201,8 @@ fn note_other_hosts(leases: &Leases, hosts: &HostIndex, shown: &HashMap<Ipv4Addr
 }
 
 /// Remembers what is shown of an address, and tells of machines that have it since, or no more. A renewal is no news.
-fn tell(leases: &Leases, shown: &mut HashMap<Ipv4Addr, Shown>, address: Ipv4Addr, now: Option<Shown>) {
-    let holder = |shown: Option<&Shown>| shown.filter(|one| one.bound).map(|one| one.mac);
+fn tell(leases: &Leases, shown: &mut HashMap<Ipv4Addr, ShownHolder>, address: Ipv4Addr, now: Option<ShownHolder>) {
+    let holder = |shown: Option<&ShownHolder>| shown.filter(|one| one.bound).map(|one| one.mac);
     let after = holder(now.as_ref());
     let before = match now {
         Some(now) => shown.insert(address, now),
@@ -219,7 +219,7 @@ async fn publish(
     hosts: &HostIndex,
     views: &LeaseViews,
     address: Ipv4Addr,
-) -> Result<Option<Shown>, ViewError> {
+) -> Result<Option<ShownHolder>, ViewError> {
     let read = |network: &NetworkLeases, lease: &Lease| {
         spec(network, lease).map(|spec| (spec, lease.client.mac, lease.state == LeaseState::Bound))
     };
@@ -228,7 +228,7 @@ async fn publish(
         return Ok(None);
     };
     spec.host = hosts.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name));
-    let shown = Shown { mac, bound, host: spec.host.clone() };
+    let shown = ShownHolder { mac, bound, host: spec.host.clone() };
     let mut view = DHCPLease::new(&address.to_string(), spec);
     view.metadata.labels = Some(labels(&view.spec)).filter(|labels| !labels.is_empty());
     views.put(&view).await?;
@@ -290,11 +290,11 @@ mod tests {
         leases.tell_of_changes(move |mac| tells.send(mac.0[5]).unwrap());
         let mut known = HashMap::new();
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
-        let shown = |last, bound| Some(Shown { mac: mac(last), bound, host: None });
+        let shown = |last, bound| Some(ShownHolder { mac: mac(last), bound, host: None });
         for (now, wanted) in [
             (shown(1, true), &[1][..]),
             (shown(1, true), &[]),
-            (Some(Shown { mac: mac(1), bound: true, host: Some("rack/h".into()) }), &[]),
+            (Some(ShownHolder { mac: mac(1), bound: true, host: Some("rack/h".into()) }), &[]),
             (shown(1, false), &[1]),
             (shown(2, true), &[2]),
             (shown(3, true), &[2, 3]),

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use dhcproto::v4::{DhcpOption, MessageType};
 
 use super::netboot::Netboot;
-use super::network::{Network, encode};
-use super::packet::{BROADCAST, FILE, HEADER, MAGIC, Request, code};
+use super::network::{ServedNetwork, encode};
+use super::packet::{BROADCAST, DhcpRequest, FILE, HEADER, MAGIC, code};
 
 /// BOOTP's minimum (RFC 1542 section 2.1): some PXE ROMs drop what is shorter.
 const MIN_REPLY: usize = 300;
@@ -46,7 +46,7 @@ impl ReplyContent<'_> {
 
     /// The UDP payload: at least 300 bytes, at most what the client takes. Options come in the order that the client
     /// asked for them (RFC 2132 section 9.8), after those that every answer has; what does not fit is left out.
-    pub fn encode(&self, request: &Request<'_>, network: &Network) -> Vec<u8> {
+    pub fn encode(&self, request: &DhcpRequest<'_>, network: &ServedNetwork) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(576);
         bytes.extend_from_slice(&self.header(request));
         let mut writer = OptionWriter { bytes, limit: request.reply_limit(), written: [false; 256] };
@@ -89,7 +89,7 @@ impl ReplyContent<'_> {
     }
 
     /// The fixed fields (RFC 2131 section 2). Written by hand, as it is read: it is most of an answer.
-    fn header(&self, request: &Request<'_>) -> [u8; HEADER] {
+    fn header(&self, request: &DhcpRequest<'_>) -> [u8; HEADER] {
         let nak = self.kind == MessageType::Nak;
         // A relay has to broadcast a NAK: the client's address is wrong (RFC 2131 section 4.3.2).
         let broadcast = nak && !request.giaddr.is_unspecified();
@@ -112,7 +112,7 @@ impl ReplyContent<'_> {
         header
     }
 
-    fn write_parameters(&self, request: &Request<'_>, network: &Network, writer: &mut OptionWriter) {
+    fn write_parameters(&self, request: &DhcpRequest<'_>, network: &ServedNetwork, writer: &mut OptionWriter) {
         let mut one = |wanted: u8| match wanted {
             code::HOSTNAME => {
                 if let Some(name) = self.hostname {

@@ -17,11 +17,11 @@ use kube::ResourceExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::judge::{Judged, Verdict, Wanted, judge};
+use self::judge::{EffectiveReservations, ReservationVerdict, WantedReservation, judge};
 use super::interface::{LOOK, interfaces};
 use super::leases::unix_now;
-use super::network_set::InForce;
-use super::networks::{Judgement, Networks};
+use super::network_set::EffectiveNetwork;
+use super::networks::{NetworkDirectory, NetworkJudgement};
 use crate::api::slipway::{RESERVATION_OF_FILE, Reservation};
 use crate::boot::neighbour_table;
 use crate::config::NetworkConfig;
@@ -39,23 +39,23 @@ const LISTED_WITHIN: Duration = Duration::from_secs(60);
 pub struct Reservations(Arc<Inner>);
 
 struct Inner {
-    networks: Networks,
+    networks: NetworkDirectory,
     // std's lock: held for map operations, never across an await.
-    known: Mutex<Known>,
+    known: Mutex<ReservationState>,
     /// How often they were judged; 0: never.
     judged: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ReservationState {
     objects: HashMap<String, Reservation>,
-    verdicts: HashMap<String, Verdict>,
+    verdicts: HashMap<String, ReservationVerdict>,
     listed: bool,
 }
 
 impl Reservations {
     /// Those of the configuration; those of the API as the watches tell, once [`Reservations::run`] does.
-    pub fn new(networks: Networks, watches: &mut Watches) -> Self {
+    pub fn new(networks: NetworkDirectory, watches: &mut Watches) -> Self {
         let inner = Inner { networks, known: Mutex::default(), judged: watch::Sender::new(0) };
         let reservations = Self(Arc::new(inner));
         let told = reservations.clone();
@@ -63,7 +63,7 @@ impl Reservations {
         reservations
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ReservationState> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,7 +86,7 @@ impl Reservations {
     }
 
     /// The networks.
-    pub(super) fn networks(&self) -> &Networks {
+    pub(super) fn networks(&self) -> &NetworkDirectory {
         &self.0.networks
     }
 
@@ -126,17 +126,16 @@ impl Reservations {
         let networks: Vec<NetworkConfig> = judgements.iter().map(|one| one.config.clone()).collect();
         let mut known = self.known();
         let wanted = known.objects.values().filter(|object| !is_of_file(&object.name_any())).map(wanted);
-        let Judged { reserved, verdicts } = judge(&networks, &own, wanted);
+        let EffectiveReservations { reserved, verdicts } = judge(&networks, &own, wanted);
         known.verdicts = verdicts;
         drop(known);
         // A machine that has an address finds its network known by those that it asks for a script.
         let site: Vec<_> = networks.into_iter().zip(reserved.iter().cloned()).collect();
         self.0.networks.site().set(&site);
-        let in_force = judgements.into_iter().zip(reserved).map(|(Judgement { config, of_file }, reserved)| InForce {
-            config,
-            reserved,
-            of_file,
-        });
+        let in_force = judgements
+            .into_iter()
+            .zip(reserved)
+            .map(|(NetworkJudgement { config, of_file }, reserved)| EffectiveNetwork { config, reserved, of_file });
         let set = self.0.networks.leases().set();
         set.put_in_force(unix_now(), in_force.collect());
         let first = *self.0.judged.borrow() == 0;
@@ -174,8 +173,8 @@ fn is_of_file(name: &str) -> bool {
     name.starts_with(RESERVATION_OF_FILE)
 }
 
-fn wanted(object: &Reservation) -> Wanted {
-    Wanted {
+fn wanted(object: &Reservation) -> WantedReservation {
+    WantedReservation {
         name: object.name_any(),
         created: object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
         mac: object.spec.mac_address.clone(),

@@ -11,9 +11,9 @@ use crate::config::NetworkMode;
 
 use super::client::{self, LeaseClient};
 use super::netboot::{self, Netboot};
-use super::network::Network;
-use super::outcome::{Destination, Disposition, DropReason, LeaseWrite, NakReason, Outcome, Reply};
-use super::packet::{Request, code};
+use super::network::ServedNetwork;
+use super::outcome::{Destination, DhcpReply, Disposition, DropReason, LeaseWrite, MessageOutcome, NakReason};
+use super::packet::{DhcpRequest, code};
 use super::record;
 use super::reply::ReplyContent;
 use super::shares::PoolShares;
@@ -46,7 +46,7 @@ pub struct PacketInfo {
 #[derive(Clone, Copy)]
 pub struct NetworkContext<'a> {
     /// The network.
-    pub network: &'a Network,
+    pub network: &'a ServedNetwork,
     /// The BareMetalHost with the client's hardware address.
     pub host: Option<&'a BootHost>,
     /// All hosts.
@@ -85,26 +85,26 @@ impl<'a> NetworkContext<'a> {
 /// on disk.
 pub fn respond(
     now: u64,
-    request: &Request<'_>,
+    request: &DhcpRequest<'_>,
     packet_info: PacketInfo,
     context: NetworkContext<'_>,
     leases: &mut LeaseTable,
-) -> Outcome {
+) -> MessageOutcome {
     match (context.network.mode, packet_info.port) {
         (_, Port::Server) if context.ending => {
             let client = LeaseClient::of(request, context.is_named(request.mac));
             return Transaction { now, request, packet_info, context, client, leases }.end();
         }
-        (NetworkMode::Off, _) => return Outcome::dropped(DropReason::Off),
+        (NetworkMode::Off, _) => return MessageOutcome::dropped(DropReason::Off),
         (NetworkMode::Proxy, _) => return super::proxy::respond(request, packet_info, context),
         (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Proxy) => {
-            return Outcome::dropped(DropReason::Off);
+            return MessageOutcome::dropped(DropReason::Off);
         }
         (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Server) => {}
     }
     let client = LeaseClient::of(request, context.is_named(request.mac));
     if context.network.mode == NetworkMode::Reservations && !client.known {
-        return Outcome::dropped(DropReason::NotKnown);
+        return MessageOutcome::dropped(DropReason::NotKnown);
     }
     let mut transaction = Transaction { now, request, packet_info, context, client, leases };
     match request.kind {
@@ -113,12 +113,12 @@ pub fn respond(
         MessageType::Decline => transaction.decline(),
         MessageType::Release => transaction.release(),
         MessageType::Inform => transaction.inform(),
-        other => Outcome::dropped(DropReason::Kind(other)),
+        other => MessageOutcome::dropped(DropReason::Kind(other)),
     }
 }
 
 /// Boot information for the client, and the sentence about it for the log. Nothing for running systems.
-pub(super) fn boot_answer(request: &Request<'_>, context: NetworkContext<'_>) -> (Option<Netboot>, Option<String>) {
+pub(super) fn boot_answer(request: &DhcpRequest<'_>, context: NetworkContext<'_>) -> (Option<Netboot>, Option<String>) {
     if client::kind(request) == crate::boot::ClientKind::System {
         return (None, None);
     }
@@ -134,7 +134,7 @@ pub(super) fn boot_answer(request: &Request<'_>, context: NetworkContext<'_>) ->
 }
 
 /// Where an answer to a client goes that has its address. Only behind a router it takes that to find it.
-pub(super) fn client_at(request: &Request<'_>, network: &Network, to: SocketAddrV4) -> Destination {
+pub(super) fn client_at(request: &DhcpRequest<'_>, network: &ServedNetwork, to: SocketAddrV4) -> Destination {
     if network.is_here() { Destination::Client { mac: request.mac, to } } else { Destination::Address(to) }
 }
 
@@ -149,7 +149,7 @@ impl AsRef<str> for PoolUser {
 
 struct Transaction<'a> {
     now: u64,
-    request: &'a Request<'a>,
+    request: &'a DhcpRequest<'a>,
     packet_info: PacketInfo,
     context: NetworkContext<'a>,
     client: LeaseClient,
@@ -157,12 +157,12 @@ struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    fn discover(&mut self) -> Outcome {
+    fn discover(&mut self) -> MessageOutcome {
         let duplicate_mac = self.duplicate_mac();
         let wish = self.request.address(code::REQUESTED_ADDRESS);
         let address = match self.assign(wish) {
             Ok(address) => address,
-            Err(reason) => return Outcome { duplicate_mac, ..Outcome::dropped(reason) },
+            Err(reason) => return MessageOutcome { duplicate_mac, ..MessageOutcome::dropped(reason) },
         };
         let writes = self.give_up_other(address);
         self.note_share(address);
@@ -191,7 +191,12 @@ impl Transaction<'_> {
             ..ReplyContent::new(MessageType::Offer)
         };
         let reply = self.reply(&answer);
-        Outcome { reply: Some(reply), writes, disposition: Disposition::Offered { address, boot, new }, duplicate_mac }
+        MessageOutcome {
+            reply: Some(reply),
+            writes,
+            disposition: Disposition::Offered { address, boot, new },
+            duplicate_mac,
+        }
     }
 
     /// One client, one address: forgets what it had beside this one.
@@ -306,7 +311,7 @@ impl Transaction<'_> {
         })
     }
 
-    fn request(&mut self) -> Outcome {
+    fn request(&mut self) -> MessageOutcome {
         let chosen = self.request.address(code::SERVER_ID);
         if let Some(server) = chosen.filter(|server| !self.is_our_id(*server)) {
             // Our offer was not taken.
@@ -314,29 +319,29 @@ impl Transaction<'_> {
             if let Some(address) = offered.filter(|lease| !lease.stored).map(|lease| lease.address) {
                 self.leases.remove(address);
             }
-            return Outcome::dropped(DropReason::OtherServer(server));
+            return MessageOutcome::dropped(DropReason::OtherServer(server));
         }
         // SELECTING and INIT-REBOOT name the address in option 50, RENEWING and REBINDING in ciaddr (section 4.3.2).
         let current = Some(self.request.ciaddr).filter(|address| !address.is_unspecified());
         let asked = self.request.address(code::REQUESTED_ADDRESS);
         let wanted = if chosen.is_some() { asked.or(current) } else { current.or(asked) };
-        let Some(address) = wanted else { return Outcome::dropped(DropReason::NoAddress) };
+        let Some(address) = wanted else { return MessageOutcome::dropped(DropReason::NoAddress) };
         let duplicate_mac = self.duplicate_mac();
         match self.may_have(address) {
-            Ok(()) => Outcome { duplicate_mac, ..self.bind(address) },
-            Err(reason) => Outcome { duplicate_mac, ..self.refuse(address, reason) },
+            Ok(()) => MessageOutcome { duplicate_mac, ..self.bind(address) },
+            Err(reason) => MessageOutcome { duplicate_mac, ..self.refuse(address, reason) },
         }
     }
 
     /// Who has an address is told when it asks for it again that it has it no longer. Nobody else is told anything: the client may be
     /// another network's.
-    fn end(&mut self) -> Outcome {
+    fn end(&mut self) -> MessageOutcome {
         if self.request.kind == MessageType::Release {
             return self.release();
         }
         let chosen = self.request.address(code::SERVER_ID);
         if let Some(server) = chosen.filter(|server| !self.is_our_id(*server)) {
-            return Outcome::dropped(DropReason::OtherServer(server));
+            return MessageOutcome::dropped(DropReason::OtherServer(server));
         }
         let current = Some(self.request.ciaddr).filter(|address| !address.is_unspecified());
         let wanted = current.or_else(|| self.request.address(code::REQUESTED_ADDRESS));
@@ -346,7 +351,7 @@ impl Transaction<'_> {
         };
         match wanted.filter(has) {
             Some(address) if self.request.kind == MessageType::Request => self.refuse(address, NakReason::Ended),
-            _ => Outcome::dropped(DropReason::Ended),
+            _ => MessageOutcome::dropped(DropReason::Ended),
         }
     }
 
@@ -390,7 +395,7 @@ impl Transaction<'_> {
         }
     }
 
-    fn bind(&mut self, address: Ipv4Addr) -> Outcome {
+    fn bind(&mut self, address: Ipv4Addr) -> MessageOutcome {
         let mut writes = self.give_up_other(address);
         let seconds = self.lease_time();
         self.note_share(address);
@@ -415,7 +420,7 @@ impl Transaction<'_> {
             ..ReplyContent::new(MessageType::Ack)
         };
         let reply = self.reply(&answer);
-        Outcome {
+        MessageOutcome {
             reply: Some(reply),
             writes,
             disposition: Disposition::Bound { address, renewed, boot },
@@ -423,11 +428,11 @@ impl Transaction<'_> {
         }
     }
 
-    fn refuse(&self, address: Ipv4Addr, reason: NakReason) -> Outcome {
+    fn refuse(&self, address: Ipv4Addr, reason: NakReason) -> MessageOutcome {
         let text = reason.to_string();
         let answer = ReplyContent { message: Some(&text), parameters: false, ..ReplyContent::new(MessageType::Nak) };
         let reply = Some(self.reply(&answer));
-        Outcome {
+        MessageOutcome {
             reply,
             writes: Vec::new(),
             disposition: Disposition::Refused { address, reason },
@@ -437,17 +442,17 @@ impl Transaction<'_> {
 
     /// Anybody can decline in a known machine's name. So what its message says of its address is looked at first, and until then
     /// the address stays the machine's, as it does when it is reserved.
-    fn decline(&mut self) -> Outcome {
+    fn decline(&mut self) -> MessageOutcome {
         let Some(address) = self.request.address(code::REQUESTED_ADDRESS) else {
-            return Outcome::dropped(DropReason::NoAddress);
+            return MessageOutcome::dropped(DropReason::NoAddress);
         };
         let lease = match self.theirs(address) {
             Ok(lease) => lease,
-            Err(reason) => return Outcome::dropped(reason),
+            Err(reason) => return MessageOutcome::dropped(reason),
         };
         let reserved = self.context.network.reserved_for(address).is_some();
         if self.client.known && !reserved {
-            return Outcome {
+            return MessageOutcome {
                 reply: None,
                 writes: Vec::new(),
                 disposition: Disposition::ConflictReported(address),
@@ -462,24 +467,29 @@ impl Transaction<'_> {
             writes.push(LeaseWrite { address, record: Some(record::encode(&declined)) });
             self.leases.put(declined);
         }
-        Outcome { reply: None, writes, disposition: Disposition::Declined { address, reserved }, duplicate_mac: None }
+        MessageOutcome {
+            reply: None,
+            writes,
+            disposition: Disposition::Declined { address, reserved },
+            duplicate_mac: None,
+        }
     }
 
     /// A client sends this from the address that it gives back (RFC 2131 section 4.4.6), or a relay passes it on. Who is known
     /// has its address as long as it is known: for such a machine it changes nothing, whoever sent it.
-    fn release(&mut self) -> Outcome {
+    fn release(&mut self) -> MessageOutcome {
         let address = self.request.ciaddr;
         let source = *self.packet_info.source.ip();
         if source != address && (source != self.request.giaddr || source.is_unspecified()) {
-            return Outcome::dropped(DropReason::NotFrom(address));
+            return MessageOutcome::dropped(DropReason::NotFrom(address));
         }
         let lease = match self.theirs(address) {
             Ok(lease) if lease.state == LeaseState::Bound => lease,
-            Ok(_) => return Outcome::dropped(DropReason::NotTheirs(address)),
-            Err(reason) => return Outcome::dropped(reason),
+            Ok(_) => return MessageOutcome::dropped(DropReason::NotTheirs(address)),
+            Err(reason) => return MessageOutcome::dropped(reason),
         };
         if self.client.known {
-            return Outcome {
+            return MessageOutcome {
                 reply: None,
                 writes: Vec::new(),
                 disposition: Disposition::Kept(address),
@@ -489,7 +499,7 @@ impl Transaction<'_> {
         let released = Lease { state: LeaseState::Released, ends: self.now, ..lease };
         let writes = vec![LeaseWrite { address, record: Some(record::encode(&released)) }];
         self.leases.put(released);
-        Outcome { reply: None, writes, disposition: Disposition::Released(address), duplicate_mac: None }
+        MessageOutcome { reply: None, writes, disposition: Disposition::Released(address), duplicate_mac: None }
     }
 
     /// The lease that a client gives up: offered or leased to it, by this server.
@@ -504,12 +514,12 @@ impl Transaction<'_> {
             .ok_or(DropReason::NotTheirs(address))
     }
 
-    fn inform(&self) -> Outcome {
+    fn inform(&self) -> MessageOutcome {
         let network = self.context.network;
         // The answer goes where the client says it is: nowhere but on this network.
         let said =
             [self.request.ciaddr, *self.packet_info.source.ip()].into_iter().find(|it| network.subnet.contains(*it));
-        let Some(address) = said else { return Outcome::dropped(DropReason::NoAddress) };
+        let Some(address) = said else { return MessageOutcome::dropped(DropReason::NoAddress) };
         let (netboot, _) = boot_answer(self.request, self.context);
         let answer = ReplyContent {
             hostname: self.hostname(),
@@ -521,8 +531,8 @@ impl Transaction<'_> {
             Some(relay) => relay,
             None => client_at(request, network, SocketAddrV4::new(address, CLIENT_PORT)),
         };
-        let reply = Some(Reply { message: answer.encode(self.request, network), to });
-        Outcome { reply, writes: Vec::new(), disposition: Disposition::Informed(address), duplicate_mac: None }
+        let reply = Some(DhcpReply { message: answer.encode(self.request, network), to });
+        MessageOutcome { reply, writes: Vec::new(), disposition: Disposition::Informed(address), duplicate_mac: None }
     }
 
     fn relay(&self) -> Option<Destination> {
@@ -530,7 +540,7 @@ impl Transaction<'_> {
     }
 
     /// Where an answer goes: RFC 2131 section 4.1.
-    fn reply(&self, answer: &ReplyContent<'_>) -> Reply {
+    fn reply(&self, answer: &ReplyContent<'_>) -> DhcpReply {
         let request = self.request;
         let to = if let Some(relay) = self.relay() {
             relay
@@ -543,7 +553,7 @@ impl Transaction<'_> {
         } else {
             Destination::Hardware { mac: request.mac, address: answer.yiaddr }
         };
-        Reply { message: answer.encode(request, self.context.network), to }
+        DhcpReply { message: answer.encode(request, self.context.network), to }
     }
 
     /// What the network gives such a machine, or less when the client wants less.

@@ -15,7 +15,7 @@ use crate::runtime::Tasks;
 
 use super::ServicePorts;
 use super::assigned::{Assigned, AssignedNetwork};
-use super::bind::{BindError, open, servers};
+use super::bind::{DhcpBindError, open, servers};
 use super::interface::{LOOK, interfaces};
 use super::leases::{Leases, unix_now};
 use super::network_leases::NetworkLeases;
@@ -30,10 +30,10 @@ const PROXY_PORT: u16 = 4011;
 /// The server ended by itself.
 #[derive(Debug, thiserror::Error)]
 #[error("the DHCP server ended: {0}")]
-pub struct ServeError(String);
+pub struct DhcpServeError(String);
 
 /// A DHCP server with its sockets open.
-pub struct Server {
+pub struct DhcpServer {
     listeners: Listeners,
     views: LeaseViews,
     /// Those that do not run yet.
@@ -60,7 +60,7 @@ struct Listener {
     stop: CancellationToken,
 }
 
-impl Server {
+impl DhcpServer {
     /// Opens the sockets for every network that the leases were loaded for; `views` is where leases are shown.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Server {
         leases: Leases,
         hosts: HostIndex,
         views: LeaseViews,
-    ) -> Result<Self, BindError> {
+    ) -> Result<Self, DhcpBindError> {
         let mut listeners = Listeners { service_ports, leases, hosts, cards: None, all: Vec::new() };
         let workers = listeners.follow(true)?;
         if service_ports.dhcp_port != SERVER_PORT && !workers.is_empty() {
@@ -110,7 +110,7 @@ impl Server {
     /// # Errors
     ///
     /// When a part of it ends before that. The process should end, too.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), DhcpServeError> {
         let Self { mut listeners, views, workers, tasks } = self;
         let leases = listeners.leases.clone();
         let mut parts = JoinSet::new();
@@ -176,21 +176,21 @@ impl Server {
 }
 
 /// Whether a part ended because it was told to.
-fn judge(ended: Result<std::io::Result<bool>, tokio::task::JoinError>) -> Result<(), ServeError> {
+fn judge(ended: Result<std::io::Result<bool>, tokio::task::JoinError>) -> Result<(), DhcpServeError> {
     match ended {
-        Err(error) => Err(ServeError(error.to_string())),
-        Ok(Err(error)) => Err(ServeError(error.to_string())),
-        Ok(Ok(false)) => Err(ServeError("a part of it stopped".into())),
+        Err(error) => Err(DhcpServeError(error.to_string())),
+        Ok(Err(error)) => Err(DhcpServeError(error.to_string())),
+        Ok(Ok(false)) => Err(DhcpServeError("a part of it stopped".into())),
         Ok(Ok(true)) => Ok(()),
     }
 }
 
 impl Listeners {
     /// Goes by the networks as they are now. Returns the workers that are to be run. `strict`: a network of the configuration that cannot be served is an error.
-    fn follow(&mut self, strict: bool) -> Result<Vec<(InterfaceWorker, CancellationToken)>, BindError> {
+    fn follow(&mut self, strict: bool) -> Result<Vec<(InterfaceWorker, CancellationToken)>, DhcpBindError> {
         let present = match interfaces() {
             Ok(present) => present,
-            Err(error) if strict => return Err(BindError::Interfaces(error)),
+            Err(error) if strict => return Err(DhcpBindError::Interfaces(error)),
             Err(error) => {
                 tracing::debug!(%error, "cannot list the network interfaces");
                 return Ok(Vec::new());

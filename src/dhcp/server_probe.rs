@@ -16,7 +16,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::message::{Offer, discover};
+use self::message::{ProbeOffer, discover};
 use self::socket::ProbeSocket;
 use super::interface::interfaces;
 use super::leases::{Leases, unix_now};
@@ -104,7 +104,7 @@ async fn ask(interface: &str) -> std::io::Result<BTreeMap<Ipv4Addr, (MacAddress,
                 continue;
             }
         }
-        for Offer { card, server, offered } in socket.hear(xid) {
+        for ProbeOffer { card, server, offered } in socket.hear(xid) {
             left = left.saturating_sub(1);
             if !own.contains(&card) && heard.len() < super::other_servers::MOST {
                 heard.entry(server).or_insert((card, offered));

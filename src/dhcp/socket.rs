@@ -25,9 +25,9 @@ use crate::api::MacAddress;
 use crate::boot::neighbour;
 
 use super::frame;
-use super::interface::Interface;
-use super::log::Log;
-use super::outcome::{Destination, Reply};
+use super::interface::ServedInterface;
+use super::log::InterfaceLog;
+use super::outcome::{Destination, DhcpReply};
 use super::relays::{self, Relays};
 
 /// Messages taken with one system call.
@@ -59,7 +59,7 @@ pub struct BoundSockets {
 }
 
 /// The sockets of one interface and port, in use.
-pub struct Sockets {
+pub struct InterfaceSockets {
     udp: UdpSocket,
     /// Sends only.
     to_relays: Socket,
@@ -81,12 +81,12 @@ pub struct Outgoing {
     /// Who sent the message.
     pub peer: SocketAddrV4,
     /// The answer.
-    pub reply: Reply,
+    pub reply: DhcpReply,
 }
 
 /// Why answers were not sent.
 #[derive(Debug, thiserror::Error)]
-pub enum Unsent {
+pub enum SendFailure {
     /// Nobody is there, as far as the kernel knows, and enough answers wait already.
     #[error("no answer to DHCP relays that nobody answers for by ARP: they are not there, or somebody makes them up")]
     NobodyThere,
@@ -98,7 +98,7 @@ pub enum Unsent {
     Refused(#[from] io::Error),
 }
 
-impl Unsent {
+impl SendFailure {
     /// It as a sentence for the log, which has the error in a field.
     pub(super) fn summary(&self) -> &'static str {
         match self {
@@ -142,7 +142,7 @@ impl BoundSockets {
     ///
     /// When the port is taken or the process may not bind it or the interface. Needs `CAP_NET_BIND_SERVICE` and
     /// `CAP_NET_RAW`.
-    pub fn open(name: &str, interface: &Interface, port: u16) -> io::Result<Self> {
+    pub fn open(name: &str, interface: &ServedInterface, port: u16) -> io::Result<Self> {
         let index = nix::net::if_::if_nametoindex(name)?;
         let udp = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         udp.bind_device(Some(name.as_bytes()))?;
@@ -173,10 +173,10 @@ impl BoundSockets {
     /// # Errors
     ///
     /// When the runtime takes no more.
-    pub fn register(self) -> io::Result<Sockets> {
+    pub fn register(self) -> io::Result<InterfaceSockets> {
         let Self { udp, to_relays, raw, links, index, port } = self;
         let (udp, relays) = (UdpSocket::from_std(udp.into())?, Relays::default());
-        Ok(Sockets { udp, to_relays, relays, raw, links, index, port, segments: true })
+        Ok(InterfaceSockets { udp, to_relays, relays, raw, links, index, port, segments: true })
     }
 }
 
@@ -199,7 +199,7 @@ fn socket_to_relays(name: &str, port: u16, udp: &Socket) -> io::Result<Socket> {
     Ok(socket)
 }
 
-impl Sockets {
+impl InterfaceSockets {
     /// Waits until there may be something to receive. Cancel-safe.
     pub async fn readable(&self) -> io::Result<()> {
         self.udp.readable().await
@@ -218,7 +218,7 @@ impl Sockets {
 
     /// Sends answers and takes them away. Many leave in bursts, between which the thread sleeps. Those that cannot be sent
     /// are dropped with a line in the log: the client asks again.
-    pub async fn send(&mut self, answers: &mut Vec<Outgoing>, log: &mut Log) {
+    pub async fn send(&mut self, answers: &mut Vec<Outgoing>, log: &mut InterfaceLog) {
         for (number, burst) in answers.chunks_mut(BURST).enumerate() {
             if number > 0 {
                 thread::sleep(GAP);
@@ -228,7 +228,7 @@ impl Sockets {
         answers.clear();
     }
 
-    async fn send_burst(&mut self, burst: &mut [Outgoing], log: &mut Log) {
+    async fn send_burst(&mut self, burst: &mut [Outgoing], log: &mut InterfaceLog) {
         // What goes to one relay leaves together.
         burst.sort_by_key(Outgoing::send_group);
         for run in burst.chunk_by(|one, next| one.send_group() == next.send_group()) {
@@ -240,7 +240,7 @@ impl Sockets {
     }
 
     /// Sends answers of one group, as many as need not wait. Never waits itself.
-    fn send_to_relay(&mut self, group: SendGroup, answers: &[Outgoing], log: &mut Log) {
+    fn send_to_relay(&mut self, group: SendGroup, answers: &[Outgoing], log: &mut InterfaceLog) {
         let relay = *group.to.ip();
         let admitted = if self.raw.is_some() && relays::may_wait(&self.links, relay) {
             // Whom the kernel says nothing about is not there.
@@ -250,7 +250,7 @@ impl Sockets {
             answers.len()
         };
         let (sent, left) = answers.split_at(admitted);
-        log.unsent(left, &Unsent::NobodyThere);
+        log.unsent(left, &SendFailure::NobodyThere);
         if sent.len() > 1 && self.segments && self.send_together(group, sent, log) {
             return;
         }
@@ -263,13 +263,13 @@ impl Sockets {
     }
 
     /// Sends answers of one group and length with one system call. False when that cannot be done.
-    fn send_together(&mut self, group: SendGroup, answers: &[Outgoing], log: &mut Log) -> bool {
+    fn send_together(&mut self, group: SendGroup, answers: &[Outgoing], log: &mut InterfaceLog) -> bool {
         let Ok(length) = u16::try_from(group.length) else { return false };
         let parts: Vec<_> = answers.iter().map(|answer| IoSlice::new(&answer.reply.message)).collect();
         match send_udp(&self.to_relays, group.server, group.to, &parts, Some(length)) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                log.unsent(answers, &Unsent::Full);
+                log.unsent(answers, &SendFailure::Full);
                 true
             }
             Err(error) => {
@@ -282,7 +282,7 @@ impl Sockets {
         }
     }
 
-    async fn send_apart(&self, answers: &[Outgoing], log: &mut Log) {
+    async fn send_apart(&self, answers: &[Outgoing], log: &mut InterfaceLog) {
         for answer in answers {
             if let Err(error) = self.patiently(|| self.try_send(answer)).await {
                 log.unsent(std::slice::from_ref(answer), &error.into());
@@ -325,8 +325,8 @@ impl Sockets {
     }
 }
 
-fn unsent_to_relay(error: io::Error) -> Unsent {
-    if error.kind() == io::ErrorKind::WouldBlock { Unsent::Full } else { Unsent::Refused(error) }
+fn unsent_to_relay(error: io::Error) -> SendFailure {
+    if error.kind() == io::ErrorKind::WouldBlock { SendFailure::Full } else { SendFailure::Refused(error) }
 }
 
 /// Sends the parts as one message, or as one for each so many bytes.

@@ -76,7 +76,7 @@ pub struct Lease {
 
 /// A lease and when [`LeaseTable::advance`] looks at it next.
 #[derive(Debug)]
-struct Entry {
+struct LeaseEntry {
     lease: Lease,
     alarm: u64,
 }
@@ -121,7 +121,7 @@ pub struct LeaseTable {
     fixed: HashSet<u32>,
     /// Whether a part of the pool is kept for known machines.
     keeps: bool,
-    leases: HashMap<u32, Entry>,
+    leases: HashMap<u32, LeaseEntry>,
     by_client: HashMap<ClientKey, u32>,
     /// The address each machine had last, whatever its client identifier was.
     by_mac: HashMap<MacAddress, u32>,
@@ -207,7 +207,7 @@ impl LeaseTable {
         if self.shares.are_current(now) {
             return;
         }
-        let mut holders = self.leases.iter().filter_map(|(number, Entry { lease, .. })| {
+        let mut holders = self.leases.iter().filter_map(|(number, LeaseEntry { lease, .. })| {
             let mac = lease.client.mac;
             let has = self.by_mac.get(&mac) == Some(number) && self.in_pool(lease.address);
             has.then_some(mac)
@@ -453,7 +453,7 @@ impl LeaseTable {
             self.changed.insert(number);
         }
         let in_pool = self.in_pool(lease.address);
-        if self.leases.insert(number, Entry { lease, alarm }).is_none() {
+        if self.leases.insert(number, LeaseEntry { lease, alarm }).is_none() {
             self.with_lease += usize::from(in_pool);
         }
     }
@@ -476,7 +476,7 @@ impl LeaseTable {
 
     /// Takes an address out of every index but `leases`. Tells whether its lease had a record on disk.
     fn unlink(&mut self, number: u32) -> bool {
-        let Some(Entry { lease: old, alarm }) = self.leases.get(&number) else { return false };
+        let Some(LeaseEntry { lease: old, alarm }) = self.leases.get(&number) else { return false };
         let key = old.client.key();
         if self.by_client.get(&key) == Some(&number) {
             self.by_client.remove(&key);

@@ -27,9 +27,9 @@ use super::bind::open;
 use super::handler::Handler;
 use super::interface::interfaces;
 use super::leases::Leases;
-use super::log::Log;
+use super::log::InterfaceLog;
 use super::respond::Port;
-use super::socket::{BoundSockets, ReceiveBatch, Sockets};
+use super::socket::{BoundSockets, InterfaceSockets, ReceiveBatch};
 use super::write_batch::{CommitResult, WriteBatch};
 
 /// Leases that may wait before the worker stops reading.
@@ -64,7 +64,7 @@ impl InterfaceWorker {
         leases: Leases,
         hosts: HostIndex,
     ) -> Self {
-        let log = Log::new(listen.interface.clone());
+        let log = InterfaceLog::new(listen.interface.clone());
         let handler = Handler::new(listen.port, assigned, leases, hosts, log);
         Self { listen, sockets, handler }
     }
@@ -225,7 +225,7 @@ async fn passed(until: Option<Instant>) {
 
 /// The sockets of a worker, and whether its interface is there.
 struct Transport {
-    sockets: Sockets,
+    sockets: InterfaceSockets,
     /// Open while somebody is asked by ARP: what it heard before is no answer.
     arp: Option<ArpSocket>,
     listen: ListenAddress,
@@ -245,7 +245,7 @@ impl Transport {
         }
     }
 
-    fn receive_failed(&mut self, error: &io::Error, log: &mut Log) {
+    fn receive_failed(&mut self, error: &io::Error, log: &mut InterfaceLog) {
         log.receive_failed(error);
         // Not again before the next look at the interface: an error that stays would keep a processor busy.
         self.down = true;

@@ -104,7 +104,7 @@ pub struct HostLife {
     /// Addresses that were given to machines; `None` before [`HostLife::with_leases`].
     pub leases: Option<Leases>,
     /// What is asked of their BMCs.
-    bmc_metrics: bmc::Metrics,
+    bmc_metrics: bmc::BmcMetrics,
     /// Hosts that make no progress.
     stalls: StallDetector,
     data_images: DataImages,
@@ -136,7 +136,7 @@ impl HostLife {
         let MachineSettings { host: settings, bmc_allow, quirks } = settings;
         let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
         let retention = Retention::new(watches, directory.index.clone(), logs.clone());
-        let bmc_metrics = bmc::Metrics::default();
+        let bmc_metrics = bmc::BmcMetrics::default();
         Self {
             directory,
             logs,
@@ -192,7 +192,7 @@ impl Life for HostLife {
         let guard = Some(admission::bmc_addresses::guard(self.bmc_allow.clone()));
         let metrics = self.bmc_metrics.clone();
         let quirks = self.quirks.clone();
-        let bmcs = bmc::Registry::new(bmc::BmcSettings { guard, metrics, quirks, ..bmc::BmcSettings::default() });
+        let bmcs = bmc::BmcRegistry::new(bmc::BmcSettings { guard, metrics, quirks, ..bmc::BmcSettings::default() });
         let hardware = Hardware { bmcs, media: Some(self.media.clone()), leases: self.leases.clone() };
         let (settings, metrics) = (self.settings.clone(), self.metrics.clone());
         let hosts = reconciler::run(acting.clone(), self.directory.clone(), settings, hardware, metrics);

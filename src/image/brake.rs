@@ -6,16 +6,16 @@ use super::ImportError;
 
 /// The brake of one import. Cheap to clone; all clones are the same.
 #[derive(Clone, Default)]
-pub(super) struct Brake(Arc<(Mutex<State>, Condvar)>);
+pub(super) struct Brake(Arc<(Mutex<BrakeState>, Condvar)>);
 
 #[derive(Default)]
-struct State {
+struct BrakeState {
     held: bool,
     ended: bool,
 }
 
 impl Brake {
-    fn set(&self, change: impl FnOnce(&mut State)) {
+    fn set(&self, change: impl FnOnce(&mut BrakeState)) {
         let (state, changed) = &*self.0;
         change(&mut state.lock().unwrap_or_else(PoisonError::into_inner));
         changed.notify_all();

@@ -9,7 +9,7 @@ use md5::Md5;
 use reqwest::Url;
 use sha2::{Digest, Sha256, Sha512};
 
-use super::fetch::{Fetcher, shown};
+use super::fetch::{SourceFetcher, shown};
 use super::{ImportError, hex};
 use crate::api::metal3::ChecksumType;
 use crate::api::slipway::ImageSpec;
@@ -71,7 +71,11 @@ pub(super) struct Expected {
 
 impl Expected {
     /// What the spec expects; `None` when it has no checksum. Fetches the file of sums where there is one.
-    pub(super) async fn of(fetcher: &Fetcher, spec: &ImageSpec, image: &Url) -> Result<Option<Self>, ImportError> {
+    pub(super) async fn of(
+        fetcher: &SourceFetcher,
+        spec: &ImageSpec,
+        image: &Url,
+    ) -> Result<Option<Self>, ImportError> {
         let Some(checksum) = spec.checksum.as_deref().map(str::trim).filter(|c| !c.is_empty()) else {
             return Ok(None);
         };
@@ -229,7 +233,7 @@ fn entry(line: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// Hashes the source as it passes: by SHA-256, which is its identity, and by what its checksum is of.
-pub(super) struct Hasher {
+pub(super) struct SourceHasher {
     sha256: Sha256,
     other: Option<Other>,
     wanted: Option<Algorithm>,
@@ -247,7 +251,7 @@ pub(super) struct Hashes {
     pub(super) wanted: Option<String>,
 }
 
-impl Hasher {
+impl SourceHasher {
     pub(super) fn new(wanted: Option<Algorithm>) -> Self {
         let other = match wanted {
             None | Some(Algorithm::Sha256) => None,

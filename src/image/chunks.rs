@@ -12,7 +12,7 @@ use std::thread;
 use sha2::{Digest, Sha256};
 
 use super::library::{Inner, RESERVE};
-use super::{ImportError, Lack, MAX_CHUNKS, Scarce, hex};
+use super::{ImportError, MAX_CHUNKS, Scarce, SpaceLack, hex};
 use crate::protocol::{CHUNK_SIZE, Chunk};
 
 /// Level 3 unpacks as fast as level 1 and is within 5 % of level 6 on operating system images.
@@ -25,10 +25,10 @@ const ROOM_EVERY: usize = 8;
 /// Chunks in the library that stay there while this lives.
 pub(super) struct Stored {
     pub(super) chunks: Vec<Chunk>,
-    _held: Arc<Held>,
+    _held: Arc<HeldChunks>,
 }
 
-struct Held {
+struct HeldChunks {
     inner: Arc<Inner>,
     /// Bytes that were sent, of what is stored.
     upload: u64,
@@ -37,7 +37,7 @@ struct Held {
     parts: Arc<AtomicU64>,
 }
 
-impl Drop for Held {
+impl Drop for HeldChunks {
     fn drop(&mut self) {
         self.inner.release(std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner)));
         self.parts.store(0, Ordering::Relaxed);
@@ -54,7 +54,7 @@ pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), Im
              is all that it keeps; remove images",
             inner.sources.max_chunks
         );
-        let lack = Some(Lack { of: Scarce::Parts, room: 0, needed: need.div_ceil(CHUNK_SIZE).max(1) });
+        let lack = Some(SpaceLack { of: Scarce::Parts, room: 0, needed: need.div_ceil(CHUNK_SIZE).max(1) });
         return Err(ImportError { lack, ..ImportError::passing(message) });
     }
     if space.inodes == Some(0) {
@@ -62,7 +62,7 @@ pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), Im
             "no room in {folder}: each MiB of an image is a file, and what inodes its file system has left must stay free; \
              remove images, or use a file system with more inodes"
         );
-        let lack = Some(Lack { of: Scarce::Parts, room: 0, needed: need.div_ceil(CHUNK_SIZE).max(1) });
+        let lack = Some(SpaceLack { of: Scarce::Parts, room: 0, needed: need.div_ceil(CHUNK_SIZE).max(1) });
         return Err(ImportError { lack, ..ImportError::passing(message) });
     }
     if space.room() >= need {
@@ -85,7 +85,7 @@ pub(super) fn check_room(inner: &Inner, need: u64, upload: u64) -> Result<(), Im
             RESERVE >> 20
         )
     };
-    let lack = Some(Lack { of: Scarce::Bytes, room: space.room(), needed: need });
+    let lack = Some(SpaceLack { of: Scarce::Bytes, room: space.room(), needed: need });
     Err(ImportError { lack, ..ImportError::passing(message) })
 }
 
@@ -98,7 +98,7 @@ pub(super) fn store(
     mut next: impl FnMut(&mut Vec<u8>) -> Result<Option<u64>, ImportError>,
 ) -> Result<Stored, ImportError> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
-    let held = Arc::new(Held { inner: inner.clone(), upload, names: Mutex::default(), parts: parts.clone() });
+    let held = Arc::new(HeldChunks { inner: inner.clone(), upload, names: Mutex::default(), parts: parts.clone() });
     let (give, empty) = mpsc::channel::<Vec<u8>>();
     let (send, full) = mpsc::channel::<(u64, Vec<u8>)>();
     let full = Mutex::new(full);
@@ -160,7 +160,7 @@ pub(super) fn store(
 }
 
 fn one(
-    held: &Held,
+    held: &HeldChunks,
     packer: &mut zstd::bulk::Compressor<'_>,
     count: &AtomicUsize,
     offset: u64,

@@ -32,8 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::brake::Brake;
 use super::demand::Demands;
-use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
-use super::upload::Whole;
+use super::turns::{ImportTurn, LeastRate, Longest, PartialSource, SourcePace, TurnRules, Turns};
+use super::upload::WholeUpload;
 use super::{ImportError, ImportProgress, Imported, Library, SourceRead, clean};
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::runtime::tasks::{Unfinished, Version};
@@ -41,7 +41,7 @@ use crate::runtime::{Reconcile, Slim, Tasks, key, run as run_controller};
 
 /// How long things may take. Fixed outside of tests.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+struct ImportTimes {
     /// First pause after a failure, and the longest.
     back_off: (Duration, Duration),
     /// Least that a source brings while others wait.
@@ -61,7 +61,7 @@ struct Times {
     checked: Duration,
 }
 
-const TIMES: Times = Times {
+const TIMES: ImportTimes = ImportTimes {
     back_off: (Duration::from_secs(60), Duration::from_secs(3600)),
     // With less, 2 GB take half a day.
     least: LeastRate { bytes: 40_000, over: Duration::from_secs(60) },
@@ -104,19 +104,19 @@ async fn run_with(
     known: Images,
     tasks: Tasks,
     shutdown: CancellationToken,
-    times: Times,
+    times: ImportTimes,
 ) {
     let images: Api<Image> = Api::all(client.clone());
     let Images { cache, shared, demands } = known;
     let supervisor = shared.imports.supervisor(tasks.task("image-import"));
     let wanted = demands.clone();
     let askers = Arc::new(move |image: &Image| wanted.of(image).parties);
-    let context = Arc::new(Context {
+    let context = Arc::new(ImageContext {
         images,
         intents: Api::all(client.clone()),
         client,
         library,
-        turns: Turns::new(Rules { places: imports, turn: times.turn, kept: KEPT }, askers),
+        turns: Turns::new(TurnRules { places: imports, turn: times.turn, kept: KEPT }, askers),
         demands,
         making_room: tokio::sync::Mutex::new(()),
         gate: RwLock::new(()),
@@ -134,7 +134,7 @@ async fn run_with(
     );
 }
 
-struct Context {
+struct ImageContext {
     images: Api<Image>,
     intents: Api<BootIntent>,
     /// For events.
@@ -145,13 +145,13 @@ struct Context {
     making_room: tokio::sync::Mutex<()>,
     /// Held shared from before an import until its digest is in the object's status, alone while collecting.
     gate: RwLock<()>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedImports>,
     shutdown: CancellationToken,
-    times: Times,
+    times: ImportTimes,
 }
 
 /// An import that has begun. It goes on only while somebody polls it.
-struct Work {
+struct ImportWork {
     import: BoxFuture<'static, Result<(Imported, SourceRead), ImportError>>,
     progress: watch::Receiver<ImportProgress>,
     brake: Brake,
@@ -159,9 +159,9 @@ struct Work {
     held: Duration,
 }
 
-impl Work {
+impl ImportWork {
     /// `shown` is kept at how far it is.
-    fn begin(library: Library, image: Arc<Image>, upload: Option<Whole>, shown: Arc<Import>) -> Self {
+    fn begin(library: Library, image: Arc<Image>, upload: Option<WholeUpload>, shown: Arc<Import>) -> Self {
         let (send, progress) = watch::channel(ImportProgress::default());
         let brake = Brake::default();
         let stops = brake.clone();
@@ -175,9 +175,9 @@ impl Work {
         Self { import: import.boxed(), progress, brake, held: Duration::ZERO }
     }
 
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> PartialSource {
         let rate = u128::from(self.progress.borrow().read) * 1000 / self.held.as_millis().max(1);
-        Kept { rate: u64::try_from(rate).unwrap_or(u64::MAX), lost: CancellationToken::new() }
+        PartialSource { rate: u64::try_from(rate).unwrap_or(u64::MAX), lost: CancellationToken::new() }
     }
 }
 
@@ -187,7 +187,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Looks at Images.
-struct Importer(Arc<Context>);
+struct Importer(Arc<ImageContext>);
 
 impl Reconcile for Importer {
     type Object = Slim<Image>;
@@ -203,7 +203,7 @@ impl Reconcile for Importer {
     }
 
     async fn reconcile(&self, image: Arc<Slim<Image>>) -> Result<Action, Arc<kube::Error>> {
-        let Context { images, shared, .. } = &*self.0;
+        let ImageContext { images, shared, .. } = &*self.0;
         // The cache may be older than our own last write, and an import is too dear to be done twice.
         let Some(image) = images.get_opt(&image.name_any()).await? else {
             return Ok(Action::await_change());
@@ -224,7 +224,7 @@ impl Reconcile for Importer {
                 return Ok(action);
             }
             tracing::warn!(image = image.name_any(), "parts of an image are gone from the library: importing it again");
-            self.0.tell(&image, Happened::Lost).await;
+            self.0.tell(&image, ImageEvent::Lost).await;
         }
         if current && status.phase == ImagePhase::Failed {
             let known = lock(&shared.failed).get(&image.name_any()).cloned();
@@ -265,7 +265,7 @@ impl Importer {
     }
 }
 
-impl Context {
+impl ImageContext {
     async fn import(&self, image: &Arc<Image>, failures: i64, import: &Arc<Import>) -> Result<Action, NotImported> {
         // When it has ended in whichever way, a collection comes that found the gate shut.
         let _collect = Collect(&self.shared);
@@ -298,14 +298,14 @@ impl Context {
             }
             self.report(image, with(importing)).await?;
             if !std::mem::replace(&mut begun, true) {
-                self.tell(image, Happened::Began).await;
+                self.tell(image, ImageEvent::Began).await;
             }
             let upload = if work.is_some() { Ok(None) } else { self.uploaded(image).await };
             let upload = match upload {
                 Ok(upload) => upload,
                 Err(error) => return Err(self.fail(image, failures, error).await),
             };
-            let begin = || Work::begin(self.library.clone(), image.clone(), upload, import.clone());
+            let begin = || ImportWork::begin(self.library.clone(), image.clone(), upload, import.clone());
             let under_way = work.get_or_insert_with(begin);
             let Some(result) = self.go_on(image, &turn, under_way).await else {
                 tracing::info!(image = image.name_any(), "an import was paused: one of another namespace has its turn");
@@ -346,7 +346,7 @@ impl Context {
                     })),
                 )
                 .await?;
-                self.tell(image, Happened::Imported { size: virtual_size, stored: stored_size, took }).await;
+                self.tell(image, ImageEvent::Imported { size: virtual_size, stored: stored_size, took }).await;
                 self.drop_upload(uid).await;
                 Ok(Action::requeue(CHECK_EVERY))
             }
@@ -365,7 +365,7 @@ impl Context {
             None => "not trying again until the spec changes".into(),
         };
         let next = pause.map(|pause| Instant::now() + pause);
-        let known = Failed { version: Version::of(image), again: next };
+        let known = FailedImport { version: Version::of(image), again: next };
         lock(&self.shared.failed).insert(image.name_any(), known);
         if !retry {
             self.drop_upload(image.uid()).await;
@@ -376,7 +376,7 @@ impl Context {
         });
         match self.report(image, merged(&base(image, failures), failed)).await {
             Ok(()) => {
-                self.tell(image, Happened::Failed { message: message.clone(), again: retry }).await;
+                self.tell(image, ImageEvent::Failed { message: message.clone(), again: retry }).await;
                 NotImported::Told(message, pause.map_or_else(Action::await_change, Action::requeue))
             }
             Err(error) => error.into(),
@@ -387,9 +387,9 @@ impl Context {
     async fn turn(
         &self,
         image: &Arc<Image>,
-        work: &mut Option<Work>,
+        work: &mut Option<ImportWork>,
         with: impl Fn(Value) -> Value,
-    ) -> Result<Turn, kube::Error> {
+    ) -> Result<ImportTurn, kube::Error> {
         let (kept, waiting) = match work {
             None => match self.turns.try_enter(image) {
                 Some(turn) => return Ok(turn),
@@ -421,14 +421,14 @@ impl Context {
     async fn go_on(
         &self,
         image: &Image,
-        turn: &Turn,
-        work: &mut Work,
+        turn: &ImportTurn,
+        work: &mut ImportWork,
     ) -> Option<Result<(Imported, SourceRead), ImportError>> {
-        let Times { least, longest, turn: length, .. } = self.times;
+        let ImportTimes { least, longest, turn: length, .. } = self.times;
         let mut tick = interval(REPORT_EVERY.min(least.over).min(length));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (start, before) = (Instant::now(), work.held);
-        let mut pace = Pace::new(least, start, work.progress.borrow().read);
+        let mut pace = SourcePace::new(least, start, work.progress.borrow().read);
         let mut said = percent(*work.progress.borrow());
         work.brake.let_go();
         loop {
@@ -484,9 +484,9 @@ mod upkeep;
 mod uploads;
 
 pub use known::Images;
-use known::{Collect, Failed, Import, NotImported, Shared};
+use known::{Collect, FailedImport, Import, NotImported, SharedImports};
 use reports::{base, digests, generation, is_of_this_source, merged, pause, percent, source_hash};
-use told::Happened;
+use told::ImageEvent;
 
 #[cfg(test)]
 mod tests;

@@ -2,14 +2,14 @@
 
 use tokio::sync::Notify;
 
-pub use super::turns::Party;
+pub use super::turns::ImageRequester;
 use crate::api::slipway::Image;
 
 /// Who wants an image, and how much.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Whose import it is; at least one.
-    pub parties: Vec<Party>,
+    pub parties: Vec<ImageRequester>,
     /// Namespaces with hosts that name it.
     pub namespaces: Vec<String>,
     /// Hosts that name it.

@@ -68,7 +68,7 @@ impl Default for Timing {
 
 /// Opens sources. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Fetcher {
+pub(super) struct SourceFetcher {
     tls: rustls::ClientConfig,
     sources: Arc<Sources>,
     guard: Guard,
@@ -76,7 +76,7 @@ pub(super) struct Fetcher {
 }
 
 /// A source being read.
-pub(super) struct Source {
+pub(super) struct OpenSource {
     body: Body,
     shown: String,
     read: u64,
@@ -89,7 +89,7 @@ enum Body {
 }
 
 struct Http {
-    fetcher: Fetcher,
+    fetcher: SourceFetcher,
     url: Url,
     validator: Option<Validator>,
     response: Response,
@@ -147,7 +147,7 @@ fn add_authorities(roots: &mut rustls::RootCertStore, path: &Path) -> io::Result
     Ok(())
 }
 
-impl Fetcher {
+impl SourceFetcher {
     pub(super) fn new(sources: Sources) -> io::Result<Self> {
         Self::with_timing(sources, Timing::default())
     }
@@ -219,7 +219,7 @@ impl Fetcher {
     }
 
     /// Asks for a source; its length is known afterwards when the server tells it.
-    pub(super) async fn open(&self, url: &Url) -> Result<Source, ImportError> {
+    pub(super) async fn open(&self, url: &Url) -> Result<OpenSource, ImportError> {
         let shown = shown(url);
         match url.scheme() {
             "http" | "https" => {
@@ -237,7 +237,7 @@ impl Fetcher {
                     failures: 0,
                     resumed_at: 0,
                 };
-                Ok(Source { body: Body::Http(Box::new(http)), shown, read: 0, total })
+                Ok(OpenSource { body: Body::Http(Box::new(http)), shown, read: 0, total })
             }
             "file" => {
                 let (sources, file, name) = (self.sources.clone(), url.clone(), shown.clone());
@@ -245,16 +245,16 @@ impl Fetcher {
                 let file = opened.map_err(|e| ImportError::passing(format!("{shown}: {e}")))??;
                 let file = tokio::fs::File::from_std(file);
                 let meta = file.metadata().await.map_err(|e| ImportError::passing(format!("{shown}: {e}")))?;
-                Ok(Source { body: Body::File(file), shown, read: 0, total: Some(meta.len()) })
+                Ok(OpenSource { body: Body::File(file), shown, read: 0, total: Some(meta.len()) })
             }
             other => Err(ImportError::lasting(format!("{shown}: scheme {other:?} is not read; use http or https"))),
         }
     }
 
     /// A source of what was sent to the appliance.
-    pub(super) fn of_upload(file: std::fs::File, bytes: u64, url: &Url) -> Source {
+    pub(super) fn of_upload(file: std::fs::File, bytes: u64, url: &Url) -> OpenSource {
         let body = Body::File(tokio::fs::File::from_std(file));
-        Source { body, shown: shown(url), read: 0, total: Some(bytes) }
+        OpenSource { body, shown: shown(url), read: 0, total: Some(bytes) }
     }
 
     /// The text at a URL, at most `limit` bytes.
@@ -271,7 +271,7 @@ impl Fetcher {
     }
 }
 
-impl Source {
+impl OpenSource {
     /// The URL without credentials and query, for messages.
     pub(super) fn shown(&self) -> &str {
         &self.shown

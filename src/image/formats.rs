@@ -79,7 +79,7 @@ pub(super) fn wants_memory(error: &io::Error) -> bool {
 
 /// How a disk is laid out in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum DiskLayout {
     Raw,
     Qcow2,
     /// An ISO 9660 image, kept as raw bytes.
@@ -92,10 +92,10 @@ pub(super) enum Layout {
 
 /// Whether this format is one of archives, which no host is installed with.
 pub fn is_archive(format: Option<&str>) -> bool {
-    matches!(Layout::wanted(format), Ok(Some(Layout::Oci | Layout::Packages)))
+    matches!(DiskLayout::wanted(format), Ok(Some(DiskLayout::Oci | DiskLayout::Packages)))
 }
 
-impl Layout {
+impl DiskLayout {
     /// What the spec's `format` asks for; `None` when it leaves it open.
     pub(super) fn wanted(format: Option<&str>) -> Result<Option<Self>, String> {
         match format.unwrap_or_default().trim() {
@@ -148,10 +148,10 @@ fn convert(format: &str) -> String {
     format!("format {format} is not read; convert it with: qemu-img convert -O qcow2 -c SOURCE IMAGE.qcow2")
 }
 
-fn detect(head: &[u8]) -> Result<Layout, String> {
+fn detect(head: &[u8]) -> Result<DiskLayout, String> {
     let at = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
     if at(0, b"QFI\xfb") {
-        return Ok(Layout::Qcow2);
+        return Ok(DiskLayout::Qcow2);
     }
     let foreign: [(usize, &[u8], &str); 7] = [
         (0, b"KDMV", "vmdk"),
@@ -176,7 +176,7 @@ fn detect(head: &[u8]) -> Result<Layout, String> {
     if ["<!doctype html", "<html", "<?xml"].iter().any(|page| text.trim_start().starts_with(page)) {
         return Err("it is a web page, not a disk image; check the URL".into());
     }
-    Ok(Layout::Raw)
+    Ok(DiskLayout::Raw)
 }
 
 /// Reads until the buffer is full or the source ends; how much was read.

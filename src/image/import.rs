@@ -16,16 +16,16 @@ use bytes::Bytes;
 use reqwest::Url;
 use tokio::sync::mpsc;
 
-use super::archive::Members;
+use super::archive::ArchiveMembers;
 use super::brake::Brake;
-use super::checksum::{Expected, Hasher};
+use super::checksum::{Expected, SourceHasher};
 use super::chunks::{self, Stored, check_room};
-use super::fetch::{Fetcher, shown};
-use super::formats::{HEAD, Layout, Outer, fill, wants_memory};
+use super::fetch::{SourceFetcher, shown};
+use super::formats::{DiskLayout, HEAD, Outer, fill, wants_memory};
 use super::iso9660::{ISO_MAGIC, is_iso};
 use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
-use super::upload::Whole;
+use super::upload::WholeUpload;
 use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE, SourceRead};
 use crate::api::slipway::ImageContent;
 use crate::api::slipway::ImageSpec;
@@ -40,7 +40,7 @@ const ROOM_EVERY: u64 = 8 << 20;
 /// Disks are made of whole sectors.
 const SECTOR: u64 = 512;
 
-enum Piece {
+enum SourcePiece {
     Data(Bytes),
     /// The source was read to its end; without it, the reader failed or was dropped.
     End,
@@ -64,7 +64,7 @@ impl Library {
     pub(super) async fn import_with(
         &self,
         spec: &ImageSpec,
-        upload: Option<Whole>,
+        upload: Option<WholeUpload>,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
         brake: Brake,
         parts: Arc<AtomicU64>,
@@ -73,30 +73,31 @@ impl Library {
         // What does not parse is not repeated: it may hold a password.
         let url: Url = spec.url.trim().parse().map_err(|e| ImportError::lasting(format!("the image's URL: {e}")))?;
         let at = shown(&url);
-        let layout = Layout::wanted(spec.format.as_deref()).map_err(|e| ImportError::lasting(format!("{at}: {e}")))?;
+        let layout =
+            DiskLayout::wanted(spec.format.as_deref()).map_err(|e| ImportError::lasting(format!("{at}: {e}")))?;
         let fetcher = &self.inner.fetcher;
         let expected = Expected::of(fetcher, spec, &url).await?;
         let upload_bytes = upload.as_ref().map_or(0, |upload| upload.bytes);
         let (mut source, sent) = match upload {
-            Some(Whole { file, bytes, sha256 }) => (Fetcher::of_upload(file, bytes, &url), Some(sha256)),
+            Some(WholeUpload { file, bytes, sha256 }) => (SourceFetcher::of_upload(file, bytes, &url), Some(sha256)),
             None => (fetcher.open(&url).await?, None),
         };
         let total = source.total();
 
         let (send, pieces) = mpsc::channel(QUEUE);
-        let hasher = Hasher::new(expected.as_ref().map(|e| e.algorithm));
+        let hasher = SourceHasher::new(expected.as_ref().map(|e| e.algorithm));
         let inner = self.inner.clone();
         let work = tokio::task::spawn_blocking(move || {
             let reader = SourceReader { pieces, current: Bytes::new(), ended: false, hasher };
             let (upload, unpacking_failed) = (upload_bytes, Cell::new(false));
-            Job { inner, at, layout, total, expected, sent, upload, brake, parts, unpacking_failed }.run(reader)
+            ImportJob { inner, at, layout, total, expected, sent, upload, brake, parts, unpacking_failed }.run(reader)
         });
         let feed = async {
             let mut said = None::<Instant>;
             let report = |read, ended| progress(ImportProgress { read, total, ended });
             while let Some(piece) = source.next().await? {
                 // The other side closes when it has failed; its reason is the one to tell.
-                if send.send(Piece::Data(piece)).await.is_err() {
+                if send.send(SourcePiece::Data(piece)).await.is_err() {
                     return Ok(());
                 }
                 if said.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY) {
@@ -105,7 +106,7 @@ impl Library {
                 }
             }
             report(source.read(), true);
-            let _ = send.send(Piece::End).await;
+            let _ = send.send(SourcePiece::End).await;
             Ok(())
         };
         let fed: Result<(), ImportError> = feed.await;
@@ -117,21 +118,21 @@ impl Library {
 
 /// Reads and hashes the pieces.
 struct SourceReader {
-    pieces: mpsc::Receiver<Piece>,
+    pieces: mpsc::Receiver<SourcePiece>,
     current: Bytes,
     ended: bool,
-    hasher: Hasher,
+    hasher: SourceHasher,
 }
 
 impl Read for SourceReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() && !self.ended {
             match self.pieces.blocking_recv() {
-                Some(Piece::Data(piece)) => {
+                Some(SourcePiece::Data(piece)) => {
                     self.hasher.update(&piece);
                     self.current = piece;
                 }
-                Some(Piece::End) => self.ended = true,
+                Some(SourcePiece::End) => self.ended = true,
                 None => return Err(io::Error::new(io::ErrorKind::BrokenPipe, "reading the source was given up")),
             }
         }
@@ -141,10 +142,10 @@ impl Read for SourceReader {
     }
 }
 
-struct Job {
+struct ImportJob {
     inner: Arc<Inner>,
     at: String,
-    layout: Option<Layout>,
+    layout: Option<DiskLayout>,
     total: Option<u64>,
     expected: Option<Expected>,
     /// SHA-256 of what was sent to the appliance.
@@ -157,7 +158,7 @@ struct Job {
     unpacking_failed: Cell<bool>,
 }
 
-impl Job {
+impl ImportJob {
     fn run(self, mut reader: SourceReader) -> Result<(Imported, SourceRead), ImportError> {
         let mut head = vec![0; 16];
         let got = fill(&mut reader, &mut head).map_err(|e| self.damaged("", &e))?;
@@ -172,17 +173,17 @@ impl Job {
                 let mut head = vec![0; HEAD];
                 let got = fill(&mut source, &mut head).map_err(|e| self.damaged(outer.name(), &e))?;
                 head.truncate(got);
-                let layout =
-                    Layout::of(&head, self.layout).map_err(|e| ImportError::lasting(format!("{}: {e}", self.at)))?;
+                let layout = DiskLayout::of(&head, self.layout)
+                    .map_err(|e| ImportError::lasting(format!("{}: {e}", self.at)))?;
                 self.room_for(layout, outer)?;
                 let mut disk = io::Cursor::new(head).chain(source);
                 let unpacked = match layout {
-                    Layout::Raw => self.raw(&mut disk, outer, false).map(Unpacked::Stored),
-                    Layout::Iso => self.raw(&mut disk, outer, true).map(Unpacked::Stored),
-                    Layout::Qcow2 => self.spool(&mut disk, outer).map(Unpacked::Spooled),
-                    Layout::Oci | Layout::Packages => {
-                        self.files(&mut disk, outer).map(|(members, stored)| Unpacked::Files(layout, members, stored))
-                    }
+                    DiskLayout::Raw => self.raw(&mut disk, outer, false).map(UnpackedSource::Stored),
+                    DiskLayout::Iso => self.raw(&mut disk, outer, true).map(UnpackedSource::Stored),
+                    DiskLayout::Qcow2 => self.spool(&mut disk, outer).map(UnpackedSource::Spooled),
+                    DiskLayout::Oci | DiskLayout::Packages => self
+                        .files(&mut disk, outer)
+                        .map(|(members, stored)| UnpackedSource::Files(layout, members, stored)),
                 };
                 unpacked.map(|unpacked| (unpacked, layout.name()))
             })
@@ -197,9 +198,9 @@ impl Job {
         };
         let sha256 = self.verify(reader)?;
         let kept = match unpacked {
-            Unpacked::Stored(disk) => Kept::from(disk),
-            Unpacked::Spooled(file) => Kept::from(self.qcow2(file)?),
-            Unpacked::Files(layout, members, stored) => self.catalogued(layout, &members, stored)?,
+            UnpackedSource::Stored(disk) => ImportedContent::from(disk),
+            UnpackedSource::Spooled(file) => ImportedContent::from(self.qcow2(file)?),
+            UnpackedSource::Files(layout, members, stored) => self.catalogued(layout, &members, stored)?,
         };
         let imported = self.inner.commit(&kept.manifest);
         let imported = imported.map_err(|e| ImportError::passing(format!("{}: not stored: {e}", self.at)))?;
@@ -222,20 +223,20 @@ impl Job {
     }
 
     /// Early and rough; the exact look is taken while writing.
-    fn room_for(&self, layout: Layout, outer: Outer) -> Result<(), ImportError> {
+    fn room_for(&self, layout: DiskLayout, outer: Outer) -> Result<(), ImportError> {
         let total = self.total.unwrap_or(0);
-        if layout == Layout::Iso && total > MAX_LIVE_ISO {
+        if layout == DiskLayout::Iso && total > MAX_LIVE_ISO {
             return Err(self.too_large_for_iso());
         }
         check_room(
             &self.inner,
             match (layout, outer) {
                 // Its files are packed already, and what is not may be small.
-                (Layout::Oci | Layout::Packages, _) => 0,
+                (DiskLayout::Oci | DiskLayout::Packages, _) => 0,
                 // Chunks take about as much as what is published; a qcow2 is spooled besides.
-                (Layout::Qcow2, _) => total.saturating_mul(2),
-                (Layout::Raw | Layout::Iso, Outer::None) => 0,
-                (Layout::Raw | Layout::Iso, _) => total,
+                (DiskLayout::Qcow2, _) => total.saturating_mul(2),
+                (DiskLayout::Raw | DiskLayout::Iso, Outer::None) => 0,
+                (DiskLayout::Raw | DiskLayout::Iso, _) => total,
             },
             self.upload,
         )
@@ -360,21 +361,21 @@ impl Job {
     }
 }
 
-enum Unpacked {
+enum UnpackedSource {
     Stored((u64, Stored)),
     Spooled(File),
-    Files(Layout, Members, Stored),
+    Files(DiskLayout, ArchiveMembers, Stored),
 }
 
 /// What becomes an image.
-struct Kept {
+struct ImportedContent {
     manifest: Manifest,
     contents: Option<(Vec<ImageContent>, i64)>,
     /// Keeps the chunks until the manifest does.
     _stored: Vec<Stored>,
 }
 
-impl From<(u64, Stored)> for Kept {
+impl From<(u64, Stored)> for ImportedContent {
     fn from((virtual_size, stored): (u64, Stored)) -> Self {
         let manifest = Manifest { virtual_size, chunks: stored.chunks.clone(), catalog: None };
         Self { manifest, contents: None, _stored: vec![stored] }

@@ -38,7 +38,7 @@ pub enum IsoError {
 }
 
 #[derive(Default)]
-struct Folder {
+struct IsoFolder {
     parent: usize,
     name: String,
     folders: BTreeMap<String, usize>,
@@ -47,7 +47,7 @@ struct Folder {
 
 /// One of the two trees of directories over the same files.
 #[derive(Clone, Copy, PartialEq)]
-enum Names {
+enum IsoTree {
     /// Upper-case names with Rock Ridge entries.
     Primary,
     /// UCS-2 names.
@@ -103,9 +103,9 @@ fn assemble(
         next += length.div_ceil(SECTOR).max(1);
         at
     };
-    let nowhere = Places { folders: &vec![(0, 0); folders.len()], files: &vec![(0, 0); files.len()] };
+    let nowhere = IsoExtents { folders: &vec![(0, 0); folders.len()], files: &vec![(0, 0); files.len()] };
     let mut folder_places = [Vec::new(), Vec::new()];
-    for (names, places) in [Names::Primary, Names::Joliet].into_iter().zip(&mut folder_places) {
+    for (names, places) in [IsoTree::Primary, IsoTree::Joliet].into_iter().zip(&mut folder_places) {
         for index in 0..folders.len() {
             let length = directory(&folders, index, names, &nowhere).len();
             places.push((place(length), length));
@@ -120,8 +120,10 @@ fn assemble(
 
     let mut image = vec![0; sectors * SECTOR];
     let mut put = |sector: usize, data: &[u8]| image[sector * SECTOR..][..data.len()].copy_from_slice(data);
-    for (kind, (names, folder_places)) in [Names::Primary, Names::Joliet].into_iter().zip(&folder_places).enumerate() {
-        let places = Places { folders: folder_places, files: &file_places };
+    for (kind, (names, folder_places)) in
+        [IsoTree::Primary, IsoTree::Joliet].into_iter().zip(&folder_places).enumerate()
+    {
+        let places = IsoExtents { folders: folder_places, files: &file_places };
         let table_at = tables + kind * 2;
         let little = path_table(&folders, names, &places, u32::to_le_bytes, u16::to_le_bytes);
         let big = path_table(&folders, names, &places, u32::to_be_bytes, u16::to_be_bytes);
@@ -223,7 +225,7 @@ fn with_boot_information(loader: &[u8], at: usize, length: usize) -> Vec<u8> {
     out
 }
 
-struct Places<'a> {
+struct IsoExtents<'a> {
     /// First sector and bytes of each folder.
     folders: &'a [(usize, usize)],
     /// First sector and bytes of each file.
@@ -231,7 +233,7 @@ struct Places<'a> {
 }
 
 /// Folders, parents before children, by level and then by name, as path tables want them.
-fn tree(files: &[(String, Vec<u8>)]) -> Result<Vec<Folder>, IsoError> {
+fn tree(files: &[(String, Vec<u8>)]) -> Result<Vec<IsoFolder>, IsoError> {
     let mut depths: BTreeMap<(usize, Vec<&str>), usize> = BTreeMap::new();
     depths.insert((0, Vec::new()), 0);
     for (path, _) in files {
@@ -250,7 +252,7 @@ fn tree(files: &[(String, Vec<u8>)]) -> Result<Vec<Folder>, IsoError> {
     for (number, index) in depths.values_mut().enumerate() {
         *index = number;
     }
-    let mut folders: Vec<Folder> = depths.iter().map(|_| Folder::default()).collect();
+    let mut folders: Vec<IsoFolder> = depths.iter().map(|_| IsoFolder::default()).collect();
     for ((depth, path), index) in &depths {
         if let Some((name, above)) = path.split_last() {
             let parent = depths[&(depth - 1, above.to_vec())];
@@ -270,10 +272,10 @@ fn tree(files: &[(String, Vec<u8>)]) -> Result<Vec<Folder>, IsoError> {
     Ok(folders)
 }
 
-fn identifier(name: &str, file: bool, names: Names) -> Vec<u8> {
+fn identifier(name: &str, file: bool, names: IsoTree) -> Vec<u8> {
     match names {
-        Names::Joliet => name.encode_utf16().flat_map(u16::to_be_bytes).collect(),
-        Names::Primary => {
+        IsoTree::Joliet => name.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        IsoTree::Primary => {
             let mut plain: Vec<u8> = name
                 .bytes()
                 .map(|b| match b.to_ascii_uppercase() {
@@ -291,9 +293,9 @@ fn identifier(name: &str, file: bool, names: Names) -> Vec<u8> {
     }
 }
 
-fn directory(folders: &[Folder], index: usize, names: Names, places: &Places<'_>) -> Vec<u8> {
+fn directory(folders: &[IsoFolder], index: usize, names: IsoTree, places: &IsoExtents<'_>) -> Vec<u8> {
     let folder = &folders[index];
-    let rock = names == Names::Primary;
+    let rock = names == IsoTree::Primary;
     let mut own = if rock { posix(true, 2 + folder.folders.len()) } else { Vec::new() };
     if rock && index == 0 {
         let mut extensions = b"SP\x07\x01\xbe\xef\x00".to_vec();
@@ -373,9 +375,9 @@ fn record((sector, length): (usize, usize), flags: u8, id: &[u8], system: &[u8])
 }
 
 fn path_table(
-    folders: &[Folder],
-    names: Names,
-    places: &Places<'_>,
+    folders: &[IsoFolder],
+    names: IsoTree,
+    places: &IsoExtents<'_>,
     long: fn(u32) -> [u8; 4],
     short: fn(u16) -> [u8; 2],
 ) -> Vec<u8> {
@@ -394,7 +396,7 @@ fn path_table(
 }
 
 fn descriptor(
-    names: Names,
+    names: IsoTree,
     label: &str,
     sectors: usize,
     table_at: usize,
@@ -405,22 +407,22 @@ fn descriptor(
     let mut put = |at: usize, data: &[u8]| out[at..at + data.len()].copy_from_slice(data);
     let text = |value: &str, length: usize| -> Vec<u8> {
         let mut bytes: Vec<u8> = match names {
-            Names::Primary => value.bytes().collect(),
-            Names::Joliet => value.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+            IsoTree::Primary => value.bytes().collect(),
+            IsoTree::Joliet => value.encode_utf16().flat_map(u16::to_be_bytes).collect(),
         };
-        let space: &[u8] = if names == Names::Primary { b" " } else { b"\0 " };
+        let space: &[u8] = if names == IsoTree::Primary { b" " } else { b"\0 " };
         while bytes.len() + space.len() <= length {
             bytes.extend_from_slice(space);
         }
         bytes.resize(length, 0);
         bytes
     };
-    put(0, &[if names == Names::Primary { 1 } else { 2 }]);
+    put(0, &[if names == IsoTree::Primary { 1 } else { 2 }]);
     put(1, b"CD001\x01");
     put(8, &text("", 32));
     put(40, &text(label, 32));
     put(80, &both32(sectors as u32));
-    if names == Names::Joliet {
+    if names == IsoTree::Joliet {
         put(88, b"%/E");
     }
     put(120, &both16(1));

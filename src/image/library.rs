@@ -40,9 +40,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chunk_names::ChunkNames;
 use sha2::{Digest, Sha256};
-use state::State;
+use state::LibraryState;
 
-use super::fetch::Fetcher;
+use super::fetch::SourceFetcher;
 use super::source::Sources;
 use super::upload::Uploads;
 use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, Scarce, hex, unhex};
@@ -55,7 +55,7 @@ const INODES_RESERVE: u64 = 8192;
 /// Chunks that are looked up in one go.
 const LOOKED_UP: usize = 4096;
 
-type Name = [u8; 32];
+type ChunkName = [u8; 32];
 
 /// The library. Cheap to clone.
 #[derive(Clone)]
@@ -65,13 +65,13 @@ pub struct Library {
 
 pub(super) struct Inner {
     folder: PathBuf,
-    pub(super) fetcher: Fetcher,
+    pub(super) fetcher: SourceFetcher,
     pub(super) sources: Arc<Sources>,
     /// Held while files of chunks and manifests are put in place, removed, and counted.
     files: Mutex<()>,
     /// Held while a manifest is read: of a large one there is one copy, however many ask for it.
     reading: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<LibraryState>,
     chunk_names: ChunkNames,
     pub(super) uploads: Uploads,
     opened: Instant,
@@ -80,7 +80,7 @@ pub(super) struct Inner {
 
 /// How full the library is, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Space {
+pub(super) struct LibrarySpace {
     /// What the file system has free.
     pub(super) free: u64,
     /// Of that, what may be written.
@@ -104,7 +104,7 @@ fn above_reserve(all: u64, free: u64) -> Option<u64> {
     (all > 0).then(|| free.saturating_sub(INODES_RESERVE.min(all / 8)))
 }
 
-impl Space {
+impl LibrarySpace {
     /// What may still be written.
     pub(super) fn room(&self) -> u64 {
         self.above_reserve.min(self.below_limit)
@@ -135,7 +135,7 @@ impl Space {
 
 /// What a collection removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct GarbageCollected {
     /// Images.
     pub images: usize,
     /// Chunks.
@@ -150,10 +150,10 @@ impl Library {
     /// `sources` says where images may come from. Fails when the folder cannot be made, read or written, or the file
     /// of further CAs holds no certificate.
     pub fn open(folder: PathBuf, sources: Sources) -> io::Result<Self> {
-        Self::with_fetcher(folder, Fetcher::new(sources)?)
+        Self::with_fetcher(folder, SourceFetcher::new(sources)?)
     }
 
-    pub(super) fn with_fetcher(folder: PathBuf, fetcher: Fetcher) -> io::Result<Self> {
+    pub(super) fn with_fetcher(folder: PathBuf, fetcher: SourceFetcher) -> io::Result<Self> {
         for part in ["chunks", "manifests", "tmp"] {
             let path = folder.join(part);
             fs::create_dir_all(&path).map_err(|e| at(&path, e))?;
@@ -218,19 +218,19 @@ impl Library {
         let recent = |read: NonZeroU32| now.saturating_sub(Duration::from_secs(u64::from(read.get()) - 1)) < time;
         // Those who serve have their turn in between.
         manifest.chunks.chunks(LOOKED_UP).any(|some| {
-            let some: Vec<Name> = some.iter().filter_map(|chunk| unhex(&chunk.sha256)).collect();
+            let some: Vec<ChunkName> = some.iter().filter_map(|chunk| unhex(&chunk.sha256)).collect();
             let state = self.inner.lock();
             some.iter().any(|name| state.chunks.get(name).and_then(|uses| uses.read).is_some_and(recent))
         })
     }
 
     /// How full it is.
-    pub(super) fn space(&self) -> io::Result<Space> {
+    pub(super) fn space(&self) -> io::Result<LibrarySpace> {
         self.inner.space_beside(0)
     }
 
     /// How full it is beside an upload of so many bytes.
-    pub(super) fn space_beside(&self, upload: u64) -> io::Result<Space> {
+    pub(super) fn space_beside(&self, upload: u64) -> io::Result<LibrarySpace> {
         self.inner.space_beside(upload)
     }
 
@@ -261,8 +261,8 @@ impl Library {
 
     /// Removes every image whose digest is not in `keep`, but for those that were put in place during the last `settled`:
     /// who imported them may not have said so yet.
-    pub fn collect(&self, keep: &HashSet<String>, settled: Duration) -> io::Result<Collected> {
-        let mut sum = Collected::default();
+    pub fn collect(&self, keep: &HashSet<String>, settled: Duration) -> io::Result<GarbageCollected> {
+        let mut sum = GarbageCollected::default();
         for image in self.list() {
             if !keep.contains(&image.digest)
                 && let Some(gone) = self.inner.forget(&image.digest, settled)?
@@ -277,7 +277,7 @@ impl Library {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LibraryState> {
         // The state is changed only by single inserts and removals, so a panic elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,7 +286,7 @@ impl Inner {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn chunk_path(&self, name: &Name) -> PathBuf {
+    fn chunk_path(&self, name: &ChunkName) -> PathBuf {
         let text = hex(name);
         self.folder.join("chunks").join(&text[..2]).join(text)
     }
@@ -306,7 +306,7 @@ impl Inner {
     }
 
     /// How full the library and its file system are beside an upload of so many bytes, which becomes content.
-    pub(super) fn space_beside(&self, upload: u64) -> io::Result<Space> {
+    pub(super) fn space_beside(&self, upload: u64) -> io::Result<LibrarySpace> {
         let uploads = self.uploads.bytes().saturating_sub(upload);
         let stat = nix::sys::statvfs::statvfs(&self.folder)?;
         let free = stat.blocks_available().saturating_mul(stat.fragment_size());
@@ -317,7 +317,7 @@ impl Inner {
         let below_limit = self.sources.max_library.saturating_sub(stored).saturating_sub(uploads);
         let inodes = above_reserve(stat.files(), stat.files_available());
         let above_reserve = free.saturating_sub(RESERVE);
-        Ok(Space { free, above_reserve, below_limit, stored, uploads, parts, chunks, inodes })
+        Ok(LibrarySpace { free, above_reserve, below_limit, stored, uploads, parts, chunks, inodes })
     }
 
     fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {
@@ -380,7 +380,7 @@ impl Inner {
     }
 
     /// Takes one use of a chunk, storing it unless it is there. The use is given back by [`Self::release`].
-    pub(super) fn store(&self, name: &Name, stored: &[u8]) -> io::Result<()> {
+    pub(super) fn store(&self, name: &ChunkName, stored: &[u8]) -> io::Result<()> {
         let path = self.chunk_path(name);
         let known = self.take(name);
         // One that is damaged is written again.
@@ -408,7 +408,7 @@ impl Inner {
     }
 
     /// Counts a use; whether the chunk had one. Its file may be cut short all the same, and is written again then.
-    fn take(&self, name: &Name) -> bool {
+    fn take(&self, name: &ChunkName) -> bool {
         // A chunk that has no use any more has no file either, once this is there.
         let _files = self.lock_files();
         let mut state = self.lock();
@@ -418,8 +418,8 @@ impl Inner {
     }
 
     /// Gives uses back; a chunk's file goes with its last use.
-    pub(super) fn release(&self, names: impl IntoIterator<Item = Name>) -> Collected {
-        let mut gone = Collected::default();
+    pub(super) fn release(&self, names: impl IntoIterator<Item = ChunkName>) -> GarbageCollected {
+        let mut gone = GarbageCollected::default();
         for name in names {
             let _files = self.lock_files();
             if !self.lock().give_back(&name) {
@@ -460,7 +460,7 @@ impl Inner {
     }
 
     /// Removes an image, unless it was put in place later than so long ago.
-    fn forget(&self, digest: &str, settled: Duration) -> io::Result<Option<Collected>> {
+    fn forget(&self, digest: &str, settled: Duration) -> io::Result<Option<GarbageCollected>> {
         let files = self.lock_files();
         if !self.lock().is_settled(digest, settled) {
             return Ok(None);
@@ -478,14 +478,14 @@ impl Inner {
             // Its chunks stay until the next start, which removes what no manifest names.
             Err(error) => {
                 tracing::warn!(digest, %error, "removed an image whose manifest cannot be read");
-                Collected::default()
+                GarbageCollected::default()
             }
         }))
     }
 }
 
 /// Names of the chunks, with repeats.
-fn names(manifest: &Manifest) -> impl Iterator<Item = Name> {
+fn names(manifest: &Manifest) -> impl Iterator<Item = ChunkName> {
     manifest.chunks.iter().filter_map(|chunk| unhex(&chunk.sha256))
 }
 

@@ -60,7 +60,7 @@ mod turns;
 pub use fetch::{USER_AGENT_NAME, check_ca_file};
 pub use formats::is_archive;
 pub(crate) use iso9660::is_iso;
-pub use library::{Collected, Library};
+pub use library::{GarbageCollected, Library};
 pub use life::{Importing, module};
 pub use source::{SourceFault, Sources, URL_MAX, check_host_source, web_url};
 
@@ -125,12 +125,12 @@ pub struct ImportError {
     /// Whether trying again can help without a change of the spec.
     pub retry: bool,
     /// Set when the library had too little room, and nothing else was wrong.
-    pub lack: Option<Lack>,
+    pub lack: Option<SpaceLack>,
 }
 
 /// How much room there was, and was needed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lack {
+pub struct SpaceLack {
     /// What there was too little of.
     pub of: Scarce,
     /// How much could be written.

@@ -66,7 +66,7 @@ pub(super) struct Qcow2 {
 }
 
 /// Where a guest cluster is.
-enum Place {
+enum GuestCluster {
     Zero,
     Plain(u64),
     Packed { offset: u64, length: u64 },
@@ -195,8 +195,8 @@ impl Qcow2 {
             let count = (buffer.len() - done).min((self.cluster_size() - inside) as usize);
             let part = &mut buffer[done..done + count];
             match self.place(at >> self.cluster_bits)? {
-                Place::Zero => {}
-                Place::Plain(host) => {
+                GuestCluster::Zero => {}
+                GuestCluster::Plain(host) => {
                     self.check("a data cluster", host, inside + count as u64)?;
                     if inside == 0 {
                         self.claim("a data cluster", host)?;
@@ -204,7 +204,7 @@ impl Qcow2 {
                     self.file.read_exact_at(part, host + inside)?;
                     data = true;
                 }
-                Place::Packed { offset: host, length } => {
+                GuestCluster::Packed { offset: host, length } => {
                     if inside == 0 {
                         self.claim_packed(host, length)?;
                     }
@@ -278,10 +278,10 @@ impl Qcow2 {
         Ok(self.l2.as_ref().map(|(_, table)| table.as_slice()).unwrap_or_default())
     }
 
-    fn place(&mut self, cluster: u64) -> Result<Place, Qcow2Error> {
+    fn place(&mut self, cluster: u64) -> Result<GuestCluster, Qcow2Error> {
         let (l1, l2) = ((cluster / self.l2_entries()) as usize, (cluster % self.l2_entries()) as usize);
         if self.l1.get(l1).is_none_or(|entry| entry & OFFSET == 0) {
-            return Ok(Place::Zero);
+            return Ok(GuestCluster::Zero);
         }
         let entry = self.l2(l1)?[l2];
         if entry & COMPRESSED != 0 {
@@ -289,11 +289,11 @@ impl Qcow2 {
             let offset = entry & ((1 << bits) - 1);
             let sectors = (entry & (COMPRESSED - 1)) >> bits;
             let length = (sectors + 1) * 512 - (offset & 511);
-            return Ok(Place::Packed { offset, length });
+            return Ok(GuestCluster::Packed { offset, length });
         }
         let offset = entry & OFFSET;
         let zero = offset == 0 || (self.version > 2 && entry & ZERO != 0);
-        Ok(if zero { Place::Zero } else { Place::Plain(offset) })
+        Ok(if zero { GuestCluster::Zero } else { GuestCluster::Plain(offset) })
     }
 
     fn unpack(&mut self, cluster: u64, offset: u64, length: u64) -> Result<&[u8], Qcow2Error> {

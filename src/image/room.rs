@@ -14,13 +14,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use super::turns::Party;
+use super::turns::ImageRequester;
 
 /// What takes room.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct SpaceHolder {
     /// Who wants it.
-    pub(super) parties: Vec<Party>,
+    pub(super) parties: Vec<ImageRequester>,
     /// What it has of what is scarce.
     pub(super) amount: u64,
     /// When it was used last.
@@ -42,7 +42,7 @@ pub(super) enum Tie {
 /// Who wants room.
 #[derive(Clone, Debug)]
 pub(super) struct Asker {
-    pub(super) parties: Vec<Party>,
+    pub(super) parties: Vec<ImageRequester>,
     /// What it will take in all of what is scarce.
     pub(super) amount: u64,
     /// How much is missing for it.
@@ -51,7 +51,7 @@ pub(super) struct Asker {
 
 /// Why nothing gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum EvictionRefusal {
     /// What may give way would not be enough.
     Full,
     /// The asker would have more than its share.
@@ -64,12 +64,12 @@ pub(super) enum Refusal {
 }
 
 /// What gives way, by its number in `held`. `total` is what the library has room for, full or not.
-pub(super) fn give_way(held: &[Held], asker: &Asker, total: u64) -> Result<Vec<usize>, Refusal> {
-    let mut plan = Plan { held, chosen: Vec::new(), freed: 0 };
-    let mut unwanted = plan.may_go(|one| one.parties.iter().all(|party| *party == Party::LeftOver));
+pub(super) fn give_way(held: &[SpaceHolder], asker: &Asker, total: u64) -> Result<Vec<usize>, EvictionRefusal> {
+    let mut plan = EvictionPlan { held, chosen: Vec::new(), freed: 0 };
+    let mut unwanted = plan.may_go(|one| one.parties.iter().all(|party| *party == ImageRequester::LeftOver));
     unwanted.sort_by_key(|at| (held[*at].tie, held[*at].used));
     let mut unwanted = unwanted.into_iter();
-    let named = asker.parties.iter().any(|party| *party != Party::LeftOver);
+    let named = asker.parties.iter().any(|party| *party != ImageRequester::LeftOver);
     while named && plan.freed < asker.lacking {
         let Some(at) = unwanted.next() else { break };
         plan.choose(at);
@@ -81,50 +81,51 @@ pub(super) fn give_way(held: &[Held], asker: &Asker, total: u64) -> Result<Vec<u
     within(held, asker, share)?;
     while plan.freed < asker.lacking {
         let charges = plan.charges();
-        let over = |party: &Party| charges.get(party).is_some_and(|charge| *charge > share);
-        let candidates = plan.may_go(|one| !one.parties.contains(&Party::ByHand) && one.parties.iter().any(&over));
-        let most = |one: &Held| one.parties.iter().filter_map(|party| charges.get(party)).max().copied();
+        let over = |party: &ImageRequester| charges.get(party).is_some_and(|charge| *charge > share);
+        let candidates =
+            plan.may_go(|one| !one.parties.contains(&ImageRequester::ByHand) && one.parties.iter().any(&over));
+        let most = |one: &SpaceHolder| one.parties.iter().filter_map(|party| charges.get(party)).max().copied();
         let order = |at: &usize| {
             let one = &held[*at];
             (one.tie, !one.parties.iter().all(&over), Reverse(most(one)), one.used)
         };
-        let Some(at) = candidates.into_iter().min_by_key(order) else { return Err(Refusal::Full) };
+        let Some(at) = candidates.into_iter().min_by_key(order) else { return Err(EvictionRefusal::Full) };
         plan.choose(at);
     }
     Ok(plan.chosen)
 }
 
-struct Plan<'a> {
-    held: &'a [Held],
+struct EvictionPlan<'a> {
+    held: &'a [SpaceHolder],
     chosen: Vec<usize>,
     freed: u64,
 }
 
-impl Plan<'_> {
+impl EvictionPlan<'_> {
     fn choose(&mut self, at: usize) {
         self.freed = self.freed.saturating_add(self.held[at].amount);
         self.chosen.push(at);
     }
 
     /// What is left of these, and is not being read.
-    fn may_go(&self, which: impl Fn(&Held) -> bool) -> Vec<usize> {
+    fn may_go(&self, which: impl Fn(&SpaceHolder) -> bool) -> Vec<usize> {
         let is_left = |at: &usize| !self.chosen.contains(at);
         let all = self.held.iter().enumerate();
         all.filter(|(_, one)| one.tie != Tie::Read && which(one)).map(|(at, _)| at).filter(is_left).collect()
     }
 
     /// What counts for each namespace.
-    fn charges(&self) -> BTreeMap<&Party, u64> {
+    fn charges(&self) -> BTreeMap<&ImageRequester, u64> {
         let left = self.held.iter().enumerate().filter(|(at, _)| !self.chosen.contains(at));
         charges(left.map(|(_, one)| one))
     }
 }
 
-fn charges<'a>(held: impl Iterator<Item = &'a Held>) -> BTreeMap<&'a Party, u64> {
+fn charges<'a>(held: impl Iterator<Item = &'a SpaceHolder>) -> BTreeMap<&'a ImageRequester, u64> {
     let mut charges = BTreeMap::new();
     for one in held {
         let part = one.amount / (one.parties.len() as u64).max(1);
-        for party in one.parties.iter().filter(|party| matches!(party, Party::Namespace(_))) {
+        for party in one.parties.iter().filter(|party| matches!(party, ImageRequester::Namespace(_))) {
             let charge = charges.entry(party).or_insert(0_u64);
             *charge = charge.saturating_add(part);
         }
@@ -133,26 +134,27 @@ fn charges<'a>(held: impl Iterator<Item = &'a Held>) -> BTreeMap<&'a Party, u64>
 }
 
 /// What each may have of the room that images made by hand leave.
-fn share(held: &[Held], asker: &Asker, total: u64) -> u64 {
-    let by_hand: u64 = held.iter().filter(|one| one.parties.contains(&Party::ByHand)).map(|one| one.amount).sum();
-    let all = held.iter().flat_map(|one| &one.parties).filter(|party| matches!(party, Party::Namespace(_)));
-    let parties: BTreeSet<&Party> = all.chain(&asker.parties).collect();
+fn share(held: &[SpaceHolder], asker: &Asker, total: u64) -> u64 {
+    let by_hand: u64 =
+        held.iter().filter(|one| one.parties.contains(&ImageRequester::ByHand)).map(|one| one.amount).sum();
+    let all = held.iter().flat_map(|one| &one.parties).filter(|party| matches!(party, ImageRequester::Namespace(_)));
+    let parties: BTreeSet<&ImageRequester> = all.chain(&asker.parties).collect();
     total.saturating_sub(by_hand) / (parties.len() as u64).max(1)
 }
 
 /// Whether one of those who ask stays within its share.
-fn within(held: &[Held], asker: &Asker, share: u64) -> Result<(), Refusal> {
+fn within(held: &[SpaceHolder], asker: &Asker, share: u64) -> Result<(), EvictionRefusal> {
     let charges = charges(held.iter());
     let part = asker.amount / (asker.parties.len() as u64).max(1);
-    let would = |party: &Party| match party {
+    let would = |party: &ImageRequester| match party {
         // The administrator's own affair.
-        Party::ByHand => Some(0),
-        Party::Namespace(_) => Some(charges.get(party).copied().unwrap_or_default().saturating_add(part)),
-        Party::LeftOver => None,
+        ImageRequester::ByHand => Some(0),
+        ImageRequester::Namespace(_) => Some(charges.get(party).copied().unwrap_or_default().saturating_add(part)),
+        ImageRequester::LeftOver => None,
     };
     match asker.parties.iter().filter_map(would).min() {
-        None => Err(Refusal::Full),
-        Some(would) if would > share => Err(Refusal::OverShare { would, share }),
+        None => Err(EvictionRefusal::Full),
+        Some(would) if would > share => Err(EvictionRefusal::OverShare { would, share }),
         Some(_) => Ok(()),
     }
 }
@@ -164,11 +166,11 @@ mod tests {
     use super::*;
 
     /// `a b` are two namespaces; `-` is what was made by hand, `.` what is left over.
-    fn parties(text: &str) -> Vec<Party> {
+    fn parties(text: &str) -> Vec<ImageRequester> {
         let of = |word: &str| match word {
-            "-" => Party::ByHand,
-            "." => Party::LeftOver,
-            name => Party::Namespace(name.to_owned()),
+            "-" => ImageRequester::ByHand,
+            "." => ImageRequester::LeftOver,
+            name => ImageRequester::Namespace(name.to_owned()),
         };
         text.split(' ').map(of).collect()
     }
@@ -177,28 +179,28 @@ mod tests {
     fn what_nobody_names_goes_first_and_then_what_is_beyond_a_share() {
         use Tie::{Idle, Needed, Read};
         type All = &'static [(&'static str, u64, u64, Tie)];
-        let over = |would, share| Err(Refusal::OverShare { would, share });
-        type Row = (All, &'static str, u64, u64, Result<&'static [usize], Refusal>);
+        let over = |would, share| Err(EvictionRefusal::OverShare { would, share });
+        type Row = (All, &'static str, u64, u64, Result<&'static [usize], EvictionRefusal>);
         let table: &[Row] = &[
             // Of 100: who wants how much, and how much is missing.
-            (&[], "a", 50, 10, Err(Refusal::Full)),
+            (&[], "a", 50, 10, Err(EvictionRefusal::Full)),
             // What nobody names: the oldest first, what is needed last, what is read never; whoever asks.
             (&[(".", 30, 9, Idle), (".", 30, 5, Idle), ("b", 30, 1, Idle)], "a", 50, 20, Ok(&[1])),
             (&[(".", 30, 9, Idle), (".", 30, 5, Idle), ("b", 30, 1, Idle)], "a", 50, 40, Ok(&[1, 0])),
             (&[(".", 30, 1, Needed), (".", 30, 5, Idle), ("b", 30, 1, Idle)], "a", 50, 20, Ok(&[1])),
             (&[("a", 70, 1, Idle), (".", 30, 1, Idle)], "a", 30, 30, Ok(&[1])),
             (&[(".", 100, 1, Idle)], "-", 50, 50, Ok(&[0])),
-            (&[(".", 100, 1, Read)], "a", 50, 50, Err(Refusal::Full)),
-            (&[(".", 100, 1, Idle)], ".", 50, 50, Err(Refusal::Full)),
+            (&[(".", 100, 1, Read)], "a", 50, 50, Err(EvictionRefusal::Full)),
+            (&[(".", 100, 1, Idle)], ".", 50, 50, Err(EvictionRefusal::Full)),
             // One alone has all of it, and nobody's gives way.
             (&[("a", 50, 1, Idle), ("a", 50, 2, Idle)], "a", 50, 50, over(150, 100)),
             // Over the share of two: the oldest that no host needs first.
             (&[("e", 30, 2, Idle), ("e", 30, 1, Idle), ("e", 30, 3, Idle)], "v", 40, 30, Ok(&[1])),
             (&[("e", 30, 2, Needed), ("e", 30, 1, Needed), ("e", 30, 3, Idle)], "v", 40, 40, Ok(&[2, 1])),
             (&[("e", 30, 2, Read), ("e", 30, 1, Needed), ("e", 30, 3, Read)], "v", 40, 30, Ok(&[1])),
-            (&[("e", 50, 2, Read), ("e", 50, 1, Read)], "v", 40, 40, Err(Refusal::Full)),
+            (&[("e", 50, 2, Read), ("e", 50, 1, Read)], "v", 40, 40, Err(EvictionRefusal::Full)),
             // Only until it has no more than its share.
-            (&[("e", 60, 1, Idle), ("e", 20, 2, Idle), ("e", 20, 3, Idle)], "v", 50, 70, Err(Refusal::Full)),
+            (&[("e", 60, 1, Idle), ("e", 20, 2, Idle), ("e", 20, 3, Idle)], "v", 50, 70, Err(EvictionRefusal::Full)),
             (&[("e", 60, 1, Idle), ("v", 40, 2, Idle)], "v", 11, 11, over(51, 50)),
             (&[("e", 60, 1, Idle), ("v", 40, 2, Idle)], "e", 11, 11, over(71, 50)),
             (&[("e", 60, 1, Idle), ("v", 40, 2, Idle)], "v", 10, 10, Ok(&[0])),
@@ -218,7 +220,7 @@ mod tests {
         for (all, who, amount, lacking, expected) in table {
             let held: Vec<_> = all
                 .iter()
-                .map(|(of, amount, used, tie)| Held {
+                .map(|(of, amount, used, tie)| SpaceHolder {
                     parties: parties(of),
                     amount: *amount,
                     used: SystemTime::UNIX_EPOCH + Duration::from_secs(*used),

@@ -16,7 +16,7 @@ use reqwest::Url;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::formats::{Layout, is_archive};
+use super::formats::{DiskLayout, is_archive};
 use super::scheme::{LIBRARY_SCHEME, UPLOAD_SCHEME, is_upload, named, uploaded_file};
 use super::{ImportError, MAX_LIBRARY_CHUNKS};
 use crate::api::slipway::ImageSpec;
@@ -134,7 +134,7 @@ impl Sources {
         if spec.checksum.as_ref().is_some_and(|checksum| checksum.len() > URL_MAX) {
             add("checksum", Err(format!("must have at most {URL_MAX} bytes")));
         }
-        add("format", Layout::wanted(spec.format.as_deref()).map(|_| ()));
+        add("format", DiskLayout::wanted(spec.format.as_deref()).map(|_| ()));
         if spec.publish == Some(true) && !is_archive(spec.format.as_deref()) {
             add(
                 "publish",

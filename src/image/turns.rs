@@ -1,11 +1,11 @@
 //! Scheduling of imports: whose runs next, and which one gives its place back.
 //!
-//! Some imports run at once. Each counts for the parties that want it, see [`Party`]. A free place goes to the party that
+//! Some imports run at once. Each counts for the parties that want it, see [`ImageRequester`]. A free place goes to the party that
 //! holds fewest; of those, to the one that got none for longest; of its images, to the first in line. Whoever held a
 //! place for a whole turn gives it back when a party waits that holds fewer. So who waits gets a turn before anybody
 //! gets a second one, however slow the sources of the others are and however many images they ask for.
 //!
-//! An import that gave its place back keeps what it has read, up to [`Rules::kept`] of them: of more, the slowest begins
+//! An import that gave its place back keeps what it has read, up to [`TurnRules::kept`] of them: of more, the slowest begins
 //! anew in its next turn.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ use crate::api::slipway::Image;
 
 /// Who wants an image.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Party {
+pub enum ImageRequester {
     /// A namespace with a host that names its source.
     Namespace(String),
     /// All who made Images themselves.
@@ -30,11 +30,11 @@ pub enum Party {
 }
 
 /// Tells who wants an Image now; at least one party. It must not be a thing that a user may write on the Image.
-pub(super) type Askers = Arc<dyn Fn(&Image) -> Vec<Party> + Send + Sync>;
+pub(super) type Askers = Arc<dyn Fn(&Image) -> Vec<ImageRequester> + Send + Sync>;
 
 /// How places are given.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct TurnRules {
     /// Imports at once.
     pub(super) places: usize,
     /// How long a place is its holder's, whoever waits.
@@ -46,37 +46,37 @@ pub(super) struct Rules {
 /// The places. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub(super) struct Turns {
-    rules: Rules,
+    rules: TurnRules,
     askers: Askers,
-    line: Arc<Mutex<Line>>,
+    line: Arc<Mutex<ImportQueue>>,
 }
 
 #[derive(Default)]
-struct Line {
+struct ImportQueue {
     /// Places given so far.
     given: u64,
-    running: Vec<Seat>,
-    waiting: VecDeque<Waiting>,
+    running: Vec<ImportSeat>,
+    waiting: VecDeque<WaitingImport>,
     /// By party, twice the number of the place that it got last. One that came after a place was given stands before who
     /// got that one, and behind all who got another or came before.
-    last: HashMap<Party, u64>,
+    last: HashMap<ImageRequester, u64>,
 }
 
-struct Seat {
+struct ImportSeat {
     number: u64,
     image: Arc<Image>,
     since: Instant,
 }
 
-struct Waiting {
+struct WaitingImport {
     image: Arc<Image>,
-    kept: Option<Kept>,
-    seat: oneshot::Sender<Turn>,
+    kept: Option<PartialSource>,
+    seat: oneshot::Sender<ImportTurn>,
 }
 
 /// What an import that waits has read already.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct PartialSource {
     /// Bytes per second that it read while it had a place.
     pub(super) rate: u64,
     /// Told when it must let go of it, because faster ones need the room.
@@ -84,12 +84,12 @@ pub(super) struct Kept {
 }
 
 /// A place, until it is dropped.
-pub(super) struct Turn {
+pub(super) struct ImportTurn {
     turns: Turns,
     number: u64,
 }
 
-impl Drop for Turn {
+impl Drop for ImportTurn {
     fn drop(&mut self) {
         self.turns.lock().running.retain(|seat| seat.number != self.number);
         self.turns.serve();
@@ -97,18 +97,18 @@ impl Drop for Turn {
 }
 
 impl Turns {
-    pub(super) fn new(rules: Rules, askers: Askers) -> Self {
-        let rules = Rules { places: rules.places.max(1), ..rules };
+    pub(super) fn new(rules: TurnRules, askers: Askers) -> Self {
+        let rules = TurnRules { places: rules.places.max(1), ..rules };
         Self { rules, askers, line: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
+    fn lock(&self) -> MutexGuard<'_, ImportQueue> {
         // Only counts and the line change under it, in whole steps.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place at once, when one is free and nobody waits.
-    pub(super) fn try_enter(&self, image: &Arc<Image>) -> Option<Turn> {
+    pub(super) fn try_enter(&self, image: &Arc<Image>) -> Option<ImportTurn> {
         let mut line = self.lock();
         line.leave();
         let free = line.running.len() < self.rules.places && line.waiting.is_empty();
@@ -116,7 +116,7 @@ impl Turns {
     }
 
     /// Waits for a place. Who stops waiting leaves the line.
-    pub(super) async fn enter(&self, image: &Arc<Image>, kept: Option<Kept>) -> Turn {
+    pub(super) async fn enter(&self, image: &Arc<Image>, kept: Option<PartialSource>) -> ImportTurn {
         loop {
             if let Ok(turn) = self.stand(image, kept.clone()).await {
                 return turn;
@@ -125,10 +125,10 @@ impl Turns {
     }
 
     /// The end of the line.
-    fn stand(&self, image: &Arc<Image>, kept: Option<Kept>) -> oneshot::Receiver<Turn> {
+    fn stand(&self, image: &Arc<Image>, kept: Option<PartialSource>) -> oneshot::Receiver<ImportTurn> {
         let (seat, turn) = oneshot::channel();
         let mut line = self.lock();
-        line.waiting.push_back(Waiting { image: image.clone(), kept, seat });
+        line.waiting.push_back(WaitingImport { image: image.clone(), kept, seat });
         line.keep(self.rules.kept);
         drop(line);
         self.serve();
@@ -141,24 +141,24 @@ impl Turns {
     }
 
     /// Whether this place is to be given back now.
-    pub(super) fn is_over(&self, turn: &Turn, now: Instant) -> bool {
+    pub(super) fn is_over(&self, turn: &ImportTurn, now: Instant) -> bool {
         let mut line = self.lock();
         line.leave();
-        let of = |seat: &Seat| ((self.askers)(&seat.image), now.saturating_duration_since(seat.since));
+        let of = |seat: &ImportSeat| ((self.askers)(&seat.image), now.saturating_duration_since(seat.since));
         let running: Vec<_> = line.running.iter().map(of).collect();
         let waiting: Vec<_> = line.waiting.iter().map(|waiting| (self.askers)(&waiting.image)).collect();
         let over = gives_back(&running, &waiting, self.rules.turn);
         over.and_then(|at| line.running.get(at)).is_some_and(|seat| seat.number == turn.number)
     }
 
-    fn seat(&self, line: &mut Line, image: Arc<Image>) -> Turn {
+    fn seat(&self, line: &mut ImportQueue, image: Arc<Image>) -> ImportTurn {
         line.given += 1;
         let number = line.given;
         for party in (self.askers)(&image) {
             line.last.insert(party, 2 * number);
         }
-        line.running.push(Seat { number, image, since: Instant::now() });
-        Turn { turns: self.clone(), number }
+        line.running.push(ImportSeat { number, image, since: Instant::now() });
+        ImportTurn { turns: self.clone(), number }
     }
 
     /// Gives away what is free.
@@ -179,7 +179,7 @@ impl Turns {
             all().for_each(|party| _ = last.entry(party.clone()).or_insert(new));
             line.last = last;
             let first = next(&running, &waiting, &line.last);
-            let Some(Waiting { image, seat, .. }) = first.and_then(|at| line.waiting.remove(at)) else { return };
+            let Some(WaitingImport { image, seat, .. }) = first.and_then(|at| line.waiting.remove(at)) else { return };
             let turn = self.seat(&mut line, image);
             drop(line);
             // Who has gone meanwhile gives it back by this, and it comes round again.
@@ -188,7 +188,7 @@ impl Turns {
     }
 }
 
-impl Line {
+impl ImportQueue {
     /// Forgets those who wait no more.
     fn leave(&mut self) {
         self.waiting.retain(|waiting| !waiting.seat.is_closed());
@@ -206,26 +206,36 @@ impl Line {
 }
 
 /// Places held by that of its parties which holds fewest: for it the image is due soonest.
-fn load(parties: &[Party], running: &[Vec<Party>]) -> usize {
-    let held = |party: &Party| running.iter().filter(|parties| parties.contains(party)).count();
+fn load(parties: &[ImageRequester], running: &[Vec<ImageRequester>]) -> usize {
+    let held = |party: &ImageRequester| running.iter().filter(|parties| parties.contains(party)).count();
     parties.iter().map(held).min().unwrap_or_default()
 }
 
 /// Which of those that wait is next. Of one party, those go first that have read something already.
-fn next(running: &[Vec<Party>], waiting: &[(Vec<Party>, bool)], last: &HashMap<Party, u64>) -> Option<usize> {
-    let turn = |parties: &[Party]| parties.iter().map(|party| last.get(party).copied().unwrap_or(u64::MAX)).min();
-    let order =
-        |(at, (parties, kept)): (usize, &(Vec<Party>, bool))| (load(parties, running), turn(parties), !kept, at);
+fn next(
+    running: &[Vec<ImageRequester>],
+    waiting: &[(Vec<ImageRequester>, bool)],
+    last: &HashMap<ImageRequester, u64>,
+) -> Option<usize> {
+    let turn =
+        |parties: &[ImageRequester]| parties.iter().map(|party| last.get(party).copied().unwrap_or(u64::MAX)).min();
+    let order = |(at, (parties, kept)): (usize, &(Vec<ImageRequester>, bool))| {
+        (load(parties, running), turn(parties), !kept, at)
+    };
     waiting.iter().enumerate().map(order).min().map(|(.., at)| at)
 }
 
 /// Which of those that run, with how long they did, gives its place back: of those who had their turn and whose party
 /// holds more places than another that waits, the one whose party holds most, and of these the one that had it for
 /// longest.
-fn gives_back(running: &[(Vec<Party>, Duration)], waiting: &[Vec<Party>], turn: Duration) -> Option<usize> {
+fn gives_back(
+    running: &[(Vec<ImageRequester>, Duration)],
+    waiting: &[Vec<ImageRequester>],
+    turn: Duration,
+) -> Option<usize> {
     let all: Vec<_> = running.iter().map(|(parties, _)| parties.clone()).collect();
     let least = waiting.iter().map(|parties| load(parties, &all)).min()?;
-    let over = |(at, (parties, held)): (usize, &(Vec<Party>, Duration))| (load(parties, &all), *held, at);
+    let over = |(at, (parties, held)): (usize, &(Vec<ImageRequester>, Duration))| (load(parties, &all), *held, at);
     running
         .iter()
         .enumerate()
@@ -245,12 +255,12 @@ pub(super) struct LeastRate {
 }
 
 /// How fast a source is.
-pub(super) struct Pace {
+pub(super) struct SourcePace {
     least: LeastRate,
     looked: (Instant, u64),
 }
 
-impl Pace {
+impl SourcePace {
     /// From now on, with this many bytes read.
     pub(super) fn new(least: LeastRate, now: Instant, read: u64) -> Self {
         Self { least, looked: (now, read) }
@@ -297,11 +307,11 @@ mod tests {
     const TURN: Duration = Duration::from_secs(300);
 
     /// `a b` are two namespaces; `-` is what was made by hand, `.` what is left over.
-    fn parties(text: &str) -> Vec<Party> {
+    fn parties(text: &str) -> Vec<ImageRequester> {
         let of = |word: &str| match word {
-            "-" => Party::ByHand,
-            "." => Party::LeftOver,
-            name => Party::Namespace(name.to_owned()),
+            "-" => ImageRequester::ByHand,
+            "." => ImageRequester::LeftOver,
+            name => ImageRequester::Namespace(name.to_owned()),
         };
         text.split(' ').map(of).collect()
     }
@@ -380,7 +390,7 @@ mod tests {
     fn turns(places: usize) -> Turns {
         let name = |image: &Image| image.metadata.name.clone().unwrap_or_default();
         let askers: Askers = Arc::new(move |image| parties(name(image).split('/').next().unwrap_or_default()));
-        Turns::new(Rules { places, turn: TURN, kept: 2 }, askers)
+        Turns::new(TurnRules { places, turn: TURN, kept: 2 }, askers)
     }
 
     #[test]
@@ -465,7 +475,7 @@ mod tests {
         let image = image("b");
         let mut waiting = Vec::new();
         for (rate, lost) in [45_000, 5_000_000, 1, 60_000].into_iter().zip(&lost) {
-            let kept = Kept { rate, lost: lost.clone() };
+            let kept = PartialSource { rate, lost: lost.clone() };
             let mut entering = Box::pin(turns.enter(&image, Some(kept)));
             assert!(entering.as_mut().now_or_never().is_none());
             waiting.push(entering);
@@ -479,13 +489,13 @@ mod tests {
         let least = LeastRate { bytes: 1000, over: Duration::from_secs(60) };
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(least, start, 0);
+        let mut pace = SourcePace::new(least, start, 0);
         let looks =
             [(59, 0, false), (60, 60_000, false), (119, 60_000, false), (120, 119_999, true), (185, 184_999, false)];
         for (seconds, read, slow) in looks {
             assert_eq!(pace.is_slow(at(seconds), read), slow, "{seconds}");
         }
-        let mut again = Pace::new(least, at(200), 500_000);
+        let mut again = SourcePace::new(least, at(200), 500_000);
         assert!(again.is_slow(at(260), 500_000) && !again.is_slow(at(320), 560_000));
     }
 

@@ -10,10 +10,12 @@ use serde::Serialize;
 use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, IsoLayout, KERNEL, MANIFEST};
 
 use super::elf::needs_interpreter;
-use super::out::Folder;
+use super::out::OutputFolder;
 use super::package::{PackageError, decompress, each_file};
-use super::select::{Missing, Module, Selection, aliases_file, dependencies_file, module_name, select};
-use crate::boot::cpio::{Archive, EntryType};
+use super::select::{
+    KernelModule, MissingModule, ModuleSelection, aliases_file, dependencies_file, module_name, select,
+};
+use crate::boot::cpio::{CpioArchive, EntryType};
 
 /// Level of zstd: the best that needs no more memory to unpack than the window.
 const ZSTD_LEVEL: i32 = 19;
@@ -24,7 +26,7 @@ const XZ_LEVEL: u32 = 6;
 
 /// What a ramdisk is made from.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RamdiskOptions {
     /// A Debian `linux-image-VERSION-amd64` package, or the folder it was unpacked to.
     pub kernel_package: PathBuf,
     /// Where kernel, initrd and manifest go; made if need be.
@@ -43,9 +45,9 @@ pub struct Options {
 
 /// How far a build is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct BuildProgress {
     /// What is being done.
-    pub phase: Phase,
+    pub phase: BuildPhase,
     /// How much is done: modules when reading, bytes otherwise.
     pub done: u64,
     /// How much there is to do, when it is known.
@@ -54,7 +56,7 @@ pub struct Progress {
 
 /// What a build is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum BuildPhase {
     /// Reading what the package's modules need.
     Reading,
     /// Taking out those that go in.
@@ -66,7 +68,7 @@ pub enum Phase {
 /// A ramdisk that was built; `ramdisk.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub struct RamdiskSummary {
     /// Version of Slipway that built it.
     pub slipway_version: String,
     /// Version of the kernel, as `uname -r` says it.
@@ -95,7 +97,7 @@ pub struct SummaryFile {
     pub sha256: String,
 }
 
-impl Summary {
+impl RamdiskSummary {
     /// Bytes of kernel and initrd: what a machine loads.
     pub fn download_size(&self) -> u64 {
         [KERNEL, INITRD].iter().filter_map(|name| self.files.get(*name)).map(|file| file.size).sum()
@@ -129,7 +131,7 @@ pub enum RamdiskError {
     },
     /// It is not whole.
     #[error(transparent)]
-    Missing(#[from] Missing),
+    Missing(#[from] MissingModule),
     /// A module file is damaged.
     #[error("{0}: not a kernel module")]
     Module(String),
@@ -188,7 +190,7 @@ impl Compression {
 #[derive(Debug)]
 pub struct Built {
     files: Vec<(&'static str, Vec<u8>)>,
-    summary: Summary,
+    summary: RamdiskSummary,
 }
 
 /// Builds a ramdisk in memory.
@@ -196,7 +198,7 @@ pub struct Built {
 /// # Errors
 ///
 /// When something of it cannot be read, or does not belong together.
-pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Built, RamdiskError> {
+pub fn build(options: &RamdiskOptions, progress: &mut dyn FnMut(BuildProgress)) -> Result<Built, RamdiskError> {
     let executable = read_executable(&options.executable)?;
     let kernel = read_kernel(&options.kernel_package, progress)?;
     let modules = &kernel.modules;
@@ -231,7 +233,7 @@ pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Bu
             }
         }
     }
-    let summary = Summary {
+    let summary = RamdiskSummary {
         slipway_version: env!("CARGO_PKG_VERSION").into(),
         kernel_version: kernel.version,
         compression: compression.name().into(),
@@ -251,10 +253,10 @@ impl Built {
     /// # Errors
     ///
     /// When it cannot be written.
-    pub fn write(self, folder: &Path) -> Result<Summary, RamdiskError> {
+    pub fn write(self, folder: &Path) -> Result<RamdiskSummary, RamdiskError> {
         let Self { files, mut summary } = self;
         make_folder(folder)?;
-        let out = Folder(folder);
+        let out = OutputFolder(folder);
         let prepare = |(name, data): (&'static str, Vec<u8>)| out.prepare(name, |file| file.write_all(&data));
         let files = files.into_iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
         out.remove(MANIFEST)?;
@@ -288,33 +290,33 @@ struct Kernel {
     image: Vec<u8>,
     config: String,
     builtin: BTreeSet<String>,
-    modules: BTreeMap<String, Module>,
+    modules: BTreeMap<String, KernelModule>,
 }
 
 /// What belongs to one kernel version in a package.
 #[derive(Default)]
-struct Version {
+struct KernelVersion {
     image: Option<Vec<u8>>,
     config: String,
     builtin: BTreeSet<String>,
-    modules: BTreeMap<String, Module>,
+    modules: BTreeMap<String, KernelModule>,
 }
 
-fn read_kernel(package: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Kernel, RamdiskError> {
-    let mut versions: BTreeMap<String, Version> = BTreeMap::new();
+fn read_kernel(package: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<Kernel, RamdiskError> {
+    let mut versions: BTreeMap<String, KernelVersion> = BTreeMap::new();
     let mut read = 0;
-    each_file::<RamdiskError>(package, &mut |path| Part::of(path).is_some(), &mut |path, data| {
-        let Some((part, version)) = Part::of(path) else { return Ok(()) };
+    each_file::<RamdiskError>(package, &mut |path| PackageFile::of(path).is_some(), &mut |path, data| {
+        let Some((part, version)) = PackageFile::of(path) else { return Ok(()) };
         let version = versions.entry(version.to_owned()).or_default();
         match part {
-            Part::Image => version.image = Some(data),
-            Part::Config => version.config = String::from_utf8_lossy(&data).into_owned(),
-            Part::Builtin => version.builtin = String::from_utf8_lossy(&data).lines().map(module_name).collect(),
-            Part::Module => {
-                let module = Module::read(path, &data).map_err(|_| RamdiskError::Module(path.into()))?;
+            PackageFile::Image => version.image = Some(data),
+            PackageFile::Config => version.config = String::from_utf8_lossy(&data).into_owned(),
+            PackageFile::Builtin => version.builtin = String::from_utf8_lossy(&data).lines().map(module_name).collect(),
+            PackageFile::Module => {
+                let module = KernelModule::read(path, &data).map_err(|_| RamdiskError::Module(path.into()))?;
                 version.modules.insert(module_name(path), module);
                 read += 1;
-                progress(Progress { phase: Phase::Reading, done: read, total: None });
+                progress(BuildProgress { phase: BuildPhase::Reading, done: read, total: None });
             }
         }
         Ok(())
@@ -336,14 +338,14 @@ fn read_kernel(package: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Ker
 }
 
 /// A file of a kernel package that matters.
-enum Part {
+enum PackageFile {
     Image,
     Config,
     Builtin,
     Module,
 }
 
-impl Part {
+impl PackageFile {
     /// Which part a path inside the package is, and of which version.
     fn of(path: &str) -> Option<(Self, &str)> {
         if let Some(name) = path.strip_prefix("boot/") {
@@ -366,9 +368,9 @@ fn module_path(path: &str) -> Option<(&str, &str)> {
 
 fn extract(
     package: &Path,
-    selection: &Selection,
-    modules: &BTreeMap<String, Module>,
-    progress: &mut dyn FnMut(Progress),
+    selection: &ModuleSelection,
+    modules: &BTreeMap<String, KernelModule>,
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<BTreeMap<String, Vec<u8>>, RamdiskError> {
     let paths: BTreeSet<&str> =
         selection.keys().filter_map(|name| modules.get(name)).map(|module| module.path.as_str()).collect();
@@ -376,7 +378,7 @@ fn extract(
     each_file::<RamdiskError>(package, &mut |path| paths.contains(path), &mut |path, data| {
         contents.insert(module_name(path), data);
         let done = contents.len() as u64;
-        progress(Progress { phase: Phase::Extracting, done, total: Some(paths.len() as u64) });
+        progress(BuildProgress { phase: BuildPhase::Extracting, done, total: Some(paths.len() as u64) });
         Ok(())
     })?;
     Ok(contents)
@@ -384,8 +386,8 @@ fn extract(
 
 fn read_firmware(
     folder: &Path,
-    selection: &Selection,
-    modules: &BTreeMap<String, Module>,
+    selection: &ModuleSelection,
+    modules: &BTreeMap<String, KernelModule>,
 ) -> Result<BTreeMap<String, Vec<u8>>, RamdiskError> {
     let wanted: BTreeSet<&str> = selection
         .keys()
@@ -414,7 +416,7 @@ fn read_firmware(
     Ok(found)
 }
 
-struct Entry<'a> {
+struct RamdiskEntry<'a> {
     path: String,
     kind: EntryType,
     data: std::borrow::Cow<'a, [u8]>,
@@ -422,11 +424,11 @@ struct Entry<'a> {
 
 fn entries<'a>(
     executable: &'a [u8],
-    selection: &Selection,
-    modules: &BTreeMap<String, Module>,
+    selection: &ModuleSelection,
+    modules: &BTreeMap<String, KernelModule>,
     contents: &'a BTreeMap<String, Vec<u8>>,
     firmware: &'a BTreeMap<String, Vec<u8>>,
-) -> Vec<Entry<'a>> {
+) -> Vec<RamdiskEntry<'a>> {
     let mut entries: BTreeMap<String, (EntryType, std::borrow::Cow<'a, [u8]>)> = BTreeMap::new();
     let mut add = |path: String, kind, data: std::borrow::Cow<'a, [u8]>| {
         for (at, _) in path.match_indices('/') {
@@ -454,15 +456,15 @@ fn entries<'a>(
         add(format!("lib/firmware/{name}"), EntryType::File(0o644), data.as_slice().into());
     }
     // Sorted by path: a folder comes before what is in it.
-    entries.into_iter().map(|(path, (kind, data))| Entry { path, kind, data }).collect()
+    entries.into_iter().map(|(path, (kind, data))| RamdiskEntry { path, kind, data }).collect()
 }
 
 fn pack(
-    entries: &[Entry<'_>],
+    entries: &[RamdiskEntry<'_>],
     compression: Compression,
     total: u64,
     file: &mut dyn Write,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<()> {
     match compression {
         Compression::Zstd => {
@@ -486,17 +488,17 @@ fn pack(
 }
 
 fn archive<W: Write>(
-    entries: &[Entry<'_>],
+    entries: &[RamdiskEntry<'_>],
     total: u64,
     writer: W,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<W> {
-    let mut archive = Archive::new(writer);
+    let mut archive = CpioArchive::new(writer);
     let mut done = 0;
     for entry in entries {
         archive.add(&entry.path, entry.kind, &entry.data)?;
         done += entry.data.len() as u64;
-        progress(Progress { phase: Phase::Compressing, done, total: Some(total) });
+        progress(BuildProgress { phase: BuildPhase::Compressing, done, total: Some(total) });
     }
     archive.finish()
 }

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use crate::boot::IsoLayout;
 use crate::boot::iso::{
-    ARCHIVE_LENGTH, BootParameters, CONFIG_LENGTH, ISO_ARCHIVE, ISO_INITRD, ISO_KERNEL, Region, archive, grub_config,
-    isolinux_config, padded,
+    ARCHIVE_LENGTH, CONFIG_LENGTH, ISO_ARCHIVE, ISO_INITRD, ISO_KERNEL, IsoBootParameters, Region, archive,
+    grub_config, isolinux_config, padded,
 };
 use crate::image::iso9660::{Boots, Extent, build_bootable};
 
-use super::build::{Options, RamdiskError};
+use super::build::{RamdiskError, RamdiskOptions};
 
 const LABEL: &str = "SLIPWAY";
 /// Where GRUB's CD build looks for its configuration, and by which file it knows its own medium.
@@ -36,7 +36,7 @@ pub struct IsolinuxFiles {
 
 /// Builds the ISO; none without GRUB.
 pub(super) fn build(
-    options: &Options,
+    options: &RamdiskOptions,
     kernel: &[u8],
     initrd: &[u8],
 ) -> Result<Option<(Vec<u8>, IsoLayout)>, RamdiskError> {
@@ -66,7 +66,7 @@ pub(crate) fn assemble(
 ) -> Result<(Vec<u8>, IsoLayout), RamdiskError> {
     let fail = |error: &dyn std::fmt::Display| RamdiskError::Iso(error.to_string());
     let config = |text: String| padded("boot loader configuration", &text, CONFIG_LENGTH as u64);
-    let empty = archive(&BootParameters::default(), ARCHIVE_LENGTH as u64).map_err(|error| fail(&error))?;
+    let empty = archive(&IsoBootParameters::default(), ARCHIVE_LENGTH as u64).map_err(|error| fail(&error))?;
     let mut files = vec![
         (EFI_IMAGE.to_owned(), efi_image(grub).map_err(|error| fail(&error))?),
         (GRUB_CONFIG.to_owned(), config(grub_config("")).map_err(|error| fail(&error))?),
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn other_tools_find_both_boot_loaders_and_what_was_put_in() {
         let (mut image, layout) = sample();
-        let orders = BootParameters { args: "slipway.token=t".into(), network: None };
+        let orders = IsoBootParameters { args: "slipway.token=t".into(), network: None };
         let patches = layout.patches("console=ttyS0", &orders).expect("patches");
         apply(&patches, 0, &mut image);
         let folder = tempfile::tempdir().expect("folder");

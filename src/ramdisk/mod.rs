@@ -20,7 +20,7 @@ mod out;
 mod package;
 mod select;
 
-pub use build::{Built, Options, Phase, Progress, RamdiskError, Summary, SummaryFile, build};
+pub use build::{BuildPhase, BuildProgress, Built, RamdiskError, RamdiskOptions, RamdiskSummary, SummaryFile, build};
 pub use iso::IsolinuxFiles;
 pub(crate) use iso::assemble as medium;
 pub use package::PackageError;

@@ -10,19 +10,19 @@ use super::build::{RamdiskError, SummaryFile};
 use crate::hex::hex;
 
 /// Where the files go.
-pub struct Folder<'a>(pub &'a Path);
+pub struct OutputFolder<'a>(pub &'a Path);
 
 /// A file that is whole on disk under another name.
-pub struct Prepared {
+pub struct PreparedFile {
     name: &'static str,
-    unfinished: Unfinished,
+    unfinished: UnfinishedFile,
     facts: SummaryFile,
 }
 
 /// Removes a file unless it got its name.
-struct Unfinished(Option<PathBuf>);
+struct UnfinishedFile(Option<PathBuf>);
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
             // What cannot be removed is overwritten by the next build.
@@ -31,15 +31,15 @@ impl Drop for Unfinished {
     }
 }
 
-impl Folder<'_> {
+impl OutputFolder<'_> {
     /// Writes a file under another name, whole and on disk.
     pub fn prepare(
         &self,
         name: &'static str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<Prepared, RamdiskError> {
+    ) -> Result<PreparedFile, RamdiskError> {
         let path = self.0.join(format!(".{name}.new"));
-        let unfinished = Unfinished(Some(path.clone()));
+        let unfinished = UnfinishedFile(Some(path.clone()));
         let made = (|| {
             let mut hashing = Hashing { out: BufWriter::new(File::create(&path)?), hash: Sha256::new(), size: 0 };
             write(&mut hashing)?;
@@ -49,13 +49,13 @@ impl Folder<'_> {
             Ok(SummaryFile { size: hashing.size, sha256 })
         })();
         match made {
-            Ok(facts) => Ok(Prepared { name, unfinished, facts }),
+            Ok(facts) => Ok(PreparedFile { name, unfinished, facts }),
             Err(source) => Err(RamdiskError::Io { path, source }),
         }
     }
 
     /// Gives a file its name, in the place of a former one. Returns the name.
-    pub fn commit(&self, mut file: Prepared) -> Result<(&'static str, SummaryFile), RamdiskError> {
+    pub fn commit(&self, mut file: PreparedFile) -> Result<(&'static str, SummaryFile), RamdiskError> {
         let path = self.0.join(file.name);
         if let Some(unfinished) = &file.unfinished.0 {
             fs::rename(unfinished, &path).map_err(|source| RamdiskError::Io { path, source })?;

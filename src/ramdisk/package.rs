@@ -40,16 +40,16 @@ pub enum PackageError {
 }
 
 /// Whether the file at a path inside the package is wanted.
-pub type Wanted<'a> = dyn FnMut(&str) -> bool + 'a;
+pub type FileFilter<'a> = dyn FnMut(&str) -> bool + 'a;
 /// Takes a file's path inside the package and its bytes.
-pub type Visit<'a, E> = dyn FnMut(&str, Vec<u8>) -> Result<(), E> + 'a;
+pub type VisitFile<'a, E> = dyn FnMut(&str, Vec<u8>) -> Result<(), E> + 'a;
 
 /// Calls `visit` for every file that `wanted` says yes to, with its path inside the package (no leading slash or dot)
 /// and its bytes. Modules that are compressed are unpacked, and their path loses its suffix.
 pub fn each_file<E: From<PackageError>>(
     package: &Path,
-    wanted: &mut Wanted<'_>,
-    visit: &mut Visit<'_, E>,
+    wanted: &mut FileFilter<'_>,
+    visit: &mut VisitFile<'_, E>,
 ) -> Result<(), E> {
     let io = |source| PackageError::Io { path: package.into(), source };
     if fs::metadata(package).map_err(io)?.is_dir() {
@@ -74,8 +74,8 @@ pub fn each_file<E: From<PackageError>>(
 fn folder<E: From<PackageError>>(
     root: &Path,
     folder_path: &Path,
-    wanted: &mut Wanted<'_>,
-    visit: &mut Visit<'_, E>,
+    wanted: &mut FileFilter<'_>,
+    visit: &mut VisitFile<'_, E>,
 ) -> Result<(), E> {
     let io = |source| PackageError::Io { path: folder_path.into(), source };
     let mut entries = fs::read_dir(folder_path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;

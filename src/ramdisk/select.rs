@@ -130,7 +130,7 @@ const EXCLUDED: &[&str] = &[
 
 /// What a module says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Module {
+pub struct KernelModule {
     /// Path inside the package.
     pub path: String,
     /// Modules that must be loaded first, by name.
@@ -143,7 +143,7 @@ pub struct Module {
     pub firmware: Vec<String>,
 }
 
-impl Module {
+impl KernelModule {
     /// Reads the module file at this path inside the package.
     pub fn read(path: &str, file: &[u8]) -> Result<Self, NotElf> {
         let mut module = Self { path: path.into(), ..Self::default() };
@@ -166,13 +166,13 @@ impl Module {
 /// A module needs one that the package does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("module {module} needs {needs}, which the kernel package does not have")]
-pub struct Missing {
+pub struct MissingModule {
     module: String,
     needs: String,
 }
 
 /// The selection: for each module what is to be loaded before it, in order.
-pub type Selection = BTreeMap<String, Vec<String>>;
+pub type ModuleSelection = BTreeMap<String, Vec<String>>;
 
 /// The name a module has in the kernel: file name without suffix, hyphens as underscores.
 pub fn module_name(path: &str) -> String {
@@ -192,7 +192,10 @@ fn is_listed(path: &str) -> bool {
 }
 
 /// Selects the listed modules and, transitively, what they need. `builtin` are the names of what is part of the kernel.
-pub fn select(modules: &BTreeMap<String, Module>, builtin: &BTreeSet<String>) -> Result<Selection, Missing> {
+pub fn select(
+    modules: &BTreeMap<String, KernelModule>,
+    builtin: &BTreeSet<String>,
+) -> Result<ModuleSelection, MissingModule> {
     let mut names_by_alias: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, module) in modules {
         for alias in &module.aliases {
@@ -204,7 +207,7 @@ pub fn select(modules: &BTreeMap<String, Module>, builtin: &BTreeSet<String>) ->
         }
     }
     let graph = Graph { modules, builtin, names_by_alias };
-    let mut selection = Selection::new();
+    let mut selection = ModuleSelection::new();
     let mut wanted: Vec<&str> = modules
         .iter()
         .filter(|(_, module)| module.path.split_once("/kernel/").is_some_and(|(_, path)| is_listed(path)))
@@ -224,14 +227,19 @@ pub fn select(modules: &BTreeMap<String, Module>, builtin: &BTreeSet<String>) ->
 }
 
 struct Graph<'a> {
-    modules: &'a BTreeMap<String, Module>,
+    modules: &'a BTreeMap<String, KernelModule>,
     builtin: &'a BTreeSet<String>,
     names_by_alias: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> Graph<'a> {
     /// Appends what `name` needs, then `name`, each once. A circle among soft dependencies ends where it closes.
-    fn visit(&self, name: &'a str, seen: &mut BTreeSet<&'a str>, order: &mut Vec<&'a str>) -> Result<(), Missing> {
+    fn visit(
+        &self,
+        name: &'a str,
+        seen: &mut BTreeSet<&'a str>,
+        order: &mut Vec<&'a str>,
+    ) -> Result<(), MissingModule> {
         if !seen.insert(name) {
             return Ok(());
         }
@@ -246,7 +254,7 @@ impl<'a> Graph<'a> {
             match self.modules.get_key_value(needs) {
                 Some((needs, _)) => self.visit(needs, seen, order)?,
                 None if self.builtin.contains(needs) => {}
-                None => return Err(Missing { module: name.into(), needs: needs.clone() }),
+                None => return Err(MissingModule { module: name.into(), needs: needs.clone() }),
             }
         }
         order.push(name);
@@ -255,7 +263,7 @@ impl<'a> Graph<'a> {
 }
 
 /// `modules.dep` of a selection.
-pub fn dependencies_file(selection: &Selection) -> String {
+pub fn dependencies_file(selection: &ModuleSelection) -> String {
     selection.iter().fold(String::new(), |mut text, (name, before)| {
         text.push_str(name);
         text.push(':');
@@ -269,7 +277,7 @@ pub fn dependencies_file(selection: &Selection) -> String {
 }
 
 /// `modules.alias` of a selection.
-pub fn aliases_file(selection: &Selection, modules: &BTreeMap<String, Module>) -> String {
+pub fn aliases_file(selection: &ModuleSelection, modules: &BTreeMap<String, KernelModule>) -> String {
     let mut lines: Vec<String> = selection
         .keys()
         .filter_map(|name| modules.get(name).map(|module| (name, module)))
@@ -287,11 +295,11 @@ mod tests {
     use super::*;
     use crate::ramdisk::elf::tests::sample;
 
-    fn modules(list: &[(&str, &str)]) -> BTreeMap<String, Module> {
+    fn modules(list: &[(&str, &str)]) -> BTreeMap<String, KernelModule> {
         list.iter()
             .map(|(path, info)| {
                 let path = format!("lib/modules/1/kernel/{path}");
-                let module = Module::read(&path, &sample(info, false)).expect("module");
+                let module = KernelModule::read(&path, &sample(info, false)).expect("module");
                 (module_name(&path), module)
             })
             .collect()

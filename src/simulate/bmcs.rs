@@ -12,7 +12,7 @@ use super::plan::{BootMethod, SimulationPlan};
 use super::rng::{Purpose, seed};
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
-use crate::bmc::sim::{Account, Chance, IpmiSim, Profile, RedfishOptions, RedfishSim, SimulatedMachine};
+use crate::bmc::sim::{Account, Chance, IpmiSim, RedfishOptions, RedfishSim, SimulatedMachine, SimulatedProfile};
 
 /// First of the addresses that BMCs have on loopback.
 const FIRST: u32 = Ipv4Addr::new(127, 81, 0, 1).to_bits();
@@ -38,8 +38,11 @@ pub async fn start(
     token: &CancellationToken,
 ) -> anyhow::Result<SimulatedBmc> {
     let uefi = way.firmware().is_uefi();
-    let machine =
-        Arc::new(SimulatedMachine::new(Profile { power_delay: plan.delays.power, uefi, ..Profile::default() }));
+    let machine = Arc::new(SimulatedMachine::new(SimulatedProfile {
+        power_delay: plan.delays.power,
+        uefi,
+        ..SimulatedProfile::default()
+    }));
     let faults = &plan.faults;
     let seed = seed(plan.seed, number, Purpose::Bmc);
     machine.misbehave(Chance::new(seed, faults.bmc_failures, faults.bmc_lies, plan.delays.bmc));

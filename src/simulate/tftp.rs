@@ -273,7 +273,7 @@ mod tests {
         for (name, length) in [("snponly.efi", 1468 * 100), ("undionly.kpxe", 72_001)] {
             std::fs::write(folder.path().join(name), vec![7; length]).unwrap();
         }
-        let server = crate::tftp::Server::bind(([127, 0, 0, 1], 0).into(), BootFiles::new(folder.path())).unwrap();
+        let server = crate::tftp::TftpServer::bind(([127, 0, 0, 1], 0).into(), BootFiles::new(folder.path())).unwrap();
         let address = server.local_addr().unwrap();
         let token = CancellationToken::new();
         let serving = tokio::spawn(server.run(token.clone()));

@@ -275,7 +275,7 @@ mod tests {
         let (mut image, layout) = crate::ramdisk::medium(&[9; 100_000], None, &[1; 300_000], &[2; 500_000]).unwrap();
         let (blank, _) = boots(&image, Download::Head, 0.0).await;
         assert!(blank.unwrap_err().to_string().contains("nobody's"));
-        let orders = iso::BootParameters { args: "slipway.token=t\n".into(), network: Some(b"{}".to_vec()) };
+        let orders = iso::IsoBootParameters { args: "slipway.token=t\n".into(), network: Some(b"{}".to_vec()) };
         apply(&layout.patches("console=ttyS0", &orders).unwrap(), 0, &mut image);
         let wanted =
             MediumContents { command_line: "console=ttyS0 slipway.token=t".into(), network: Some(b"{}".to_vec()) };

@@ -16,7 +16,7 @@ pub const MAX_PER_ADDRESS: usize = 16;
 
 /// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum TransferAdmission {
     /// A new transfer. It is in the table.
     Start,
     /// The client repeats the request of a transfer that it has not answered yet: send the first packet again.
@@ -45,14 +45,14 @@ pub enum Busy {
 /// Transfers by client.
 #[derive(Debug, Default)]
 pub struct TransferTable {
-    clients: HashMap<SocketAddr, Entry>,
+    clients: HashMap<SocketAddr, TransferEntry>,
     addresses: HashMap<IpAddr, usize>,
     shares: Shares,
     last: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TransferEntry {
     id: u64,
     request: Box<[u8]>,
     rank: Rank,
@@ -66,34 +66,34 @@ impl TransferTable {
         request: &[u8],
         rank: Rank,
         answered: impl Fn(u64) -> bool,
-    ) -> Admission {
+    ) -> TransferAdmission {
         // The appliance itself is no better than what it knows.
         let rank = rank.max(Rank::Known);
         if let Some(entry) = self.clients.get_mut(&client) {
             if !answered(entry.id) && *entry.request == *request {
-                return Admission::Repeat;
+                return TransferAdmission::Repeat;
             }
             self.last += 1;
-            *entry = Entry { id: self.last, request: request.into(), rank: entry.rank };
-            return Admission::Replace;
+            *entry = TransferEntry { id: self.last, request: request.into(), rank: entry.rank };
+            return TransferAdmission::Replace;
         }
         let busy = if self.addresses.get(&client.ip()).is_some_and(|count| *count >= MAX_PER_ADDRESS) {
             Some(Busy::Address)
         } else {
             (!self.shares.may_take(rank, MAX_TRANSFERS)).then_some(Busy::Server)
         };
-        let mut admission = Admission::Start;
+        let mut admission = TransferAdmission::Start;
         if let Some(busy) = busy {
             let Some((other, id)) = self.gives_way(client, rank, busy, answered) else {
-                return Admission::Busy(busy);
+                return TransferAdmission::Busy(busy);
             };
             self.finish(other, id);
-            admission = Admission::InPlaceOf(id);
+            admission = TransferAdmission::InPlaceOf(id);
         }
         *self.addresses.entry(client.ip()).or_default() += 1;
         self.shares.add(rank);
         self.last += 1;
-        self.clients.insert(client, Entry { id: self.last, request: request.into(), rank });
+        self.clients.insert(client, TransferEntry { id: self.last, request: request.into(), rank });
         admission
     }
 
@@ -202,11 +202,11 @@ mod tests {
         let admit = |table: &mut TransferTable, request: &[u8], answered: fn(u64) -> bool| {
             table.admit(client(1, 7), request, Rank::Known, answered)
         };
-        assert_eq!(admit(&mut table, b"a", NONE), Admission::Start);
+        assert_eq!(admit(&mut table, b"a", NONE), TransferAdmission::Start);
         let first = table.id(client(1, 7)).expect("in the table");
-        assert_eq!(admit(&mut table, b"a", NONE), Admission::Repeat);
-        assert_eq!(admit(&mut table, b"b", NONE), Admission::Replace);
-        assert_eq!(admit(&mut table, b"b", ALL), Admission::Replace);
+        assert_eq!(admit(&mut table, b"a", NONE), TransferAdmission::Repeat);
+        assert_eq!(admit(&mut table, b"b", NONE), TransferAdmission::Replace);
+        assert_eq!(admit(&mut table, b"b", ALL), TransferAdmission::Replace);
         assert!(!table.finish(client(1, 7), first), "the old one's end leaves the new one in");
         let id = table.id(client(1, 7)).expect("in the table");
         assert!(table.finish(client(1, 7), id));
@@ -218,18 +218,18 @@ mod tests {
         let mut table = TransferTable::default();
         let admit = |table: &mut TransferTable, host, port| table.admit(client(host, port), b"a", Rank::Known, ALL);
         for port in 0..MAX_PER_ADDRESS as u16 {
-            assert_eq!(admit(&mut table, 1, port + 1), Admission::Start);
+            assert_eq!(admit(&mut table, 1, port + 1), TransferAdmission::Start);
         }
-        assert_eq!(admit(&mut table, 1, 999), Admission::Busy(Busy::Address));
+        assert_eq!(admit(&mut table, 1, 999), TransferAdmission::Busy(Busy::Address));
         let mut port = 0;
         while table.len() < MAX_TRANSFERS {
             port += 1;
-            assert_eq!(admit(&mut table, 2 + (port % 250) as u8, port), Admission::Start);
+            assert_eq!(admit(&mut table, 2 + (port % 250) as u8, port), TransferAdmission::Start);
         }
-        assert_eq!(admit(&mut table, 0, 1), Admission::InPlaceOf(1), "of who has most");
+        assert_eq!(admit(&mut table, 0, 1), TransferAdmission::InPlaceOf(1), "of who has most");
         let id = table.id(client(3, 1)).expect("in the table");
         assert!(table.finish(client(3, 1), id));
-        assert_eq!(admit(&mut table, 0, 2), Admission::Start);
+        assert_eq!(admit(&mut table, 0, 2), TransferAdmission::Start);
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let quarter = Shares::of_strangers(MAX_TRANSFERS);
         for number in 0..quarter as u16 {
             let who = client((number % 250) as u8, number + 1);
-            assert_eq!(table.admit(who, b"a", Rank::Stranger, NONE), Admission::Start);
+            assert_eq!(table.admit(who, b"a", Rank::Stranger, NONE), TransferAdmission::Start);
             ids.extend(table.id(who));
         }
         // Strangers' share is full: of them the oldest without an answer goes.
@@ -250,19 +250,19 @@ mod tests {
         let newcomer = client(251, 1);
         assert_eq!(
             table.admit(newcomer, b"a", Rank::Stranger, heard(&[0, 1], &ids)),
-            Admission::InPlaceOf(ids[2]),
+            TransferAdmission::InPlaceOf(ids[2]),
             "the first two have answered"
         );
-        assert_eq!(table.admit(client(252, 1), b"a", Rank::Stranger, ALL), Admission::Busy(Busy::Server));
+        assert_eq!(table.admit(client(252, 1), b"a", Rank::Stranger, ALL), TransferAdmission::Busy(Busy::Server));
         // The known take what is theirs without anybody's leaving, and in the end strangers' places.
         let mut taken = 0;
         while table.len() < MAX_TRANSFERS {
             let who = client((taken % 250) as u8, 5000 + taken);
-            assert_eq!(table.admit(who, b"a", Rank::Known, NONE), Admission::Start);
+            assert_eq!(table.admit(who, b"a", Rank::Known, NONE), TransferAdmission::Start);
             taken += 1;
         }
         let last = table.admit(client(254, 1), b"a", Rank::Known, heard(&[0], &ids));
-        assert_eq!(last, Admission::InPlaceOf(ids[1]), "a stranger's, before the known");
+        assert_eq!(last, TransferAdmission::InPlaceOf(ids[1]), "a stranger's, before the known");
         // Of one address only its own give way.
         let mut table = TransferTable::default();
         for port in 1..=MAX_PER_ADDRESS as u16 {
@@ -270,8 +270,8 @@ mod tests {
         }
         table.admit(client(2, 1), b"a", Rank::Stranger, NONE);
         let oldest = table.id(client(1, 1)).expect("in the table");
-        assert_eq!(table.admit(client(1, 99), b"a", Rank::Known, NONE), Admission::InPlaceOf(oldest));
-        assert_eq!(table.admit(client(1, 100), b"a", Rank::Known, ALL), Admission::Busy(Busy::Address));
+        assert_eq!(table.admit(client(1, 99), b"a", Rank::Known, NONE), TransferAdmission::InPlaceOf(oldest));
+        assert_eq!(table.admit(client(1, 100), b"a", Rank::Known, ALL), TransferAdmission::Busy(Busy::Address));
     }
 
     #[test]
@@ -280,13 +280,13 @@ mod tests {
         let admit = |table: &mut TransferTable, host, port, rank| table.admit(client(host, port), b"a", rank, ALL);
         let quarter = Shares::of_strangers(MAX_TRANSFERS) as u16;
         for number in 0..quarter {
-            assert_eq!(admit(&mut table, (number % 6) as u8, number + 1, Rank::Stranger), Admission::Start);
+            assert_eq!(admit(&mut table, (number % 6) as u8, number + 1, Rank::Stranger), TransferAdmission::Start);
         }
         let has =
             |table: &TransferTable, host: u8| table.addresses.get(&client(host, 1).ip()).copied().unwrap_or_default();
         for host in 100..120 {
             let before = (0..6).map(|host| has(&table, host)).max();
-            let Admission::InPlaceOf(_) = admit(&mut table, host, 1, Rank::Stranger) else { panic!("{host}") };
+            let TransferAdmission::InPlaceOf(_) = admit(&mut table, host, 1, Rank::Stranger) else { panic!("{host}") };
             assert!(
                 (0..6).map(|host| has(&table, host)).sum::<usize>() + 1 + usize::from(host - 100)
                     == usize::from(quarter)
@@ -297,11 +297,11 @@ mod tests {
         // Of a better known one nothing is taken, and nothing by who would have as much.
         let mut table = TransferTable::default();
         for number in 0..MAX_TRANSFERS as u16 {
-            assert_eq!(admit(&mut table, (number % 176) as u8, number + 1, Rank::Known), Admission::Start);
+            assert_eq!(admit(&mut table, (number % 176) as u8, number + 1, Rank::Known), TransferAdmission::Start);
         }
-        assert_eq!(admit(&mut table, 200, 1, Rank::Stranger), Admission::Busy(Busy::Server));
-        assert_eq!(admit(&mut table, 1, 999, Rank::Known), Admission::Busy(Busy::Server));
-        let Admission::InPlaceOf(_) = admit(&mut table, 200, 1, Rank::Known) else { panic!("others have two") };
+        assert_eq!(admit(&mut table, 200, 1, Rank::Stranger), TransferAdmission::Busy(Busy::Server));
+        assert_eq!(admit(&mut table, 1, 999, Rank::Known), TransferAdmission::Busy(Busy::Server));
+        let TransferAdmission::InPlaceOf(_) = admit(&mut table, 200, 1, Rank::Known) else { panic!("others have two") };
     }
 
     #[test]

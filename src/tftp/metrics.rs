@@ -11,7 +11,7 @@ use super::transfer::{SendBuffer, TransferEnd};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum TransferOutcome {
     Completed,
     /// The client sent ERROR, as UEFI firmware does once it knows the size.
     Aborted,
@@ -29,10 +29,10 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// In the order of [`Outcome`].
+/// In the order of [`TransferOutcome`].
 const OUTCOMES: [&str; 8] = ["completed", "aborted", "timed-out", "not-found", "refused", "busy", "replaced", "failed"];
 
-impl From<&TransferEnd> for Outcome {
+impl From<&TransferEnd> for TransferOutcome {
     fn from(end: &TransferEnd) -> Self {
         match end {
             TransferEnd::Complete => Self::Completed,
@@ -44,7 +44,7 @@ impl From<&TransferEnd> for Outcome {
 
 /// Counters of one server. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics(Arc<Inner>);
+pub struct TftpMetrics(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -69,7 +69,7 @@ impl Default for Inner {
     }
 }
 
-impl Metrics {
+impl TftpMetrics {
     /// Names everything for a scrape.
     pub fn register(&self, registry: &mut Registry) {
         let all = &*self.0;
@@ -87,7 +87,7 @@ impl Metrics {
         );
     }
 
-    pub(super) fn ended(&self, outcome: Outcome) {
+    pub(super) fn ended(&self, outcome: TransferOutcome) {
         self.0.outcomes[outcome as usize].inc();
     }
 
@@ -124,17 +124,17 @@ mod tests {
     #[test]
     fn each_outcome_has_its_name() {
         let rows = [
-            (Outcome::Completed, "completed"),
-            (Outcome::Aborted, "aborted"),
-            (Outcome::TimedOut, "timed-out"),
-            (Outcome::NotFound, "not-found"),
-            (Outcome::Refused, "refused"),
-            (Outcome::Busy, "busy"),
-            (Outcome::Replaced, "replaced"),
-            (Outcome::Failed, "failed"),
+            (TransferOutcome::Completed, "completed"),
+            (TransferOutcome::Aborted, "aborted"),
+            (TransferOutcome::TimedOut, "timed-out"),
+            (TransferOutcome::NotFound, "not-found"),
+            (TransferOutcome::Refused, "refused"),
+            (TransferOutcome::Busy, "busy"),
+            (TransferOutcome::Replaced, "replaced"),
+            (TransferOutcome::Failed, "failed"),
         ];
         for (outcome, name) in rows {
-            let metrics = Metrics::default();
+            let metrics = TftpMetrics::default();
             metrics.ended(outcome);
             let text = crate::metrics::shown(|registry| metrics.register(registry));
             let counted: Vec<_> =

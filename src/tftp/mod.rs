@@ -2,7 +2,7 @@
 //!
 //! RFC 1350 (rev 2), options of RFC 2347, `blksize` (2348), `tsize` and `timeout` (2349), `windowsize` (7440).
 //!
-//! [`transfer`] is one transfer and [`admission`] the table of transfers, both without socket or clock; [`Server`]
+//! [`transfer`] is one transfer and [`admission`] the table of transfers, both without socket or clock; [`TftpServer`]
 //! gives them packets and time. What is served is the fixed list of [`crate::boot::TFTP_FILES`]: a name is looked
 //! up in that list and never becomes a path.
 //!
@@ -17,5 +17,5 @@ mod server;
 pub mod transfer;
 mod transfer_socket;
 
-pub use metrics::Metrics;
-pub use server::{BindError, Server};
+pub use metrics::TftpMetrics;
+pub use server::{TftpBindError, TftpServer};

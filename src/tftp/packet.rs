@@ -49,7 +49,7 @@ pub struct RequestedOptions {
 
 /// A packet at the server's well-known port that is no read request we serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
+pub enum ReadRequestError {
     /// Not a request at all: answering would only feed a loop.
     #[error("no TFTP request")]
     NotARequest,
@@ -64,7 +64,7 @@ pub enum RequestError {
     Mode(String),
 }
 
-impl RequestError {
+impl ReadRequestError {
     /// Code for the client; `None` when it gets no answer.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -76,20 +76,20 @@ impl RequestError {
 }
 
 /// Reads a packet that came to the well-known port.
-pub fn parse_request(packet: &[u8]) -> Result<ReadRequest<'_>, RequestError> {
+pub fn parse_request(packet: &[u8]) -> Result<ReadRequest<'_>, ReadRequestError> {
     let body = match packet {
         [0, 1, body @ ..] if packet.len() <= MAX_REQUEST => body,
-        [0, 1, ..] => return Err(RequestError::Malformed),
-        [0, 2, ..] => return Err(RequestError::Write),
-        _ => return Err(RequestError::NotARequest),
+        [0, 1, ..] => return Err(ReadRequestError::Malformed),
+        [0, 2, ..] => return Err(ReadRequestError::Write),
+        _ => return Err(ReadRequestError::NotARequest),
     };
-    let (name, rest) = string(body).ok_or(RequestError::Malformed)?;
-    let (mode, mut rest) = string(rest).ok_or(RequestError::Malformed)?;
+    let (name, rest) = string(body).ok_or(ReadRequestError::Malformed)?;
+    let (mode, mut rest) = string(rest).ok_or(ReadRequestError::Malformed)?;
     if name.is_empty() {
-        return Err(RequestError::Malformed);
+        return Err(ReadRequestError::Malformed);
     }
     if !mode.eq_ignore_ascii_case(b"octet") {
-        return Err(RequestError::Mode(printable(mode).into_owned()));
+        return Err(ReadRequestError::Mode(printable(mode).into_owned()));
     }
     // Some PXE ROMs take option 67 to its end-of-options byte into the name.
     let end = name.iter().rposition(|byte| *byte != 0xff).map_or(0, |at| at + 1);
@@ -202,14 +202,14 @@ mod tests {
 
     #[test]
     fn what_is_refused_and_how() {
-        let rows: [(&[u8], RequestError, Option<ErrorCode>); 7] = [
-            (b"", RequestError::NotARequest, None),
-            (b"\0\x03\0\x01data", RequestError::NotARequest, None),
-            (b"\0\x05\0\x01no\0", RequestError::NotARequest, None),
-            (b"\0\x02f\0octet\0", RequestError::Write, Some(ErrorCode::AccessViolation)),
-            (b"\0\x01f\0octet", RequestError::Malformed, Some(ErrorCode::IllegalOperation)),
-            (b"\0\x01\0octet\0", RequestError::Malformed, Some(ErrorCode::IllegalOperation)),
-            (b"\0\x01f\0netascii\0", RequestError::Mode("netascii".into()), Some(ErrorCode::IllegalOperation)),
+        let rows: [(&[u8], ReadRequestError, Option<ErrorCode>); 7] = [
+            (b"", ReadRequestError::NotARequest, None),
+            (b"\0\x03\0\x01data", ReadRequestError::NotARequest, None),
+            (b"\0\x05\0\x01no\0", ReadRequestError::NotARequest, None),
+            (b"\0\x02f\0octet\0", ReadRequestError::Write, Some(ErrorCode::AccessViolation)),
+            (b"\0\x01f\0octet", ReadRequestError::Malformed, Some(ErrorCode::IllegalOperation)),
+            (b"\0\x01\0octet\0", ReadRequestError::Malformed, Some(ErrorCode::IllegalOperation)),
+            (b"\0\x01f\0netascii\0", ReadRequestError::Mode("netascii".into()), Some(ErrorCode::IllegalOperation)),
         ];
         for (packet, error, code) in rows {
             let got = parse_request(packet).expect_err("refused");

@@ -20,10 +20,10 @@ use crate::boot::{BootFiles, FileError, TFTP_FILES, lookup};
 use crate::descriptors::port_hint;
 use crate::ration::{Ranks, all_alike};
 
-use super::admission::{Admission, RateLimit, TransferTable};
-use super::metrics::{Metrics, Outcome};
+use super::admission::{RateLimit, TransferAdmission, TransferTable};
+use super::metrics::{TftpMetrics, TransferOutcome};
 use super::packet::{ErrorCode, MAX_REQUEST, RequestedOptions, error, parse_request, printable};
-use super::transfer::{SendBuffer, Transfer, TransferEnd, TransferProgress};
+use super::transfer::{FileTransfer, SendBuffer, TransferEnd, TransferProgress};
 use super::transfer_socket::TransferSocket;
 
 /// Requests that may wait in the kernel, in bytes: a rack that powers on at once.
@@ -39,25 +39,25 @@ const REFUSALS: u32 = 1000;
 /// The address cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("TFTP cannot listen on {address}: {source}{}", port_hint(.source, "UDP", .address, "boot.tftp"))]
-pub struct BindError {
+pub struct TftpBindError {
     address: SocketAddr,
     source: io::Error,
 }
 
 /// A TFTP server with its socket.
-pub struct Server {
+pub struct TftpServer {
     socket: std::net::UdpSocket,
     files: BootFiles,
     ranks: Ranks,
-    metrics: Metrics,
+    metrics: TftpMetrics,
 }
 
-impl Server {
+impl TftpServer {
     /// Listens at this address, port 69 by convention. With an unspecified address, every request is answered
     /// from the address it was sent to.
-    pub fn bind(address: SocketAddr, files: BootFiles) -> Result<Self, BindError> {
-        let socket = listen(address).map_err(|source| BindError { address, source })?;
-        Ok(Self { socket, files, ranks: all_alike(), metrics: Metrics::default() })
+    pub fn bind(address: SocketAddr, files: BootFiles) -> Result<Self, TftpBindError> {
+        let socket = listen(address).map_err(|source| TftpBindError { address, source })?;
+        Ok(Self { socket, files, ranks: all_alike(), metrics: TftpMetrics::default() })
     }
 
     /// The same server with what is known of its clients. When there are too many, strangers have a quarter of the
@@ -68,7 +68,7 @@ impl Server {
     }
 
     /// What it counts.
-    pub fn metrics(&self) -> Metrics {
+    pub fn metrics(&self) -> TftpMetrics {
         self.metrics.clone()
     }
 
@@ -122,7 +122,7 @@ impl Server {
                     Ok((task, ())) => dispatcher.finish(task),
                     Err(cause) => {
                         error!(error = %cause, "a TFTP transfer panicked");
-                        dispatcher.metrics.ended(Outcome::Failed);
+                        dispatcher.metrics.ended(TransferOutcome::Failed);
                         dispatcher.finish(cause.id());
                     }
                 },
@@ -146,7 +146,7 @@ impl Server {
 struct Dispatcher {
     files: BootFiles,
     ranks: Ranks,
-    metrics: Metrics,
+    metrics: TftpMetrics,
     table: TransferTable,
     handles: HashMap<u64, Arc<TransferHandle>>,
     tasks: HashMap<task::Id, (SocketAddr, u64)>,
@@ -173,7 +173,7 @@ impl Dispatcher {
             Ok(request) => request,
             Err(cause) => {
                 warn!(peer = %client, error = %cause, "TFTP request refused");
-                self.metrics.ended(Outcome::Refused);
+                self.metrics.ended(TransferOutcome::Refused);
                 if let Some(code) = cause.code() {
                     self.refuse(client, local, code, &cause.to_string());
                 }
@@ -186,8 +186,8 @@ impl Dispatcher {
                 let asked = printable(request.name).into_owned();
                 warn!(peer = %client, file = asked, error = %cause, "TFTP request refused");
                 let (code, outcome) = match cause {
-                    crate::boot::NameError::Path => (ErrorCode::AccessViolation, Outcome::Refused),
-                    crate::boot::NameError::Unknown => (ErrorCode::NotFound, Outcome::NotFound),
+                    crate::boot::NameError::Path => (ErrorCode::AccessViolation, TransferOutcome::Refused),
+                    crate::boot::NameError::Unknown => (ErrorCode::NotFound, TransferOutcome::NotFound),
                 };
                 self.metrics.ended(outcome);
                 self.refuse(client, local, code, &cause.to_string());
@@ -199,18 +199,18 @@ impl Dispatcher {
         let answered = |id: u64| handles.get(&id).is_some_and(|handle| handle.under_way.load(Ordering::Relaxed));
         let rank = (self.ranks)(client.ip().to_canonical());
         match self.table.admit(client, packet, rank, answered) {
-            Admission::Start => {}
-            Admission::Repeat => {
+            TransferAdmission::Start => {}
+            TransferAdmission::Repeat => {
                 if let Some(handle) = former.and_then(|id| self.handles.get(&id)) {
                     handle.repeat.notify_one();
                 }
                 return;
             }
-            Admission::Replace => self.end(former),
-            Admission::InPlaceOf(other) => self.end(Some(other)),
-            Admission::Busy(cause) => {
+            TransferAdmission::Replace => self.end(former),
+            TransferAdmission::InPlaceOf(other) => self.end(Some(other)),
+            TransferAdmission::Busy(cause) => {
                 warn!(peer = %client, error = %cause, "TFTP request dropped: too many are under way");
-                self.metrics.ended(Outcome::Busy);
+                self.metrics.ended(TransferOutcome::Busy);
                 return;
             }
         }
@@ -271,18 +271,18 @@ impl Dispatcher {
     }
 }
 
-fn outcome(ended: &Result<Option<(TransferEnd, usize, Duration)>, ServeError>) -> Outcome {
+fn outcome(ended: &Result<Option<(TransferEnd, usize, Duration)>, TransferError>) -> TransferOutcome {
     match ended {
         Ok(Some((end, ..))) => end.into(),
-        Ok(None) => Outcome::Replaced,
-        Err(ServeError::File(FileError::Io { source, .. })) if source.kind() == io::ErrorKind::NotFound => {
-            Outcome::NotFound
+        Ok(None) => TransferOutcome::Replaced,
+        Err(TransferError::File(FileError::Io { source, .. })) if source.kind() == io::ErrorKind::NotFound => {
+            TransferOutcome::NotFound
         }
-        Err(_) => Outcome::Failed,
+        Err(_) => TransferOutcome::Failed,
     }
 }
 
-fn report(name: &str, client: SocketAddr, ended: Result<Option<(TransferEnd, usize, Duration)>, ServeError>) {
+fn report(name: &str, client: SocketAddr, ended: Result<Option<(TransferEnd, usize, Duration)>, TransferError>) {
     match ended {
         Ok(Some((TransferEnd::Complete, bytes, took))) => {
             info!(peer = %client, file = name, bytes, milliseconds = took.as_millis() as u64, "TFTP file sent");
@@ -298,7 +298,7 @@ fn report(name: &str, client: SocketAddr, ended: Result<Option<(TransferEnd, usi
 }
 
 #[derive(Debug, thiserror::Error)]
-enum ServeError {
+enum TransferError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("reading was interrupted")]
@@ -313,11 +313,11 @@ async fn serve(
     asked: RequestedOptions,
     (client, local): (SocketAddr, SocketAddr),
     handle: &TransferHandle,
-    metrics: &Metrics,
-) -> Result<(TransferEnd, usize, Duration), ServeError> {
+    metrics: &TftpMetrics,
+) -> Result<(TransferEnd, usize, Duration), TransferError> {
     let (mut transfer_socket, strangers) = TransferSocket::open(local, client)?;
     let loading = files.clone();
-    let loaded = task::spawn_blocking(move || loading.load(name)).await.map_err(|_| ServeError::Interrupted)?;
+    let loaded = task::spawn_blocking(move || loading.load(name)).await.map_err(|_| TransferError::Interrupted)?;
     let mut out = SendBuffer::default();
     let data = match loaded {
         Ok(data) => data,
@@ -329,7 +329,7 @@ async fn serve(
         }
     };
     let begun = Instant::now();
-    let mut transfer = Transfer::new(data, &asked, transfer_socket.path_mtu(), begun);
+    let mut transfer = FileTransfer::new(data, &asked, transfer_socket.path_mtu(), begun);
     transfer.start(begun, &mut out);
     metrics.sends(&out);
     transfer_socket.send(&mut out).await?;

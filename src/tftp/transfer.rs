@@ -1,7 +1,7 @@
 //! One transfer: packets and time in, packets out.
 //!
-//! The caller owns the socket and the clock. It calls [`Transfer::start`] once, [`Transfer::on_packet`] for every
-//! packet of the client, [`Transfer::on_time`] when [`Transfer::deadline`] has come, sends what lands in the
+//! The caller owns the socket and the clock. It calls [`FileTransfer::start`] once, [`FileTransfer::on_packet`] for every
+//! packet of the client, [`FileTransfer::on_time`] when [`FileTransfer::deadline`] has come, sends what lands in the
 //! [`SendBuffer`], and stops at [`TransferProgress::Ended`].
 
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ pub enum TransferEnd {
 
 /// A file on its way to one client.
 #[derive(Debug)]
-pub struct Transfer {
+pub struct FileTransfer {
     data: Bytes,
     block_size: u16,
     window: u16,
@@ -133,7 +133,7 @@ pub struct Transfer {
     end: Instant,
 }
 
-impl Transfer {
+impl FileTransfer {
     /// A transfer of `data` with what can be granted of the options. `path_mtu` is the largest IP packet on the way
     /// to the client, in bytes.
     pub fn new(data: Bytes, asked: &RequestedOptions, path_mtu: u32, now: Instant) -> Self {

@@ -9,7 +9,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use slipway::api::metal3::BareMetalHost;
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::{Account, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, RedfishOptions, RedfishSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -130,7 +130,8 @@ async fn what_the_configuration_names_is_driven() {
     let account = Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
-    let service = RedfishSim::new(vec![Arc::new(Machine::new(Profile::default()))], account, RedfishOptions::default());
+    let service =
+        RedfishSim::new(vec![Arc::new(Machine::new(SimulatedProfile::default()))], account, RedfishOptions::default());
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     tokio::spawn(service.run(listener, None, stop));

@@ -9,9 +9,9 @@ use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::IpmiBmc;
 use slipway::bmc::ipmi::suite::CipherSuite;
 use slipway::bmc::sim::machine::MachineStart;
-use slipway::bmc::sim::{Account, Fault, IpmiSim, Profile, Scope, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, FaultScope, IpmiSim, SimulatedFault, SimulatedMachine as Machine, SimulatedProfile};
 use slipway::bmc::{
-    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Registry,
+    Bmc, BmcAddress, BmcError, BmcRegistry, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState,
 };
 use tokio::net::UdpSocket;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -28,7 +28,7 @@ struct Sim {
     _stop: DropGuard,
 }
 
-async fn sim_with(profile: Profile, suites: &[CipherSuite], kg: Option<&[u8]>) -> Sim {
+async fn sim_with(profile: SimulatedProfile, suites: &[CipherSuite], kg: Option<&[u8]>) -> Sim {
     let machine = Arc::new(Machine::new(profile));
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -47,7 +47,7 @@ async fn sim_with(profile: Profile, suites: &[CipherSuite], kg: Option<&[u8]>) -
 }
 
 async fn sim(suites: &[CipherSuite]) -> Sim {
-    sim_with(Profile::default(), suites, None).await
+    sim_with(SimulatedProfile::default(), suites, None).await
 }
 
 /// Short times, so that failures show quickly.
@@ -69,7 +69,7 @@ fn credentials(username: &str, password: &str) -> Credentials {
 
 fn connect(port: u16, query: &str, user: &str, password: &str, settings: BmcSettings) -> Arc<dyn Bmc> {
     let address = BmcAddress::parse(&format!("ipmi://127.0.0.1:{port}{query}")).unwrap();
-    Registry::new(settings).connect(&address, &credentials(user, password), true)
+    BmcRegistry::new(settings).connect(&address, &credentials(user, password), true)
 }
 
 /// Requests that these settings' connections counted.
@@ -85,8 +85,12 @@ fn admin(sim: &Sim) -> Arc<dyn Bmc> {
 #[tokio::test]
 async fn power_and_boot_device_with_each_suite() {
     for suites in [&[CipherSuite::Sha256][..], &[CipherSuite::Sha1], &CipherSuite::ALL] {
-        let sim =
-            sim_with(Profile { power_delay: Duration::from_millis(60), ..Profile::default() }, suites, None).await;
+        let sim = sim_with(
+            SimulatedProfile { power_delay: Duration::from_millis(60), ..SimulatedProfile::default() },
+            suites,
+            None,
+        )
+        .await;
         let bmc = admin(&sim);
         assert_eq!(bmc.power().await.unwrap(), PowerState::Off);
         bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.unwrap();
@@ -111,7 +115,7 @@ async fn power_and_boot_device_with_each_suite() {
 
 #[tokio::test]
 async fn a_vendor_profile_changes_what_is_written() {
-    let profile = Profile { ipmi_manufacturer_id: 10876, ..Profile::default() };
+    let profile = SimulatedProfile { ipmi_manufacturer_id: 10876, ..SimulatedProfile::default() };
     let sim = sim_with(profile, &CipherSuite::ALL, None).await;
     let bmc = admin(&sim);
     bmc.set_boot_device(BootDevice::Disk, FirmwareMode::Uefi).await.unwrap();
@@ -123,7 +127,7 @@ async fn a_bmc_that_is_silent_about_a_user_is_understood() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = socket.local_addr().unwrap().port();
     let accounts = vec![account("admin", "secret", Privilege::Administrator)];
-    let machine = Arc::new(Machine::new(Profile::default()));
+    let machine = Arc::new(Machine::new(SimulatedProfile::default()));
     let token = CancellationToken::new();
     let bmc = IpmiSim::new(machine, accounts, &CipherSuite::ALL).silent_to_strangers();
     tokio::spawn(bmc.run(socket, token.clone()));
@@ -164,7 +168,7 @@ async fn wrong_credentials_are_told_apart() {
 
 #[tokio::test]
 async fn the_bmc_key_is_used_when_there_is_one() {
-    let sim = sim_with(Profile::default(), &CipherSuite::ALL, Some(b"rack key")).await;
+    let sim = sim_with(SimulatedProfile::default(), &CipherSuite::ALL, Some(b"rack key")).await;
     let with = |kg: Option<&str>| {
         let kg = kg.map(|k| k.to_string().into());
         connect(sim.port, "", "admin", "secret", BmcSettings { ipmi_kg: kg, ..quick() })
@@ -195,14 +199,14 @@ async fn faults_are_survived_or_named() {
     let sim = sim(&CipherSuite::ALL).await;
     // Passing ones are survived.
     for (fault, scope) in [
-        (Fault::Silence, Scope::Login),
-        (Fault::Garbage, Scope::Login),
-        (Fault::Silence, Scope::Read),
-        (Fault::Garbage, Scope::Read),
-        (Fault::Busy, Scope::Read),
-        (Fault::Slow(Duration::from_millis(50)), Scope::All),
+        (SimulatedFault::Silence, FaultScope::Login),
+        (SimulatedFault::Garbage, FaultScope::Login),
+        (SimulatedFault::Silence, FaultScope::Read),
+        (SimulatedFault::Garbage, FaultScope::Read),
+        (SimulatedFault::Busy, FaultScope::Read),
+        (SimulatedFault::Slow(Duration::from_millis(50)), FaultScope::All),
         // Answers later than the try: the late ones must not be taken for later requests'.
-        (Fault::Slow(Duration::from_millis(500)), Scope::Read),
+        (SimulatedFault::Slow(Duration::from_millis(500)), FaultScope::Read),
     ] {
         sim.machine.inject(fault.clone(), scope, Some(1));
         let found = admin(&sim).power().await;
@@ -211,10 +215,10 @@ async fn faults_are_survived_or_named() {
     }
     // Lasting ones are named.
     for (fault, scope, want, outcome) in [
-        (Fault::Silence, Scope::All, "no answer to 3 requests", "timeout"),
-        (Fault::Garbage, Scope::All, "packets, none of them usable", "invalid"),
-        (Fault::Fail, Scope::Read, "completion code ffh", "refused"),
-        (Fault::WrongPassword, Scope::Login, "wrong password", "login-failed"),
+        (SimulatedFault::Silence, FaultScope::All, "no answer to 3 requests", "timeout"),
+        (SimulatedFault::Garbage, FaultScope::All, "packets, none of them usable", "invalid"),
+        (SimulatedFault::Fail, FaultScope::Read, "completion code ffh", "refused"),
+        (SimulatedFault::WrongPassword, FaultScope::Login, "wrong password", "login-failed"),
     ] {
         sim.machine.inject(fault.clone(), scope, None);
         let settings = quick();
@@ -228,7 +232,7 @@ async fn faults_are_survived_or_named() {
 #[tokio::test]
 async fn a_write_that_changes_nothing_is_an_error() {
     let sim = sim(&CipherSuite::ALL).await;
-    sim.machine.inject(Fault::Ignore, Scope::Write, None);
+    sim.machine.inject(SimulatedFault::Ignore, FaultScope::Write, None);
     let bmc =
         connect(sim.port, "", "admin", "secret", BmcSettings { power_deadline: Duration::from_millis(200), ..quick() });
     let error = bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.unwrap_err();
@@ -241,7 +245,8 @@ async fn a_write_that_changes_nothing_is_an_error() {
     assert!(matches!(&error, BmcError::NotApplied { found, .. } if found == "power off"), "{error}");
     assert!(error.to_string().contains("accepted power on but still reports power off"), "{error}");
     // An operating system that does not shut down.
-    let sim = sim_with(Profile { shutdown: None, ..Profile::default() }, &CipherSuite::ALL, None).await;
+    let sim =
+        sim_with(SimulatedProfile { shutdown: None, ..SimulatedProfile::default() }, &CipherSuite::ALL, None).await;
     let settings = BmcSettings { soft_off_deadline: Duration::from_millis(200), ..quick() };
     let bmc = connect(sim.port, "", "admin", "secret", settings);
     bmc.set_power(PowerAction::On).await.unwrap();
@@ -252,7 +257,7 @@ async fn a_write_that_changes_nothing_is_an_error() {
 #[tokio::test]
 async fn many_at_once_on_one_bmc_all_succeed() {
     let sim = sim(&CipherSuite::ALL).await;
-    let registry = Arc::new(Registry::new(BmcSettings { ipmi_timeout: Duration::from_secs(2), ..quick() }));
+    let registry = Arc::new(BmcRegistry::new(BmcSettings { ipmi_timeout: Duration::from_secs(2), ..quick() }));
     let address = BmcAddress::parse(&format!("localhost:{}", sim.port)).unwrap();
     // More than the BMC has sessions; and a name instead of an address.
     let all = (0..40).map(|_| {
@@ -281,7 +286,7 @@ async fn ipmitool_drives_the_simulated_bmc() {
         return;
     }
     let sim = sim_with(
-        Profile { ipmi_manufacturer_id: 4753, ipmi_product_id: 77, ..Profile::default() },
+        SimulatedProfile { ipmi_manufacturer_id: 4753, ipmi_product_id: 77, ..SimulatedProfile::default() },
         &CipherSuite::ALL,
         None,
     )

@@ -7,10 +7,11 @@ use slipway::bmc::address::Privilege;
 use slipway::bmc::quirks::Quirks;
 use slipway::bmc::sim::machine::{MachineStart, Override};
 use slipway::bmc::sim::{
-    Account, Fault, MediaFault, MediaStyle, Profile, RedfishOptions, RedfishSim, Scope, SimulatedMachine as Machine,
+    Account, FaultScope, MediaFault, MediaStyle, RedfishOptions, RedfishSim, SimulatedFault,
+    SimulatedMachine as Machine, SimulatedProfile,
 };
 use slipway::bmc::{
-    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, Registry,
+    Bmc, BmcAddress, BmcError, BmcRegistry, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction,
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,10 +26,10 @@ struct Site {
 }
 
 async fn site(options: RedfishOptions) -> Site {
-    site_of(Profile::default(), options, Arc::new(Quirks::parse("", "test").unwrap())).await
+    site_of(SimulatedProfile::default(), options, Arc::new(Quirks::parse("", "test").unwrap())).await
 }
 
-async fn site_of(profile: Profile, options: RedfishOptions, quirks: Arc<Quirks>) -> Site {
+async fn site_of(profile: SimulatedProfile, options: RedfishOptions, quirks: Arc<Quirks>) -> Site {
     let account = Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("redfish+http://{}", listener.local_addr().unwrap());
@@ -44,7 +45,7 @@ async fn site_of(profile: Profile, options: RedfishOptions, quirks: Arc<Quirks>)
         ..BmcSettings::default()
     };
     let credentials = Credentials { username: "admin".into(), password: "secret".into() };
-    let bmc = Registry::new(settings).connect(&BmcAddress::parse(&address).unwrap(), &credentials, true);
+    let bmc = BmcRegistry::new(settings).connect(&BmcAddress::parse(&address).unwrap(), &credentials, true);
     Site { machine, bmc, _stop: token.drop_guard() }
 }
 
@@ -98,7 +99,7 @@ async fn a_drive_that_says_yes_and_does_nothing_is_told_of() {
     // The same of the whole service, and of an ejection.
     let site = self::site(RedfishOptions::default()).await;
     site.machine.set_media(Some(URL.into()));
-    site.machine.inject(Fault::Ignore, Scope::Write, None);
+    site.machine.inject(SimulatedFault::Ignore, FaultScope::Write, None);
     let error = site.bmc.eject_media().await.unwrap_err();
     assert!(matches!(error, BmcError::NotApplied { .. }), "{error}");
     assert!(!error.to_string().contains("secret-ticket"), "{error}");
@@ -131,14 +132,15 @@ async fn the_drive_of_another_system_is_left_alone() {
     let port = listener.local_addr().unwrap().port();
     let token = CancellationToken::new();
     let _stop = token.clone().drop_guard();
-    let named = |name: &str| Arc::new(Machine::new(Profile { name: name.into(), ..Profile::default() }));
+    let named =
+        |name: &str| Arc::new(Machine::new(SimulatedProfile { name: name.into(), ..SimulatedProfile::default() }));
     let machines = vec![named("first"), named("second")];
     let options = RedfishOptions { media: MediaStyle::Manager, ..RedfishOptions::default() };
     tokio::spawn(RedfishSim::new(machines.clone(), account, options).run(listener, None, token));
     machines[0].set_media(Some(OTHER.into()));
     let address = format!("redfish-virtualmedia+http://127.0.0.1:{port}/redfish/v1/Systems/second");
     let credentials = Credentials { username: "admin".into(), password: "secret".into() };
-    let bmc = Registry::default().connect(&BmcAddress::parse(&address).unwrap(), &credentials, true);
+    let bmc = BmcRegistry::default().connect(&BmcAddress::parse(&address).unwrap(), &credentials, true);
     for result in [bmc.insert_media(URL).await, bmc.eject_media().await, bmc.media().await.map(drop)] {
         let error = result.unwrap_err();
         assert!(matches!(error, BmcError::Unsupported { .. }), "{error}");
@@ -174,7 +176,7 @@ async fn a_machine_boots_from_cd_or_url_once() {
 #[tokio::test]
 async fn profiles_change_the_writes() {
     let writes = async |key: &str, options: RedfishOptions| {
-        let site = site_of(Profile::default(), options, quirk(key)).await;
+        let site = site_of(SimulatedProfile::default(), options, quirk(key)).await;
         let before = site.machine.requests();
         let result = site.bmc.insert_media(URL).await;
         (result.is_ok(), site.machine.requests() - before)
@@ -196,14 +198,14 @@ async fn the_hardware_is_read() {
     let cpu = hardware.cpu.unwrap();
     assert_eq!((cpu.arch.as_str(), cpu.count), ("x86_64", 8));
     assert_eq!((hardware.storage[0].type_.as_str(), hardware.nics[0].speed_gbps), ("NVME", 10));
-    site.machine.inject(Fault::Garbage, Scope::Read, None);
+    site.machine.inject(SimulatedFault::Garbage, FaultScope::Read, None);
     assert!(site.bmc.inventory().await.is_err());
 }
 
 #[tokio::test]
 async fn a_probe_says_what_it_is_and_changes_nothing() {
     let site = site_of(
-        Profile { manufacturer: "Supermicro".into(), ..Profile::default() },
+        SimulatedProfile { manufacturer: "Supermicro".into(), ..SimulatedProfile::default() },
         RedfishOptions { media: MediaStyle::ManagerPatch, cd_on_usb: true, ..RedfishOptions::default() },
         Quirks::builtin(),
     )

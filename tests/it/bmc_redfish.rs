@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use slipway::bmc::address::Privilege;
 use slipway::bmc::sim::machine::{BootOverride, MachineStart, Override};
-use slipway::bmc::sim::{Account, Fault, Profile, RedfishOptions, RedfishSim, Scope, SimulatedMachine as Machine};
+use slipway::bmc::sim::{
+    Account, FaultScope, RedfishOptions, RedfishSim, SimulatedFault, SimulatedMachine as Machine, SimulatedProfile,
+};
 use slipway::bmc::{
-    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, Health, PowerAction, PowerState,
-    Registry,
+    Bmc, BmcAddress, BmcError, BmcRegistry, BmcSettings, BootDevice, Credentials, FirmwareMode, Health, PowerAction,
+    PowerState,
 };
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -33,12 +35,12 @@ async fn start(machines: Vec<Arc<Machine>>, options: RedfishOptions, tls: Option
     Sim { machine: machines[0].clone(), service, port, _stop: token.drop_guard() }
 }
 
-async fn sim_as(profile: Profile, options: RedfishOptions) -> Sim {
+async fn sim_as(profile: SimulatedProfile, options: RedfishOptions) -> Sim {
     start(vec![Arc::new(Machine::new(profile))], options, None).await
 }
 
 async fn sim(options: RedfishOptions) -> Sim {
-    sim_as(Profile::default(), options).await
+    sim_as(SimulatedProfile::default(), options).await
 }
 
 fn quick() -> BmcSettings {
@@ -60,7 +62,7 @@ fn credentials(password: &str) -> Credentials {
 
 fn connect_with(port: u16, path: &str, password: &str, settings: BmcSettings) -> Arc<dyn Bmc> {
     let address = BmcAddress::parse(&format!("redfish+http://127.0.0.1:{port}{path}")).unwrap();
-    Registry::new(settings).connect(&address, &credentials(password), true)
+    BmcRegistry::new(settings).connect(&address, &credentials(password), true)
 }
 
 /// Requests that these settings' connections counted.
@@ -96,21 +98,29 @@ async fn walk(sim: &Sim, bmc: &dyn Bmc, name: &str) {
 async fn power_and_boot_device_whatever_the_service_is_like() {
     let plain = RedfishOptions::default;
     let types = |list: &[&str]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
-    let maker = |m: &str, model: &str| Profile { manufacturer: m.into(), model: model.into(), ..Profile::default() };
+    let maker = |m: &str, model: &str| SimulatedProfile {
+        manufacturer: m.into(),
+        model: model.into(),
+        ..SimulatedProfile::default()
+    };
     for (name, profile, options) in [
-        ("plain", Profile::default(), plain()),
-        ("slow power", Profile { power_delay: Duration::from_millis(80), ..Profile::default() }, plain()),
-        ("no sessions", Profile::default(), RedfishOptions { sessions: false, ..plain() }),
-        ("no If-Match", Profile::default(), RedfishOptions { if_match: false, ..plain() }),
-        ("weak ETags", Profile::default(), RedfishOptions { weak_etags: true, ..plain() }),
-        ("settings resource", Profile::default(), RedfishOptions { settings_resource: true, ..plain() }),
-        ("mode is read-only", Profile::default(), RedfishOptions { mode_read_only: true, ..plain() }),
+        ("plain", SimulatedProfile::default(), plain()),
+        (
+            "slow power",
+            SimulatedProfile { power_delay: Duration::from_millis(80), ..SimulatedProfile::default() },
+            plain(),
+        ),
+        ("no sessions", SimulatedProfile::default(), RedfishOptions { sessions: false, ..plain() }),
+        ("no If-Match", SimulatedProfile::default(), RedfishOptions { if_match: false, ..plain() }),
+        ("weak ETags", SimulatedProfile::default(), RedfishOptions { weak_etags: true, ..plain() }),
+        ("settings resource", SimulatedProfile::default(), RedfishOptions { settings_resource: true, ..plain() }),
+        ("mode is read-only", SimulatedProfile::default(), RedfishOptions { mode_read_only: true, ..plain() }),
         (
             "other reset types",
-            Profile::default(),
+            SimulatedProfile::default(),
             RedfishOptions { reset_types: types(&["ForceOn", "ForceOff", "PushPowerButton", "PowerCycle"]), ..plain() },
         ),
-        ("forgets what is not sent", Profile::default(), RedfishOptions { forgets_unsent: true, ..plain() }),
+        ("forgets what is not sent", SimulatedProfile::default(), RedfishOptions { forgets_unsent: true, ..plain() }),
         ("Supermicro", maker("Supermicro", "X12"), RedfishOptions { forgets_unsent: true, ..plain() }),
         ("HPE", maker("HPE", "DL360"), RedfishOptions { mode_read_only: true, post_refusals: 2, ..plain() }),
         (
@@ -137,7 +147,7 @@ async fn health_is_what_the_service_says() {
 #[tokio::test]
 async fn bios_mode_and_site_profiles() {
     let sim = sim_as(
-        Profile { manufacturer: "Odd".into(), ..Profile::default() },
+        SimulatedProfile { manufacturer: "Odd".into(), ..SimulatedProfile::default() },
         RedfishOptions { no_once: true, ..RedfishOptions::default() },
     )
     .await;
@@ -161,7 +171,7 @@ async fn bios_mode_and_site_profiles() {
 #[tokio::test]
 async fn a_write_that_changes_nothing_is_an_error() {
     let sim = sim(RedfishOptions::default()).await;
-    sim.machine.inject(Fault::Ignore, Scope::Write, None);
+    sim.machine.inject(SimulatedFault::Ignore, FaultScope::Write, None);
     let bmc =
         connect_with(sim.port, "", "secret", BmcSettings { power_deadline: Duration::from_millis(100), ..quick() });
     let error = bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.unwrap_err();
@@ -174,7 +184,9 @@ async fn a_write_that_changes_nothing_is_an_error() {
     assert!(error.to_string().contains("accepted power on but still reports power off"), "{error}");
 
     let needs_off = RedfishOptions { boot_needs_power_off: true, ..RedfishOptions::default() };
-    let sim = sim_as(Profile { manufacturer: "Sushy Emulator".into(), ..Profile::default() }, needs_off).await;
+    let sim =
+        sim_as(SimulatedProfile { manufacturer: "Sushy Emulator".into(), ..SimulatedProfile::default() }, needs_off)
+            .await;
     let bmc = connect(&sim);
     bmc.set_power(PowerAction::On).await.unwrap();
     let error = bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.unwrap_err();
@@ -185,7 +197,8 @@ async fn a_write_that_changes_nothing_is_an_error() {
 
 #[tokio::test]
 async fn systems_are_found_or_listed() {
-    let machine = |name: &str| Arc::new(Machine::new(Profile { name: name.into(), ..Profile::default() }));
+    let machine =
+        |name: &str| Arc::new(Machine::new(SimulatedProfile { name: name.into(), ..SimulatedProfile::default() }));
     let sim = start(vec![machine("left"), machine("right")], RedfishOptions::default(), None).await;
     let error = connect(&sim).power().await.unwrap_err();
     assert!(matches!(error, BmcError::Address(_)), "{error}");
@@ -202,7 +215,7 @@ async fn systems_are_found_or_listed() {
 
     // Two systems of one service: one login.
     let before = sim.service.sessions();
-    let registry = Registry::new(quick());
+    let registry = BmcRegistry::new(quick());
     let connect = |name: &str| {
         let text = format!("redfish+http://127.0.0.1:{}/redfish/v1/Systems/{name}", sim.port);
         registry.connect(&BmcAddress::parse(&text).unwrap(), &credentials("secret"), true)
@@ -217,7 +230,7 @@ async fn systems_are_found_or_listed() {
 #[tokio::test]
 async fn a_login_that_is_let_go_is_closed() {
     let sim = sim(RedfishOptions::default()).await;
-    let registry = Registry::new(BmcSettings { max_connections: 1, ..quick() });
+    let registry = BmcRegistry::new(BmcSettings { max_connections: 1, ..quick() });
     let address = BmcAddress::parse(&format!("redfish+http://127.0.0.1:{}", sim.port)).unwrap();
     let closed = async || {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
@@ -264,7 +277,7 @@ async fn wrong_password_and_lost_sessions() {
     assert_eq!(answers, counted(&settings, "ok") + 1.0, "all were answered");
     // The password changed meanwhile.
     sim.service.drop_sessions();
-    sim.machine.inject(Fault::WrongPassword, Scope::All, None);
+    sim.machine.inject(SimulatedFault::WrongPassword, FaultScope::All, None);
     assert!(matches!(bmc.power().await, Err(BmcError::Credentials { .. })));
 }
 
@@ -272,13 +285,13 @@ async fn wrong_password_and_lost_sessions() {
 async fn faults_are_survived_or_named() {
     let sim = sim(RedfishOptions::default()).await;
     for (fault, scope) in [
-        (Fault::Busy, Scope::All),
-        (Fault::Reset, Scope::All),
-        (Fault::Reset, Scope::Login),
-        (Fault::Reset, Scope::Write),
-        (Fault::Busy, Scope::Write),
-        (Fault::Fail, Scope::Read),
-        (Fault::Slow(Duration::from_millis(30)), Scope::All),
+        (SimulatedFault::Busy, FaultScope::All),
+        (SimulatedFault::Reset, FaultScope::All),
+        (SimulatedFault::Reset, FaultScope::Login),
+        (SimulatedFault::Reset, FaultScope::Write),
+        (SimulatedFault::Busy, FaultScope::Write),
+        (SimulatedFault::Fail, FaultScope::Read),
+        (SimulatedFault::Slow(Duration::from_millis(30)), FaultScope::All),
     ] {
         sim.machine.inject(fault.clone(), scope, Some(2));
         let found = connect(&sim).set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await;
@@ -287,11 +300,11 @@ async fn faults_are_survived_or_named() {
     }
     let short = || BmcSettings { http_timeout: Duration::from_millis(500), http_tries: 2, ..quick() };
     for (fault, scope, want, outcome) in [
-        (Fault::Silence, Scope::All, "no answer within 500ms", "timeout"),
-        (Fault::Reset, Scope::All, "connection closed", "unreachable"),
-        (Fault::Garbage, Scope::Read, "not JSON", "invalid"),
-        (Fault::Busy, Scope::Read, "HTTP 503 Service Unavailable: Try again.", "busy"),
-        (Fault::Fail, Scope::Read, "internal service error", "refused"),
+        (SimulatedFault::Silence, FaultScope::All, "no answer within 500ms", "timeout"),
+        (SimulatedFault::Reset, FaultScope::All, "connection closed", "unreachable"),
+        (SimulatedFault::Garbage, FaultScope::Read, "not JSON", "invalid"),
+        (SimulatedFault::Busy, FaultScope::Read, "HTTP 503 Service Unavailable: Try again.", "busy"),
+        (SimulatedFault::Fail, FaultScope::Read, "internal service error", "refused"),
     ] {
         sim.machine.inject(fault.clone(), scope, None);
         let settings = short();
@@ -339,11 +352,11 @@ fn acceptor(names: &[&str]) -> (TlsAcceptor, rustls_pki_types::CertificateDer<'s
 
 #[tokio::test]
 async fn certificates_are_checked_unless_told_otherwise() {
-    let machines = || vec![Arc::new(Machine::new(Profile::default()))];
+    let machines = || vec![Arc::new(Machine::new(SimulatedProfile::default()))];
     let connect = |port: u16, roots: Vec<_>, verify: bool| {
         let address = BmcAddress::parse(&format!("redfish://127.0.0.1:{port}")).unwrap();
         let settings = BmcSettings { extra_roots: roots, ..quick() };
-        Registry::new(settings).connect(&address, &credentials("secret"), verify)
+        BmcRegistry::new(settings).connect(&address, &credentials("secret"), verify)
     };
     let (tls, ca) = acceptor(&["127.0.0.1"]);
     let sim = start(machines(), RedfishOptions::default(), Some(tls)).await;
@@ -468,7 +481,7 @@ async fn a_bmc_sends_the_password_nowhere_else() {
         ] {
             let server = luring(what, &elsewhere).await;
             let address = format!("redfish+http://127.0.0.1:{}", server.address().port());
-            let registry = Registry::new(settings.clone());
+            let registry = BmcRegistry::new(settings.clone());
             let bmc = registry.connect(&BmcAddress::parse(&address).unwrap(), &credentials("secret"), true);
             let mut errors = vec![bmc.power().await.err(), bmc.set_power(PowerAction::On).await.err()];
             errors.push(bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.err());

@@ -9,7 +9,7 @@ use slipway::api::metal3::{BareMetalHost, ProvisioningState};
 use slipway::api::slipway::BootIntent;
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, IpmiSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,7 @@ use crate::process::{Appliance, until};
 
 #[tokio::test]
 async fn a_full_disk_ends_the_appliance_with_its_reason_and_costs_its_hosts_nothing() {
-    let machine = Arc::new(Machine::new(Profile::default()));
+    let machine = Arc::new(Machine::new(SimulatedProfile::default()));
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = format!("ipmi://{}", socket.local_addr().unwrap());
     let account =

@@ -21,7 +21,7 @@ use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, Provisi
 use slipway::api::slipway::BootIntent;
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, IpmiSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
@@ -248,8 +248,8 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     let account =
         Account { username: "admin".into(), password: "secret".to_owned().into(), privilege: Privilege::Administrator };
     let stop = CancellationToken::new();
-    let machine = Arc::new(Machine::new(Profile::default()));
-    let others = [(); 2].map(|()| Arc::new(Machine::new(Profile::default())));
+    let machine = Arc::new(Machine::new(SimulatedProfile::default()));
+    let others = [(); 2].map(|()| Arc::new(Machine::new(SimulatedProfile::default())));
     let mut addresses = Vec::new();
     for machine in std::iter::once(&machine).chain(&others) {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();

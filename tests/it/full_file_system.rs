@@ -25,7 +25,7 @@ use slipway::api::metal3::BareMetalHost;
 use slipway::api::slipway::{Image, ImageSpec};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, IpmiSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio_util::sync::CancellationToken;
 
 use crate::needs;
@@ -157,7 +157,7 @@ fn map(name: &str) -> ConfigMap {
 
 /// A host with a machine and a BMC, and a lease.
 async fn host(client: &Client, stop: CancellationToken) -> (Arc<Machine>, String) {
-    let machine = Arc::new(Machine::new(Profile::default()));
+    let machine = Arc::new(Machine::new(SimulatedProfile::default()));
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = format!("ipmi://{}", socket.local_addr().unwrap());
     let account =

@@ -15,7 +15,7 @@ use serde_json::json;
 use slipway::api::metal3::{BareMetalHost, HardwareData, OperationalStatus, ProvisioningState};
 use slipway::api::slipway::BootIntent;
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::{Account, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, RedfishOptions, RedfishSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -87,7 +87,8 @@ impl Lab {
     async fn new() -> Self {
         slipway::appliance::install_tls_provider();
         let folder = tempfile::tempdir().unwrap();
-        let machine = |name: &str| Arc::new(Machine::new(Profile { name: name.into(), ..Profile::default() }));
+        let machine =
+            |name: &str| Arc::new(Machine::new(SimulatedProfile { name: name.into(), ..SimulatedProfile::default() }));
         let machines: Vec<_> = ["1", "2", "3"].map(machine).into();
         let account =
             Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };

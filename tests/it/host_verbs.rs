@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use slipway::api::metal3::BareMetalHost;
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::{Account, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, RedfishOptions, RedfishSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,8 @@ impl Drop for Lab {
 impl Lab {
     async fn new() -> Self {
         slipway::appliance::install_tls_provider();
-        let machine = |name: &str| Arc::new(Machine::new(Profile { name: name.into(), ..Profile::default() }));
+        let machine =
+            |name: &str| Arc::new(Machine::new(SimulatedProfile { name: name.into(), ..SimulatedProfile::default() }));
         let machines: Vec<_> = ["1", "2"].map(machine).into();
         let account =
             Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };

@@ -14,7 +14,7 @@ use slipway::api::metal3::{self, BareMetalHost, BareMetalHostSpec};
 use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, Image, ImagePhase, ImageSpec};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, IpmiSim, SimulatedMachine as Machine, SimulatedProfile};
 use slipway::host::lifecycle::image_name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
@@ -203,7 +203,7 @@ async fn machine(stop: &CancellationToken) -> String {
     let address = format!("ipmi://{}", socket.local_addr().unwrap());
     let account =
         Account { username: "admin".into(), password: "secret".to_owned().into(), privilege: Privilege::Administrator };
-    let machine = Arc::new(Machine::new(Profile::default()));
+    let machine = Arc::new(Machine::new(SimulatedProfile::default()));
     tokio::spawn(IpmiSim::new(machine, vec![account], &[CipherSuite::Sha256]).run(socket, stop.clone()));
     address
 }

@@ -12,7 +12,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use slipway::api::slipway::{Image, ImagePhase};
-use slipway::image::upload::Received;
+use slipway::image::upload::ReceivedBytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -86,7 +86,7 @@ async fn ready(images: &Api<Image>, name: &str) -> slipway::api::slipway::ImageS
     status
 }
 
-async fn received(client: &Client, name: &str) -> Option<Received> {
+async fn received(client: &Client, name: &str) -> Option<ReceivedBytes> {
     let path = format!("/apis/slipway.dev/v1alpha1/images/{name}/upload");
     client.request(http::Request::get(path).body(Vec::new()).unwrap()).await.ok()
 }
@@ -241,7 +241,7 @@ async fn nobody_sends_what_he_may_not_or_where_it_does_not_belong() {
     ] {
         assert_eq!(ask(client, method, name, query).await, code, "{method} {name}{query}");
     }
-    assert_eq!(received(&admin, "sent").await, Some(Received { bytes: 7, whole: false }));
+    assert_eq!(received(&admin, "sent").await, Some(ReceivedBytes { bytes: 7, whole: false }));
     // Roles and clients find it as any subresource.
     let listed = http::Request::get("/apis/slipway.dev/v1alpha1").body(Vec::new()).unwrap();
     let listed: Value = admin.request(listed).await.unwrap();

@@ -15,7 +15,7 @@ use slipway::api::metal3::BareMetalHost;
 use slipway::api::slipway::{BootIntent, Image, ImagePhase};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Profile, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, IpmiSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ async fn machine(stop: &CancellationToken) -> String {
     let address = format!("ipmi://{}", socket.local_addr().unwrap());
     let account =
         Account { username: "admin".into(), password: "secret".to_owned().into(), privilege: Privilege::Administrator };
-    let machine = Arc::new(Machine::new(Profile::default()));
+    let machine = Arc::new(Machine::new(SimulatedProfile::default()));
     tokio::spawn(IpmiSim::new(machine, vec![account], &[CipherSuite::Sha256]).run(socket, stop.clone()));
     address
 }

@@ -15,7 +15,7 @@ use slipway::api::MacAddress;
 use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, SecretReference};
 use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, ImageSpec, IntentStep, StepAction};
 use slipway::apiserver::{self, ApiServer};
-use slipway::boot::{self, BootFiles, BootNetworks, BootServerConfig, HostIndex, LeaseOwner, Tokens};
+use slipway::boot::{self, BootFiles, BootNetworks, BootServerConfig, BootTokens, HostIndex, LeaseOwner};
 use slipway::config::DiscoveryConfig;
 use slipway::host::agent_api::Sessions;
 use slipway::host::directory::Directory;
@@ -84,7 +84,7 @@ impl Appliance {
         let Directory { index, intents, mut ready, .. } = Directory::new(&mut watches);
         tokio::spawn(watches.run(client.clone(), shutdown.clone()));
         ready.wait_for(|ready| *ready).await.unwrap();
-        let tokens = Arc::new(Tokens::open(path).unwrap());
+        let tokens = Arc::new(BootTokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         api.add_view("metal3.io/baremetalhosts", "log", endpoint::view(logs.clone(), intents.clone()));
         let sources = Sources { file_folder: Some(path.join("published")), ..Sources::default() };
@@ -136,7 +136,7 @@ impl Appliance {
             scripts,
             slipway::ration::all_alike(),
             boot::MAX_CONNECTIONS,
-            boot::Metrics::default(),
+            boot::BootHttpMetrics::default(),
             shutdown.clone(),
         ));
 
@@ -280,9 +280,9 @@ impl Appliance {
 /// What the kernel's neighbour table knows.
 fn cards() -> boot::neighbour::Neighbours {
     let card = |address| match address {
-        NODE | BESIDE_NODE => boot::neighbour::Answers::Card(MAC),
-        CLONE | BESIDE_CLONE => boot::neighbour::Answers::Card(MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1])),
-        _ => boot::neighbour::Answers::Unseen,
+        NODE | BESIDE_NODE => boot::neighbour::ArpAnswers::Card(MAC),
+        CLONE | BESIDE_CLONE => boot::neighbour::ArpAnswers::Card(MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1])),
+        _ => boot::neighbour::ArpAnswers::Unseen,
     };
     Arc::new(move |address| Box::pin(async move { card(address) }))
 }
@@ -386,7 +386,7 @@ async fn s4a_who_only_names_a_hosts_mac_address_to_dhcp_gets_neither_its_script_
     assert!(script.contains("answers at 127.0.0.12 is 02:aa:aa:aa:aa:01"), "{script}");
     // With the token that the machine itself got before its address was taken over.
     let uid = appliance.index.by_mac(CLONED_MAC).unwrap().uid.clone();
-    let token = Tokens::open(appliance.folder.path()).unwrap().mint_at(&uid, 7, Some(CLONE)).unwrap();
+    let token = BootTokens::open(appliance.folder.path()).unwrap().mint_at(&uid, 7, Some(CLONE)).unwrap();
     let (status, refusal) = appliance.open(CLONE, &token, CLONED_MAC).await;
     assert!(status == 403 && reason(&refusal).contains("none of the machine's"), "{refusal}");
 }
@@ -494,7 +494,7 @@ async fn s9_a_machine_that_reports_itself_can_do_that_and_nothing_else() {
     assert!(script.contains("did not get that address here"), "{script}");
     // Whose address is leased to it, gets a visitor's token for itself, never for a host.
     let appliance = Appliance::new(true).await;
-    let tokens = Tokens::open(appliance.folder.path()).unwrap();
+    let tokens = BootTokens::open(appliance.folder.path()).unwrap();
     let token = tokens.mint_visit(unknown, Some(STRANGER)).unwrap();
     assert_eq!(appliance.open(NODE, &token, unknown).await.0, 403, "at another address");
     assert_eq!(appliance.open(STRANGER, &token, MAC).await.0, 403, "with another machine's address");

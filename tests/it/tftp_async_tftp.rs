@@ -41,7 +41,7 @@ async fn async_tftp(folder: &std::path::Path) -> u16 {
 }
 
 fn slipway(folder: &std::path::Path, shutdown: &CancellationToken) -> u16 {
-    let server = slipway::tftp::Server::bind(([0, 0, 0, 0], 0).into(), BootFiles::new(folder)).expect("bound");
+    let server = slipway::tftp::TftpServer::bind(([0, 0, 0, 0], 0).into(), BootFiles::new(folder)).expect("bound");
     let port = server.local_addr().expect("address").port();
     tokio::spawn(server.run(shutdown.clone()));
     port

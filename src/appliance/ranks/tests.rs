@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::MacAddress;
-use crate::boot::{self, BootFiles, BootHost, BootServerConfig, DownloadScheduler, Ownership, Tokens};
+use crate::boot::{self, BootFiles, BootHost, BootServerConfig, BootTokens, DownloadScheduler, Ownership};
 use crate::store::{Store, StoreOptions};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ fn host(mac: MacAddress) -> BootHost {
 struct Appliance {
     _folder: tempfile::TempDir,
     ranks: Ranks,
-    metrics: boot::Metrics,
+    metrics: boot::BootHttpMetrics,
     address: SocketAddr,
     shutdown: CancellationToken,
     served: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -87,9 +87,9 @@ async fn site() -> Appliance {
     let key = rcgen::KeyPair::generate().expect("a key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("a CA");
     let site = BootServerConfig::new(8443, &ca.pem(), "").expect("a site");
-    let tokens = Arc::new(Tokens::open(path).expect("a key"));
+    let tokens = Arc::new(BootTokens::open(path).expect("a key"));
     let downloads = DownloadScheduler::default();
-    let metrics = boot::Metrics::new(downloads.clone());
+    let metrics = boot::BootHttpMetrics::new(downloads.clone());
     let router = boot::router(site, hosts, tokens, BootFiles::new(&files), downloads);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");

@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use super::commands::{self, APP, AuthCapabilities, THIS_CHANNEL, TooShort, cmd};
 use super::exchange::{Exchange, SessionRequest, SessionlessRequest};
 use super::packet::{Ignored, MAX_PACKET};
-use super::rakp::{Handshake, Login, Progress, RakpError};
-use super::session::{Response, Session};
+use super::rakp::{Handshake, RakpError, RakpLogin, RakpProgress};
+use super::session::{IpmiResponse, IpmiSession};
 use super::suite::CipherSuite;
-use crate::bmc::address::{Endpoint, Privilege};
+use crate::bmc::address::{BmcEndpoint, Privilege};
 use crate::bmc::locate::locate;
-use crate::bmc::metrics::{Outcome, Protocol};
-use crate::bmc::{BmcAddress, BmcError, BmcSettings, Credentials, Metrics};
+use crate::bmc::metrics::{BmcOutcome, Protocol};
+use crate::bmc::{BmcAddress, BmcError, BmcMetrics, BmcSettings, Credentials};
 use crate::outbound::Guard;
 
 /// Packets passed over per try, so that a flood cannot keep an exchange alive.
@@ -27,14 +27,14 @@ const BUSY_TRIES: u32 = 5;
 
 /// Why a command brought no data.
 #[derive(Debug)]
-pub enum CallError {
+pub enum IpmiCallError {
     /// The exchange failed.
     Bmc(BmcError),
     /// The BMC answered with this completion code.
     Completion(u8),
 }
 
-impl From<BmcError> for CallError {
+impl From<BmcError> for IpmiCallError {
     fn from(error: BmcError) -> Self {
         Self::Bmc(error)
     }
@@ -47,28 +47,28 @@ enum NoResponse {
 }
 
 /// Opens sessions with one BMC.
-pub struct Client {
+pub struct IpmiClient {
     peer: String,
     address: BmcAddress,
     /// Where that is; empty: it is resolved for each session.
     places: Vec<SocketAddr>,
-    login: Login,
+    login: RakpLogin,
     timeout: Duration,
     tries: u32,
     guard: Option<Guard>,
-    metrics: Metrics,
+    metrics: BmcMetrics,
     /// The suite that worked last.
     known_suite: Mutex<Option<CipherSuite>>,
 }
 
-impl Client {
+impl IpmiClient {
     /// For this address, at these places where it was resolved before; nothing is sent yet.
     pub fn new(address: &BmcAddress, places: &[SocketAddr], credentials: &Credentials, settings: &BmcSettings) -> Self {
         let privilege = match address.endpoint {
-            Endpoint::Ipmi { privilege } => privilege,
-            Endpoint::Redfish { .. } => Privilege::Administrator,
+            BmcEndpoint::Ipmi { privilege } => privilege,
+            BmcEndpoint::Redfish { .. } => Privilege::Administrator,
         };
-        let login = Login {
+        let login = RakpLogin {
             username: credentials.username.clone(),
             password: credentials.password.clone(),
             kg: settings.ipmi_kg.clone(),
@@ -93,7 +93,7 @@ impl Client {
     }
 
     /// Opens a session at the wanted privilege level.
-    pub async fn open(&self) -> Result<Connection<'_>, BmcError> {
+    pub async fn open(&self) -> Result<IpmiConnection<'_>, BmcError> {
         let mut last = None;
         for address in self.places().await? {
             match self.open_at(address).await {
@@ -116,13 +116,13 @@ impl Client {
         Ok(self.places.clone())
     }
 
-    async fn open_at(&self, address: SocketAddr) -> Result<Connection<'_>, BmcError> {
+    async fn open_at(&self, address: SocketAddr) -> Result<IpmiConnection<'_>, BmcError> {
         let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let io = |error| self.io(error);
         let socket = UdpSocket::bind(local).await.map_err(io)?;
         // Connected: only this peer is heard, and "port unreachable" comes back as an error.
         socket.connect(address).await.map_err(io)?;
-        let wire = Wire { client: self, socket };
+        let wire = IpmiSocket { client: self, socket };
         let known = *self.known_suite.lock().unwrap_or_else(|e| e.into_inner());
         let offered = wire.probe(known.is_none()).await?;
         let mut failure = None;
@@ -131,7 +131,7 @@ impl Client {
                 Ok(session) => {
                     *self.known_suite.lock().unwrap_or_else(|e| e.into_inner()) = Some(suite);
                     tracing::debug!(bmc = %self.peer, suite = suite.id(), "opened an IPMI session");
-                    let mut connection = Connection { wire, session };
+                    let mut connection = IpmiConnection { wire, session };
                     connection.raise().await?;
                     return Ok(connection);
                 }
@@ -235,21 +235,21 @@ enum HandshakeFailure {
     Final(BmcError),
 }
 
-struct Wire<'a> {
-    client: &'a Client,
+struct IpmiSocket<'a> {
+    client: &'a IpmiClient,
     socket: UdpSocket,
 }
 
-impl Wire<'_> {
+impl IpmiSocket<'_> {
     /// Sends until an answer is taken; each sending is made anew, so that it has fresh numbers.
     async fn exchange<E: Exchange + Send>(&self, state: &mut E, tries: u32) -> Result<E::Out, NoResponse> {
         let began = Instant::now();
         let result = self.hear(state, tries).await;
         let outcome = match &result {
             Ok(out) => E::outcome(out),
-            Err(NoResponse::Timeout { ignored: 0, .. }) => Outcome::Timeout,
-            Err(NoResponse::Timeout { .. }) => Outcome::Invalid,
-            Err(NoResponse::Io(_)) => Outcome::Unreachable,
+            Err(NoResponse::Timeout { ignored: 0, .. }) => BmcOutcome::Timeout,
+            Err(NoResponse::Timeout { .. }) => BmcOutcome::Invalid,
+            Err(NoResponse::Io(_)) => BmcOutcome::Unreachable,
         };
         self.client.metrics.asked(Protocol::Ipmi, outcome, began.elapsed());
         result
@@ -280,7 +280,7 @@ impl Wire<'_> {
     }
 
     /// A command before there is a session.
-    async fn ask(&self, command: u8, data: &[u8], tries: u32) -> Result<Response, NoResponse> {
+    async fn ask(&self, command: u8, data: &[u8], tries: u32) -> Result<IpmiResponse, NoResponse> {
         let mut question = SessionlessRequest::new(command, data, rand::rng().random());
         self.exchange(&mut question, tries).await
     }
@@ -317,7 +317,7 @@ impl Wire<'_> {
         Ok(commands::cipher_suites(&records))
     }
 
-    async fn handshake(&self, suite: CipherSuite) -> Result<Session, HandshakeFailure> {
+    async fn handshake(&self, suite: CipherSuite) -> Result<IpmiSession, HandshakeFailure> {
         let client = self.client;
         let mut failure = None;
         // When an answer is lost, the BMC's half may be ahead of ours: then one fresh start.
@@ -327,9 +327,9 @@ impl Wire<'_> {
                 .map_err(|e| HandshakeFailure::Final(client.rakp(e)))?;
             for step in 0..3 {
                 match self.exchange(&mut handshake, client.tries).await {
-                    Ok(Progress::Next) => {}
-                    Ok(Progress::Open(session)) => return Ok(*session),
-                    Ok(Progress::Failed(error, goodbye)) => {
+                    Ok(RakpProgress::Next) => {}
+                    Ok(RakpProgress::Open(session)) => return Ok(*session),
+                    Ok(RakpProgress::Failed(error, goodbye)) => {
                         if let Some(goodbye) = goodbye {
                             self.socket.send(&goodbye).await.ok();
                         }
@@ -366,20 +366,20 @@ impl Wire<'_> {
 }
 
 /// An open session.
-pub struct Connection<'a> {
-    wire: Wire<'a>,
-    session: Session,
+pub struct IpmiConnection<'a> {
+    wire: IpmiSocket<'a>,
+    session: IpmiSession,
 }
 
-impl Connection<'_> {
+impl IpmiConnection<'_> {
     /// Sessions begin as user; this raises to the level of the login.
     async fn raise(&mut self) -> Result<(), BmcError> {
         let client = self.wire.client;
         let privilege = client.login.privilege;
         match self.call(APP, cmd::SET_PRIVILEGE, &[privilege as u8]).await {
             Ok(_) => Ok(()),
-            Err(CallError::Bmc(error)) => Err(error),
-            Err(CallError::Completion(code)) => {
+            Err(IpmiCallError::Bmc(error)) => Err(error),
+            Err(IpmiCallError::Completion(code)) => {
                 let (user, text) = (&client.login.username, commands::completion_text(code));
                 self.say_goodbye().await;
                 Err(BmcError::Credentials {
@@ -394,7 +394,7 @@ impl Connection<'_> {
     }
 
     /// Sends a command and waits for its answer; data come without the completion code.
-    pub async fn call(&mut self, net_fn: u8, command: u8, data: &[u8]) -> Result<Vec<u8>, CallError> {
+    pub async fn call(&mut self, net_fn: u8, command: u8, data: &[u8]) -> Result<Vec<u8>, IpmiCallError> {
         let client = self.wire.client;
         let mut busy = 0;
         loop {
@@ -407,18 +407,18 @@ impl Connection<'_> {
                     busy += 1;
                     tokio::time::sleep(client.timeout / 4).await;
                 }
-                code => return Err(CallError::Completion(code)),
+                code => return Err(IpmiCallError::Completion(code)),
             }
         }
     }
 
-    /// As [`Connection::call`], with completion codes turned into errors; `what` follows "cannot".
+    /// As [`IpmiConnection::call`], with completion codes turned into errors; `what` follows "cannot".
     pub async fn demand(&mut self, net_fn: u8, command: u8, data: &[u8], what: &str) -> Result<Vec<u8>, BmcError> {
         let client = self.wire.client;
         let peer = client.peer.clone();
         self.call(net_fn, command, data).await.map_err(|error| match error {
-            CallError::Bmc(error) => error,
-            CallError::Completion(code @ 0xd4) => BmcError::Credentials {
+            IpmiCallError::Bmc(error) => error,
+            IpmiCallError::Completion(code @ 0xd4) => BmcError::Credentials {
                 peer,
                 reason: format!(
                     "user {:?} may not {what}; the account needs the role {:?} ({})",
@@ -428,10 +428,10 @@ impl Connection<'_> {
                 ),
                 logins: 0,
             },
-            CallError::Completion(code @ (0x80 | 0xc1 | 0xcc)) => {
+            IpmiCallError::Completion(code @ (0x80 | 0xc1 | 0xcc)) => {
                 BmcError::Unsupported { peer, what: format!("{what} ({})", commands::completion_text(code)) }
             }
-            CallError::Completion(code) => {
+            IpmiCallError::Completion(code) => {
                 BmcError::Protocol { peer, reason: format!("{} when told to {what}", commands::completion_text(code)) }
             }
         })

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::client::{CallError, Client, Connection};
+use super::client::{IpmiCallError, IpmiClient, IpmiConnection};
 use super::commands::{self, APP, BootFlags, CHASSIS, Control, DeviceId, cmd};
 use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::IpmiQuirks;
@@ -18,7 +18,7 @@ use crate::bmc::{
 
 /// A BMC that is driven by IPMI.
 pub struct IpmiBmc {
-    client: Client,
+    client: IpmiClient,
     settings: Arc<BmcSettings>,
     /// One session at a time: small controllers have few, and bursts upset them.
     exchange: Arc<Mutex<()>>,
@@ -36,7 +36,7 @@ impl IpmiBmc {
         settings: Arc<BmcSettings>,
         exchange: Arc<Mutex<()>>,
     ) -> Self {
-        let client = Client::new(address, places, credentials, &settings);
+        let client = IpmiClient::new(address, places, credentials, &settings);
         Self { client, settings, exchange, change: Mutex::new(()), quirks: OnceLock::new() }
     }
 
@@ -50,14 +50,14 @@ impl IpmiBmc {
     }
 
     /// How this controller is treated, asked once. A controller that does not say what it is gets no quirks.
-    async fn quirks(&self, connection: &mut Connection<'_>) -> Result<IpmiQuirks, BmcError> {
+    async fn quirks(&self, connection: &mut IpmiConnection<'_>) -> Result<IpmiQuirks, BmcError> {
         if let Some(known) = self.quirks.get() {
             return Ok(known.clone());
         }
         let found = match connection.call(APP, cmd::GET_DEVICE_ID, &[]).await {
             Ok(data) => DeviceId::parse(&data).ok(),
-            Err(CallError::Completion(_)) => None,
-            Err(CallError::Bmc(error)) => return Err(error),
+            Err(IpmiCallError::Completion(_)) => None,
+            Err(IpmiCallError::Bmc(error)) => return Err(error),
         };
         let quirks = found.map_or_else(IpmiQuirks::default, |id| {
             let quirks = self.settings.quirks.get().ipmi(id.manufacturer_id, id.product_id);
@@ -138,15 +138,15 @@ impl IpmiBmc {
     }
 
     /// A boot option that may be refused.
-    async fn optional(&self, connection: &mut Connection<'_>, data: &[u8]) -> Result<(), BmcError> {
+    async fn optional(&self, connection: &mut IpmiConnection<'_>, data: &[u8]) -> Result<(), BmcError> {
         match connection.call(CHASSIS, cmd::SET_BOOT_OPTIONS, data).await {
             Ok(_) => Ok(()),
-            Err(CallError::Completion(code)) => {
+            Err(IpmiCallError::Completion(code)) => {
                 let reason = commands::completion_text(code);
                 tracing::debug!(bmc = %self.client.peer(), parameter = ?data.first(), %reason, "the BMC refused a boot option");
                 Ok(())
             }
-            Err(CallError::Bmc(error)) => Err(error),
+            Err(IpmiCallError::Bmc(error)) => Err(error),
         }
     }
 
@@ -159,12 +159,12 @@ impl IpmiBmc {
     }
 }
 
-async fn device_id(connection: &mut Connection<'_>, client: &Client) -> Result<DeviceId, BmcError> {
+async fn device_id(connection: &mut IpmiConnection<'_>, client: &IpmiClient) -> Result<DeviceId, BmcError> {
     let data = connection.demand(APP, cmd::GET_DEVICE_ID, &[], "say what it is").await?;
     DeviceId::parse(&data).map_err(|e| BmcError::Protocol { peer: client.peer().into(), reason: e.to_string() })
 }
 
-async fn read_boot(connection: &mut Connection<'_>, client: &Client) -> Result<BootFlags, BmcError> {
+async fn read_boot(connection: &mut IpmiConnection<'_>, client: &IpmiClient) -> Result<BootFlags, BmcError> {
     let data = connection.demand(CHASSIS, cmd::GET_BOOT_OPTIONS, &[5, 0, 0], "read the boot device").await?;
     BootFlags::parse(&data).map_err(|e| BmcError::Protocol { peer: client.peer().into(), reason: e.to_string() })
 }

@@ -180,7 +180,7 @@ pub const CONSOLE_ADDRESS: u8 = 0x81;
 
 /// An IPMI message as on the LAN (section 13.8). In a response the data begin with the completion code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct IpmiMessage {
     /// Address of the receiver.
     pub to: u8,
     /// Network function, 0 to 63; even in a request, odd in its response.
@@ -195,7 +195,7 @@ pub struct Message {
     pub data: Vec<u8>,
 }
 
-impl Message {
+impl IpmiMessage {
     /// A request of ours.
     pub fn request(net_fn: u8, command: u8, sequence: u8, data: &[u8]) -> Self {
         let sequence = sequence & 0x3f;
@@ -262,21 +262,21 @@ mod tests {
             0x06, 0x00, 0xff, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x09, 0x20, 0x18, 0xc8, 0x81, 0x00, 0x38, 0x8e, 0x04,
             0xb5,
         ];
-        assert_eq!(encode_v15(&Message::request(6, 0x38, 0, &[0x8e, 0x04]).encode()), want);
+        assert_eq!(encode_v15(&IpmiMessage::request(6, 0x38, 0, &[0x8e, 0x04]).encode()), want);
         let Frame::V15 { session, payload } = decode(&want).unwrap() else { panic!("not 1.5") };
-        assert_eq!((session, Message::decode(payload).unwrap().command), (0, 0x38));
+        assert_eq!((session, IpmiMessage::decode(payload).unwrap().command), (0, 0x38));
     }
 
     #[test]
     fn a_message_survives_the_round_trip_and_no_changed_byte_does() {
-        let m = Message::request(0, 2, 9, &[1, 2, 3]);
+        let m = IpmiMessage::request(0, 2, 9, &[1, 2, 3]);
         let bytes = m.encode();
-        assert_eq!(Message::decode(&bytes).unwrap(), m);
+        assert_eq!(IpmiMessage::decode(&bytes).unwrap(), m);
         for at in 0..bytes.len() {
             let mut bad = bytes.clone();
             bad[at] ^= 0x40;
-            assert_eq!(Message::decode(&bad), Err(Ignored::Checksum), "byte {at}");
-            assert!(Message::decode(&bytes[..at]).is_err(), "cut at {at}");
+            assert_eq!(IpmiMessage::decode(&bad), Err(Ignored::Checksum), "byte {at}");
+            assert!(IpmiMessage::decode(&bytes[..at]).is_err(), "cut at {at}");
         }
     }
 

@@ -4,7 +4,7 @@ use secrecy::{ExposeSecret, SecretString};
 use zeroize::Zeroizing;
 
 use super::packet::{self, Frame, Ignored, le32, payload};
-use super::session::Session;
+use super::session::IpmiSession;
 use super::suite::{CipherSuite, Keys, same};
 use crate::bmc::address::Privilege;
 
@@ -17,7 +17,7 @@ const NAME_ONLY: u8 = 0x10;
 
 /// Who opens a session, and how.
 #[derive(Clone, Debug)]
-pub struct Login {
+pub struct RakpLogin {
     /// User name, at most 16 bytes.
     pub username: String,
     /// Password, at most 20 bytes.
@@ -117,16 +117,16 @@ pub fn status_text(status: u8) -> String {
 
 /// What a packet led to.
 #[derive(Debug)]
-pub enum Progress {
+pub enum RakpProgress {
     /// Send the next message.
     Next,
     /// The session is open.
-    Open(Box<Session>),
+    Open(Box<IpmiSession>),
     /// It will not be; the packet, if any, tells the BMC so.
     Failed(RakpError, Option<Vec<u8>>),
 }
 
-enum Phase {
+enum RakpPhase {
     Opening,
     /// RAKP 1 goes out.
     Challenge {
@@ -143,24 +143,24 @@ enum Phase {
 
 /// The console's side of the handshake.
 pub struct Handshake {
-    login: Login,
+    login: RakpLogin,
     suite: CipherSuite,
     console: u32,
     random: [u8; 16],
     tag: u8,
-    phase: Phase,
+    phase: RakpPhase,
 }
 
 impl Handshake {
     /// `console` is our session number, not 0; `random` our challenge.
-    pub fn new(login: Login, suite: CipherSuite, console: u32, random: [u8; 16]) -> Result<Self, RakpError> {
+    pub fn new(login: RakpLogin, suite: CipherSuite, console: u32, random: [u8; 16]) -> Result<Self, RakpError> {
         if login.username.len() > MAX_USERNAME {
             return Err(RakpError::TooLong("IPMI takes user names of at most 16 bytes"));
         }
         if login.password.expose_secret().len() > MAX_PASSWORD {
             return Err(RakpError::TooLong("IPMI takes passwords of at most 20 bytes"));
         }
-        Ok(Self { login, suite, console: console.max(1), random, tag: 0, phase: Phase::Opening })
+        Ok(Self { login, suite, console: console.max(1), random, tag: 0, phase: RakpPhase::Opening })
     }
 
     fn role(&self) -> u8 {
@@ -183,7 +183,7 @@ impl Handshake {
     pub fn send(&mut self) -> Vec<u8> {
         self.tag = self.tag.wrapping_add(1);
         match &self.phase {
-            Phase::Opening => {
+            RakpPhase::Opening => {
                 let mut body = vec![self.tag, self.login.privilege as u8, 0, 0];
                 body.extend_from_slice(&self.console.to_le_bytes());
                 for (kind, algorithm) in (0u8..).zip(self.suite.algorithms()) {
@@ -191,7 +191,7 @@ impl Handshake {
                 }
                 packet::encode_v20(payload::OPEN_REQUEST, 0, 0, 0, &body)
             }
-            Phase::Challenge { bmc } => {
+            RakpPhase::Challenge { bmc } => {
                 let mut body = vec![self.tag, 0, 0, 0];
                 body.extend_from_slice(&bmc.to_le_bytes());
                 body.extend_from_slice(&self.random);
@@ -199,7 +199,7 @@ impl Handshake {
                 body.extend_from_slice(&self.name());
                 packet::encode_v20(payload::RAKP1, 0, 0, 0, &body)
             }
-            Phase::Proof { bmc, code, .. } => self.rakp3(*bmc, 0, code),
+            RakpPhase::Proof { bmc, code, .. } => self.rakp3(*bmc, 0, code),
         }
     }
 
@@ -211,15 +211,15 @@ impl Handshake {
     }
 
     /// Takes a packet. What does not belong to the message sent last is passed over with its reason.
-    pub fn on_packet(&mut self, bytes: &[u8]) -> Result<Progress, Ignored> {
+    pub fn on_packet(&mut self, bytes: &[u8]) -> Result<RakpProgress, Ignored> {
         let Frame::V20(frame) = packet::decode(bytes)? else { return Err(Ignored::AuthType(0)) };
         if frame.session != 0 || frame.authenticated || frame.encrypted {
             return Err(Ignored::Session);
         }
         let want = match self.phase {
-            Phase::Opening => payload::OPEN_RESPONSE,
-            Phase::Challenge { .. } => payload::RAKP2,
-            Phase::Proof { .. } => payload::RAKP4,
+            RakpPhase::Opening => payload::OPEN_RESPONSE,
+            RakpPhase::Challenge { .. } => payload::RAKP2,
+            RakpPhase::Proof { .. } => payload::RAKP4,
         };
         if frame.payload_type != want {
             return Err(Ignored::Payload(frame.payload_type));
@@ -230,7 +230,7 @@ impl Handshake {
             return Err(Ignored::Stale);
         }
         if status != 0 {
-            return Ok(Progress::Failed(self.refusal(status), None));
+            return Ok(RakpProgress::Failed(self.refusal(status), None));
         }
         // All three answers carry our session number in bytes 5 to 8.
         let own = body.get(4..8).ok_or(Ignored::Short)?;
@@ -238,32 +238,32 @@ impl Handshake {
             return Err(Ignored::Session);
         }
         match &self.phase {
-            Phase::Opening => self.on_open(body),
-            Phase::Challenge { bmc } => self.on_rakp2(*bmc, body),
-            Phase::Proof { bmc, sik, guid, .. } => {
+            RakpPhase::Opening => self.on_open(body),
+            RakpPhase::Challenge { bmc } => self.on_rakp2(*bmc, body),
+            RakpPhase::Proof { bmc, sik, guid, .. } => {
                 let want = self.suite.hmac(sik, &[&self.random, &bmc.to_le_bytes(), guid]);
                 let want = want.get(..self.suite.integrity_len()).unwrap_or_default();
                 let code = body.get(8..8 + self.suite.integrity_len()).ok_or(Ignored::Short)?;
                 if !same(want, code) {
-                    return Ok(Progress::Failed(RakpError::BmcKey, None));
+                    return Ok(RakpProgress::Failed(RakpError::BmcKey, None));
                 }
                 let keys = Keys::derive(self.suite, sik);
-                Ok(Progress::Open(Box::new(Session::new(keys, self.console, *bmc))))
+                Ok(RakpProgress::Open(Box::new(IpmiSession::new(keys, self.console, *bmc))))
             }
         }
     }
 
-    fn on_open(&mut self, body: &[u8]) -> Result<Progress, Ignored> {
+    fn on_open(&mut self, body: &[u8]) -> Result<RakpProgress, Ignored> {
         let rest = body.get(8..36).ok_or(Ignored::Short)?;
         let chosen = [rest[8] & 0x3f, rest[16] & 0x3f, rest[24] & 0x3f];
         if chosen != self.suite.algorithms() {
-            return Ok(Progress::Failed(RakpError::Downgrade(self.suite.id()), None));
+            return Ok(RakpProgress::Failed(RakpError::Downgrade(self.suite.id()), None));
         }
-        self.phase = Phase::Challenge { bmc: le32(&rest[..4]) };
-        Ok(Progress::Next)
+        self.phase = RakpPhase::Challenge { bmc: le32(&rest[..4]) };
+        Ok(RakpProgress::Next)
     }
 
-    fn on_rakp2(&mut self, bmc: u32, body: &[u8]) -> Result<Progress, Ignored> {
+    fn on_rakp2(&mut self, bmc: u32, body: &[u8]) -> Result<RakpProgress, Ignored> {
         let challenge: [u8; 16] = field(body, 8)?;
         let guid: [u8; 16] = field(body, 24)?;
         let code = body.get(40..40 + self.suite.digest_len()).ok_or(Ignored::Short)?;
@@ -273,28 +273,30 @@ impl Handshake {
         if !same(&self.suite.hmac(self.password(), &parts), code) {
             // Tell the BMC, so that it frees the half-open session (section 13.23).
             let goodbye = self.rakp3(bmc, 0x0f, &[]);
-            return Ok(Progress::Failed(RakpError::WrongPassword(self.login.username.clone()), Some(goodbye)));
+            return Ok(RakpProgress::Failed(RakpError::WrongPassword(self.login.username.clone()), Some(goodbye)));
         }
         let kg = self.login.kg.as_ref().map_or(self.password(), |kg| kg.expose_secret().as_bytes());
         let sik = self.suite.hmac(kg, &[&self.random, &challenge, &[role], &name]);
         let code = self.suite.hmac(self.password(), &[&challenge, &console_id, &[role], &name]);
-        self.phase = Phase::Proof { bmc, code, sik, guid };
-        Ok(Progress::Next)
+        self.phase = RakpPhase::Proof { bmc, code, sik, guid };
+        Ok(RakpProgress::Next)
     }
 
     fn refusal(&self, status: u8) -> RakpError {
         let user = || self.login.username.clone();
         let message = match self.phase {
-            Phase::Opening => "Open Session",
-            Phase::Challenge { .. } => "RAKP message 1",
-            Phase::Proof { .. } => "RAKP message 3",
+            RakpPhase::Opening => "Open Session",
+            RakpPhase::Challenge { .. } => "RAKP message 1",
+            RakpPhase::Proof { .. } => "RAKP message 3",
         };
         match (status, &self.phase) {
-            (0x03..=0x07 | 0x10 | 0x11, Phase::Opening) => RakpError::SuiteRefused { suite: self.suite.id(), status },
+            (0x03..=0x07 | 0x10 | 0x11, RakpPhase::Opening) => {
+                RakpError::SuiteRefused { suite: self.suite.id(), status }
+            }
             (0x01 | 0x0b, _) => RakpError::Busy { status },
             (0x09 | 0x0a, _) => RakpError::Role { user: user(), role: self.login.privilege, status },
             (0x0c | 0x0d, _) => RakpError::UnknownUser { user: user(), status },
-            (0x0f, Phase::Challenge { .. } | Phase::Proof { .. }) => RakpError::WrongPassword(user()),
+            (0x0f, RakpPhase::Challenge { .. } | RakpPhase::Proof { .. }) => RakpError::WrongPassword(user()),
             _ => RakpError::Refused { message, status },
         }
     }

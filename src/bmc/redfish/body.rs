@@ -205,7 +205,7 @@ impl<'de> Visitor<'de> for Lean<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
         let mut kept = Map::new();
-        while let Some(key) = object.next_key_seed(Key)? {
+        while let Some(key) = object.next_key_seed(PropertyName)? {
             match key.filter(|_| self.levels > 0) {
                 Some(key) => {
                     let value = object.next_value_seed(Lean { left: self.left, levels: self.levels - 1 })?;
@@ -219,9 +219,9 @@ impl<'de> Visitor<'de> for Lean<'_> {
 }
 
 /// The name of a property, when it is one that is kept.
-struct Key;
+struct PropertyName;
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl<'de> DeserializeSeed<'de> for PropertyName {
     type Value = Option<&'static str>;
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
@@ -229,7 +229,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl Visitor<'_> for Key {
+impl Visitor<'_> for PropertyName {
     type Value = Option<&'static str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

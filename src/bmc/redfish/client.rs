@@ -23,7 +23,9 @@ use crate::outbound;
 
 mod failure;
 
-use failure::{Failure, Shown, chain, elsewhere, is_broken, is_passing, local_path, outcome, redirect};
+use failure::{
+    ExchangeFailure, RequestCredentials, chain, elsewhere, is_broken, is_passing, local_path, outcome, redirect,
+};
 
 /// Longest pause that a `Retry-After` may ask for, and that back-off reaches.
 const MAX_PAUSE: Duration = Duration::from_secs(8);
@@ -69,7 +71,7 @@ impl RedfishResponse {
     }
 }
 
-enum Login {
+enum RedfishLogin {
     /// Not tried yet.
     None,
     /// A session: its token and where it is closed.
@@ -95,7 +97,7 @@ pub struct ServiceEndpoint {
 }
 
 /// One service, one account.
-pub struct Client {
+pub struct RedfishClient {
     http: outbound::client::Client,
     /// The base, as it is judged.
     url: Url,
@@ -104,13 +106,13 @@ pub struct Client {
     /// Of the place.
     has_sessions: Arc<AtomicBool>,
     credentials: Credentials,
-    login: Mutex<Login>,
+    login: Mutex<RedfishLogin>,
     /// One request at a time.
     exchange: Arc<Mutex<()>>,
     settings: Arc<BmcSettings>,
 }
 
-impl Client {
+impl RedfishClient {
     /// For the service at this place.
     pub fn new(
         endpoint: ServiceEndpoint,
@@ -140,7 +142,7 @@ impl Client {
             base,
             peer,
             credentials,
-            login: Mutex::new(Login::None),
+            login: Mutex::new(RedfishLogin::None),
             has_sessions,
             exchange,
             settings,
@@ -172,9 +174,9 @@ impl Client {
             let answer = self.send(method.clone(), path, body, if_match, auth).await?;
             match answer.status {
                 // A session that expired, or one lost in a restart of the BMC: once more from the start.
-                StatusCode::UNAUTHORIZED if kind.is_none() && !fresh => *self.login.lock().await = Login::None,
+                StatusCode::UNAUTHORIZED if kind.is_none() && !fresh => *self.login.lock().await = RedfishLogin::None,
                 StatusCode::UNAUTHORIZED => {
-                    *self.login.lock().await = Login::None;
+                    *self.login.lock().await = RedfishLogin::None;
                     return Err(self.wrong_password(&answer, 1 + kind.unwrap_or_default()));
                 }
                 StatusCode::FORBIDDEN => {
@@ -217,26 +219,26 @@ impl Client {
     /// a refusal may be a matter of its age.
     async fn authorization(&self, fresh: &mut bool) -> Result<(HeaderMap, Option<u32>), BmcError> {
         let mut login = self.login.lock().await;
-        if let Login::None = *login {
+        if let RedfishLogin::None = *login {
             *login = self.log_in().await?;
             *fresh = true;
         }
         let mut headers = HeaderMap::new();
         Ok(match &*login {
-            Login::Session { token, .. } => {
+            RedfishLogin::Session { token, .. } => {
                 if let Ok(mut value) = HeaderValue::from_str(token.expose_secret()) {
                     value.set_sensitive(true);
                     headers.insert(TOKEN, value);
                 }
                 (headers, None)
             }
-            Login::Basic { refused } => {
+            RedfishLogin::Basic { refused } => {
                 // They count once.
                 let refused = if *fresh { *refused } else { 0 };
                 headers.extend(self.basic());
                 (headers, Some(refused))
             }
-            Login::None => {
+            RedfishLogin::None => {
                 headers.extend(self.basic());
                 (headers, Some(0))
             }
@@ -257,7 +259,7 @@ impl Client {
     }
 
     /// A session if the service has them, else basic authentication.
-    async fn log_in(&self) -> Result<Login, BmcError> {
+    async fn log_in(&self) -> Result<RedfishLogin, BmcError> {
         let root = self.send(Method::GET, "/redfish/v1/", None, None, HeaderMap::new()).await?;
         let sessions = super::model::link(&root.body["Links"]["Sessions"]).unwrap_or_else(|| SESSIONS.into());
         let body = json!({
@@ -276,7 +278,7 @@ impl Client {
                 let location = location.or_else(|| super::model::link(&answer.body));
                 tracing::debug!(bmc = %self.peer, "opened a Redfish session");
                 self.has_sessions.store(true, Ordering::Relaxed);
-                Ok(Login::Session { token: token.to_string().into(), location })
+                Ok(RedfishLogin::Session { token: token.to_string().into(), location })
             }
             (StatusCode::UNAUTHORIZED, _) if self.has_sessions.load(Ordering::Relaxed) => {
                 Err(self.wrong_password(&answer.without_words(), 1))
@@ -285,7 +287,7 @@ impl Client {
             (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _)
             | (StatusCode::UNAUTHORIZED, _) => {
                 tracing::debug!(bmc = %self.peer, status = %answer.status, "the BMC opens no Redfish session: using basic authentication");
-                Ok(Login::Basic { refused: u32::from(answer.status == StatusCode::UNAUTHORIZED) })
+                Ok(RedfishLogin::Basic { refused: u32::from(answer.status == StatusCode::UNAUTHORIZED) })
             }
             // Some say 400 to a wrong password.
             (StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST, _) => {
@@ -300,8 +302,8 @@ impl Client {
 
     /// Closes the session, if there is one; BMCs have few.
     pub async fn log_out(&self) {
-        let login = std::mem::replace(&mut *self.login.lock().await, Login::None);
-        if let Login::Session { token, location: Some(location) } = login {
+        let login = std::mem::replace(&mut *self.login.lock().await, RedfishLogin::None);
+        if let RedfishLogin::Session { token, location: Some(location) } = login {
             let mut headers = HeaderMap::new();
             if let Ok(mut value) = HeaderValue::from_str(token.expose_secret()) {
                 value.set_sensitive(true);
@@ -343,7 +345,7 @@ impl Client {
                     let asked = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
                     asked.map_or(pause, Duration::from_secs).min(MAX_PAUSE)
                 }
-                Err(Failure::Http(error)) if left > 0 && is_broken(error) => {
+                Err(ExchangeFailure::Http(error)) if left > 0 && is_broken(error) => {
                     tracing::debug!(bmc = %self.peer, %method, path, error = %chain(error), "the connection to the BMC broke: trying again");
                     pause
                 }
@@ -362,9 +364,9 @@ impl Client {
         body: Option<&Value>,
         if_match: Option<&str>,
         headers: HeaderMap,
-    ) -> Result<(RedfishResponse, HeaderMap), Failure> {
+    ) -> Result<(RedfishResponse, HeaderMap), ExchangeFailure> {
         let _one = self.exchange.lock().await;
-        let (began, sent) = (Instant::now(), (method.clone(), Shown::of(&headers)));
+        let (began, sent) = (Instant::now(), (method.clone(), RequestCredentials::of(&headers)));
         let result = self.ask(method, path, body, if_match, headers).await;
         if let Some(outcome) = outcome(sent, &result) {
             self.settings.metrics.asked(Protocol::Redfish, outcome, began.elapsed());
@@ -379,9 +381,13 @@ impl Client {
         body: Option<&Value>,
         if_match: Option<&str>,
         headers: HeaderMap,
-    ) -> Result<(RedfishResponse, HeaderMap), Failure> {
+    ) -> Result<(RedfishResponse, HeaderMap), ExchangeFailure> {
         // A literal address never comes by the resolver, and what is this box's own may change.
-        self.settings.guard.as_ref().map_or(Ok(()), |guard| guard.url(&self.url)).map_err(Failure::Forbidden)?;
+        self.settings
+            .guard
+            .as_ref()
+            .map_or(Ok(()), |guard| guard.url(&self.url))
+            .map_err(ExchangeFailure::Forbidden)?;
         let (mut url, mut method, mut headers) = (self.url.clone(), method, headers);
         // Paths are of the service: what it says, as it says it.
         let asked = format!("{}{path}", self.base).parse();
@@ -403,7 +409,7 @@ impl Client {
         let mut response = loop {
             let within = self.settings.http_timeout.saturating_sub(began.elapsed());
             let asked = self.http.send(method.clone(), &url, headers.clone(), sent.clone(), Some(within));
-            let response = asked.await.map_err(Failure::Http)?;
+            let response = asked.await.map_err(ExchangeFailure::Http)?;
             // What is sent holds the password or a session: it goes to the scheme, host and port of the address only.
             let next = redirect(&url, response.status(), response.headers());
             let Some(next) = next.filter(|next| next.origin() == self.url.origin() && redirects < REDIRECTS) else {
@@ -416,21 +422,21 @@ impl Client {
             (url, redirects) = (next, redirects + 1);
         };
         let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(Failure::Http)? {
+        while let Some(chunk) = response.chunk().await.map_err(ExchangeFailure::Http)? {
             if bytes.len() + chunk.len() > MAX_BODY {
-                return Err(Failure::Body(Unread::TooLarge));
+                return Err(ExchangeFailure::Body(Unread::TooLarge));
             }
             bytes.extend_from_slice(&chunk);
         }
         let (status, headers) = (response.status(), response.headers().clone());
         if let Some(origin) = elsewhere(status, &url, &headers) {
-            return Err(Failure::SentAway(origin));
+            return Err(ExchangeFailure::SentAway(origin));
         }
         let body = match body::parse(&bytes) {
             Ok(body) => body,
             // Refusals may be HTML; what we build on may not.
             Err(_) if bytes.is_empty() || !status.is_success() => Value::Null,
-            Err(unread) => return Err(Failure::Body(unread)),
+            Err(unread) => return Err(ExchangeFailure::Body(unread)),
         };
         drop(bytes);
         let mut etags: Vec<String> = Vec::new();
@@ -443,27 +449,27 @@ impl Client {
         Ok((RedfishResponse { status, etags, body }, headers))
     }
 
-    fn failed(&self, failure: &Failure) -> BmcError {
+    fn failed(&self, failure: &ExchangeFailure) -> BmcError {
         if let Some(refused) = failure.refused() {
             return refused.clone().into();
         }
         let (peer, reason) = (self.peer.clone(), self.explain(failure));
         match failure {
-            Failure::Http(_) | Failure::Forbidden(_) => BmcError::Unreachable { peer, reason },
-            Failure::Body(_) | Failure::SentAway(_) => BmcError::Protocol { peer, reason },
+            ExchangeFailure::Http(_) | ExchangeFailure::Forbidden(_) => BmcError::Unreachable { peer, reason },
+            ExchangeFailure::Body(_) | ExchangeFailure::SentAway(_) => BmcError::Protocol { peer, reason },
         }
     }
 
-    fn explain(&self, failure: &Failure) -> String {
+    fn explain(&self, failure: &ExchangeFailure) -> String {
         let error = match failure {
-            Failure::Body(unread) => return unread.to_string(),
-            Failure::Forbidden(refused) => return refused.to_string(),
-            Failure::SentAway(origin) => {
+            ExchangeFailure::Body(unread) => return unread.to_string(),
+            ExchangeFailure::Forbidden(refused) => return refused.to_string(),
+            ExchangeFailure::SentAway(origin) => {
                 return format!(
                     "that it sends its callers to {origin}, which is not followed, for the password would go there: if that is where its Redfish service is, write it into bmc.address"
                 );
             }
-            Failure::Http(error) => error,
+            ExchangeFailure::Http(error) => error,
         };
         if let Some(text) = tls::explain(error) {
             return text;

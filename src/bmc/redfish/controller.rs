@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
-use super::client::{Client, RedfishResponse};
-use super::model::{self, Boot};
+use super::client::{RedfishClient, RedfishResponse};
+use super::model::{self, RedfishBoot};
 use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::RedfishQuirks;
 use crate::bmc::{Bmc, BmcError, BmcSettings, BootDevice, FirmwareMode, Health, PowerAction, PowerState, ProbeReport};
@@ -20,18 +20,18 @@ const LISTED: usize = 16;
 
 /// One system of a Redfish service.
 pub struct RedfishBmc {
-    pub(super) client: Arc<Client>,
+    pub(super) client: Arc<RedfishClient>,
     /// Path from the address.
     wanted: Option<String>,
     pub(super) settings: Arc<BmcSettings>,
-    found: OnceCell<Found>,
+    found: OnceCell<FoundSystem>,
     /// One change at a time.
     change: Mutex<()>,
 }
 
 /// Which system it is and how its controller is treated.
 #[derive(Clone)]
-pub(super) struct Found {
+pub(super) struct FoundSystem {
     pub path: String,
     pub quirks: RedfishQuirks,
 }
@@ -46,7 +46,7 @@ pub(super) struct Systems {
 
 impl RedfishBmc {
     /// The system at `path`, or the service's only one.
-    pub fn new(client: Arc<Client>, path: Option<String>, settings: Arc<BmcSettings>) -> Self {
+    pub fn new(client: Arc<RedfishClient>, path: Option<String>, settings: Arc<BmcSettings>) -> Self {
         Self { client, wanted: path, settings, found: OnceCell::new(), change: Mutex::new(()) }
     }
 
@@ -55,11 +55,11 @@ impl RedfishBmc {
     }
 
     /// Which system it is and how its controller is treated; looked up once.
-    async fn found(&self) -> Result<Found, BmcError> {
+    async fn found(&self) -> Result<FoundSystem, BmcError> {
         self.found.get_or_try_init(|| self.look_up()).await.cloned()
     }
 
-    async fn look_up(&self) -> Result<Found, BmcError> {
+    async fn look_up(&self) -> Result<FoundSystem, BmcError> {
         let path = match &self.wanted {
             Some(path) => path.clone(),
             None => match self.systems().await? {
@@ -85,7 +85,7 @@ impl RedfishBmc {
         let quirks = all.redfish(&identity);
         tracing::info!(bmc = %self.client.peer(), system = %path, manufacturer = %identity.manufacturer,
             model = %identity.model, firmware = %identity.firmware, profiles = ?quirks.profiles, "identified a BMC");
-        Ok(Found { path, quirks })
+        Ok(FoundSystem { path, quirks })
     }
 
     pub(super) async fn systems(&self) -> Result<Systems, BmcError> {
@@ -128,13 +128,13 @@ impl RedfishBmc {
         BmcError::Protocol { peer: self.peer(), reason }
     }
 
-    async fn read_power(&self, found: &Found) -> Result<PowerState, BmcError> {
+    async fn read_power(&self, found: &FoundSystem) -> Result<PowerState, BmcError> {
         let system = self.read_system(&found.path).await?;
         model::power(&system.body).map_err(|reason| self.protocol(reason))
     }
 
     /// Posts `ComputerSystem.Reset`.
-    async fn reset(&self, found: &Found, action: PowerAction, want: PowerState) -> Result<(), BmcError> {
+    async fn reset(&self, found: &FoundSystem, action: PowerAction, want: PowerState) -> Result<(), BmcError> {
         let system = self.read_system(&found.path).await?.body;
         let reset = &system["Actions"]["#ComputerSystem.Reset"];
         let allowed = match model::allowable(reset, "ResetType") {
@@ -190,7 +190,7 @@ impl RedfishBmc {
         }
     }
 
-    async fn change_power(&self, found: &Found, action: PowerAction) -> Result<(), BmcError> {
+    async fn change_power(&self, found: &FoundSystem, action: PowerAction) -> Result<(), BmcError> {
         let now = self.read_power(found).await?;
         let (action, want) = match (action, now) {
             (PowerAction::On, PowerState::On) | (PowerAction::ForceOff | PowerAction::SoftOff, PowerState::Off) => {
@@ -280,7 +280,7 @@ impl RedfishBmc {
         Err(self.protocol("no precondition was tried".into()))
     }
 
-    async fn change_boot(&self, found: &Found, mut want: Boot) -> Result<(), BmcError> {
+    async fn change_boot(&self, found: &FoundSystem, mut want: RedfishBoot) -> Result<(), BmcError> {
         let quirks = &found.quirks;
         let what = format!("boot device {want}");
         let deadline = quirks.boot_wait.unwrap_or(self.settings.boot_deadline);
@@ -288,7 +288,7 @@ impl RedfishBmc {
         let (_, first) = self.boot_resource(&system, &found.path).await?;
         want.choose_target(&first.body["Boot"]);
         self.check_allowed(&first.body["Boot"], &want)?;
-        let recipes = model::recipes(&want, &Boot::read(&first.body), quirks);
+        let recipes = model::recipes(&want, &RedfishBoot::read(&first.body), quirks);
         let mut outcome = None;
         for recipe in &recipes {
             let system = self.read_system(&found.path).await?;
@@ -314,7 +314,7 @@ impl RedfishBmc {
         Err(outcome.unwrap_or_else(|| self.protocol("to no form of the boot device".into())))
     }
 
-    fn check_allowed(&self, boot: &Value, want: &Boot) -> Result<(), BmcError> {
+    fn check_allowed(&self, boot: &Value, want: &RedfishBoot) -> Result<(), BmcError> {
         for (property, value) in
             [("BootSourceOverrideTarget", &want.target), ("BootSourceOverrideEnabled", &want.enabled)]
         {
@@ -330,15 +330,15 @@ impl RedfishBmc {
     /// Waits until the override reads as wanted; else what it reads as, and how long that was awaited.
     async fn await_boot(
         &self,
-        found: &Found,
-        want: &Boot,
+        found: &FoundSystem,
+        want: &RedfishBoot,
         deadline: Duration,
     ) -> Result<Result<(), (String, Duration)>, BmcError> {
         let start = Instant::now();
         loop {
             let system = self.read_system(&found.path).await?;
             let (_, resource) = self.boot_resource(&system, &found.path).await?;
-            let (now, pending) = (Boot::read(&system.body), Boot::read(&resource.body));
+            let (now, pending) = (RedfishBoot::read(&system.body), RedfishBoot::read(&resource.body));
             if now.satisfies(want, &found.quirks) || pending.satisfies(want, &found.quirks) {
                 return Ok(Ok(()));
             }
@@ -378,14 +378,14 @@ impl Bmc for RedfishBmc {
     async fn set_boot_device(&self, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError> {
         let _one = self.change.lock().await;
         let found = self.found().await?;
-        let want = Boot::wanted(device, mode, &found.quirks);
+        let want = RedfishBoot::wanted(device, mode, &found.quirks);
         self.change_boot(&found, want).await
     }
 
     async fn boot_from_url(&self, url: &str) -> Result<(), BmcError> {
         let _one = self.change.lock().await;
         let found = self.found().await?;
-        let mut want = Boot::wanted(BootDevice::UefiHttp, FirmwareMode::Uefi, &found.quirks);
+        let mut want = RedfishBoot::wanted(BootDevice::UefiHttp, FirmwareMode::Uefi, &found.quirks);
         want.http_uri = Some(url.to_owned());
         self.change_boot(&found, want).await
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::controller::{Found, RedfishBmc};
+use super::controller::{FoundSystem, RedfishBmc};
 use super::message::clean;
 use super::model;
 use crate::api::metal3::{
@@ -17,7 +17,7 @@ const MOST_CONTROLLERS: usize = 16;
 
 impl RedfishBmc {
     /// Reads the hardware. A part that the service does not have, or refuses, is left out.
-    pub(super) async fn read_hardware(&self, found: &Found) -> Result<HardwareDetails, BmcError> {
+    pub(super) async fn read_hardware(&self, found: &FoundSystem) -> Result<HardwareDetails, BmcError> {
         let system = self.read_system(&found.path).await?.body;
         let processors = self.below(&system["Processors"], |one| Some(processor(one))).await?;
         let interfaces = self.below(&system["EthernetInterfaces"], nic).await?;

@@ -11,6 +11,6 @@ mod tls;
 mod virtual_media;
 mod virtual_media_model;
 
-pub use client::{Client, ServiceEndpoint};
+pub use client::{RedfishClient, ServiceEndpoint};
 pub use controller::RedfishBmc;
 pub(super) use tls::Configs;

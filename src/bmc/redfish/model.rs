@@ -82,7 +82,7 @@ pub fn reset_type(action: PowerAction, quirks: &RedfishQuirks, allowed: Option<&
 
 /// The boot override of a system or of its settings resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Boot {
+pub struct RedfishBoot {
     /// `BootSourceOverrideEnabled`.
     pub enabled: Option<String>,
     /// `BootSourceOverrideTarget`.
@@ -93,7 +93,7 @@ pub struct Boot {
     pub http_uri: Option<String>,
 }
 
-impl Boot {
+impl RedfishBoot {
     /// Reads `Boot`.
     pub fn read(resource: &Value) -> Self {
         let text = |key: &str| resource["Boot"][key].as_str().map(|t| super::message::clean(t, 40));
@@ -170,7 +170,7 @@ impl Boot {
     }
 }
 
-impl std::fmt::Display for Boot {
+impl std::fmt::Display for RedfishBoot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let part = |v: &Option<String>| v.clone().unwrap_or_else(|| "?".into());
         write!(f, "{}, {}, {}", part(&self.target), part(&self.mode), part(&self.enabled))?;
@@ -183,7 +183,7 @@ impl std::fmt::Display for Boot {
 ///
 /// Some services want every property, some refuse those that do not change, some do not let the mode be written. A mode
 /// that is right already is left alone at first: writing it may rebuild a machine's firmware settings.
-pub fn recipes(want: &Boot, now: &Boot, quirks: &RedfishQuirks) -> Vec<Boot> {
+pub fn recipes(want: &RedfishBoot, now: &RedfishBoot, quirks: &RedfishQuirks) -> Vec<RedfishBoot> {
     let without_mode = want.without_mode();
     let changes_mode = now.mode.is_some() && now.mode != want.mode;
     let lean = if changes_mode { want.clone() } else { without_mode.clone() };
@@ -193,7 +193,7 @@ pub fn recipes(want: &Boot, now: &Boot, quirks: &RedfishQuirks) -> Vec<Boot> {
         (false, true) => vec![want.clone(), without_mode],
         (false, false) => vec![lean, want.clone(), without_mode.changed(now), without_mode],
     };
-    let mut out: Vec<Boot> = Vec::new();
+    let mut out: Vec<RedfishBoot> = Vec::new();
     for boot in all {
         if !out.contains(&boot) {
             out.push(boot);
@@ -286,14 +286,14 @@ mod tests {
 
     #[test]
     fn the_writes_that_are_tried_depend_on_the_controller() {
-        let boot = |e: &str, t: &str, m: Option<&str>| Boot {
+        let boot = |e: &str, t: &str, m: Option<&str>| RedfishBoot {
             enabled: (!e.is_empty()).then(|| e.into()),
             target: Some(t.into()),
             mode: m.map(Into::into),
             http_uri: None,
         };
         let q = RedfishQuirks::default();
-        let want = Boot::wanted(BootDevice::Pxe, FirmwareMode::Uefi, &q);
+        let want = RedfishBoot::wanted(BootDevice::Pxe, FirmwareMode::Uefi, &q);
         let now = boot("Once", "Hdd", Some("UEFI"));
         let list = recipes(&want, &now, &q);
         assert_eq!(list, [boot("Once", "Pxe", None), boot("Once", "Pxe", Some("UEFI")), boot("", "Pxe", None)]);
@@ -308,7 +308,7 @@ mod tests {
         let supermicro = RedfishQuirks { boot_resend_unchanged: true, ..q.clone() };
         assert!(recipes(&want, &now, &supermicro).iter().all(|b| b.enabled.is_some()));
         let no_once = RedfishQuirks { boot_override_once_unsupported: true, ..q };
-        let want = Boot::wanted(BootDevice::Disk, FirmwareMode::Bios, &no_once);
+        let want = RedfishBoot::wanted(BootDevice::Disk, FirmwareMode::Bios, &no_once);
         assert_eq!(want.to_string(), "Hdd, Legacy, Continuous");
     }
 }

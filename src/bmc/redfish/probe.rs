@@ -1,14 +1,14 @@
 //! What a Redfish service is and can do.
 
-use super::controller::{Found, RedfishBmc};
+use super::controller::{FoundSystem, RedfishBmc};
 use super::message::clean;
-use super::model::{self, Boot};
+use super::model::{self, RedfishBoot};
 use super::virtual_media_model;
 use crate::bmc::BmcError;
 use crate::bmc::probe::{Drive, ProbeReport, health};
 
 impl RedfishBmc {
-    pub(super) async fn report(&self, found: &Found) -> Result<ProbeReport, BmcError> {
+    pub(super) async fn report(&self, found: &FoundSystem) -> Result<ProbeReport, BmcError> {
         let root = self.client.get("/redfish/v1/").await?.body;
         let system = self.read_system(&found.path).await?;
         let (_, resource) = self.boot_resource(&system, &found.path).await?;
@@ -30,7 +30,7 @@ impl RedfishBmc {
             bios_version: text("BiosVersion"),
             system: Some(found.path.clone()),
             health: health(model::health(&system)),
-            boot: Some(Boot::read(&resource.body).to_string()),
+            boot: Some(RedfishBoot::read(&resource.body).to_string()),
             boot_devices: model::allowable(boot, "BootSourceOverrideTarget").unwrap_or_default(),
             reset_types,
             profiles: found.quirks.profiles.clone(),

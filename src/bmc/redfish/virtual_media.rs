@@ -3,7 +3,7 @@
 use http::Method;
 use tokio::time::Instant;
 
-use super::controller::{Found, RedfishBmc};
+use super::controller::{FoundSystem, RedfishBmc};
 use super::model;
 use super::virtual_media_model::{self, MediaWrite, VirtualDrive};
 use crate::bmc::BmcError;
@@ -13,7 +13,7 @@ const MOST: usize = 8;
 
 impl RedfishBmc {
     /// Every virtual drive of the system: its own, then those of its managers.
-    pub(super) async fn virtual_drives(&self, found: &Found) -> Result<Vec<VirtualDrive>, BmcError> {
+    pub(super) async fn virtual_drives(&self, found: &FoundSystem) -> Result<Vec<VirtualDrive>, BmcError> {
         let system = self.read_system(&found.path).await?.body;
         let mut collections: Vec<String> = model::link(&system["VirtualMedia"]).into_iter().collect();
         let named: Vec<String> =
@@ -62,7 +62,7 @@ impl RedfishBmc {
         }
     }
 
-    async fn cd(&self, found: &Found, what: &str) -> Result<VirtualDrive, BmcError> {
+    async fn cd(&self, found: &FoundSystem, what: &str) -> Result<VirtualDrive, BmcError> {
         let drives = self.virtual_drives(found).await?;
         virtual_media_model::choose(&drives, &found.quirks).cloned().ok_or_else(|| {
             let names: Vec<&str> = drives.iter().map(|drive| drive.id.as_str()).collect();
@@ -76,7 +76,11 @@ impl RedfishBmc {
         })
     }
 
-    async fn write(&self, found: &Found, media_write: &MediaWrite) -> Result<super::client::RedfishResponse, BmcError> {
+    async fn write(
+        &self,
+        found: &FoundSystem,
+        media_write: &MediaWrite,
+    ) -> Result<super::client::RedfishResponse, BmcError> {
         if media_write.method == Method::PATCH {
             let now = self.client.get(&media_write.path).await?;
             return self.patch(&media_write.path, &media_write.body, &now.etags, &found.quirks).await;
@@ -88,7 +92,7 @@ impl RedfishBmc {
     /// Waits until the drive is as wanted; else how it is.
     async fn await_drive(
         &self,
-        found: &Found,
+        found: &FoundSystem,
         path: &str,
         wanted: impl Fn(&VirtualDrive) -> bool,
     ) -> Result<Result<(), VirtualDrive>, BmcError> {
@@ -108,7 +112,7 @@ impl RedfishBmc {
 
     /// Puts an image in. A refusal counts although the drive then shows the image: controllers note the wish before
     /// they fail to fulfil it.
-    pub(super) async fn insert(&self, found: &Found, url: &str) -> Result<(), BmcError> {
+    pub(super) async fn insert(&self, found: &FoundSystem, url: &str) -> Result<(), BmcError> {
         let drive = self.cd(found, "insert a virtual CD").await?;
         let start = Instant::now();
         let mut outcome = None;
@@ -137,19 +141,19 @@ impl RedfishBmc {
     }
 
     /// Empties the CD drive.
-    pub(super) async fn eject(&self, found: &Found) -> Result<(), BmcError> {
+    pub(super) async fn eject(&self, found: &FoundSystem) -> Result<(), BmcError> {
         let drive = self.cd(found, "eject a virtual CD").await?;
         self.empty(found, &drive.path).await
     }
 
     /// What is in the CD drive.
-    pub(super) async fn inserted(&self, found: &Found) -> Result<Option<String>, BmcError> {
+    pub(super) async fn inserted(&self, found: &FoundSystem) -> Result<Option<String>, BmcError> {
         let drive = self.cd(found, "say what its virtual CD is").await?;
         let name = drive.image.or(drive.image_name);
         Ok(drive.inserted.then(|| name.unwrap_or_default()))
     }
 
-    async fn empty(&self, found: &Found, path: &str) -> Result<(), BmcError> {
+    async fn empty(&self, found: &FoundSystem, path: &str) -> Result<(), BmcError> {
         let drive = self.drive(path).await?;
         if !drive.inserted {
             return Ok(());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::machine::{Fault, Scope};
+use super::machine::{FaultScope, SimulatedFault};
 
 /// What goes wrong how often.
 #[derive(Clone, Debug)]
@@ -25,19 +25,21 @@ impl Chance {
     }
 
     /// The fault for a request, if any.
-    pub fn fault(&mut self, scope: Scope) -> Option<Fault> {
+    pub fn fault(&mut self, scope: FaultScope) -> Option<SimulatedFault> {
         // Always two numbers, so that one kind of fault does not move the other.
         let (fails, lies): (f64, f64) = (self.random.random(), self.random.random());
         let kind = self.random.random_range(0..4);
         let fault = if fails < self.failures {
-            [Fault::Busy, Fault::Fail, Fault::Garbage, Fault::Reset].into_iter().nth(kind)
-        } else if scope == Scope::Write && lies < self.lies {
-            Some(Fault::Ignore)
+            [SimulatedFault::Busy, SimulatedFault::Fail, SimulatedFault::Garbage, SimulatedFault::Reset]
+                .into_iter()
+                .nth(kind)
+        } else if scope == FaultScope::Write && lies < self.lies {
+            Some(SimulatedFault::Ignore)
         } else {
             None
         };
         self.shown += u64::from(fault.is_some());
-        fault.or_else(|| (!self.delay.is_zero()).then_some(Fault::Slow(self.delay)))
+        fault.or_else(|| (!self.delay.is_zero()).then_some(SimulatedFault::Slow(self.delay)))
     }
 
     /// Faults shown so far.
@@ -56,16 +58,16 @@ mod tests {
             let mut chance = Chance::new([7; 32], 0.1, 0.05, Duration::ZERO);
             (0..10_000).map(|_| chance.fault(scope)).collect::<Vec<_>>()
         };
-        let reads = draw(Scope::Read);
-        assert_eq!(reads, draw(Scope::Read));
+        let reads = draw(FaultScope::Read);
+        assert_eq!(reads, draw(FaultScope::Read));
         let failed = reads.iter().flatten().count();
         assert!((900..1100).contains(&failed), "{failed}");
-        assert!(!reads.contains(&Some(Fault::Ignore)));
-        let lies = draw(Scope::Write).iter().filter(|fault| **fault == Some(Fault::Ignore)).count();
+        assert!(!reads.contains(&Some(SimulatedFault::Ignore)));
+        let lies = draw(FaultScope::Write).iter().filter(|fault| **fault == Some(SimulatedFault::Ignore)).count();
         assert!((350..550).contains(&lies), "{lies}");
         let mut never = Chance::new([7; 32], 0.0, 0.0, Duration::ZERO);
-        assert!((0..1000).all(|_| never.fault(Scope::Write).is_none()));
+        assert!((0..1000).all(|_| never.fault(FaultScope::Write).is_none()));
         let second = Duration::from_secs(1);
-        assert_eq!(Chance::new([7; 32], 0.0, 0.0, second).fault(Scope::Read), Some(Fault::Slow(second)));
+        assert_eq!(Chance::new([7; 32], 0.0, 0.0, second).fault(FaultScope::Read), Some(SimulatedFault::Slow(second)));
     }
 }

@@ -9,11 +9,11 @@ use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::machine::{Account, BootOverride, Fault, Override, PowerCommand, Scope, SimulatedMachine};
+use super::machine::{Account, BootOverride, FaultScope, Override, PowerCommand, SimulatedFault, SimulatedMachine};
 use crate::bmc::BootDevice;
 use crate::bmc::ipmi::commands::{APP, BootFlags, CHASSIS, SELECT_CD, SELECT_DISK, SELECT_PXE, cmd};
-use crate::bmc::ipmi::packet::{self, Frame, Ignored, MAX_PACKET, Message, V20, le32, payload};
-use crate::bmc::ipmi::session::Window;
+use crate::bmc::ipmi::packet::{self, Frame, Ignored, IpmiMessage, MAX_PACKET, V20, le32, payload};
+use crate::bmc::ipmi::session::SequenceWindow;
 use crate::bmc::ipmi::suite::{CipherSuite, Keys, same};
 
 /// Sessions at a time, half-open ones included; the oldest makes room.
@@ -31,30 +31,30 @@ pub struct IpmiSim {
     kg: Option<Vec<u8>>,
     silent_to_strangers: bool,
     guid: [u8; 16],
-    sessions: VecDeque<Session>,
+    sessions: VecDeque<SimulatedSession>,
     /// Boot option parameters 0 to 4, as written.
     options: [Vec<u8>; 5],
     flags: Option<BootFlags>,
 }
 
-struct Session {
+struct SimulatedSession {
     id: u32,
     console: u32,
     suite: CipherSuite,
-    stage: Stage,
+    stage: SessionStage,
 }
 
-enum Stage {
+enum SessionStage {
     Opened,
     Challenged { random: [u8; 16], challenge: [u8; 16], role: u8, account: usize },
-    Active { keys: Keys, window: Window, sent: u32, account: usize },
+    Active { keys: Keys, window: SequenceWindow, sent: u32, account: usize },
 }
 
 /// What goes back, and how.
-enum Reply {
+enum IpmiReply {
     Packet(Vec<u8>),
     /// A fault: the answer, if any, after a while.
-    Faulty(Fault, Option<Vec<u8>>),
+    Faulty(SimulatedFault, Option<Vec<u8>>),
 }
 
 impl IpmiSim {
@@ -100,16 +100,16 @@ impl IpmiSim {
                 Err(error) => return Err(error),
             };
             let packet = match self.on_packet(&buffer[..len]) {
-                Ok(Reply::Packet(packet)) => packet,
-                Ok(Reply::Faulty(Fault::Slow(delay), Some(packet))) => {
+                Ok(IpmiReply::Packet(packet)) => packet,
+                Ok(IpmiReply::Faulty(SimulatedFault::Slow(delay), Some(packet))) => {
                     tokio::select! {
                         () = token.cancelled() => return Ok(()),
                         () = tokio::time::sleep(delay) => packet,
                     }
                 }
-                Ok(Reply::Faulty(Fault::Garbage, _)) => rand::rng().random::<[u8; 23]>().to_vec(),
-                Ok(Reply::Faulty(_, Some(packet))) => packet,
-                Ok(Reply::Faulty(_, None)) => continue,
+                Ok(IpmiReply::Faulty(SimulatedFault::Garbage, _)) => rand::rng().random::<[u8; 23]>().to_vec(),
+                Ok(IpmiReply::Faulty(_, Some(packet))) => packet,
+                Ok(IpmiReply::Faulty(_, None)) => continue,
                 Err(reason) => {
                     tracing::debug!(%peer, %reason, len, "ignored an IPMI packet");
                     continue;
@@ -121,12 +121,12 @@ impl IpmiSim {
         }
     }
 
-    fn on_packet(&mut self, bytes: &[u8]) -> Result<Reply, Ignored> {
+    fn on_packet(&mut self, bytes: &[u8]) -> Result<IpmiReply, Ignored> {
         match packet::decode(bytes)? {
             Frame::V15 { session: 0, payload } => {
-                let message = Message::decode(payload)?;
+                let message = IpmiMessage::decode(payload)?;
                 let answer = packet::encode_v15(&message.response(self.before_session(&message)).encode());
-                Ok(self.with_fault(Scope::Login, answer))
+                Ok(self.with_fault(FaultScope::Login, answer))
             }
             Frame::V15 { .. } => Err(Ignored::Session),
             Frame::V20(frame) if frame.session == 0 => {
@@ -140,22 +140,24 @@ impl IpmiSim {
                     other => return Err(Ignored::Payload(other)),
                 };
                 let answer = packet::encode_v20(body.0, 0, 0, 0, &body.1);
-                Ok(self.with_fault(Scope::Login, answer))
+                Ok(self.with_fault(FaultScope::Login, answer))
             }
             Frame::V20(frame) => self.in_session(&frame),
         }
     }
 
-    fn with_fault(&self, scope: Scope, answer: Vec<u8>) -> Reply {
+    fn with_fault(&self, scope: FaultScope, answer: Vec<u8>) -> IpmiReply {
         match self.machine.fault(scope) {
-            None => Reply::Packet(answer),
-            Some(fault @ (Fault::Silence | Fault::Reset | Fault::Garbage)) => Reply::Faulty(fault, None),
-            Some(fault) => Reply::Faulty(fault, Some(answer)),
+            None => IpmiReply::Packet(answer),
+            Some(fault @ (SimulatedFault::Silence | SimulatedFault::Reset | SimulatedFault::Garbage)) => {
+                IpmiReply::Faulty(fault, None)
+            }
+            Some(fault) => IpmiReply::Faulty(fault, Some(answer)),
         }
     }
 
     /// Data of an answer, completion code first.
-    fn before_session(&self, message: &Message) -> Vec<u8> {
+    fn before_session(&self, message: &IpmiMessage) -> Vec<u8> {
         match (message.net_fn, message.command, message.data.as_slice()) {
             (APP, cmd::GET_AUTH_CAPABILITIES, [_, _, ..]) => {
                 let kg = if self.kg.is_some() { 0x20 } else { 0 };
@@ -199,7 +201,7 @@ impl IpmiSim {
             self.sessions.pop_front();
         }
         let id = rand::rng().random_range(1..=u32::MAX);
-        self.sessions.push_back(Session { id, console, suite, stage: Stage::Opened });
+        self.sessions.push_back(SimulatedSession { id, console, suite, stage: SessionStage::Opened });
         let level = if role & 0x0f == 0 { 4 } else { role & 0x0f };
         let mut out = vec![tag, 0, level, 0];
         out.extend_from_slice(&console.to_le_bytes());
@@ -229,7 +231,7 @@ impl IpmiSim {
         let Some(account) = account.filter(|_| out[1] == 0) else { return Ok(out) };
         let challenge: [u8; 16] = rand::rng().random();
         let mut key = Zeroizing::new(self.accounts[account].password.expose_secret().as_bytes().to_vec());
-        if machine.fault(Scope::Login) == Some(Fault::WrongPassword) {
+        if machine.fault(FaultScope::Login) == Some(SimulatedFault::WrongPassword) {
             key.push(b'!');
         }
         let (console, id) = (session.console.to_le_bytes(), session.id.to_le_bytes());
@@ -237,7 +239,7 @@ impl IpmiSim {
         out.extend_from_slice(&challenge);
         out.extend_from_slice(&guid);
         out.extend_from_slice(&session.suite.hmac(&key, &signed));
-        session.stage = Stage::Challenged { random, challenge, role, account };
+        session.stage = SessionStage::Challenged { random, challenge, role, account };
         Ok(out)
     }
 
@@ -252,7 +254,9 @@ impl IpmiSim {
             return Ok(None);
         }
         let session = &mut self.sessions[at];
-        let Stage::Challenged { random, challenge, role, account } = &session.stage else { return Err(Ignored::Stale) };
+        let SessionStage::Challenged { random, challenge, role, account } = &session.stage else {
+            return Err(Ignored::Stale);
+        };
         let mut out = vec![tag, 0, 0, 0];
         out.extend_from_slice(&session.console.to_le_bytes());
         let user = &self.accounts[*account];
@@ -272,40 +276,40 @@ impl IpmiSim {
         let proof = suite.hmac(&sik, &[random, &id.to_le_bytes(), &self.guid]);
         out.extend_from_slice(&proof[..suite.integrity_len()]);
         let keys = Keys::derive(suite, &sik);
-        session.stage = Stage::Active { keys, window: Window::default(), sent: 0, account: *account };
+        session.stage = SessionStage::Active { keys, window: SequenceWindow::default(), sent: 0, account: *account };
         Ok(Some(out))
     }
 
-    fn in_session(&mut self, frame: &V20<'_>) -> Result<Reply, Ignored> {
+    fn in_session(&mut self, frame: &V20<'_>) -> Result<IpmiReply, Ignored> {
         let at = self.sessions.iter().position(|s| s.id == frame.session).ok_or(Ignored::Session)?;
-        let Stage::Active { keys, window, account, .. } = &mut self.sessions[at].stage else {
+        let SessionStage::Active { keys, window, account, .. } = &mut self.sessions[at].stage else {
             return Err(Ignored::Session);
         };
         let plain = keys.open(frame)?;
         window.accept(frame.sequence)?;
         let account = *account;
-        let message = Message::decode(&plain)?;
+        let message = IpmiMessage::decode(&plain)?;
         let write =
             message.net_fn == CHASSIS && matches!(message.command, cmd::CHASSIS_CONTROL | cmd::SET_BOOT_OPTIONS);
         let session_command =
             message.net_fn == APP && matches!(message.command, cmd::SET_PRIVILEGE | cmd::CLOSE_SESSION);
         let fault = match (write, session_command) {
             (_, true) => None,
-            (true, _) => self.machine.fault(Scope::Write),
-            (false, _) => self.machine.fault(Scope::Read),
+            (true, _) => self.machine.fault(FaultScope::Write),
+            (false, _) => self.machine.fault(FaultScope::Read),
         };
         let data = match &fault {
-            Some(Fault::Ignore) if write => vec![0],
-            Some(Fault::Busy) => vec![0xc0],
-            Some(Fault::Fail) => vec![0xff],
-            Some(fault @ (Fault::Silence | Fault::Reset | Fault::Garbage)) => {
-                return Ok(Reply::Faulty(fault.clone(), None));
+            Some(SimulatedFault::Ignore) if write => vec![0],
+            Some(SimulatedFault::Busy) => vec![0xc0],
+            Some(SimulatedFault::Fail) => vec![0xff],
+            Some(fault @ (SimulatedFault::Silence | SimulatedFault::Reset | SimulatedFault::Garbage)) => {
+                return Ok(IpmiReply::Faulty(fault.clone(), None));
             }
             _ => self.command(&message, account),
         };
         let close = message.net_fn == APP && message.command == cmd::CLOSE_SESSION && data == [0];
         let session = &mut self.sessions[at];
-        let Stage::Active { keys, sent, .. } = &mut session.stage else { return Err(Ignored::Session) };
+        let SessionStage::Active { keys, sent, .. } = &mut session.stage else { return Err(Ignored::Session) };
         *sent += 1;
         let body = message.response(data).encode();
         let packet = keys.seal(session.console, *sent, payload::IPMI, &body, rand::rng().random());
@@ -313,13 +317,13 @@ impl IpmiSim {
             self.sessions.remove(at);
         }
         Ok(match fault {
-            Some(fault @ Fault::Slow(_)) => Reply::Faulty(fault, Some(packet)),
-            _ => Reply::Packet(packet),
+            Some(fault @ SimulatedFault::Slow(_)) => IpmiReply::Faulty(fault, Some(packet)),
+            _ => IpmiReply::Packet(packet),
         })
     }
 
     /// Runs a command; data of the answer, completion code first.
-    fn command(&mut self, message: &Message, account: usize) -> Vec<u8> {
+    fn command(&mut self, message: &IpmiMessage, account: usize) -> Vec<u8> {
         let level = self.accounts.get(account).map_or(0, |a| a.privilege as u8);
         match (message.net_fn, message.command, message.data.as_slice()) {
             (APP, cmd::SET_PRIVILEGE, [wanted]) if wanted & 0x0f > level => vec![0x81],

@@ -28,7 +28,7 @@ pub struct Account {
 
 /// What the machine says that it is.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub struct SimulatedProfile {
     /// Name; the last part of its Redfish path.
     pub name: String,
     /// `Manufacturer`.
@@ -47,7 +47,7 @@ pub struct Profile {
     pub uefi: bool,
 }
 
-impl Default for Profile {
+impl Default for SimulatedProfile {
     fn default() -> Self {
         Self {
             name: "1".into(),
@@ -64,7 +64,7 @@ impl Default for Profile {
 
 /// A fault to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SimulatedFault {
     /// Says that all went well and does nothing.
     Ignore,
     /// Does not answer at all.
@@ -85,7 +85,7 @@ pub enum Fault {
 
 /// Which requests a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum FaultScope {
     /// All.
     All,
     /// Logins and what comes before them.
@@ -97,9 +97,9 @@ pub enum Scope {
 }
 
 #[derive(Clone, Debug)]
-struct Plan {
-    fault: Fault,
-    scope: Scope,
+struct FaultPlan {
+    fault: SimulatedFault,
+    scope: FaultScope,
     /// How often still; none is for ever.
     left: Option<u32>,
 }
@@ -152,12 +152,12 @@ pub struct MachineStart {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MachineState {
     on: bool,
     pending: VecDeque<(Instant, bool)>,
     boot: BootOverride,
     boots: Vec<MachineStart>,
-    faults: Vec<Plan>,
+    faults: Vec<FaultPlan>,
     generation: u64,
     reads: u64,
     health: Health,
@@ -171,7 +171,7 @@ struct State {
 
 /// Power as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Power {
+pub struct SimulatedPower {
     /// How often it was switched so far; a reset counts.
     pub switches: u64,
     /// What it boots; none is off.
@@ -182,21 +182,21 @@ pub struct Power {
 #[derive(Debug)]
 pub struct SimulatedMachine {
     /// What it says that it is.
-    pub profile: Profile,
-    state: Mutex<State>,
+    pub profile: SimulatedProfile,
+    state: Mutex<MachineState>,
     /// Told of every command. One waits: the machine itself.
     commanded: Notify,
 }
 
 impl SimulatedMachine {
     /// A machine that is off.
-    pub fn new(profile: Profile) -> Self {
+    pub fn new(profile: SimulatedProfile) -> Self {
         let boot = BootOverride { uefi: profile.uefi, ..BootOverride::default() };
-        Self { profile, state: Mutex::new(State { boot, ..State::default() }), commanded: Notify::new() }
+        Self { profile, state: Mutex::new(MachineState { boot, ..MachineState::default() }), commanded: Notify::new() }
     }
 
     /// The state, with all that is due applied.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MachineState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.advance(Instant::now());
         state
@@ -218,12 +218,12 @@ impl SimulatedMachine {
     }
 
     /// Waits until the power was switched more often than `seen`. For one waiter at a time. Cancel-safe.
-    pub async fn switched(&self, seen: u64) -> Power {
+    pub async fn switched(&self, seen: u64) -> SimulatedPower {
         loop {
             let (power, due) = {
                 let state = self.state();
                 let boot = state.boots.last().filter(|_| state.on).copied();
-                (Power { switches: state.switches, boot }, state.pending.front().map(|(at, _)| *at))
+                (SimulatedPower { switches: state.switches, boot }, state.pending.front().map(|(at, _)| *at))
             };
             if power.switches > seen {
                 return power;
@@ -300,10 +300,10 @@ impl SimulatedMachine {
     }
 
     /// Shows a fault to requests of this kind: so many times, or until [`SimulatedMachine::heal`].
-    pub fn inject(&self, fault: Fault, scope: Scope, times: Option<u32>) {
+    pub fn inject(&self, fault: SimulatedFault, scope: FaultScope, times: Option<u32>) {
         let mut state = self.state();
         if state.faults.len() < MAX_KEPT {
-            state.faults.push(Plan { fault, scope, left: times });
+            state.faults.push(FaultPlan { fault, scope, left: times });
         }
     }
 
@@ -313,10 +313,10 @@ impl SimulatedMachine {
     }
 
     /// The fault for a request of this kind, if any; counts it.
-    pub fn fault(&self, scope: Scope) -> Option<Fault> {
+    pub fn fault(&self, scope: FaultScope) -> Option<SimulatedFault> {
         let mut state = self.state();
         state.reads += 1;
-        let Some(at) = state.faults.iter().position(|p| p.scope == Scope::All || p.scope == scope) else {
+        let Some(at) = state.faults.iter().position(|p| p.scope == FaultScope::All || p.scope == scope) else {
             return state.chance.as_mut()?.fault(scope);
         };
         let fault = state.faults[at].fault.clone();
@@ -340,7 +340,7 @@ impl SimulatedMachine {
     }
 }
 
-impl State {
+impl MachineState {
     /// Applies what is due.
     fn advance(&mut self, now: Instant) {
         while self.pending.front().is_some_and(|(at, _)| *at <= now) {
@@ -350,7 +350,7 @@ impl State {
         }
     }
 
-    fn command(&mut self, command: PowerCommand, profile: &Profile, now: Instant) {
+    fn command(&mut self, command: PowerCommand, profile: &SimulatedProfile, now: Instant) {
         let (on, delay) = (self.on, profile.power_delay);
         let steps: &[(Duration, bool)] = match command {
             PowerCommand::On if on => &[],
@@ -391,10 +391,10 @@ mod tests {
 
     #[test]
     fn power_takes_its_time_and_a_one_time_override_holds_for_one_boot() {
-        let profile = Profile { power_delay: Duration::from_secs(5), ..Profile::default() };
+        let profile = SimulatedProfile { power_delay: Duration::from_secs(5), ..SimulatedProfile::default() };
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let boot = BootOverride { enabled: Override::Once, device: Some(BootDevice::Pxe), uefi: true };
-        let mut state = State { boot, ..State::default() };
+        let mut state = MachineState { boot, ..MachineState::default() };
         let mut seen = Vec::new();
         state.command(PowerCommand::On, &profile, start);
         for at in [0, 4, 5] {
@@ -414,12 +414,22 @@ mod tests {
 
     #[test]
     fn faults_hit_what_they_are_for_as_often_as_told() {
-        let machine = SimulatedMachine::new(Profile::default());
-        machine.inject(Fault::Busy, Scope::Write, Some(2));
-        machine.inject(Fault::Garbage, Scope::All, None);
-        let seen: Vec<_> = [Scope::Read, Scope::Write, Scope::Write, Scope::Write].map(|s| machine.fault(s)).into();
-        assert_eq!(seen, [Some(Fault::Garbage), Some(Fault::Busy), Some(Fault::Busy), Some(Fault::Garbage)]);
+        let machine = SimulatedMachine::new(SimulatedProfile::default());
+        machine.inject(SimulatedFault::Busy, FaultScope::Write, Some(2));
+        machine.inject(SimulatedFault::Garbage, FaultScope::All, None);
+        let seen: Vec<_> = [FaultScope::Read, FaultScope::Write, FaultScope::Write, FaultScope::Write]
+            .map(|s| machine.fault(s))
+            .into();
+        assert_eq!(
+            seen,
+            [
+                Some(SimulatedFault::Garbage),
+                Some(SimulatedFault::Busy),
+                Some(SimulatedFault::Busy),
+                Some(SimulatedFault::Garbage)
+            ]
+        );
         machine.heal();
-        assert_eq!(machine.fault(Scope::Read), None);
+        assert_eq!(machine.fault(FaultScope::Read), None);
     }
 }

@@ -11,5 +11,5 @@ mod redfish_views;
 
 pub use chance::Chance;
 pub use ipmi::IpmiSim;
-pub use machine::{Account, Fault, Profile, Scope, SimulatedMachine};
+pub use machine::{Account, FaultScope, SimulatedFault, SimulatedMachine, SimulatedProfile};
 pub use redfish::{MediaFault, MediaStyle, RedfishOptions, RedfishSim};

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::machine::{Account, Fault, PowerCommand, Scope, SimulatedMachine};
+use super::machine::{Account, FaultScope, PowerCommand, SimulatedFault, SimulatedMachine};
 use super::redfish_views as views;
 use crate::bmc::ipmi::suite::same;
 
@@ -127,11 +127,11 @@ pub struct RedfishSim {
     machines: Vec<Arc<SimulatedMachine>>,
     account: Account,
     options: RedfishOptions,
-    state: Mutex<State>,
+    state: Mutex<RedfishState>,
 }
 
 #[derive(Default)]
-struct State {
+struct RedfishState {
     tokens: VecDeque<(u64, String)>,
     next: u64,
     post_refusals: u32,
@@ -145,16 +145,16 @@ struct State {
 #[error("connection dropped on purpose")]
 struct Dropped;
 
-type Reply = Result<Response<Body>, Dropped>;
+type SimulatedResponse = Result<Response<Body>, Dropped>;
 
 impl RedfishSim {
     /// Over these machines, which must have different names.
     pub fn new(machines: Vec<Arc<SimulatedMachine>>, account: Account, options: RedfishOptions) -> Arc<Self> {
-        let state = State { post_refusals: options.post_refusals, ..State::default() };
+        let state = RedfishState { post_refusals: options.post_refusals, ..RedfishState::default() };
         Arc::new(Self { machines, account, options, state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RedfishState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,36 +231,36 @@ impl RedfishSim {
         }
     }
 
-    async fn handle(&self, request: Request<Incoming>) -> Reply {
+    async fn handle(&self, request: Request<Incoming>) -> SimulatedResponse {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().trim_end_matches('/').to_string();
         let login = path.ends_with("/Sessions") && parts.method == Method::POST;
         let scope = match (login || matches!(path.as_str(), "/redfish" | "/redfish/v1"), &parts.method) {
-            (true, _) => Scope::Login,
-            (_, &Method::GET | &Method::HEAD) => Scope::Read,
-            _ => Scope::Write,
+            (true, _) => FaultScope::Login,
+            (_, &Method::GET | &Method::HEAD) => FaultScope::Read,
+            _ => FaultScope::Write,
         };
         let fault = self.machines.first().and_then(|m| m.fault(scope));
         match &fault {
-            Some(Fault::Reset) => return Err(Dropped),
-            Some(Fault::Silence) => match std::future::pending::<Infallible>().await {},
-            Some(Fault::Slow(delay)) => tokio::time::sleep(*delay).await,
-            Some(Fault::Garbage) => return Ok(raw(StatusCode::OK, "<html>\u{1}not what you think")),
-            Some(Fault::Busy) => {
+            Some(SimulatedFault::Reset) => return Err(Dropped),
+            Some(SimulatedFault::Silence) => match std::future::pending::<Infallible>().await {},
+            Some(SimulatedFault::Slow(delay)) => tokio::time::sleep(*delay).await,
+            Some(SimulatedFault::Garbage) => return Ok(raw(StatusCode::OK, "<html>\u{1}not what you think")),
+            Some(SimulatedFault::Busy) => {
                 return Ok(views::error(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "ServiceTemporarilyUnavailable",
                     "Try again.",
                 ));
             }
-            Some(Fault::Fail) => {
+            Some(SimulatedFault::Fail) => {
                 return Ok(views::error(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "InternalError",
                     "The request failed due to an internal service error.",
                 ));
             }
-            Some(Fault::WrongPassword) if !matches!(path.as_str(), "/redfish" | "/redfish/v1") => {
+            Some(SimulatedFault::WrongPassword) if !matches!(path.as_str(), "/redfish" | "/redfish/v1") => {
                 return Ok(views::unauthorized());
             }
             _ => {}
@@ -277,7 +277,7 @@ impl RedfishSim {
                 Err(_) => return Ok(views::error(StatusCode::BAD_REQUEST, "MalformedJSON", "The body is not JSON.")),
             }
         };
-        Ok(self.answer(&parts.method, &path, &parts.headers, &body, fault == Some(Fault::Ignore)))
+        Ok(self.answer(&parts.method, &path, &parts.headers, &body, fault == Some(SimulatedFault::Ignore)))
     }
 
     fn answer(&self, method: &Method, path: &str, headers: &HeaderMap, body: &Value, ignore: bool) -> Response<Body> {

@@ -13,12 +13,12 @@ fn host(number: u8) -> DownloadClient {
 }
 
 /// Somebody in the queue who is known.
-fn waits<T>(client: DownloadClient, waiter: T) -> Waiter<T> {
-    Waiter { client, rank: Rank::Known, waiter }
+fn waits<T>(client: DownloadClient, waiter: T) -> QueuedDownload<T> {
+    QueuedDownload { client, rank: Rank::Known, waiter }
 }
 
-fn stranger(number: u8) -> Waiter<u8> {
-    Waiter { client: DownloadClient::Machine([10, 9, 9, number].into()), rank: Rank::Stranger, waiter: number }
+fn stranger(number: u8) -> QueuedDownload<u8> {
+    QueuedDownload { client: DownloadClient::Machine([10, 9, 9, number].into()), rank: Rank::Stranger, waiter: number }
 }
 
 #[test]
@@ -100,11 +100,11 @@ fn who_has_two_gives_one_to_who_has_none() {
         let permits = if rank == Rank::Known { BOOT_PERMITS } else { Shares::of_unknown(BOOT_PERMITS) };
         for number in 0..permits as u8 {
             let client = machine(number / 2);
-            table.boot.waiting.push_back(Waiter { client: client.clone(), rank, waiter: number });
+            table.boot.waiting.push_back(QueuedDownload { client: client.clone(), rank, waiter: number });
             assert_eq!(table.admit(now).len(), 1);
             let (hangup, left) = (CancellationToken::new(), Arc::<AtomicBool>::default());
             let (taken, looked) = (Arc::default(), (now, 0));
-            table.downloads.push(Download { client, rank, left, taken, looked, hangup: hangup.clone() });
+            table.downloads.push(ActiveDownload { client, rank, left, taken, looked, hangup: hangup.clone() });
             ends.push(hangup);
         }
         if deploying {
@@ -112,9 +112,9 @@ fn who_has_two_gives_one_to_who_has_none() {
             assert_eq!(table.admit(now).len(), 1);
         }
         // Those who have some wait for more, which ends nobody's.
-        table.boot.waiting.push_back(Waiter { client: machine(0), rank, waiter: 250 });
+        table.boot.waiting.push_back(QueuedDownload { client: machine(0), rank, waiter: 250 });
         assert!(table.admit(now).is_empty() && !table.rebalance(now));
-        table.boot.waiting.push_back(Waiter { client: machine(200), rank: comes, waiter: 251 });
+        table.boot.waiting.push_back(QueuedDownload { client: machine(200), rank: comes, waiter: 251 });
         assert!(table.admit(now).is_empty());
         assert_eq!(table.rebalance(now), gives, "{deploying} {rank:?} {comes:?}");
         let ended: Vec<_> = (0..ends.len()).filter(|index| ends[*index].is_cancelled()).collect();
@@ -134,7 +134,7 @@ fn who_takes_next_to_nothing_loses_its_place_when_others_wait() {
         table.boot.waiting.push_back(waits(machine(number), number));
     }
     assert_eq!(table.admit(begin).len(), BOOT_PERMITS);
-    let downloads = |number| Download {
+    let downloads = |number| ActiveDownload {
         client: machine(number),
         rank: Rank::Known,
         left: Arc::default(),
@@ -178,7 +178,7 @@ fn hosts_of_one_namespace_keep_no_others_waiting_however_many_and_slow_they_are(
     let taking: Vec<_> = table.deploy.running.keys().cloned().collect();
     for client in taking {
         for _ in 0..table.deploy.running[&client] {
-            table.downloads.push(Download {
+            table.downloads.push(ActiveDownload {
                 client: client.clone(),
                 rank: Rank::Known,
                 left: Arc::default(),
@@ -305,7 +305,7 @@ fn a_slow_host_loses_its_place_to_no_stranger() {
     table.boot.waiting.push_back(waits(machine(1), 1));
     table.boot.waiting.extend((0..30).map(stranger));
     table.admit(begin);
-    let downloads = |client: DownloadClient, rank| Download {
+    let downloads = |client: DownloadClient, rank| ActiveDownload {
         client,
         rank,
         left: Arc::default(),

@@ -24,7 +24,7 @@ pub struct BootServerConfig {
     advertise: Option<IpAddr>,
     own: Live<Option<IpAddr>>,
     network_data: Option<Arc<dyn NetworkData>>,
-    pub(super) refused: Refused,
+    pub(super) refused: RefusalTeller,
     /// What nodes fetch as their agent.
     pub(super) program: Program,
 }
@@ -33,9 +33,9 @@ pub struct BootServerConfig {
 pub type TellRefusal = dyn Fn(&BootHost, &str) + Send + Sync;
 
 #[derive(Clone)]
-pub(super) struct Refused(pub Arc<TellRefusal>);
+pub(super) struct RefusalTeller(pub Arc<TellRefusal>);
 
-impl std::fmt::Debug for Refused {
+impl std::fmt::Debug for RefusalTeller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Refused")
     }
@@ -99,7 +99,7 @@ impl BootServerConfig {
         let ca_sha256 = hex(&Sha256::digest(&der));
         let networks = BootNetworks::default();
         let (kernel_args, ca_pem) = (kernel_args.into(), ca_pem.into());
-        let refused = Refused(Arc::new(|_, _| {}));
+        let refused = RefusalTeller(Arc::new(|_, _| {}));
         let (advertise, own, network_data, program) = (None, None.into(), None, Program::own());
         Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, networks, advertise, own, network_data, refused, program })
     }
@@ -125,7 +125,7 @@ impl BootServerConfig {
     /// Who is told when a host's machine is refused its boot.
     #[must_use]
     pub fn telling(self, refused: Arc<TellRefusal>) -> Self {
-        Self { refused: Refused(refused), ..self }
+        Self { refused: RefusalTeller(refused), ..self }
     }
 
     /// The address that machines are told when they did not reach this appliance by themselves: `advertise` in any case,

@@ -14,7 +14,7 @@ const MAC: MacAddress = MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 struct Setup {
     folder: tempfile::TempDir,
     hosts: HostIndex,
-    tokens: Arc<Tokens>,
+    tokens: Arc<BootTokens>,
     downloads: DownloadScheduler,
     router: Router,
 }
@@ -31,7 +31,7 @@ fn setup_on(networks: BootNetworks) -> Setup {
     let site = site.with_program(Program::at(&folder.path().join("program")));
     assert_eq!(site.ca_sha256().len(), 64);
     let hosts = HostIndex::default();
-    let tokens = Arc::new(Tokens::open(folder.path()).expect("key"));
+    let tokens = Arc::new(BootTokens::open(folder.path()).expect("key"));
     let downloads = DownloadScheduler::default();
     let router = router(site, hosts.clone(), tokens.clone(), BootFiles::new(folder.path()), downloads.clone());
     Setup { folder, hosts, tokens, downloads, router }
@@ -152,7 +152,7 @@ async fn a_script_goes_to_no_card_that_is_known_to_be_another_machines() {
     use futures::FutureExt;
     const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
     let (second, other) = (MacAddress([2, 0, 0, 0, 0, 2]), MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1]));
-    use crate::boot::neighbour::Answers::{Card, Nobody, Unseen};
+    use crate::boot::neighbour::ArpAnswers::{Card, Nobody, Unseen};
     for (card, told) in [
         (Card(MAC), ""),
         (Card(second), ""),
@@ -180,7 +180,7 @@ async fn a_script_goes_to_no_card_that_is_known_to_be_another_machines() {
 /// Through a relay anybody can be anybody, and on the wire anybody can ask DHCP for another machine's address.
 #[tokio::test]
 async fn a_script_goes_where_its_machine_is_at_home() {
-    use crate::boot::neighbour::Answers::{Card, Nobody, Unseen};
+    use crate::boot::neighbour::ArpAnswers::{Card, Nobody, Unseen};
     use futures::FutureExt;
     const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
     let other = MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1]);
@@ -426,7 +426,7 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("listener");
     let port = listener.local_addr().expect("address").port();
     let shutdown = CancellationToken::new();
-    let (metrics, ranks) = (crate::boot::Metrics::default(), crate::ration::all_alike());
+    let (metrics, ranks) = (crate::boot::BootHttpMetrics::default(), crate::ration::all_alike());
     let task = tokio::spawn(serve(listener, setup.router.clone(), ranks, 8, metrics.clone(), shutdown.clone()));
     // Another test may have been first.
     let _installed = rustls::crypto::ring::default_provider().install_default();

@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::api::MacAddress;
 use crate::boot::iso::{CONFIG_LENGTH, Region};
-use crate::boot::{BootServerConfig, HostIndex, IndexedIntent, KERNEL, Tokens, router};
+use crate::boot::{BootServerConfig, BootTokens, HostIndex, IndexedIntent, KERNEL, router};
 
 const SIZE: u64 = 700_000;
 const NETWORK: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"}],
@@ -27,7 +27,7 @@ impl NetworkData for Fixed {
 struct Setup {
     _folder: tempfile::TempDir,
     hosts: HostIndex,
-    tokens: Arc<Tokens>,
+    tokens: Arc<BootTokens>,
     router: Router,
 }
 
@@ -53,7 +53,7 @@ fn setup_on(network: Result<Option<Vec<u8>>, String>, networks: crate::boot::Boo
     write(MANIFEST, serde_json::json!({ "iso": layout, "modules": [] }).to_string().as_bytes());
     write(KERNEL, b"kernel");
     write("initrd", b"initrd");
-    let (hosts, tokens) = (HostIndex::default(), Arc::new(Tokens::open(folder.path()).expect("key")));
+    let (hosts, tokens) = (HostIndex::default(), Arc::new(BootTokens::open(folder.path()).expect("key")));
     let router = router(
         site,
         hosts.clone(),
@@ -181,12 +181,12 @@ async fn a_name_is_good_for_one_boot_of_one_host() {
 
 #[tokio::test]
 async fn a_medium_is_of_the_address_that_read_it_first_or_of_the_machine_itself() {
-    use crate::boot::neighbour::Answers;
+    use crate::boot::neighbour::ArpAnswers;
     use futures::FutureExt;
     const MACHINE: [u8; 4] = [10, 0, 0, 30];
     let mac = MacAddress([0x52, 0x54, 0, 0, 0, 1]);
     let cards: crate::boot::neighbour::Neighbours = Arc::new(move |address| {
-        async move { if address.octets() == MACHINE { Answers::Card(mac) } else { Answers::Unseen } }.boxed()
+        async move { if address.octets() == MACHINE { ArpAnswers::Card(mac) } else { ArpAnswers::Unseen } }.boxed()
     });
     let networks = crate::boot::BootNetworks { neighbours: Some(cards), ..Default::default() };
     let setup = setup_on(Ok(Some(NETWORK.into())), networks);

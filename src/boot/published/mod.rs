@@ -34,10 +34,10 @@ use super::ConnInfo;
 use super::download_scheduler::{DownloadClient, DownloadScheduler};
 use super::if_range::if_range_holds;
 use super::listener::Hangup;
-use super::parts::{PIECE, Parts, RequestedRange, range};
+use super::parts::{ImageReader, PIECE, RequestedRange, range};
 use crate::image::Library;
 use crate::image::publish::table::PublishedTable;
-use crate::image::publish::{Found, Published};
+use crate::image::publish::{LibraryEntry, Published};
 use crate::protocol::CHUNK_SIZE;
 use crate::ration::{Rank, Ranks};
 
@@ -45,16 +45,16 @@ use crate::ration::{Rank, Ranks};
 const COME_AGAIN: &str = "2";
 
 #[derive(Clone)]
-struct Serving {
+struct PublishedService {
     published: Published,
-    parts: Parts,
+    parts: ImageReader,
     downloads: DownloadScheduler,
     ranks: Ranks,
 }
 
 /// What is published, from a library. Requests must carry [`ConnInfo`] as an extension, else they are a stranger's.
 pub fn router(published: Published, library: Library, downloads: DownloadScheduler, ranks: Ranks) -> Router {
-    let serving = Serving { published, parts: Parts::new(library), downloads, ranks };
+    let serving = PublishedService { published, parts: ImageReader::new(library), downloads, ranks };
     let mut router = Router::new();
     for path in ["/v2", "/v2/", "/v2/{*rest}"] {
         router = router.route(path, any(registry::answer));
@@ -66,7 +66,7 @@ pub fn router(published: Published, library: Library, downloads: DownloadSchedul
 }
 
 /// A request, as far as it counts here.
-struct Asked {
+struct PublishedRequest {
     method: Method,
     /// With its escapes, without the query.
     path: String,
@@ -77,8 +77,8 @@ struct Asked {
     rank: Rank,
 }
 
-impl Asked {
-    fn of(serving: &Serving, request: Request) -> Self {
+impl PublishedRequest {
+    fn of(serving: &PublishedService, request: Request) -> Self {
         let (head, _) = request.into_parts();
         let peer = head.extensions.get::<ConnInfo>().map(|conn| conn.peer);
         let known = head.extensions.get::<Rank>().copied();
@@ -101,7 +101,7 @@ fn below<'p>(path: &'p str, prefix: &str) -> Option<std::borrow::Cow<'p, str>> {
 }
 
 /// Why content is not sent.
-enum Unsent {
+enum UnsentReason {
     /// This address has too much in line.
     Busy(String),
     /// It cannot be read now, or is published no longer.
@@ -115,14 +115,14 @@ const UNREAD: &str = "what is published cannot be read at the moment";
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Which part of a list is asked for: `?n=&last=`, as the OCI distribution specification has it for tags.
-struct Page {
+struct TagPage {
     /// How many entries, no more than a list has at once.
     most: usize,
     /// After which one; the first ones where it is empty.
     last: String,
 }
 
-impl Page {
+impl TagPage {
     /// Of a list that has at most so many entries at once. `None` where `n` is no number.
     fn of(query: &str, most: usize) -> Option<Self> {
         let said: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
@@ -142,7 +142,7 @@ impl Page {
     }
 }
 
-impl Serving {
+impl PublishedService {
     /// What is published; `None` while nobody knows.
     fn table(&self) -> Option<Arc<PublishedTable>> {
         self.published.table()
@@ -151,11 +151,11 @@ impl Serving {
     /// Sends what was found, or the part of it that is asked for. `tag` is what its content is named by.
     async fn send(
         &self,
-        asked: &Asked,
-        found: Found,
+        asked: &PublishedRequest,
+        found: LibraryEntry,
         tag: &str,
         fields: &[(HeaderName, &str)],
-    ) -> Result<Response, Unsent> {
+    ) -> Result<Response, UnsentReason> {
         let mut headers = HeaderMap::new();
         let mut field = |name: HeaderName, value: &str| {
             headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
@@ -194,12 +194,17 @@ impl Serving {
         Ok((status, headers, body).into_response())
     }
 
-    async fn body(&self, asked: &Asked, found: Found, part: std::ops::Range<u64>) -> Result<Body, Unsent> {
-        let Found { manifest, offset, .. } = found;
+    async fn body(
+        &self,
+        asked: &PublishedRequest,
+        found: LibraryEntry,
+        part: std::ops::Range<u64>,
+    ) -> Result<Body, UnsentReason> {
+        let LibraryEntry { manifest, offset, .. } = found;
         let whole = offset.saturating_add(part.start)..offset.saturating_add(part.end);
         if part.end - part.start <= PIECE {
             let pieces = self.parts.read(asked.rank, manifest, whole, PIECE, asked.peer).try_collect::<Vec<_>>().await;
-            return Ok(pieces.map_err(|_| Unsent::Unread)?.concat().into());
+            return Ok(pieces.map_err(|_| UnsentReason::Unread)?.concat().into());
         }
         let Some(peer) = asked.peer else {
             return Ok(Body::from_stream(self.parts.read(asked.rank, manifest, whole, PIECE, None)));
@@ -210,9 +215,9 @@ impl Serving {
         let permit = self.downloads.acquire(DownloadClient::Machine(peer.ip()), asked.rank).await;
         let permit = permit.map_err(|full| {
             warn!(%peer, path = asked.path, error = %full, "published content refused for now");
-            Unsent::Busy(full.to_string())
+            UnsentReason::Busy(full.to_string())
         })?;
-        let manifest = held.upgrade().ok_or(Unsent::Unread)?;
+        let manifest = held.upgrade().ok_or(UnsentReason::Unread)?;
         // Of those with a permit there are few: each may have a chunk that waits for it.
         let sent = self.parts.read(asked.rank, manifest, whole, CHUNK_SIZE, asked.peer);
         Ok(permit.hold(Body::from_stream(sent), asked.hangup.0.clone()))

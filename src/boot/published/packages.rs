@@ -17,9 +17,9 @@ use http::{HeaderValue, Method, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::{Asked, Page, Serving, UNREAD, Unsent, below, too_early};
+use super::{PublishedRequest, PublishedService, TagPage, UNREAD, UnsentReason, below, too_early};
 use crate::image::archive::ArchivedFile;
-use crate::image::publish::Found;
+use crate::image::publish::LibraryEntry;
 use crate::image::publish::table::Shelf;
 
 /// What a path of a URL may not have.
@@ -41,12 +41,12 @@ const NAMES_MAX: usize = 256;
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Entry {
+enum ShelfEntry {
     Folder(String),
     File(String, ArchivedFile),
 }
 
-impl Entry {
+impl ShelfEntry {
     fn name(&self) -> String {
         match self {
             Self::Folder(name) => format!("{name}/"),
@@ -65,7 +65,7 @@ impl Entry {
 }
 
 /// What is right in a folder, whose path is empty or ends with a slash: some of it, and whether there is more.
-fn entries(shelf: &Shelf, folder: &str, page: &Page) -> (Vec<Entry>, bool) {
+fn entries(shelf: &Shelf, folder: &str, page: &TagPage) -> (Vec<ShelfEntry>, bool) {
     let mut entries = Vec::new();
     let mut from = match page.last.strip_suffix('/') {
         // The next letter after the slash: behind all that is in that folder.
@@ -79,11 +79,11 @@ fn entries(shelf: &Shelf, folder: &str, page: &Page) -> (Vec<Entry>, bool) {
         match rest.split_once('/') {
             Some((name, _)) => {
                 from = format!("{folder}{name}0");
-                entries.push(Entry::Folder(name.to_owned()));
+                entries.push(ShelfEntry::Folder(name.to_owned()));
             }
             None => {
                 from = format!("{folder}{rest}\0");
-                entries.push(Entry::File(rest.to_owned(), place.clone()));
+                entries.push(ShelfEntry::File(rest.to_owned(), place.clone()));
             }
         }
     }
@@ -91,8 +91,8 @@ fn entries(shelf: &Shelf, folder: &str, page: &Page) -> (Vec<Entry>, bool) {
     (entries, is_more)
 }
 
-pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> Response {
-    let asked = Asked::of(&serving, request);
+pub(super) async fn answer(State(serving): State<PublishedService>, request: Request) -> Response {
+    let asked = PublishedRequest::of(&serving, request);
     if asked.method != Method::GET && asked.method != Method::HEAD {
         return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")], "packages are read only\n").into_response();
     }
@@ -103,9 +103,9 @@ pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> 
     let is_folder = asked.path.ends_with('/') || path.is_empty();
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     let Some((name, parts)) = parts.split_first() else {
-        let Some(page) = Page::of(&asked.query, NAMES_MAX) else { return no_page() };
+        let Some(page) = TagPage::of(&asked.query, NAMES_MAX) else { return no_page() };
         let mut names = table.names_after(page.last.trim_end_matches('/'));
-        let some = names.by_ref().take(page.most).map(|name| Entry::Folder(name.to_owned())).collect();
+        let some = names.by_ref().take(page.most).map(|name| ShelfEntry::Folder(name.to_owned())).collect();
         return listed(&asked, "/packages/", &page, (some, names.next().is_some()));
     };
     let Some(shelf) = table.packages(name).cloned() else { return not_found() };
@@ -126,18 +126,24 @@ pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> 
         let Ok(at) = HeaderValue::try_from(at) else { return not_found() };
         return (StatusCode::MOVED_PERMANENTLY, [(LOCATION, at)]).into_response();
     }
-    let Some(page) = Page::of(&asked.query, NAMES_MAX) else { return no_page() };
+    let Some(page) = TagPage::of(&asked.query, NAMES_MAX) else { return no_page() };
     listed(&asked, &at, &page, entries(&shelf, &folder, &page))
 }
 
-async fn sent(serving: &Serving, asked: &Asked, found: Found, sha256: &str, file: &str) -> Response {
+async fn sent(
+    serving: &PublishedService,
+    asked: &PublishedRequest,
+    found: LibraryEntry,
+    sha256: &str,
+    file: &str,
+) -> Response {
     let unsent = match serving.send(asked, found, sha256, &[(CONTENT_TYPE, media_type(file))]).await {
         Ok(answer) => return answer,
         Err(unsent) => unsent,
     };
     too_early(match unsent {
-        Unsent::Busy(message) => format!("{message}\n").into_response(),
-        Unsent::Unread => format!("{UNREAD}\n").into_response(),
+        UnsentReason::Busy(message) => format!("{message}\n").into_response(),
+        UnsentReason::Unread => format!("{UNREAD}\n").into_response(),
     })
 }
 
@@ -150,16 +156,16 @@ fn not_found() -> Response {
 }
 
 /// A part of a list, and where the rest is; `at` is where the list is.
-fn listed(asked: &Asked, at: &str, page: &Page, (entries, is_more): (Vec<Entry>, bool)) -> Response {
-    let last = entries.last().filter(|_| is_more).map(Entry::name);
+fn listed(asked: &PublishedRequest, at: &str, page: &TagPage, (entries, is_more): (Vec<ShelfEntry>, bool)) -> Response {
+    let last = entries.last().filter(|_| is_more).map(ShelfEntry::name);
     let accepted = asked.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let is_json = accepted.into_iter().any(|accepted| accepted.contains("application/json"));
     let (kind, text) = if is_json {
-        let items: Vec<Value> = entries.iter().map(Entry::json).collect();
+        let items: Vec<Value> = entries.iter().map(ShelfEntry::json).collect();
         ("application/json", format!("{}\n", Value::from(items)))
     } else {
         let next = last.iter().map(|last| page.after(last));
-        let lines = entries.iter().map(Entry::name).chain(next).map(|line| line + "\n");
+        let lines = entries.iter().map(ShelfEntry::name).chain(next).map(|line| line + "\n");
         ("text/plain; charset=utf-8", lines.collect())
     };
     let mut answer = ([(CONTENT_TYPE, kind)], text).into_response();

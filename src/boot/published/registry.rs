@@ -15,9 +15,9 @@ use http::header::{ALLOW, CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::json;
 
-use super::{Asked, Page, Serving, UNREAD, Unsent, below, too_early};
+use super::{PublishedRequest, PublishedService, TagPage, UNREAD, UnsentReason, below, too_early};
 use crate::image::archive::{is_repository, is_tag, sha256_of};
-use crate::image::publish::Found;
+use crate::image::publish::LibraryEntry;
 use crate::image::publish::table::{PublishedTable, Repository};
 
 const VERSION: HeaderName = HeaderName::from_static("docker-distribution-api-version");
@@ -28,14 +28,14 @@ const BLOB_TYPE: &str = "application/octet-stream";
 
 /// What a path asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted<'p> {
+enum RegistryPath<'p> {
     Version,
     Manifest { name: &'p str, reference: &'p str },
     Blob { name: &'p str, digest: &'p str },
     Tags { name: &'p str },
 }
 
-impl<'p> Wanted<'p> {
+impl<'p> RegistryPath<'p> {
     /// Of a path below `/v2/`. Names have slashes, so it is read from its end.
     fn of(path: &'p str) -> Option<Self> {
         if path.is_empty() {
@@ -53,29 +53,29 @@ impl<'p> Wanted<'p> {
 }
 
 /// Why a request has no better answer, with the specification's code.
-struct Refusal(StatusCode, &'static str, String);
+struct RegistryRefusal(StatusCode, &'static str, String);
 
-impl IntoResponse for Refusal {
+impl IntoResponse for RegistryRefusal {
     fn into_response(self) -> Response {
         let Self(status, code, message) = self;
         (status, axum::Json(json!({ "errors": [{ "code": code, "message": message }] }))).into_response()
     }
 }
 
-fn unknown(code: &'static str, what: &str) -> Refusal {
-    Refusal(StatusCode::NOT_FOUND, code, format!("{what} is not published here"))
+fn unknown(code: &'static str, what: &str) -> RegistryRefusal {
+    RegistryRefusal(StatusCode::NOT_FOUND, code, format!("{what} is not published here"))
 }
 
-fn unavailable(message: &str) -> Refusal {
-    Refusal(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message.to_owned())
+fn unavailable(message: &str) -> RegistryRefusal {
+    RegistryRefusal(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message.to_owned())
 }
 
-fn invalid(code: &'static str, message: &str) -> Refusal {
-    Refusal(StatusCode::BAD_REQUEST, code, message.to_owned())
+fn invalid(code: &'static str, message: &str) -> RegistryRefusal {
+    RegistryRefusal(StatusCode::BAD_REQUEST, code, message.to_owned())
 }
 
-pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> Response {
-    let asked = Asked::of(&serving, request);
+pub(super) async fn answer(State(serving): State<PublishedService>, request: Request) -> Response {
+    let asked = PublishedRequest::of(&serving, request);
     let mut answer = match judged(&serving, &asked).await {
         Ok(answer) => answer,
         Err(refusal) => {
@@ -88,22 +88,22 @@ pub(super) async fn answer(State(serving): State<Serving>, request: Request) -> 
     answer
 }
 
-async fn judged(serving: &Serving, asked: &Asked) -> Result<Response, Refusal> {
+async fn judged(serving: &PublishedService, asked: &PublishedRequest) -> Result<Response, RegistryRefusal> {
     if asked.method != Method::GET && asked.method != Method::HEAD {
         let message = "this registry is read only".to_owned();
-        let refusal = Refusal(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", message).into_response();
+        let refusal = RegistryRefusal(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", message).into_response();
         return Ok(([(ALLOW, "GET, HEAD")], refusal).into_response());
     }
     let path = below(&asked.path, "/v2").ok_or_else(|| invalid("NAME_INVALID", "the path is no text"))?;
-    let other = || Refusal(StatusCode::NOT_FOUND, "UNSUPPORTED", "there is no such endpoint here".to_owned());
-    match Wanted::of(&path).ok_or_else(other)? {
-        Wanted::Version => Ok(axum::Json(json!({})).into_response()),
-        Wanted::Tags { name } => tags(name, repository(serving.table().as_deref(), name)?, &asked.query),
-        Wanted::Manifest { name, reference } => {
+    let other = || RegistryRefusal(StatusCode::NOT_FOUND, "UNSUPPORTED", "there is no such endpoint here".to_owned());
+    match RegistryPath::of(&path).ok_or_else(other)? {
+        RegistryPath::Version => Ok(axum::Json(json!({})).into_response()),
+        RegistryPath::Tags { name } => tags(name, repository(serving.table().as_deref(), name)?, &asked.query),
+        RegistryPath::Manifest { name, reference } => {
             let (found, digest) = manifest(serving.table().as_deref(), name, reference)?;
             sent(serving, asked, found, &digest).await
         }
-        Wanted::Blob { name, digest } => {
+        RegistryPath::Blob { name, digest } => {
             let found = blob(serving.table().as_deref(), name, digest)?;
             sent(serving, asked, found, digest).await
         }
@@ -111,7 +111,7 @@ async fn judged(serving: &Serving, asked: &Asked) -> Result<Response, Refusal> {
 }
 
 /// A repository of the table; of none while nobody knows what is published.
-fn repository<'t>(table: Option<&'t PublishedTable>, name: &str) -> Result<&'t Repository, Refusal> {
+fn repository<'t>(table: Option<&'t PublishedTable>, name: &str) -> Result<&'t Repository, RegistryRefusal> {
     if !is_repository(name) {
         return Err(invalid("NAME_INVALID", "this is no name of a repository"));
     }
@@ -120,7 +120,11 @@ fn repository<'t>(table: Option<&'t PublishedTable>, name: &str) -> Result<&'t R
 }
 
 /// A manifest by a tag or a digest, and its digest.
-fn manifest(table: Option<&PublishedTable>, name: &str, reference: &str) -> Result<(Found, String), Refusal> {
+fn manifest(
+    table: Option<&PublishedTable>,
+    name: &str,
+    reference: &str,
+) -> Result<(LibraryEntry, String), RegistryRefusal> {
     let repository = repository(table, name)?;
     let digest = match sha256_of(reference) {
         Some(_) => Some(reference),
@@ -132,7 +136,7 @@ fn manifest(table: Option<&PublishedTable>, name: &str, reference: &str) -> Resu
     found.ok_or_else(|| unknown("MANIFEST_UNKNOWN", &format!("{name}: {reference}")))
 }
 
-fn blob(table: Option<&PublishedTable>, name: &str, digest: &str) -> Result<Found, Refusal> {
+fn blob(table: Option<&PublishedTable>, name: &str, digest: &str) -> Result<LibraryEntry, RegistryRefusal> {
     let repository = repository(table, name)?;
     if sha256_of(digest).is_none() {
         return Err(invalid("DIGEST_INVALID", "this is no digest by SHA-256"));
@@ -140,19 +144,24 @@ fn blob(table: Option<&PublishedTable>, name: &str, digest: &str) -> Result<Foun
     repository.blob(digest).cloned().ok_or_else(|| unknown("BLOB_UNKNOWN", digest))
 }
 
-async fn sent(serving: &Serving, asked: &Asked, found: Found, digest: &str) -> Result<Response, Refusal> {
+async fn sent(
+    serving: &PublishedService,
+    asked: &PublishedRequest,
+    found: LibraryEntry,
+    digest: &str,
+) -> Result<Response, RegistryRefusal> {
     let kind = found.media_type.clone();
     let kind = kind.as_deref().unwrap_or(BLOB_TYPE);
     let sent = serving.send(asked, found, digest, &[(CONTENT_TYPE, kind), (DIGEST, digest)]).await;
     sent.map_err(|unsent| match unsent {
-        Unsent::Busy(message) => Refusal(StatusCode::TOO_MANY_REQUESTS, "TOOMANYREQUESTS", message),
-        Unsent::Unread => unavailable(UNREAD),
+        UnsentReason::Busy(message) => RegistryRefusal(StatusCode::TOO_MANY_REQUESTS, "TOOMANYREQUESTS", message),
+        UnsentReason::Unread => unavailable(UNREAD),
     })
 }
 
 /// Tags from after `last`, at most `n`, and where the rest is.
-fn tags(name: &str, repository: &Repository, query: &str) -> Result<Response, Refusal> {
-    let page = Page::of(query, TAGS_MAX).ok_or_else(|| invalid("UNSUPPORTED", "n is no number"))?;
+fn tags(name: &str, repository: &Repository, query: &str) -> Result<Response, RegistryRefusal> {
+    let page = TagPage::of(query, TAGS_MAX).ok_or_else(|| invalid("UNSUPPORTED", "n is no number"))?;
     let mut rest = repository.tags_after(&page.last);
     let tags: Vec<&str> = rest.by_ref().take(page.most).collect();
     let next = tags.last().filter(|_| rest.next().is_some());
@@ -168,22 +177,22 @@ mod tests {
 
     #[test]
     fn a_path_is_read_from_its_end() {
-        let manifest = |name, reference| Some(Wanted::Manifest { name, reference });
+        let manifest = |name, reference| Some(RegistryPath::Manifest { name, reference });
         for (path, wanted) in [
-            ("", Some(Wanted::Version)),
+            ("", Some(RegistryPath::Version)),
             ("pause/manifests/3.10", manifest("pause", "3.10")),
             ("a/b/c/manifests/sha256:0", manifest("a/b/c", "sha256:0")),
             ("a/manifests/manifests/x", manifest("a/manifests", "x")),
             ("tags/list/manifests/list", manifest("tags/list", "list")),
-            ("a/b/blobs/x", Some(Wanted::Blob { name: "a/b", digest: "x" })),
-            ("a/b/tags/list", Some(Wanted::Tags { name: "a/b" })),
+            ("a/b/blobs/x", Some(RegistryPath::Blob { name: "a/b", digest: "x" })),
+            ("a/b/tags/list", Some(RegistryPath::Tags { name: "a/b" })),
             ("a/b/tags/other", None),
             ("_catalog", None),
             ("a/b", None),
             ("a/referrers/sha256:0", None),
             ("manifests/x", None),
         ] {
-            assert_eq!(Wanted::of(path), wanted, "{path}");
+            assert_eq!(RegistryPath::of(path), wanted, "{path}");
         }
     }
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const UID: &str = "b7f6bb1c-36c1-4b0e-8c0b-5d1a5f3a9b10";
 
-fn tokens(byte: u8) -> Tokens {
-    Tokens { key: Zeroizing::new([byte; KEY]) }
+fn tokens(byte: u8) -> BootTokens {
+    BootTokens { key: Zeroizing::new([byte; KEY]) }
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn a_token_says_what_was_put_in_until_it_is_old() {
     assert_eq!((claims.uid.as_str(), claims.generation), (UID, 7));
     let life = BOOT_TOKEN_LIFE.as_secs() as i64;
     assert_eq!(tokens.verify_at(&token, claims.issued_at + life), Ok(claims.clone()));
-    assert_eq!(tokens.verify_at(&token, claims.issued_at + life + 1), Err(TokenError::Expired));
+    assert_eq!(tokens.verify_at(&token, claims.issued_at + life + 1), Err(BootTokenError::Expired));
     let other = tokens.verify(&tokens.mint(UID, 7).expect("token")).expect("good");
     assert_ne!(claims.nonce, other.nonce);
 }
@@ -30,11 +30,11 @@ fn a_session_ends_after_thirty_days_or_when_the_clock_goes_back_as_far() {
     let (session, life) = (tokens.session(&claims), SESSION_LIFE.as_secs() as i64);
     for (passed, good) in [(0, true), (life, true), (-life, true), (life + 1, false), (-life - 1, false)] {
         let verified = tokens.verify_session_at(&session, claims.issued_at + passed);
-        let wanted = if good { Ok(claims.clone()) } else { Err(TokenError::SessionEnded) };
+        let wanted = if good { Ok(claims.clone()) } else { Err(BootTokenError::SessionEnded) };
         assert_eq!(verified, wanted, "{passed}");
     }
-    let old = Claims { issued_at: claims.issued_at - life - 1, ..claims };
-    assert_eq!(tokens.verify_visit_session(&tokens.visit_session(&old)), Err(TokenError::SessionEnded));
+    let old = BootTokenClaims { issued_at: claims.issued_at - life - 1, ..claims };
+    assert_eq!(tokens.verify_visit_session(&tokens.visit_session(&old)), Err(BootTokenError::SessionEnded));
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn session_and_boot_tokens_do_not_pass_for_each_other() {
     let claims = tokens.verify(&boot).expect("good");
     let session = tokens.session(&claims);
     assert_eq!(tokens.verify_session(&session), Ok(claims));
-    assert_eq!(tokens.verify_session(&boot), Err(TokenError::Forged));
-    assert_eq!(tokens.verify(&session), Err(TokenError::Forged));
+    assert_eq!(tokens.verify_session(&boot), Err(BootTokenError::Forged));
+    assert_eq!(tokens.verify(&session), Err(BootTokenError::Forged));
     let mac = MacAddress([2, 0, 0, 0, 0, 1]);
     let visit = tokens.mint_visit(mac, Some([172, 22, 0, 100].into())).expect("token");
     let visitor = tokens.verify_visit(&visit).expect("good");
@@ -69,19 +69,19 @@ fn session_and_boot_tokens_do_not_pass_for_each_other() {
     let visiting = tokens.visit_session(&visitor);
     assert_eq!(tokens.verify_visit_session(&visiting), Ok(visitor));
     for foreign in [&visit, &visiting] {
-        assert_eq!(tokens.verify(foreign), Err(TokenError::Forged));
-        assert_eq!(tokens.verify_session(foreign), Err(TokenError::Forged));
+        assert_eq!(tokens.verify(foreign), Err(BootTokenError::Forged));
+        assert_eq!(tokens.verify_session(foreign), Err(BootTokenError::Forged));
     }
     for own in [&boot, &session] {
-        assert_eq!(tokens.verify_visit(own), Err(TokenError::Forged));
-        assert_eq!(tokens.verify_visit_session(own), Err(TokenError::Forged));
+        assert_eq!(tokens.verify_visit(own), Err(BootTokenError::Forged));
+        assert_eq!(tokens.verify_visit_session(own), Err(BootTokenError::Forged));
     }
     let ticket = tokens.mint_media(UID, 7).expect("ticket");
     assert_eq!(
         (tokens.verify(&ticket), tokens.verify_session(&ticket)),
-        (Err(TokenError::Forged), Err(TokenError::Forged))
+        (Err(BootTokenError::Forged), Err(BootTokenError::Forged))
     );
-    assert_eq!(tokens.verify_media(&boot), Err(TokenError::Forged));
+    assert_eq!(tokens.verify_media(&boot), Err(BootTokenError::Forged));
     let claims = tokens.verify_media(&ticket).expect("good");
     let token = tokens.boot_token(&claims);
     assert_eq!(token, tokens.boot_token(&claims));
@@ -91,9 +91,9 @@ fn session_and_boot_tokens_do_not_pass_for_each_other() {
 #[test]
 fn other_keys_and_malformed_texts_are_refused() {
     let token = tokens(1).mint(UID, 7).expect("token");
-    assert_eq!(tokens(2).verify(&token), Err(TokenError::Forged));
+    assert_eq!(tokens(2).verify(&token), Err(BootTokenError::Forged));
     for text in ["", "a", "====", "%%%", &token[..20], &"A".repeat(10_000)] {
-        assert_eq!(tokens(1).verify(text), Err(TokenError::Malformed), "{text:.20}");
+        assert_eq!(tokens(1).verify(text), Err(BootTokenError::Malformed), "{text:.20}");
     }
     assert_eq!(tokens(1).mint("", 1), Err(MintError::Uid(0)));
     assert_eq!(tokens(1).mint(&"u".repeat(65), 1), Err(MintError::Uid(65)));
@@ -114,19 +114,19 @@ fn the_code_is_hmac_sha_256() {
 fn the_key_is_made_once_private_and_checked() {
     let folder = tempfile::tempdir().expect("folder");
     let pki = folder.path().join("pki");
-    let token = Tokens::open(&pki).expect("made").mint(UID, 1).expect("token");
+    let token = BootTokens::open(&pki).expect("made").mint(UID, 1).expect("token");
     let path = pki.join(KEY_FILE);
     assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
     assert_eq!(fs::read_dir(&pki).expect("listed").count(), 1);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("opened up");
-    assert!(Tokens::open(&pki).expect("read").verify(&token).is_ok());
+    assert!(BootTokens::open(&pki).expect("read").verify(&token).is_ok());
     assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
     fs::write(&path, [0; 33]).expect("written");
-    assert!(matches!(Tokens::open(&pki), Err(KeyError::Length { length: 33, .. })));
+    assert!(matches!(BootTokens::open(&pki), Err(BootKeyError::Length { length: 33, .. })));
     // What a file system leaves of a file whose content was not written when the power went.
     for byte in [0, 0xff] {
         fs::write(&path, [byte; KEY]).expect("written");
-        assert!(matches!(Tokens::open(&pki), Err(KeyError::Blank { .. })), "{byte}");
+        assert!(matches!(BootTokens::open(&pki), Err(BootKeyError::Blank { .. })), "{byte}");
     }
 }
 

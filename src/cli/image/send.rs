@@ -12,7 +12,7 @@ use super::list::size;
 use crate::api::slipway::Image;
 use crate::cli::progress::ProgressLine;
 use crate::hex::hex;
-use crate::image::upload::{PIECE_MAX, Piece, Received};
+use crate::image::upload::{PIECE_MAX, ReceivedBytes, UploadPiece};
 
 /// Bytes of a piece: the first one, the least and the most. Each is in memory, and is sent again when it is cut off.
 const FIRST: usize = 4 << 20;
@@ -42,12 +42,12 @@ impl ImageEndpoint {
     }
 
     /// What the appliance has of it.
-    pub(super) async fn received(&self) -> Result<Received, kube::Error> {
+    pub(super) async fn received(&self) -> Result<ReceivedBytes, kube::Error> {
         self.client.request(Request::get(&self.path).body(Vec::new()).map_err(kube::Error::HttpError)?).await
     }
 
-    async fn piece(&self, said: &Piece, piece: &[u8]) -> Result<Received, kube::Error> {
-        let Piece { offset, size, whole } = said;
+    async fn piece(&self, said: &UploadPiece, piece: &[u8]) -> Result<ReceivedBytes, kube::Error> {
+        let UploadPiece { offset, size, whole } = said;
         let size = size.map(|size| format!("&size={size}")).unwrap_or_default();
         let whole = whole.as_ref().map(|sha256| format!("&whole={sha256}")).unwrap_or_default();
         let request = Request::post(format!("{}?offset={offset}{size}{whole}", self.path));
@@ -73,7 +73,7 @@ impl ImageEndpoint {
             hasher.update(&piece);
             let whole = piece.is_empty().then(|| hex(&hasher.clone().finalize()));
             let began = Instant::now();
-            let said = Piece { offset: at, size: total, whole };
+            let said = UploadPiece { offset: at, size: total, whole };
             self.deliver(&said, &piece).await?;
             at += piece.len() as u64;
             if said.whole.is_some() {
@@ -87,14 +87,14 @@ impl ImageEndpoint {
     }
 
     /// Returns when the appliance has all of a piece on its disk.
-    async fn deliver(&self, said: &Piece, piece: &[u8]) -> anyhow::Result<()> {
+    async fn deliver(&self, said: &UploadPiece, piece: &[u8]) -> anyhow::Result<()> {
         let at = said.offset;
         let end = at + piece.len() as u64;
-        let is_done = |received: &Received| received.bytes == end && received.whole == said.whole.is_some();
+        let is_done = |received: &ReceivedBytes| received.bytes == end && received.whole == said.whole.is_some();
         let (mut offset, mut failures) = (at, 0);
         loop {
             let rest = usize::try_from(offset - at).ok().and_then(|from| piece.get(from..)).unwrap_or_default();
-            let error = match self.piece(&Piece { offset, ..said.clone() }, rest).await {
+            let error = match self.piece(&UploadPiece { offset, ..said.clone() }, rest).await {
                 Ok(received) if is_done(&received) => return Ok(()),
                 Ok(received) => {
                     bail!("the appliance says that it has {} bytes, of {end} that were sent", received.bytes)

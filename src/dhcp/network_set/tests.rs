@@ -7,10 +7,10 @@ use crate::api::MacAddress;
 
 const HOUR: u64 = 3600;
 
-fn network(name: &str, subnet: &str, pool: &str) -> InForce {
+fn network(name: &str, subnet: &str, pool: &str) -> EffectiveNetwork {
     let pool = if pool.is_empty() { String::new() } else { format!("pool = ['{pool}']") };
     let text = format!("name = '{name}'\ninterface = 'e0'\nsubnet = '{subnet}'\nlease = '1h'\n{pool}");
-    InForce { config: toml::from_str(&text).unwrap(), reserved: Reserved::default(), of_file: false }
+    EffectiveNetwork { config: toml::from_str(&text).unwrap(), reserved: Reserved::default(), of_file: false }
 }
 
 fn lease(address: [u8; 4], state: LeaseState, ends: u64) -> Lease {

@@ -12,7 +12,7 @@ pub const MOST: usize = 256;
 
 /// A network as somebody wants it.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct WantedNetwork {
     /// Name of its object, and its own.
     pub name: String,
     /// When that was created, Unix time in seconds.
@@ -25,7 +25,7 @@ pub struct Wanted {
 
 /// What comes of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NetworkVerdict {
     /// It is in force.
     InForce,
     /// It cannot be, for this reason.
@@ -39,7 +39,7 @@ pub enum Verdict {
 
 /// A network that is in force.
 #[derive(Clone, Debug)]
-pub struct Judgement {
+pub struct NetworkJudgement {
     /// The network.
     pub config: NetworkConfig,
     /// Whether it is of the configuration.
@@ -48,30 +48,30 @@ pub struct Judgement {
 
 /// What is in force.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct EffectiveNetworks {
     /// The networks.
-    pub in_force: Vec<Judgement>,
+    pub in_force: Vec<NetworkJudgement>,
     /// What comes of each object.
-    pub verdicts: HashMap<String, Verdict>,
+    pub verdicts: HashMap<String, NetworkVerdict>,
 }
 
 /// Judges what is wanted beside the networks of the configuration.
-pub fn judge(file: &[NetworkConfig], wanted: impl IntoIterator<Item = Wanted>) -> Judged {
-    let in_force = file.iter().map(|config| Judgement { config: config.clone(), of_file: true }).collect();
-    let mut judged = Judged { in_force, verdicts: HashMap::new() };
+pub fn judge(file: &[NetworkConfig], wanted: impl IntoIterator<Item = WantedNetwork>) -> EffectiveNetworks {
+    let in_force = file.iter().map(|config| NetworkJudgement { config: config.clone(), of_file: true }).collect();
+    let mut judged = EffectiveNetworks { in_force, verdicts: HashMap::new() };
     let mut wanted: Vec<_> = wanted.into_iter().collect();
     wanted.sort_by(|a, b| (!a.present, a.created, &a.name).cmp(&(!b.present, b.created, &b.name)));
-    for Wanted { name, present, config, .. } in wanted {
+    for WantedNetwork { name, present, config, .. } in wanted {
         let placed = config.map_err(|message| ("InvalidSpec", message)).and_then(|config| {
             fits(&judged.in_force, &config, present)?;
             Ok(config)
         });
         let verdict = match placed {
             Ok(config) => {
-                judged.in_force.push(Judgement { config, of_file: false });
-                Verdict::InForce
+                judged.in_force.push(NetworkJudgement { config, of_file: false });
+                NetworkVerdict::InForce
             }
-            Err((reason, message)) => Verdict::Fault { reason, message },
+            Err((reason, message)) => NetworkVerdict::Fault { reason, message },
         };
         judged.verdicts.insert(name, verdict);
     }
@@ -79,7 +79,7 @@ pub fn judge(file: &[NetworkConfig], wanted: impl IntoIterator<Item = Wanted>) -
 }
 
 /// Why a network cannot be beside these.
-fn fits(others: &[Judgement], config: &NetworkConfig, present: bool) -> Result<(), (&'static str, String)> {
+fn fits(others: &[NetworkJudgement], config: &NetworkConfig, present: bool) -> Result<(), (&'static str, String)> {
     if others.iter().filter(|other| !other.of_file).count() >= MOST {
         let message =
             format!("{MOST} Networks of the API are in force, which are as many as there may be: delete some");
@@ -115,19 +115,19 @@ mod tests {
         toml::from_str(&format!("name = '{name}'\ninterface = 'e0'\nsubnet = '{subnet}'")).unwrap()
     }
 
-    fn wanted(name: &str, created: i64, subnet: &str) -> Wanted {
-        Wanted { name: name.into(), created, present: true, config: Ok(config(name, subnet)) }
+    fn wanted(name: &str, created: i64, subnet: &str) -> WantedNetwork {
+        WantedNetwork { name: name.into(), created, present: true, config: Ok(config(name, subnet)) }
     }
 
     /// The reason, or nothing.
-    fn verdict(judged: &Judged, name: &str) -> String {
+    fn verdict(judged: &EffectiveNetworks, name: &str) -> String {
         match &judged.verdicts[name] {
-            Verdict::InForce => String::new(),
-            Verdict::Fault { reason, message } => format!("{reason}: {message}"),
+            NetworkVerdict::InForce => String::new(),
+            NetworkVerdict::Fault { reason, message } => format!("{reason}: {message}"),
         }
     }
 
-    fn in_force(judged: &Judged) -> Vec<&str> {
+    fn in_force(judged: &EffectiveNetworks) -> Vec<&str> {
         judged.in_force.iter().map(|one| one.config.name.as_str()).collect()
     }
 
@@ -149,7 +149,7 @@ mod tests {
             assert!(found.starts_with(wanted_verdict) && found.is_empty() == wanted_verdict.is_empty(), "{found}");
             assert_eq!(judged.in_force.len(), if wanted_verdict.is_empty() { 3 } else { 2 });
         }
-        let broken = Wanted { config: Err("spec.subnet: no".into()), ..wanted("x", 0, "10.0.9.0/24") };
+        let broken = WantedNetwork { config: Err("spec.subnet: no".into()), ..wanted("x", 0, "10.0.9.0/24") };
         let judged = judge(&file, [broken, wanted("y", 1, "10.0.9.0/24")]);
         assert_eq!(verdict(&judged, "x"), "InvalidSpec: spec.subnet: no");
         assert_eq!(in_force(&judged), ["a", "b", "y"], "it is in nobody's way");

@@ -11,20 +11,20 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::judge::Verdict;
+use super::judge::NetworkVerdict;
 use super::spec::{named, spec_of};
-use super::{Networks, is_of_file};
+use super::{NetworkDirectory, is_of_file};
 use crate::api::slipway::{Network, NetworkStatus};
 use crate::config::{NetworkConfig, NetworkMode};
 use crate::dhcp::leases::unix_now;
-use crate::dhcp::mirror::{self, Mirror, Write};
+use crate::dhcp::mirror::{self, Mirror, MirrorWrite};
 use crate::dhcp::network_leases::NetworkLeases;
 use crate::runtime::Task;
 use crate::runtime::conditions::{self, Verdict as Told};
 
 /// What a network's status says.
 #[derive(Debug, Default)]
-struct Said {
+struct ReportedStatus {
     server: Option<Ipv4Addr>,
     pool: Option<u64>,
     leased: Option<u64>,
@@ -35,7 +35,7 @@ struct Said {
 
 /// What is said of a network in force. `served` is none where it is not to be served; `former` are leases of a network that had its name
 /// before.
-fn said(config: &NetworkConfig, served: Option<&NetworkLeases>, former: usize) -> Said {
+fn said(config: &NetworkConfig, served: Option<&NetworkLeases>, former: usize) -> ReportedStatus {
     let usage = served.map(|served| served.table().usage());
     let reserved = served.map(|served| served.reserved.get());
     let outside = served.map_or(0, |served| {
@@ -53,7 +53,7 @@ fn said(config: &NetworkConfig, served: Option<&NetworkLeases>, former: usize) -
     if let Some(served) = served {
         conditions.extend(served.others.condition(unix_now(), config.mode).map(|told| ("OnlyServer", told)));
     }
-    Said {
+    ReportedStatus {
         server,
         pool: usage.map(|usage| usage.pool),
         leased: usage.map(|usage| usage.used),
@@ -64,7 +64,7 @@ fn said(config: &NetworkConfig, served: Option<&NetworkLeases>, former: usize) -
 }
 
 /// The status; a condition's time is that of the former one as long as it says the same.
-fn status(object: &Network, said: Said, now: Timestamp) -> NetworkStatus {
+fn status(object: &Network, said: ReportedStatus, now: Timestamp) -> NetworkStatus {
     let before = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let count = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
     let condition = |(kind, told): (&str, Told)| {
@@ -80,10 +80,10 @@ fn status(object: &Network, said: Said, now: Timestamp) -> NetworkStatus {
     }
 }
 
-impl Mirror for Networks {
+impl Mirror for NetworkDirectory {
     type Object = Network;
 
-    fn due(&self, now: Timestamp) -> Vec<Write<Network>> {
+    fn due(&self, now: Timestamp) -> Vec<MirrorWrite<Network>> {
         let file: HashMap<_, _> = named(self.file()).into_iter().collect();
         let served = self.leases().networks();
         let mut former: HashMap<String, usize> = HashMap::new();
@@ -95,7 +95,7 @@ impl Mirror for Networks {
         for (name, config) in &file {
             let spec = spec_of(config);
             if known.objects.get(name).is_none_or(|object| is_of_file(object) && object.spec != spec) {
-                writes.push(Write::Spec(Network::new(name, spec)));
+                writes.push(MirrorWrite::Spec(Network::new(name, spec)));
             }
         }
         for (name, object) in &known.objects {
@@ -107,18 +107,18 @@ impl Mirror for Networks {
             let said = match (is_of_file(object), file.get(name), known.verdicts.get(name)) {
                 (true, Some(config), _) => in_force(config),
                 (true, None, _) => {
-                    writes.push(Write::Gone(name.clone()));
+                    writes.push(MirrorWrite::Gone(name.clone()));
                     continue;
                 }
-                (false, _, Some(Verdict::InForce)) => match super::spec::config_of(name, &object.spec) {
+                (false, _, Some(NetworkVerdict::InForce)) => match super::spec::config_of(name, &object.spec) {
                     Ok(config) => in_force(&config),
                     // It changed a moment ago, and is judged again.
                     Err(_) => continue,
                 },
-                (false, _, Some(Verdict::Fault { reason, message })) => Said {
+                (false, _, Some(NetworkVerdict::Fault { reason, message })) => ReportedStatus {
                     not_renewed: former,
                     conditions: vec![("Ready", Told::no(reason, message))],
-                    ..Said::default()
+                    ..ReportedStatus::default()
                 },
                 (false, _, None) => continue,
             };
@@ -132,14 +132,14 @@ impl Mirror for Networks {
                     "notRenewed": status.not_renewed,
                     "conditions": status.conditions,
                 });
-                writes.push(Write::Status(name.clone(), fields));
+                writes.push(MirrorWrite::Status(name.clone(), fields));
             }
         }
         writes
     }
 }
 
-impl Networks {
+impl NetworkDirectory {
     /// Keeps the objects until told to stop, from the first time that they are judged.
     pub(in crate::dhcp) async fn keep(
         self,
@@ -171,7 +171,7 @@ mod tests {
         NetworkLeases::new(&config(mode), crate::dhcp::reserved::Reserved::default(), false)
     }
 
-    fn ready(said: &Said) -> (&'static str, &str) {
+    fn ready(said: &ReportedStatus) -> (&'static str, &str) {
         let (_, told) = said.conditions.iter().find(|(kind, _)| *kind == "Ready").unwrap();
         (told.truth.word(), &told.reason)
     }

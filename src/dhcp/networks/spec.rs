@@ -25,14 +25,14 @@ const LONGEST_LEASE: i64 = u32::MAX as i64 - 1;
 const LOOPBACK: &str = "lo";
 
 /// What is wrong with a key of the spec.
-pub type SpecFault = (&'static str, String);
+pub type NetworkSpecFault = (&'static str, String);
 
 /// The network that an object wants.
 ///
 /// # Errors
 ///
 /// In what it contradicts itself.
-pub fn config_of(name: &str, spec: &NetworkSpec) -> Result<NetworkConfig, Vec<SpecFault>> {
+pub fn config_of(name: &str, spec: &NetworkSpec) -> Result<NetworkConfig, Vec<NetworkSpecFault>> {
     let mut faults = Vec::new();
     let subnet = match spec.subnet.parse::<Ipv4Network>() {
         Ok(subnet) if subnet.ip() == subnet.network() => {

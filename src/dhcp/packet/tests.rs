@@ -12,7 +12,7 @@ use crate::api::MacAddress;
 use crate::boot::{ClientKind, Firmware};
 
 use crate::dhcp::client::{self, LeaseClient};
-use crate::dhcp::packet::{Malformed, Request, code};
+use crate::dhcp::packet::{DhcpRequest, Malformed, code};
 
 /// A client's message; MAC 02:00:00:00:00:01.
 pub(in crate::dhcp) fn message(kind: MessageType, options: Vec<DhcpOption>) -> Message {
@@ -77,7 +77,7 @@ fn rich() -> Vec<u8> {
 
 /// Everything that reads a request.
 fn read_all(packet: &[u8]) -> Option<()> {
-    let request = Request::parse(packet).ok()?;
+    let request = DhcpRequest::parse(packet).ok()?;
     for code in 0..=255 {
         request.get(code);
         request.address(code);
@@ -95,7 +95,7 @@ fn read_all(packet: &[u8]) -> Option<()> {
 #[test]
 fn a_rich_packet_is_read_in_full() {
     let packet = rich();
-    let request = Request::parse(&packet).expect("reads");
+    let request = DhcpRequest::parse(&packet).expect("reads");
     assert_eq!(request.kind, MessageType::Discover);
     assert_eq!((request.xid, request.mac), (0x1234_5678, MacAddress([2, 0, 0, 0, 0, 1])));
     assert_eq!(request.hostname().as_deref(), Some("node-1"));
@@ -114,7 +114,7 @@ fn what_cannot_be_answered_is_named() {
     let changed = |at: usize, to: u8| {
         let mut packet = good.clone();
         packet[at] = to;
-        Request::parse(&packet).map(|_| ()).expect_err("malformed")
+        DhcpRequest::parse(&packet).map(|_| ()).expect_err("malformed")
     };
     assert_eq!(changed(0, 2), Malformed::NotRequest(2));
     // hlen over 16 makes dhcproto's accessor panic.
@@ -123,12 +123,12 @@ fn what_cannot_be_answered_is_named() {
     assert_eq!(changed(1, 32), Malformed::NotEthernet { htype: 32, hlen: 6 });
     assert_eq!(changed(28, 3), Malformed::NotUnicast(MacAddress([3, 0, 0, 0, 0, 1])));
     assert_eq!(changed(236, 0), Malformed::Bootp);
-    assert_eq!(Request::parse(&good[..235]).map(|_| ()), Err(Malformed::TooShort(235)));
+    assert_eq!(DhcpRequest::parse(&good[..235]).map(|_| ()), Err(Malformed::TooShort(235)));
     let without_type = Message::default();
     let mut packet = bytes(&without_type);
     packet[..3].copy_from_slice(&[1, 1, 6]);
     packet[28] = 2;
-    assert_eq!(Request::parse(&packet).map(|_| ()), Err(Malformed::Bootp));
+    assert_eq!(DhcpRequest::parse(&packet).map(|_| ()), Err(Malformed::Bootp));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn one_odd_option_does_not_hide_the_others() {
     // dhcproto's reading.
     for odd in [&[12, 2, 0xff, 0xfe][..], &[1, 3, 255, 255, 255], &[81, 6, 0, 0, 0, b'a', b'.', b'b'], &[19, 1, 2]] {
         let packet = with_tail(&[odd, &[93, 2, 0, 7, 97, 17, 0], &[9; 16], &[255]].concat());
-        let request = Request::parse(&packet).expect("reads");
+        let request = DhcpRequest::parse(&packet).expect("reads");
         assert_eq!(client::boot_client(&request).firmware, Firmware::UefiX64, "{odd:?}");
         assert_eq!(client::machine_uuid(&request), Some([9; 16]), "{odd:?}");
     }
@@ -161,16 +161,16 @@ fn split_and_overloaded_options_are_joined() {
     packet[108..114].copy_from_slice(&[67, 1, b'd', 12, 1, b'h']);
     packet[114] = 255;
     packet[44..48].copy_from_slice(&[67, 1, b'e', 255]);
-    let request = Request::parse(&packet).expect("reads");
+    let request = DhcpRequest::parse(&packet).expect("reads");
     assert_eq!(request.get(67).as_deref(), Some(&b"abcde"[..]));
     assert_eq!(request.hostname().as_deref(), Some("h"));
     // Without option 52 the fields hold names.
     packet[249] = 0;
-    let request = Request::parse(&packet).expect("reads");
+    let request = DhcpRequest::parse(&packet).expect("reads");
     assert_eq!(request.get(67).as_deref(), Some(&b"abc"[..]));
     // A repeated option of fixed length means its first instance; a split one is joined.
     let packet = with_tail(&[50, 4, 10, 0, 0, 1, 50, 4, 10, 0, 0, 2, 54, 2, 10, 0, 54, 2, 0, 9, 255]);
-    let request = Request::parse(&packet).expect("reads");
+    let request = DhcpRequest::parse(&packet).expect("reads");
     assert_eq!(request.address(50), Some(Ipv4Addr::new(10, 0, 0, 1)));
     assert_eq!(request.address(54), Some(Ipv4Addr::new(10, 0, 0, 9)));
 }
@@ -190,7 +190,7 @@ fn clients_are_told_apart() {
     ];
     for (tail, kind, firmware) in rows {
         let packet = with_tail(&[tail, &[255]].concat());
-        let boot = client::boot_client(&Request::parse(&packet).expect("reads"));
+        let boot = client::boot_client(&DhcpRequest::parse(&packet).expect("reads"));
         assert_eq!((boot.kind, boot.firmware), (kind, firmware), "{tail:?}");
     }
 }
@@ -253,7 +253,7 @@ proptest! {
             message.set_flags(Flags::default().set_broadcast());
         }
         let packet = bytes(&message);
-        let request = Request::parse(&packet).expect("well formed");
+        let request = DhcpRequest::parse(&packet).expect("well formed");
         prop_assert_eq!(request.kind, MessageType::Request);
         prop_assert_eq!(request.xid, message.xid());
         prop_assert_eq!(request.ciaddr, message.ciaddr());

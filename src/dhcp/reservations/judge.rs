@@ -16,7 +16,7 @@ const LONGEST_NAME: usize = 253;
 
 /// A reservation as somebody wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedReservation {
     /// Name of its object.
     pub name: String,
     /// When that was created, Unix time in seconds.
@@ -31,7 +31,7 @@ pub struct Wanted {
 
 /// What comes of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReservationVerdict {
     /// It is in force.
     InForce {
         /// Name of its network.
@@ -54,28 +54,32 @@ pub enum Verdict {
 
 /// What is in force.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct EffectiveReservations {
     /// For each network.
     pub reserved: Vec<Reserved>,
     /// What comes of each object.
-    pub verdicts: HashMap<String, Verdict>,
+    pub verdicts: HashMap<String, ReservationVerdict>,
 }
 
 /// Judges what is wanted. `own` are this appliance's addresses.
-pub fn judge(networks: &[NetworkConfig], own: &[Ipv4Addr], wanted: impl IntoIterator<Item = Wanted>) -> Judged {
+pub fn judge(
+    networks: &[NetworkConfig],
+    own: &[Ipv4Addr],
+    wanted: impl IntoIterator<Item = WantedReservation>,
+) -> EffectiveReservations {
     let reserved = networks.iter().map(Reserved::of).collect();
-    let mut judged = Judged { reserved, verdicts: HashMap::new() };
+    let mut judged = EffectiveReservations { reserved, verdicts: HashMap::new() };
     let mut owners = BTreeMap::new();
     let mut wanted: Vec<_> = wanted.into_iter().collect();
     wanted.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     for one in wanted {
         let verdict = match place(networks, own, &one, &judged.reserved, &owners) {
-            Err((reason, message)) => Verdict::Fault { reason, message },
+            Err((reason, message)) => ReservationVerdict::Fault { reason, message },
             Ok((at, mac, address)) => {
                 owners.insert((at, mac), one.name.clone());
                 judged.reserved[at].add(mac, ReservedAddress { address, hostname: one.hostname });
                 let network = &networks[at];
-                Verdict::InForce { network: network.name.clone(), mac, address, mode: network.mode }
+                ReservationVerdict::InForce { network: network.name.clone(), mac, address, mode: network.mode }
             }
         };
         judged.verdicts.insert(one.name, verdict);
@@ -87,7 +91,7 @@ pub fn judge(networks: &[NetworkConfig], own: &[Ipv4Addr], wanted: impl IntoIter
 fn place(
     networks: &[NetworkConfig],
     own: &[Ipv4Addr],
-    wanted: &Wanted,
+    wanted: &WantedReservation,
     reserved: &[Reserved],
     owners: &BTreeMap<(usize, MacAddress), String>,
 ) -> Result<(usize, MacAddress, Ipv4Addr), (&'static str, String)> {
@@ -168,15 +172,15 @@ mod tests {
         ]
     }
 
-    fn wanted(name: &str, created: i64, mac: &str, address: &str) -> Wanted {
-        Wanted { name: name.into(), created, mac: mac.into(), address: address.into(), hostname: None }
+    fn wanted(name: &str, created: i64, mac: &str, address: &str) -> WantedReservation {
+        WantedReservation { name: name.into(), created, mac: mac.into(), address: address.into(), hostname: None }
     }
 
     /// The reason, or the network.
-    fn verdict(judged: &Judged, name: &str) -> String {
+    fn verdict(judged: &EffectiveReservations, name: &str) -> String {
         match &judged.verdicts[name] {
-            Verdict::InForce { network, .. } => network.clone(),
-            Verdict::Fault { reason, message } => format!("{reason}: {message}"),
+            ReservationVerdict::InForce { network, .. } => network.clone(),
+            ReservationVerdict::Fault { reason, message } => format!("{reason}: {message}"),
         }
     }
 
@@ -208,7 +212,8 @@ mod tests {
             let count = judged.reserved.iter().map(|one| one.machines().count()).sum::<usize>();
             assert_eq!(count, if wanted_verdict.len() == 1 { 2 } else { 1 }, "{found}");
         }
-        let bad = Wanted { hostname: Some("no host".into()), ..wanted("r", 0, "02:00:00:00:00:02", "10.0.0.20") };
+        let bad =
+            WantedReservation { hostname: Some("no host".into()), ..wanted("r", 0, "02:00:00:00:00:02", "10.0.0.20") };
         assert!(verdict(&judge(&networks, &own, [bad]), "r").starts_with("InvalidHostname"));
         assert!(
             verdict(&judge(&[], &own, [wanted("r", 0, "02:00:00:00:00:02", "10.0.0.20")]), "r")

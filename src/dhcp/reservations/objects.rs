@@ -8,13 +8,13 @@ use kube::Client;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::judge::Verdict;
+use super::judge::ReservationVerdict;
 use super::{Reservations, is_of_file};
 use crate::api::MacAddress;
 use crate::api::slipway::{RESERVATION_OF_FILE, Reservation, ReservationSpec, ReservationStatus};
 use crate::apiserver::{AdmissionRequest, FieldError};
 use crate::config::NetworkMode;
-use crate::dhcp::mirror::{self, Mirror, Write};
+use crate::dhcp::mirror::{self, Mirror, MirrorWrite};
 use crate::dhcp::publish::expiry;
 use crate::dhcp::table::LeaseState;
 use crate::runtime::Task;
@@ -37,26 +37,26 @@ pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
 }
 
 /// Whose an address is now that is reserved for another machine.
-type InUse = Option<(MacAddress, Option<Timestamp>)>;
+type AddressInUse = Option<(MacAddress, Option<Timestamp>)>;
 
 /// What a status says.
-fn status(verdict: &Verdict, of_file: bool, in_use: InUse) -> (String, bool, &'static str, String) {
+fn status(verdict: &ReservationVerdict, of_file: bool, in_use: AddressInUse) -> (String, bool, &'static str, String) {
     match (verdict, in_use) {
-        (Verdict::Fault { reason, message }, _) => (String::new(), false, *reason, message.clone()),
-        (Verdict::InForce { network, mac, address, .. }, Some((holder, until))) => {
+        (ReservationVerdict::Fault { reason, message }, _) => (String::new(), false, *reason, message.clone()),
+        (ReservationVerdict::InForce { network, mac, address, .. }, Some((holder, until))) => {
             let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
             let message = format!(
                 "{address} is leased to {holder}{until}: that machine gets another address when it asks again, and {mac} this one after that"
             );
             (network.clone(), false, "AddressInUse", message)
         }
-        (Verdict::InForce { network, mode: NetworkMode::Proxy | NetworkMode::Off, .. }, None) => {
+        (ReservationVerdict::InForce { network, mode: NetworkMode::Proxy | NetworkMode::Off, .. }, None) => {
             let message = format!(
                 "another server gives the addresses of network {network}: this says only that the machine may be there"
             );
             (network.clone(), true, "OtherServer", message)
         }
-        (Verdict::InForce { network, .. }, None) => {
+        (ReservationVerdict::InForce { network, .. }, None) => {
             (network.clone(), true, if of_file { "InConfiguration" } else { "InForce" }, String::new())
         }
     }
@@ -77,7 +77,7 @@ fn with_condition(
 
 impl Reservations {
     /// The reservations of the configuration, by the names of their objects.
-    fn of_file(&self) -> BTreeMap<String, (ReservationSpec, Verdict)> {
+    fn of_file(&self) -> BTreeMap<String, (ReservationSpec, ReservationVerdict)> {
         let all = self
             .0
             .networks
@@ -91,14 +91,15 @@ impl Reservations {
                 hostname: one.hostname.clone(),
             };
             let (mac, address) = (one.mac, one.address);
-            let verdict = Verdict::InForce { network: network.name.clone(), mac, address, mode: network.mode };
+            let verdict =
+                ReservationVerdict::InForce { network: network.name.clone(), mac, address, mode: network.mode };
             (format!("{RESERVATION_OF_FILE}{address}"), (spec, verdict))
         });
         named.collect()
     }
 
     /// Whether another machine has an address.
-    fn in_use(&self, mac: MacAddress, address: Ipv4Addr) -> InUse {
+    fn in_use(&self, mac: MacAddress, address: Ipv4Addr) -> AddressInUse {
         let holder = self.0.networks.leases().with_lease(address, |_, lease| {
             let anothers = lease.state == LeaseState::Bound && lease.client.mac != mac;
             anothers.then(|| (lease.client.mac, expiry(lease.ends)))
@@ -110,13 +111,13 @@ impl Reservations {
 impl Mirror for Reservations {
     type Object = Reservation;
 
-    fn due(&self, now: Timestamp) -> Vec<Write<Reservation>> {
+    fn due(&self, now: Timestamp) -> Vec<MirrorWrite<Reservation>> {
         let of_file = self.of_file();
         let known = self.known();
         let mut writes = Vec::new();
         for (name, (spec, _)) in &of_file {
             if known.objects.get(name).is_none_or(|object| object.spec != *spec) {
-                writes.push(Write::Spec(Reservation::new(name, spec.clone())));
+                writes.push(MirrorWrite::Spec(Reservation::new(name, spec.clone())));
             }
         }
         for (name, object) in &known.objects {
@@ -124,18 +125,18 @@ impl Mirror for Reservations {
                 if is_of_file(name) { of_file.get(name).map(|(_, verdict)| verdict) } else { known.verdicts.get(name) };
             let Some(verdict) = verdict else {
                 if is_of_file(name) {
-                    writes.push(Write::Gone(name.clone()));
+                    writes.push(MirrorWrite::Gone(name.clone()));
                 }
                 continue;
             };
             let in_use = match verdict {
-                Verdict::InForce { mac, address, .. } => self.in_use(*mac, *address),
-                Verdict::Fault { .. } => None,
+                ReservationVerdict::InForce { mac, address, .. } => self.in_use(*mac, *address),
+                ReservationVerdict::Fault { .. } => None,
             };
             let status = with_condition(object, status(verdict, is_of_file(name), in_use), now);
             if object.status.as_ref() != Some(&status) {
                 let fields = json!({ "network": status.network, "conditions": status.conditions });
-                writes.push(Write::Status(name.clone(), fields));
+                writes.push(MirrorWrite::Status(name.clone(), fields));
             }
         }
         writes
@@ -164,8 +165,8 @@ mod tests {
     #[test]
     fn the_condition_says_what_came_of_it_and_since_when() {
         let address = Ipv4Addr::new(10, 0, 0, 5);
-        let good = |mode| Verdict::InForce { network: "a".into(), mac: MAC, address, mode };
-        let bad = Verdict::Fault { reason: "NoNetwork", message: "no".into() };
+        let good = |mode| ReservationVerdict::InForce { network: "a".into(), mac: MAC, address, mode };
+        let bad = ReservationVerdict::Fault { reason: "NoNetwork", message: "no".into() };
         let other = Some((MacAddress([2, 0, 0, 0, 0, 2]), None));
         for (verdict, of_file, in_use, wanted) in [
             (good(NetworkMode::Authoritative), false, None, ("a", true, "InForce", "")),

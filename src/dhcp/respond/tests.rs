@@ -15,9 +15,9 @@ use crate::boot::{BootHost, HostIndex, IndexedIntent, Ownership};
 use crate::config::{Config, NetworkConfig};
 
 use crate::dhcp::ServicePorts;
-use crate::dhcp::network::{Network, empty_table, select};
-use crate::dhcp::outcome::{Destination, Disposition, DropReason, NakReason, Outcome};
-use crate::dhcp::packet::Request;
+use crate::dhcp::network::{ServedNetwork, empty_table, select};
+use crate::dhcp::outcome::{Destination, Disposition, DropReason, MessageOutcome, NakReason};
+use crate::dhcp::packet::DhcpRequest;
 use crate::dhcp::packet::tests::{bytes, message_of};
 use crate::dhcp::record;
 use crate::dhcp::respond::{NetworkContext, PacketInfo, Port, respond};
@@ -44,7 +44,7 @@ fn config(more: &str) -> NetworkConfig {
 
 /// A network, its leases and its hosts.
 struct World {
-    network: Network,
+    network: ServedNetwork,
     table: LeaseTable,
     hosts: HostIndex,
     now: u64,
@@ -54,7 +54,7 @@ struct World {
 
 /// What came back, read by dhcproto.
 struct Back {
-    outcome: Outcome,
+    outcome: MessageOutcome,
     message: Option<Message>,
 }
 
@@ -88,7 +88,7 @@ impl World {
         table.exclude(SERVER);
         let service_ports = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
         Self {
-            network: Network::new(&config, SERVER, service_ports),
+            network: ServedNetwork::new(&config, SERVER, service_ports),
             table,
             hosts: HostIndex::default(),
             now: 1_000_000,
@@ -117,7 +117,7 @@ impl World {
 
     fn send_by(&mut self, message: &Message, port: Port, source: SocketAddrV4) -> Back {
         let packet = bytes(message);
-        let request = Request::parse(&packet).expect("well formed");
+        let request = DhcpRequest::parse(&packet).expect("well formed");
         let network = &self.network;
         let hosts = &self.hosts;
         let known = |mac: MacAddress| network.knows(mac, hosts, |name| name == "elsewhere");
@@ -191,11 +191,11 @@ fn only_the_relays_of_the_configuration_are_heard_when_it_names_some() {
     ];
     for (text, server, relay, heard) in rows {
         let service_ports = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
-        let network = Network::new(&config(text), server, service_ports);
+        let network = ServedNetwork::new(&config(text), server, service_ports);
         let mut message = message_of(mac(1), MessageType::Discover, vec![]);
         message.set_giaddr(if relay == 0 { Ipv4Addr::UNSPECIFIED } else { at(relay) });
         let packet = bytes(&message);
-        let request = Request::parse(&packet).expect("well formed");
+        let request = DhcpRequest::parse(&packet).expect("well formed");
         assert_eq!(network.takes(&request), heard, "{text} {server} {relay}");
     }
 }
@@ -549,13 +549,16 @@ fn the_relay_says_which_network_a_message_is_for() {
     let one = World::new(POOL).network;
     let mut other = config(POOL);
     other.subnet = "10.7.0.0/24".parse().expect("a subnet");
-    let other =
-        Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 });
+    let other = ServedNetwork::new(
+        &other,
+        Ipv4Addr::new(10, 7, 0, 1),
+        ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 },
+    );
     let chosen = |giaddr: Ipv4Addr, options: Vec<DhcpOption>| {
         let mut message = message_of(mac(1), MessageType::Discover, options);
         message.set_giaddr(giaddr);
         let packet = bytes(&message);
-        let request = Request::parse(&packet).expect("reads");
+        let request = DhcpRequest::parse(&packet).expect("reads");
         select([&one, &other], &request).map(|network| network.subnet.to_string())
     };
     assert_eq!(chosen(Ipv4Addr::UNSPECIFIED, vec![]).as_deref(), Some("10.0.0.0/24"));

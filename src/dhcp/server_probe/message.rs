@@ -21,7 +21,7 @@ const CLASS: &[u8] = b"slipway-server-probe";
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct ProbeOffer {
     /// The network card that it came from: the server's, or a relay's.
     pub card: MacAddress,
     /// How the server calls itself.
@@ -64,7 +64,7 @@ pub fn discover(from: MacAddress, xid: u32) -> Vec<u8> {
 }
 
 /// What a frame says that answers the question with this number; `None` for everything else.
-pub fn offer(frame: &[u8], xid: u32) -> Option<Offer> {
+pub fn offer(frame: &[u8], xid: u32) -> Option<ProbeOffer> {
     let card = MacAddress(frame.get(6..12)?.try_into().ok()?);
     if frame.get(12..ETHERNET)? != [0x08, 0x00] {
         return None;
@@ -96,13 +96,13 @@ pub fn offer(frame: &[u8], xid: u32) -> Option<Offer> {
     let server = Ipv4Addr::from(<[u8; 4]>::try_from(option(code::SERVER_ID)?).ok()?);
     let is_address = !server.is_unspecified() && !server.is_multicast() && !server.is_broadcast();
     let offered = Ipv4Addr::from(<[u8; 4]>::try_from(&message[16..20]).ok()?);
-    (is_address && option(code::MESSAGE_TYPE)? == [OFFER]).then_some(Offer { card, server, offered })
+    (is_address && option(code::MESSAGE_TYPE)? == [OFFER]).then_some(ProbeOffer { card, server, offered })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dhcp::packet::Request;
+    use crate::dhcp::packet::DhcpRequest;
 
     const XID: u32 = 0x1234_5678;
     const CARD: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
@@ -124,7 +124,7 @@ mod tests {
     fn the_question_is_a_discover_of_nobody_that_wants_a_broadcast() {
         let frame = discover(CARD, XID);
         assert_eq!((&frame[..6], &frame[6..12]), (&[0xff; 6][..], &CARD.0[..]));
-        let request = Request::parse(&frame[ETHERNET + 28..]).unwrap();
+        let request = DhcpRequest::parse(&frame[ETHERNET + 28..]).unwrap();
         assert_eq!((request.kind, request.xid), (dhcproto::v4::MessageType::Discover, XID));
         assert!(request.wants_broadcast() && request.mac == own_card() && request.giaddr.is_unspecified());
         assert_eq!(own_card().0[0] & 3, 2, "one machine's, locally administered");
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_offer_to_it_is_heard_and_nothing_else() {
-        let wanted = Offer { card: CARD, server: SERVER, offered: [10, 0, 0, 77].into() };
+        let wanted = ProbeOffer { card: CARD, server: SERVER, offered: [10, 0, 0, 77].into() };
         let good = answer(|_| {});
         assert_eq!(offer(&good, XID), Some(wanted));
         // Padded to the shortest frame.

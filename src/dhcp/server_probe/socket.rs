@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::message::{Offer, offer};
+use super::message::{ProbeOffer, offer};
 use crate::api::MacAddress;
 use crate::dhcp::interface::interfaces;
 
@@ -92,7 +92,7 @@ impl ProbeSocket {
     }
 
     /// The answers to the question with this number, of what has arrived.
-    pub fn hear(&self, xid: u32) -> Vec<Offer> {
+    pub fn hear(&self, xid: u32) -> Vec<ProbeOffer> {
         let mut heard = Vec::new();
         let mut buffer = [0; LONGEST];
         for _ in 0..AT_ONCE {

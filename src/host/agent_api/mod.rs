@@ -23,7 +23,7 @@ use self::request_limits::RequestLimits;
 use crate::api::slipway::BootIntent;
 use crate::boot::home::SiteNetwork;
 use crate::boot::neighbour::Neighbours;
-use crate::boot::{DownloadScheduler, HostIndex, Tokens};
+use crate::boot::{BootTokens, DownloadScheduler, HostIndex};
 use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::discovery::DiscoveryService;
 use crate::host::logs::Logs;
@@ -39,7 +39,7 @@ struct Inner {
     client: Client,
     index: HostIndex,
     intents: Intents,
-    tokens: Arc<Tokens>,
+    tokens: Arc<BootTokens>,
     library: Library,
     logs: Logs,
     meter: ProgressRate,
@@ -58,7 +58,7 @@ impl Sessions {
         client: Client,
         index: HostIndex,
         intents: Intents,
-        tokens: Arc<Tokens>,
+        tokens: Arc<BootTokens>,
         library: Library,
         logs: Logs,
         downloads: DownloadScheduler,

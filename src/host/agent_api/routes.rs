@@ -23,7 +23,7 @@ use super::steps::StepState;
 use super::{Sessions, agent_identity};
 use crate::api::slipway::BootIntent;
 use crate::apiserver::tls::{Peer, PeerConnection};
-use crate::boot::{Claims, download_scheduler};
+use crate::boot::{BootTokenClaims, download_scheduler};
 use crate::host::discovery::DiscoveryService;
 use crate::host::refused::AgentRefused;
 use crate::host::status::agent_metrics::kind;
@@ -60,7 +60,7 @@ pub(super) fn router(sessions: Sessions) -> Router {
 /// The caller, by the headers alone: no byte of a body is read before it is known.
 enum CallerHeaders {
     /// An unknown machine that reports itself, from this address.
-    Visitor(DiscoveryService, Claims, IpAddr),
+    Visitor(DiscoveryService, BootTokenClaims, IpAddr),
     /// A host's agent.
     Host(SessionCaller),
 }
@@ -100,7 +100,7 @@ impl FromRequestParts<Sessions> for SessionCaller {
 
 impl Sessions {
     /// The visit that the bearer token stands for, when it is a visitor's.
-    fn visitor(&self, headers: &HeaderMap) -> Option<(&DiscoveryService, Claims)> {
+    fn visitor(&self, headers: &HeaderMap) -> Option<(&DiscoveryService, BootTokenClaims)> {
         let discovery = self.0.discovery.get()?;
         Some((discovery, self.0.tokens.verify_visit_session(bearer(headers)?).ok()?))
     }

@@ -17,8 +17,8 @@ use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{BootIntent, BootIntentStatus, BootTarget, SessionStatus, StepResult};
 use crate::boot::home::network_of;
-use crate::boot::neighbour::{Answers, another_card};
-use crate::boot::{BootHost, Claims};
+use crate::boot::neighbour::{ArpAnswers, another_card};
+use crate::boot::{BootHost, BootTokenClaims};
 use crate::host::refused::{AgentRefused, Unwritten};
 use crate::protocol::{OpenSession, Session};
 use crate::runtime::changes;
@@ -119,7 +119,7 @@ impl Sessions {
         &self,
         api: &Api<BootIntent>,
         host: &BootHost,
-        (claims, answers): (&Claims, Answers),
+        (claims, answers): (&BootTokenClaims, ArpAnswers),
         peer: IpAddr,
         call: &OpenSession,
     ) -> Result<(), Unwritten> {
@@ -157,16 +157,16 @@ impl Sessions {
     }
 
     /// The network that the machine booted from: its script's, for its ramdisk may have its address from another.
-    fn network_of(&self, claims: &Claims, peer: IpAddr) -> String {
+    fn network_of(&self, claims: &BootTokenClaims, peer: IpAddr) -> String {
         let from = claims.address.map_or(peer, IpAddr::V4);
         self.0.networks.get().map_or_else(String::new, |networks| network_of(&networks.get(), from).to_owned())
     }
 
     /// What answers at an address.
-    async fn neighbour(&self, address: Option<Ipv4Addr>) -> Answers {
+    async fn neighbour(&self, address: Option<Ipv4Addr>) -> ArpAnswers {
         match (self.0.neighbours.get(), address) {
             (Some(neighbours), Some(address)) => neighbours(address).await,
-            _ => Answers::Unseen,
+            _ => ArpAnswers::Unseen,
         }
     }
 
@@ -174,23 +174,23 @@ impl Sessions {
     /// answer by the host's cards and by these.
     pub(super) async fn still_here(
         &self,
-        claims: &Claims,
+        claims: &BootTokenClaims,
         host: &BootHost,
         cards: &[MacAddress],
         peer: IpAddr,
     ) -> Result<(), AgentRefused> {
         let Some(address) = claims.address.filter(|_| !claims.first) else { return Ok(()) };
-        bound_elsewhere(claims, peer, Answers::Unseen, &host.macs, Timestamp::now().as_second())?;
+        bound_elsewhere(claims, peer, ArpAnswers::Unseen, &host.macs, Timestamp::now().as_second())?;
         let answers = self.neighbour(Some(address)).await;
         let own = [&host.macs[..], cards].concat();
         another_card(address, answers, &own).map_or(Ok(()), |reason| Err(AgentRefused(StatusCode::FORBIDDEN, reason)))
     }
 
     /// Whether a token may be used from here; the machine has these network cards.
-    async fn here(&self, claims: &Claims, peer: IpAddr, own: &[MacAddress]) -> Result<(), AgentRefused> {
+    async fn here(&self, claims: &BootTokenClaims, peer: IpAddr, own: &[MacAddress]) -> Result<(), AgentRefused> {
         let answers = match peer.to_canonical() {
             IpAddr::V4(peer) if claims.first => self.neighbour(Some(peer)).await,
-            _ => Answers::Unseen,
+            _ => ArpAnswers::Unseen,
         };
         bound_elsewhere(claims, peer, answers, own, Timestamp::now().as_second())
     }
@@ -230,7 +230,7 @@ impl Sessions {
 
 /// Whether this token may open the session. Once only; but the same machine may repeat a call whose answer got lost,
 /// as long as it has done nothing else.
-fn may_open(intent: &BootIntent, claims: &Claims, peer: IpAddr) -> Result<(), String> {
+fn may_open(intent: &BootIntent, claims: &BootTokenClaims, peer: IpAddr) -> Result<(), String> {
     if intent.spec.generation != claims.generation || intent.spec.target != BootTarget::Ramdisk {
         return Err(format!(
             "this boot token is for boot {}, and the host is at boot {}: the token has ended",
@@ -253,9 +253,9 @@ fn may_open(intent: &BootIntent, claims: &Claims, peer: IpAddr) -> Result<(), St
 /// the machine's cards. Where nobody here gave the first address, the machine may have another by now: its card shows
 /// so, and where no card can be seen it has to wait.
 pub(super) fn bound_elsewhere(
-    claims: &Claims,
+    claims: &BootTokenClaims,
     peer: IpAddr,
-    answers: Answers,
+    answers: ArpAnswers,
     own: &[MacAddress],
     now: i64,
 ) -> Result<(), AgentRefused> {
@@ -264,8 +264,8 @@ pub(super) fn bound_elsewhere(
     };
     let reason = format!("this boot's token was given to {address}, and this call comes from {peer}");
     match (claims.first, answers) {
-        (true, Answers::Card(card)) if own.contains(&card) => Ok(()),
-        (true, Answers::Unseen) => match claims.others_wait(now) {
+        (true, ArpAnswers::Card(card)) if own.contains(&card) => Ok(()),
+        (true, ArpAnswers::Unseen) => match claims.others_wait(now) {
             None => Ok(()),
             // The agent asks again for as long as its token is good.
             Some(left) => {
@@ -278,7 +278,7 @@ pub(super) fn bound_elsewhere(
 }
 
 /// The network cards beside the host's that go with a session; nothing when it has ended.
-pub(super) fn cards_of(intent: &BootIntent, claims: &Claims) -> Option<Vec<MacAddress>> {
+pub(super) fn cards_of(intent: &BootIntent, claims: &BootTokenClaims) -> Option<Vec<MacAddress>> {
     let session = intent.status.as_ref()?.session.as_ref().filter(|_| is_current(intent, claims))?;
     Some(session.cards.iter().filter_map(|card| card.parse().ok()).collect())
 }
@@ -288,7 +288,7 @@ pub(super) fn images_of(intent: &BootIntent) -> Vec<String> {
     intent.spec.steps.iter().filter_map(|step| step.image.clone()).collect()
 }
 
-fn is_current(intent: &BootIntent, claims: &Claims) -> bool {
+fn is_current(intent: &BootIntent, claims: &BootTokenClaims) -> bool {
     let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
     intent.spec.generation == claims.generation
         && intent.spec.target == BootTarget::Ramdisk

@@ -27,7 +27,7 @@ mod cards;
 struct Site {
     router: Router,
     client: Client,
-    tokens: Arc<Tokens>,
+    tokens: Arc<BootTokens>,
     index: HostIndex,
     library: Library,
     uid: String,
@@ -56,7 +56,7 @@ impl Site {
         let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..Default::default() };
         let host = hosts.create(&PostParams::default(), &BareMetalHost::new("h", spec)).await.unwrap();
         let Directory { index, intents, .. } = Directory::start(&client, &shutdown).await;
-        let tokens = Arc::new(Tokens::open(path).unwrap());
+        let tokens = Arc::new(BootTokens::open(path).unwrap());
         let library = Library::open(path.join("images"), crate::image::Sources::of_tests()).unwrap();
         let sessions = Sessions::new(
             client.clone(),

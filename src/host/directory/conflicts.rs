@@ -17,8 +17,8 @@ use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
 use crate::api::slipway::Registration;
 use crate::bmc::BmcAddress;
-use crate::bmc::address::{BmcHost, Endpoint};
-use crate::boot::{Claim, ClaimOrder, HostIndex};
+use crate::bmc::address::{BmcEndpoint, BmcHost};
+use crate::boot::{BootClaim, ClaimOrder, HostIndex};
 use crate::log;
 use crate::outbound::plain;
 use crate::runtime::{Change, Key, key};
@@ -78,8 +78,8 @@ fn shown(key: &Key, namespace: &str) -> String {
 }
 
 /// Of a BMC, by a host that does not wait to be accepted.
-fn claim((created, uid): &Age, registered: Option<i64>, since: u64) -> Claim {
-    Claim {
+fn claim((created, uid): &Age, registered: Option<i64>, since: u64) -> BootClaim {
+    BootClaim {
         waiting: false,
         card: false,
         unregistered: registered.is_none(),
@@ -126,9 +126,9 @@ impl<K: Eq + Hash> Holders<K> {
 /// system there.
 fn place(address: &BmcAddress) -> (String, Option<String>) {
     match &address.endpoint {
-        Endpoint::Ipmi { .. } => (format!("ipmi/{}", address.peer()), None),
+        BmcEndpoint::Ipmi { .. } => (format!("ipmi/{}", address.peer()), None),
         // Services that tell apart what differs in capitals only are not known.
-        Endpoint::Redfish { system, .. } => {
+        BmcEndpoint::Redfish { system, .. } => {
             (format!("redfish/{}", address.peer()), system.as_deref().map(str::to_ascii_lowercase))
         }
     }
@@ -234,7 +234,7 @@ impl ConflictIndex {
     }
 
     /// The other host that has the machine behind this BMC address, by the rule for MAC addresses: the one with the best
-    /// [`Claim`], when that is better than this host's.
+    /// [`BootClaim`], when that is better than this host's.
     pub(in crate::host) fn bmc_owner(&self, host: &impl Claimant, address: &BmcAddress) -> Option<String> {
         let known = self.known();
         let (bmc, wanted) = place(address);

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
 use crate::api::slipway::Image;
 use crate::host::lifecycle;
-use crate::image::demand::{Demand, Demands, Party};
+use crate::image::demand::{Demand, Demands, ImageRequester};
 use crate::image::identity::named;
 use crate::runtime::{Change, Key, Watches, key};
 
@@ -139,12 +139,12 @@ impl Demands for ImageRequesters {
         let wanted = if of_hosts { WantedImage::OfHosts(name) } else { WantedImage::Published(name) };
         let known = self.known();
         let Some(namespaces) = known.images.get(&wanted) else {
-            return nobody(if of_hosts { Party::LeftOver } else { Party::ByHand });
+            return nobody(if of_hosts { ImageRequester::LeftOver } else { ImageRequester::ByHand });
         };
         Demand {
             parties: match of_hosts {
-                true => namespaces.keys().cloned().map(Party::Namespace).collect(),
-                false => vec![Party::ByHand],
+                true => namespaces.keys().cloned().map(ImageRequester::Namespace).collect(),
+                false => vec![ImageRequester::ByHand],
             },
             namespaces: namespaces.keys().cloned().collect(),
             hosts: namespaces.values().map(|count| count.hosts).sum(),
@@ -226,11 +226,11 @@ mod tests {
         Image::new(&asked, ImageSpec { url, checksum, ..ImageSpec::default() })
     }
 
-    fn namespaces(names: &[&str]) -> Vec<Party> {
-        names.iter().map(|name| Party::Namespace((*name).to_owned())).collect()
+    fn namespaces(names: &[&str]) -> Vec<ImageRequester> {
+        names.iter().map(|name| ImageRequester::Namespace((*name).to_owned())).collect()
     }
 
-    fn of(askers: &ImageRequesters, image: &Image) -> Vec<Party> {
+    fn of(askers: &ImageRequesters, image: &Image) -> Vec<ImageRequester> {
         askers.of(image).parties
     }
 
@@ -238,19 +238,19 @@ mod tests {
     fn an_image_is_whose_hosts_name_its_source_now() {
         let askers = ImageRequesters::default();
         let (one, two) = (image("http://x/1"), image("http://x/2"));
-        assert_eq!(of(&askers, &one), [Party::LeftOver]);
+        assert_eq!(of(&askers, &one), [ImageRequester::LeftOver]);
         askers.take(&Change::Put(&host("b", "h1", "http://x/1")));
         askers.take(&Change::Put(&host("b", "h2", "http://x/1")));
         askers.take(&Change::Put(&host("a", "h1", "http://x/1")));
-        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["a", "b"]), vec![Party::LeftOver]));
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["a", "b"]), vec![ImageRequester::LeftOver]));
         askers.take(&Change::Put(&host("a", "h1", "http://x/2")));
         askers.take(&Change::Gone(&("b".into(), "h1".into())));
         assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["b"]), namespaces(&["a"])));
         askers.take(&Change::Put(&host("b", "h2", "")));
-        assert_eq!(of(&askers, &one), [Party::LeftOver]);
+        assert_eq!(of(&askers, &one), [ImageRequester::LeftOver]);
         askers.take(&Change::Put(&host("c", "h1", "http://x/1")));
         askers.take(&Change::Gone(&("a".into(), "h1".into())));
-        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["c"]), vec![Party::LeftOver]));
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["c"]), vec![ImageRequester::LeftOver]));
         assert!(!askers.complete());
         askers.take(&Change::Listed);
         assert!(askers.complete());
@@ -274,11 +274,11 @@ mod tests {
         let demand = requesters.of(&theirs);
         assert_eq!((demand.parties, demand.hosts), (namespaces(&["owner"]), 1));
         let demand = requesters.of(&published);
-        assert_eq!((demand.parties, demand.hosts, demand.unfinished), (vec![Party::ByHand], 1, 1));
+        assert_eq!((demand.parties, demand.hosts, demand.unfinished), (vec![ImageRequester::ByHand], 1, 1));
         assert_eq!(demand.namespaces, ["user"]);
         requesters.take(&Change::Gone(&("owner".into(), "h".into())));
         assert!(!may("owner", &theirs));
-        assert_eq!(of(&requesters, &theirs), [Party::LeftOver]);
+        assert_eq!(of(&requesters, &theirs), [ImageRequester::LeftOver]);
     }
 
     #[test]
@@ -290,15 +290,15 @@ mod tests {
         let mut marked = Image::new("mine", ImageSpec { url: "http://x/1".into(), ..ImageSpec::default() });
         marked.annotations_mut().insert("slipway.dev/asked-by".into(), "victim".into());
         for image in [taken, marked] {
-            assert_eq!(of(&askers, &image), [Party::ByHand], "{image:?}");
+            assert_eq!(of(&askers, &image), [ImageRequester::ByHand], "{image:?}");
         }
         // What is remembered of an Image is of its spec at that time.
         let mut turned = image("http://x/1");
         turned.metadata.uid = Some("u".into());
         for (generation, url, want) in [
-            (1, "http://x/1", Party::Namespace("victim".into())),
-            (2, "http://slow/", Party::ByHand),
-            (1, "http://x/1", Party::Namespace("victim".into())),
+            (1, "http://x/1", ImageRequester::Namespace("victim".into())),
+            (2, "http://slow/", ImageRequester::ByHand),
+            (1, "http://x/1", ImageRequester::Namespace("victim".into())),
         ] {
             turned.metadata.generation = Some(generation);
             turned.spec.url = url.into();

@@ -21,7 +21,7 @@ use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, HardwareData};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT};
 use crate::apiserver::ApiServer;
 use crate::apiserver::tls::Peer;
-use crate::boot::{HostIndex, Tokens, UnknownMachine};
+use crate::boot::{BootTokens, HostIndex, UnknownMachine};
 use crate::config::Config;
 use crate::host::agent_api::Sessions;
 use crate::host::directory::Directory;
@@ -39,7 +39,7 @@ struct Site {
     router: Router,
     client: Client,
     index: HostIndex,
-    tokens: Arc<Tokens>,
+    tokens: Arc<BootTokens>,
     store: Store,
     shutdown: CancellationToken,
 }
@@ -57,7 +57,7 @@ impl Site {
         let shutdown = CancellationToken::new();
         let client = ApiServer::new(store.clone(), &kinds(), shutdown.clone()).await.expect("a server").client();
         let Directory { index, intents, .. } = Directory::start(&client, &shutdown).await;
-        let tokens = Arc::new(Tokens::open(folder).expect("a key"));
+        let tokens = Arc::new(BootTokens::open(folder).expect("a key"));
         let library = Library::open(folder.join("images"), Sources::of_tests()).expect("a library");
         let config = Config::parse(config, Path::new("x.toml")).expect("good").discovery;
         let discovery = DiscoveryService::new(client.clone(), index.clone(), config, &store).expect("discovery");

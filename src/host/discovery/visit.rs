@@ -20,7 +20,7 @@ use super::standing::{counts, waits, was_let_in};
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareData, HardwareDetails};
 use crate::api::slipway::{ANNOTATION_REPORTED, ANNOTATION_VISIT};
-use crate::boot::{Claims, HostIndex, UnknownMachine};
+use crate::boot::{BootTokenClaims, HostIndex, UnknownMachine};
 use crate::config::{AfterReport, DiscoveryConfig};
 use crate::host::COMPONENT;
 use crate::host::label;
@@ -101,7 +101,7 @@ impl DiscoveryService {
     /// Opens the visit that a token is for, which may be used from this address; its provisional name.
     pub(in crate::host) async fn open(
         &self,
-        claims: &Claims,
+        claims: &BootTokenClaims,
         peer: IpAddr,
         call: &OpenSession,
     ) -> Result<String, AgentRefused> {
@@ -137,7 +137,7 @@ impl DiscoveryService {
     }
 
     /// The next step: the report, then what the configuration says.
-    pub(in crate::host) async fn next_step(&self, claims: &Claims) -> Result<Option<Step>, AgentRefused> {
+    pub(in crate::host) async fn next_step(&self, claims: &BootTokenClaims) -> Result<Option<Step>, AgentRefused> {
         let mut visit = self.visit(claims)?;
         if !visit.used {
             visit.used = true;
@@ -162,12 +162,16 @@ impl DiscoveryService {
     }
 
     /// Whether the visit goes on; progress is of no interest.
-    pub(in crate::host) fn still_there(&self, claims: &Claims) -> Result<(), AgentRefused> {
+    pub(in crate::host) fn still_there(&self, claims: &BootTokenClaims) -> Result<(), AgentRefused> {
         self.visit(claims).map(drop)
     }
 
     /// Takes how a step ended. The host is stored when this returns.
-    pub(in crate::host) async fn result(&self, claims: &Claims, outcome: &StepOutcome) -> Result<(), AgentRefused> {
+    pub(in crate::host) async fn result(
+        &self,
+        claims: &BootTokenClaims,
+        outcome: &StepOutcome,
+    ) -> Result<(), AgentRefused> {
         let visit = self.visit(claims)?;
         if outcome.step != INSPECT || visit.reported {
             return Ok(());
@@ -199,7 +203,7 @@ impl DiscoveryService {
     }
 
     /// Takes a report, if there is one, and ends the visit's inspection.
-    async fn finish(&self, claims: &Claims, report: Option<&VisitReport>) -> Result<(), AgentRefused> {
+    async fn finish(&self, claims: &BootTokenClaims, report: Option<&VisitReport>) -> Result<(), AgentRefused> {
         let mut visit = self.visit(claims)?;
         if visit.reported {
             // The same call, once more.
@@ -213,12 +217,12 @@ impl DiscoveryService {
         self.keep(claims, visit).await
     }
 
-    fn visit(&self, claims: &Claims) -> Result<MachineVisit, AgentRefused> {
+    fn visit(&self, claims: &BootTokenClaims) -> Result<MachineVisit, AgentRefused> {
         let visit = self.0.journal.get(&claims.nonce);
         visit.ok_or_else(|| AgentRefused(StatusCode::UNAUTHORIZED, "this visit has ended".into()))
     }
 
-    async fn keep(&self, claims: &Claims, visit: MachineVisit) -> Result<(), AgentRefused> {
+    async fn keep(&self, claims: &BootTokenClaims, visit: MachineVisit) -> Result<(), AgentRefused> {
         let mac = visit.mac;
         self.0.journal.put(claims.nonce, visit).await.map_err(|error| {
             warn!(%mac, %error, "cannot store the session of an unknown machine");

@@ -18,7 +18,7 @@ use crate::apiserver::subdomain;
 use crate::bmc::locate::locate;
 use crate::bmc::{BmcAddress, BmcError};
 use crate::boot::media::{iso_path, local_address_to};
-use crate::boot::{BootFiles, NetworkData, Tokens, live, script};
+use crate::boot::{BootFiles, BootTokens, NetworkData, live, script};
 use crate::live::Live;
 use crate::network_data::NetworkPlan;
 
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Media {
     /// Tickets come from here.
-    pub tokens: Arc<Tokens>,
+    pub tokens: Arc<BootTokens>,
     /// The ISO is here.
     pub files: BootFiles,
     /// Port of boot HTTP.

@@ -6,7 +6,7 @@ use kube::{Api, Client, Resource};
 
 use super::recording::Recording;
 use super::resets::Resets;
-use crate::bmc::Registry;
+use crate::bmc::BmcRegistry;
 use crate::boot::HostIndex;
 use crate::config::HostConfig;
 use crate::engine::Fence;
@@ -21,7 +21,7 @@ use crate::live::Live;
 /// What decisions about a host and their effects work with.
 pub(in crate::host) struct HostContext {
     pub client: Client,
-    pub bmcs: Registry,
+    pub bmcs: BmcRegistry,
     pub index: HostIndex,
     pub settings: Live<HostConfig>,
     pub power: StatusCache,

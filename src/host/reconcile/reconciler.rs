@@ -20,7 +20,7 @@ use super::resets::Resets;
 use super::up_since::UpSince;
 use super::{effects, registration};
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
-use crate::bmc::Registry;
+use crate::bmc::BmcRegistry;
 use crate::config::HostConfig;
 use crate::dhcp::Leases;
 use crate::host::bmc_access::status_cache::StatusCache;
@@ -105,15 +105,15 @@ const TURNS_AT_ONCE: usize = 8;
 /// The ways to a machine: connections to BMCs, and what machines boot without the network.
 pub struct Hardware {
     /// Connections.
-    pub bmcs: Registry,
+    pub bmcs: BmcRegistry,
     /// None where no boot HTTP runs.
     pub media: Option<Media>,
     /// Addresses that were given to machines; none where no network is configured.
     pub leases: Option<Leases>,
 }
 
-impl From<Registry> for Hardware {
-    fn from(bmcs: Registry) -> Self {
+impl From<BmcRegistry> for Hardware {
+    fn from(bmcs: BmcRegistry) -> Self {
         Self { bmcs, media: None, leases: None }
     }
 }

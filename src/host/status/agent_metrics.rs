@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::api::slipway::StepAction;
-use crate::boot::Answers;
+use crate::boot::BootAnswers;
 
 /// A session whose agent calls is alive for so long: it asks for a step, or tells of one, more often.
 const ALIVE: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ impl StepLabels {
 /// Counters of all agents of one appliance.
 pub(in crate::host) struct AgentMetrics {
     /// Answers to their calls, by [`kind`].
-    pub answers: Answers,
+    pub answers: BootAnswers,
     /// Bytes of steps' results, those of unknown machines among them.
     pub report_bytes: Counter,
     /// Bytes of logs that were kept.
@@ -77,7 +77,7 @@ impl Default for AgentMetrics {
             drop(steps.get_or_create(&ended));
         }
         Self {
-            answers: Answers::default(),
+            answers: BootAnswers::default(),
             report_bytes: Counter::default(),
             log_bytes: Counter::default(),
             steps,

@@ -9,7 +9,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::super::Library;
-use super::Fault;
+use super::ArchiveFault;
 use crate::api::slipway::ImageContent;
 use crate::protocol::Manifest;
 
@@ -80,19 +80,19 @@ pub struct Tag {
 
 impl Catalog {
     /// As it is kept.
-    pub(in crate::image) fn to_bytes(&self) -> Result<Vec<u8>, Fault> {
-        let bytes =
-            serde_json::to_vec(self).map_err(|error| Fault(format!("its catalog cannot be written: {error}")))?;
+    pub(in crate::image) fn to_bytes(&self) -> Result<Vec<u8>, ArchiveFault> {
+        let bytes = serde_json::to_vec(self)
+            .map_err(|error| ArchiveFault(format!("its catalog cannot be written: {error}")))?;
         if bytes.len() > CATALOG_MAX {
-            return Err(Fault(format!("its names take more than {} MiB", CATALOG_MAX >> 20)));
+            return Err(ArchiveFault(format!("its names take more than {} MiB", CATALOG_MAX >> 20)));
         }
         self.check().map(|()| bytes)
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), ArchiveFault> {
         let reach: usize = self.repositories().values().map(BTreeSet::len).sum();
         if reach > REACH_MAX {
-            return Err(Fault(format!(
+            return Err(ArchiveFault(format!(
                 "its repositories have more than {REACH_MAX} blobs, those of several counted for each"
             )));
         }

@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 
 use super::super::hex;
 use super::catalog::{Blob, Catalog, REACH_MAX, Tag};
-use super::entries::{Member, Members};
-use super::names::{Reference, reference};
+use super::entries::{ArchiveMember, ArchiveMembers};
+use super::names::{RepositoryReference, reference};
 use super::oci::{MANIFEST_MAX, NAMES_MAX, judged};
-use super::{Catalogued, Fault, ReadBack, Unkept, shown};
+use super::{ArchiveFault, Catalogued, ReadBack, Unkept, shown};
 use crate::api::bounded::optional_list;
 
 /// What names the images.
@@ -94,35 +94,39 @@ impl<'de> Deserialize<'de> for SavedImages {
     }
 }
 
-fn saved(members: &Members, read: &ReadBack<'_>) -> Result<Vec<Saved>, Unkept> {
+fn saved(members: &ArchiveMembers, read: &ReadBack<'_>) -> Result<Vec<Saved>, Unkept> {
     let Some(member) = members.files.get(MANIFEST) else { return Ok(Vec::new()) };
     if member.size > MANIFEST_MAX {
-        return Err(Fault(format!("{MANIFEST} has more than {} MiB", MANIFEST_MAX >> 20)).into());
+        return Err(ArchiveFault(format!("{MANIFEST} has more than {} MiB", MANIFEST_MAX >> 20)).into());
     }
     let bytes = read(member).map_err(Unkept::Unread)?;
     let saved: SavedImages =
-        serde_json::from_slice(&bytes).map_err(|error| Fault(format!("{MANIFEST} cannot be read: {error}")))?;
+        serde_json::from_slice(&bytes).map_err(|error| ArchiveFault(format!("{MANIFEST} cannot be read: {error}")))?;
     if let Some(fault) = saved.fault() {
-        return Err(Fault(format!("{MANIFEST} {fault}")).into());
+        return Err(ArchiveFault(format!("{MANIFEST} {fault}")).into());
     }
     Ok(saved.images)
 }
 
-fn references(image: &Saved) -> Result<Vec<Reference>, Fault> {
+fn references(image: &Saved) -> Result<Vec<RepositoryReference>, ArchiveFault> {
     let tags = image.repo_tags.iter().flatten();
-    tags.map(|tag| reference(tag).ok_or_else(|| Fault(format!("{} is no name of an image", shown(tag))))).collect()
+    tags.map(|tag| reference(tag).ok_or_else(|| ArchiveFault(format!("{} is no name of an image", shown(tag)))))
+        .collect()
 }
 
-fn digest_of(member: &Member) -> String {
+fn digest_of(member: &ArchiveMember) -> String {
     format!("sha256:{}", member.sha256)
 }
 
-fn find<'m>(members: &'m Members, path: &str) -> Result<&'m Member, Fault> {
-    members.files.get(path).ok_or_else(|| Fault(format!("{} is named and not in it", shown(path))))
+fn find<'m>(members: &'m ArchiveMembers, path: &str) -> Result<&'m ArchiveMember, ArchiveFault> {
+    members.files.get(path).ok_or_else(|| ArchiveFault(format!("{} is named and not in it", shown(path))))
 }
 
 /// The names of images by the digest of their config.
-pub(super) fn names(members: &Members, read: &ReadBack<'_>) -> Result<Vec<(String, Vec<Reference>)>, Unkept> {
+pub(super) fn names(
+    members: &ArchiveMembers,
+    read: &ReadBack<'_>,
+) -> Result<Vec<(String, Vec<RepositoryReference>)>, Unkept> {
     let mut names = Vec::new();
     for image in saved(members, read)? {
         names.push((digest_of(find(members, &image.config)?), references(&image)?));
@@ -131,14 +135,14 @@ pub(super) fn names(members: &Members, read: &ReadBack<'_>) -> Result<Vec<(Strin
 }
 
 /// What an archive has.
-pub(super) fn catalogue(members: &Members, read: &ReadBack<'_>) -> Result<Catalogued, Unkept> {
+pub(super) fn catalogue(members: &ArchiveMembers, read: &ReadBack<'_>) -> Result<Catalogued, Unkept> {
     let (mut blobs, mut tags, mut made) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
     let mut end = members.end;
     for image in saved(members, read)? {
         let names = references(&image)?;
         if names.is_empty() {
             let config = shown(&image.config);
-            return Err(Fault(format!(
+            return Err(ArchiveFault(format!(
                 "the image with the config {config} has no name in it: give docker save its name and tag"
             ))
             .into());
@@ -168,7 +172,7 @@ pub(super) fn catalogue(members: &Members, read: &ReadBack<'_>) -> Result<Catalo
             made.push(bytes);
             end += size;
         }
-        tags.extend(names.into_iter().map(|Reference { repository, tag }| Tag {
+        tags.extend(names.into_iter().map(|RepositoryReference { repository, tag }| Tag {
             repository,
             tag,
             digest: digest.clone(),
@@ -178,10 +182,10 @@ pub(super) fn catalogue(members: &Members, read: &ReadBack<'_>) -> Result<Catalo
     Ok(Catalogued { catalog: Catalog::Oci { blobs, tags }, made })
 }
 
-fn described(layer: &Member) -> Result<serde_json::Value, Fault> {
+fn described(layer: &ArchiveMember) -> Result<serde_json::Value, ArchiveFault> {
     let kind = match layer.head.as_slice() {
         [0x1f, 0x8b, ..] => GZIP_LAYER_TYPE,
-        [0x28, 0xb5, 0x2f, 0xfd] => return Err(Fault(
+        [0x28, 0xb5, 0x2f, 0xfd] => return Err(ArchiveFault(
             "a layer in it is packed by zstd, which Docker's kind of manifest does not know: save it as an OCI archive"
                 .into(),
         )),

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use tar::{EntryType, PaxExtensions};
 
 use super::super::hex;
-use super::{ArchivedFile, Fault, shown};
+use super::{ArchiveFault, ArchivedFile, shown};
 use crate::protocol::CHUNK_SIZE;
 
 /// Most files of an archive, links counted.
@@ -27,7 +27,7 @@ const HEAD: usize = 4;
 
 /// A file of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::image) struct Member {
+pub(in crate::image) struct ArchiveMember {
     pub(in crate::image) offset: u64,
     pub(in crate::image) size: u64,
     pub(super) sha256: String,
@@ -35,7 +35,7 @@ pub(in crate::image) struct Member {
     pub(super) head: Vec<u8>,
 }
 
-impl Member {
+impl ArchiveMember {
     pub(super) fn place(&self) -> ArchivedFile {
         ArchivedFile { offset: self.offset, size: self.size, sha256: self.sha256.clone() }
     }
@@ -43,44 +43,44 @@ impl Member {
 
 /// What is in an archive.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::image) struct Members {
+pub(in crate::image) struct ArchiveMembers {
     /// By path.
-    pub(super) files: BTreeMap<String, Member>,
+    pub(super) files: BTreeMap<String, ArchiveMember>,
     /// Behind the last one.
     pub(in crate::image) end: u64,
 }
 
 /// Why an archive is not read on.
 #[derive(Debug)]
-pub(in crate::image) enum Broken {
+pub(in crate::image) enum ArchiveError {
     /// What is in it.
-    Fault(Fault),
+    Fault(ArchiveFault),
     /// It is no tar file, is cut short, or cannot be read.
     Read(io::Error),
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for ArchiveError {
     fn from(error: io::Error) -> Self {
         Self::Read(error)
     }
 }
 
-impl From<Fault> for Broken {
-    fn from(fault: Fault) -> Self {
+impl From<ArchiveFault> for ArchiveError {
+    fn from(fault: ArchiveFault) -> Self {
         Self::Fault(fault)
     }
 }
 
-fn refuse<T>(why: impl Into<String>) -> Result<T, Broken> {
-    Err(Broken::Fault(Fault(why.into())))
+fn refuse<T>(why: impl Into<String>) -> Result<T, ArchiveError> {
+    Err(ArchiveError::Fault(ArchiveFault(why.into())))
 }
 
 /// The files of an archive, a chunk at a time.
-pub(in crate::image) struct Entries<'a, R: Read> {
+pub(in crate::image) struct ArchiveReader<'a, R: Read> {
     entries: tar::Entries<'a, R>,
     open: Option<Open<'a, R>>,
     headers: usize,
-    members: Members,
+    members: ArchiveMembers,
     /// Path, and the path of what it is a link to.
     links: Vec<(String, String)>,
 }
@@ -103,14 +103,14 @@ struct Extended {
     size: Option<u64>,
 }
 
-impl<'a, R: Read> Entries<'a, R> {
+impl<'a, R: Read> ArchiveReader<'a, R> {
     pub(in crate::image) fn new(archive: &'a mut tar::Archive<R>) -> io::Result<Self> {
         let entries = archive.entries()?.raw(true);
-        Ok(Self { entries, open: None, headers: 0, members: Members::default(), links: Vec::new() })
+        Ok(Self { entries, open: None, headers: 0, members: ArchiveMembers::default(), links: Vec::new() })
     }
 
     /// Fills the buffer, which comes empty, with the next bytes of a file; their offset in the image. `None` at the end.
-    pub(in crate::image) fn next(&mut self, buffer: &mut Vec<u8>) -> Result<Option<u64>, Broken> {
+    pub(in crate::image) fn next(&mut self, buffer: &mut Vec<u8>) -> Result<Option<u64>, ArchiveError> {
         loop {
             if self.open.is_none() {
                 self.open = self.next_file()?;
@@ -135,14 +135,14 @@ impl<'a, R: Read> Entries<'a, R> {
         }
     }
 
-    fn close(&mut self, done: Open<'a, R>) -> Result<(), Broken> {
+    fn close(&mut self, done: Open<'a, R>) -> Result<(), ArchiveError> {
         let Open { path, offset, size, hash, head, .. } = done;
-        let member = Member { offset, size, sha256: hex(&hash.finalize()), head };
+        let member = ArchiveMember { offset, size, sha256: hex(&hash.finalize()), head };
         self.add(path, member)
     }
 
-    fn add(&mut self, path: String, member: Member) -> Result<(), Broken> {
-        let same = |there: &Member| there.sha256 == member.sha256;
+    fn add(&mut self, path: String, member: ArchiveMember) -> Result<(), ArchiveError> {
+        let same = |there: &ArchiveMember| there.sha256 == member.sha256;
         match self.members.files.get(&path) {
             None => _ = self.members.files.insert(path, member),
             Some(there) if same(there) => {}
@@ -152,7 +152,7 @@ impl<'a, R: Read> Entries<'a, R> {
     }
 
     /// What was in it, once it was read to its end.
-    pub(in crate::image) fn finish(mut self) -> Result<Members, Broken> {
+    pub(in crate::image) fn finish(mut self) -> Result<ArchiveMembers, ArchiveError> {
         for (path, target) in std::mem::take(&mut self.links) {
             let Some(member) = self.members.files.get(&target).cloned() else {
                 return refuse(format!(
@@ -167,7 +167,7 @@ impl<'a, R: Read> Entries<'a, R> {
     }
 
     /// The next header that is of a file.
-    fn next_file(&mut self) -> Result<Option<Open<'a, R>>, Broken> {
+    fn next_file(&mut self) -> Result<Option<Open<'a, R>>, ArchiveError> {
         let mut extended = Extended::default();
         loop {
             let Some(entry) = self.entries.next() else { return Ok(None) };
@@ -207,7 +207,7 @@ impl<'a, R: Read> Entries<'a, R> {
         path: &[u8],
         link: Option<&[u8]>,
         size: Option<u64>,
-    ) -> Result<Option<Open<'a, R>>, Broken> {
+    ) -> Result<Option<Open<'a, R>>, ArchiveError> {
         let said = || shown(&String::from_utf8_lossy(path));
         // The library goes by the header alone.
         if size.is_some_and(|size| size != entry.size()) {
@@ -234,7 +234,7 @@ impl<'a, R: Read> Entries<'a, R> {
 }
 
 /// What an entry holds that speaks of the next one.
-fn text(entry: &mut tar::Entry<'_, impl Read>, most: u64) -> Result<Vec<u8>, Broken> {
+fn text(entry: &mut tar::Entry<'_, impl Read>, most: u64) -> Result<Vec<u8>, ArchiveError> {
     if entry.size() > most {
         return refuse(format!("it has a name or a header of more than {most} bytes"));
     }
@@ -245,7 +245,7 @@ fn text(entry: &mut tar::Entry<'_, impl Read>, most: u64) -> Result<Vec<u8>, Bro
 }
 
 impl Extended {
-    fn read(&mut self, text: &[u8]) -> Result<(), Broken> {
+    fn read(&mut self, text: &[u8]) -> Result<(), ArchiveError> {
         for record in PaxExtensions::new(text) {
             let record = record?;
             match record.key_bytes() {
@@ -253,7 +253,7 @@ impl Extended {
                 b"linkpath" => self.link = Some(record.value_bytes().to_owned()),
                 b"size" => {
                     let size = record.value().ok().and_then(|size| size.parse().ok());
-                    self.size = Some(size.ok_or_else(|| Fault("a size in it is no number".into()))?);
+                    self.size = Some(size.ok_or_else(|| ArchiveFault("a size in it is no number".into()))?);
                 }
                 key if key.starts_with(b"GNU.sparse.") => {
                     return refuse("it has a sparse file: make the archive without --sparse");
@@ -266,7 +266,7 @@ impl Extended {
 }
 
 /// A path in the archive: no leading `./`, nothing that leads elsewhere or cannot be shown.
-fn clean(path: &[u8]) -> Result<String, Broken> {
+fn clean(path: &[u8]) -> Result<String, ArchiveError> {
     let Ok(text) = std::str::from_utf8(path) else {
         return refuse(format!("the name {} is not UTF-8", shown(&String::from_utf8_lossy(path))));
     };
@@ -277,7 +277,7 @@ fn clean(path: &[u8]) -> Result<String, Broken> {
 }
 
 /// What a symlink leads to, within the archive.
-fn beside(path: &str, link: &[u8]) -> Result<String, Broken> {
+fn beside(path: &str, link: &[u8]) -> Result<String, ArchiveError> {
     let Ok(text) = std::str::from_utf8(link) else { return refuse(format!("{} is a link to no UTF-8", shown(path))) };
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.pop();
@@ -294,7 +294,7 @@ fn beside(path: &str, link: &[u8]) -> Result<String, Broken> {
     joined(parts.into_iter(), text)
 }
 
-fn joined<'t>(parts: impl Iterator<Item = &'t str>, text: &str) -> Result<String, Broken> {
+fn joined<'t>(parts: impl Iterator<Item = &'t str>, text: &str) -> Result<String, ArchiveError> {
     let parts: Vec<&str> = parts.filter(|part| !matches!(*part, "" | ".")).collect();
     let path = parts.join("/");
     let fault = if parts.contains(&"..") {
@@ -336,13 +336,13 @@ mod tests {
         tar
     }
 
-    fn read(tar: &[u8]) -> Result<(Members, Vec<u8>), String> {
+    fn read(tar: &[u8]) -> Result<(ArchiveMembers, Vec<u8>), String> {
         let mut archive = tar::Archive::new(tar);
-        let mut entries = Entries::new(&mut archive).expect("the start");
+        let mut entries = ArchiveReader::new(&mut archive).expect("the start");
         let (mut all, mut buffer) = (Vec::new(), Vec::new());
         let told = |broken| match broken {
-            Broken::Fault(fault) => fault.to_string(),
-            Broken::Read(error) => format!("read: {error}"),
+            ArchiveError::Fault(fault) => fault.to_string(),
+            ArchiveError::Read(error) => format!("read: {error}"),
         };
         while let Some(offset) = entries.next(&mut buffer).map_err(told)? {
             assert_eq!(offset, all.len() as u64);
@@ -454,7 +454,7 @@ mod tests {
             assert!(read(&whole[..end]).is_err(), "{end}");
         }
         assert!(read(&[7; 4096]).is_err());
-        assert_eq!(read(&[]).expect("empty").0, Members::default());
+        assert_eq!(read(&[]).expect("empty").0, ArchiveMembers::default());
         // A size that no archive has.
         let mut lies = tar(&[(b"a", FILE, b"", b"x")]);
         let mut header = tar::Header::new_gnu();

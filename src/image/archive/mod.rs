@@ -20,7 +20,7 @@ mod oci;
 use std::collections::BTreeMap;
 
 pub use catalog::{ArchivedFile, Blob, Catalog, Tag};
-pub(super) use entries::{Broken, Entries, Member, Members};
+pub(super) use entries::{ArchiveError, ArchiveMember, ArchiveMembers, ArchiveReader};
 pub use names::{is_repository, is_tag, sha256_of};
 
 use super::ImportError;
@@ -28,25 +28,25 @@ use super::ImportError;
 /// What is wrong with an archive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Fault(pub(super) String);
+pub(super) struct ArchiveFault(pub(super) String);
 
 /// Why what is in an archive cannot be kept.
 #[derive(Debug)]
 pub(super) enum Unkept {
     /// The archive itself.
-    Fault(Fault),
+    Fault(ArchiveFault),
     /// What was stored of it cannot be read again.
     Unread(ImportError),
 }
 
-impl From<Fault> for Unkept {
-    fn from(fault: Fault) -> Self {
+impl From<ArchiveFault> for Unkept {
+    fn from(fault: ArchiveFault) -> Self {
         Self::Fault(fault)
     }
 }
 
 /// Reads a file of an archive that was stored.
-pub(super) type ReadBack<'a> = dyn Fn(&Member) -> Result<Vec<u8>, ImportError> + 'a;
+pub(super) type ReadBack<'a> = dyn Fn(&ArchiveMember) -> Result<Vec<u8>, ImportError> + 'a;
 
 /// The catalog of an archive.
 pub(super) struct Catalogued {
@@ -56,24 +56,24 @@ pub(super) struct Catalogued {
 }
 
 /// Of files for nodes.
-pub(super) fn packages(members: &Members) -> Result<Catalogued, Fault> {
+pub(super) fn packages(members: &ArchiveMembers) -> Result<Catalogued, ArchiveFault> {
     let files: BTreeMap<String, ArchivedFile> =
         members.files.iter().map(|(path, file)| (path.clone(), file.place())).collect();
     if files.is_empty() {
-        return Err(Fault("there is no file in it".into()));
+        return Err(ArchiveFault("there is no file in it".into()));
     }
     Ok(Catalogued { catalog: Catalog::Packages { files }, made: Vec::new() })
 }
 
 /// Of container images, in whichever of the two layouts.
-pub(super) fn images(members: &Members, read: &ReadBack<'_>) -> Result<Catalogued, Unkept> {
+pub(super) fn images(members: &ArchiveMembers, read: &ReadBack<'_>) -> Result<Catalogued, Unkept> {
     if members.files.contains_key(oci::INDEX) {
         return oci::catalogue(members, read);
     }
     if members.files.contains_key(docker::MANIFEST) {
         return docker::catalogue(members, read);
     }
-    Err(Fault(
+    Err(ArchiveFault(
         "it has neither an index.json, as an OCI image layout has, nor a manifest.json, as docker save writes it"
             .into(),
     )

@@ -45,7 +45,7 @@ pub fn sha256_of(digest: &str) -> Option<&str> {
 
 /// What the name of an image says, without the registry that it is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reference {
+pub(super) struct RepositoryReference {
     pub(super) repository: String,
     /// None where it names a digest and no tag.
     pub(super) tag: Option<String>,
@@ -53,7 +53,7 @@ pub(super) struct Reference {
 
 /// Reads the name of an image: `registry.k8s.io/pause:3.10`, `busybox`, `name@sha256:…`. The registry is left out, as
 /// container runtimes do when they ask a mirror; what names none, or Docker Hub, and no folder is in the folder `library` there.
-pub(super) fn reference(text: &str) -> Option<Reference> {
+pub(super) fn reference(text: &str) -> Option<RepositoryReference> {
     if text.len() > REFERENCE_MAX {
         return None;
     }
@@ -80,7 +80,7 @@ pub(super) fn reference(text: &str) -> Option<Reference> {
         (None, Some(_)) => None,
         (None, None) => Some("latest".to_owned()),
     };
-    is_repository(&repository).then_some(Reference { repository, tag })
+    is_repository(&repository).then_some(RepositoryReference { repository, tag })
 }
 
 #[cfg(test)]
@@ -161,7 +161,7 @@ mod tests {
             (&*format!("ghcr.io/a/b@{digest}"), "a/b", None),
             (&*format!("ghcr.io/a/b:c@{digest}"), "a/b", Some("c")),
         ] {
-            let wanted = Reference { repository: repository.to_owned(), tag: tag.map(str::to_owned) };
+            let wanted = RepositoryReference { repository: repository.to_owned(), tag: tag.map(str::to_owned) };
             assert_eq!(reference(text), Some(wanted), "{text}");
         }
         for text in [

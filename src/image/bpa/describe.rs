@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::record::Metadata;
-use super::{LENGTH, Refused, refused};
+use super::{CallRefused, LENGTH, refused};
 use crate::apiserver::ApiError;
 
 /// Longest text that says what an image is, in bytes.
@@ -23,7 +23,7 @@ const SAID_MAX: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(50);
 
 /// What a request says of an image.
-pub(super) async fn described(request: Request) -> Result<Metadata, Refused> {
+pub(super) async fn described(request: Request) -> Result<Metadata, CallRefused> {
     if request.headers().contains_key(LENGTH) {
         return Ok(of_tus(request.headers()).map_err(ApiError::bad_request)?);
     }
@@ -37,7 +37,7 @@ pub(super) async fn described(request: Request) -> Result<Metadata, Refused> {
     serde_json::from_value(fields.into()).map_err(|error| unreadable(error.to_string()))
 }
 
-async fn within<T>(patience: Duration, read: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {
+async fn within<T>(patience: Duration, read: impl Future<Output = Result<T, CallRefused>>) -> Result<T, CallRefused> {
     match timeout(patience, read).await {
         Ok(read) => read,
         Err(_) => {
@@ -46,18 +46,18 @@ async fn within<T>(patience: Duration, read: impl Future<Output = Result<T, Refu
     }
 }
 
-async fn whole(request: Request) -> Result<Vec<u8>, Refused> {
+async fn whole(request: Request) -> Result<Vec<u8>, CallRefused> {
     let read = Limited::new(request.into_body(), SAID_MAX).collect().await;
     Ok(read.map_err(|_| too_long())?.to_bytes().to_vec())
 }
 
-fn too_long() -> Refused {
+fn too_long() -> CallRefused {
     let message = format!("what is said of an image has at most {SAID_MAX} bytes");
     refused(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
 }
 
 /// The part `metadata`. What comes after it is not read: the agent wanted a part `file`, and did nothing with it.
-async fn of_form(request: Request) -> Result<Vec<u8>, Refused> {
+async fn of_form(request: Request) -> Result<Vec<u8>, CallRefused> {
     let unreadable = |why: String| refused(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why);
     let mut form = Multipart::from_request(request, &()).await.map_err(|error| unreadable(error.body_text()))?;
     loop {

@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 
 use self::describe::described;
 pub(super) use self::record::PATH;
-use self::record::{LABELS, Metadata, Place, annotations, image_of, name_of, parse, record, said_of};
+use self::record::{CollectionKey, LABELS, Metadata, annotations, image_of, name_of, parse, record, said_of};
 use super::Library;
 use super::identity::ready;
-use super::upload::{Received, told};
+use super::upload::{ReceivedBytes, told};
 use crate::api::slipway::Image;
 use crate::apiserver::{ApiError, Face, FaceCaller};
 
@@ -44,7 +44,7 @@ pub(super) fn face(library: Library) -> Face {
         let library = library.clone();
         Box::pin(async move {
             let speaks_tus = request.headers().contains_key(TUS);
-            let mut response = answer(&library, request, &caller).await.unwrap_or_else(Refused::into_response);
+            let mut response = answer(&library, request, &caller).await.unwrap_or_else(CallRefused::into_response);
             if speaks_tus {
                 response.headers_mut().insert(TUS, HeaderValue::from_static(TUS_VERSION));
             }
@@ -54,12 +54,12 @@ pub(super) fn face(library: Library) -> Face {
 }
 
 /// Why something was not done: what the API said, or what is said here.
-enum Refused {
+enum CallRefused {
     Api(Response),
     Here(ApiError),
 }
 
-impl Refused {
+impl CallRefused {
     fn into_response(self) -> Response {
         match self {
             Self::Api(response) => response,
@@ -68,25 +68,25 @@ impl Refused {
     }
 }
 
-impl From<ApiError> for Refused {
+impl From<ApiError> for CallRefused {
     fn from(error: ApiError) -> Self {
         Self::Here(error)
     }
 }
 
-fn refused(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Refused {
-    Refused::Here(ApiError::new(code, reason, message))
+fn refused(code: StatusCode, reason: &'static str, message: impl Into<String>) -> CallRefused {
+    CallRefused::Here(ApiError::new(code, reason, message))
 }
 
-fn conflict(message: impl Into<String>) -> Refused {
+fn conflict(message: impl Into<String>) -> CallRefused {
     refused(StatusCode::CONFLICT, "Conflict", message)
 }
 
-fn no_such(what: &str) -> Refused {
+fn no_such(what: &str) -> CallRefused {
     refused(StatusCode::NOT_FOUND, "NotFound", format!("there is no {what}"))
 }
 
-async fn answer(library: &Library, request: Request, caller: &FaceCaller) -> Result<Response, Refused> {
+async fn answer(library: &Library, request: Request, caller: &FaceCaller) -> Result<Response, CallRefused> {
     let path = request.uri().path().to_owned();
     let Some((place, name)) = parse(&path) else {
         return Err(no_such(
@@ -118,14 +118,14 @@ async fn answer(library: &Library, request: Request, caller: &FaceCaller) -> Res
 struct Desk<'d> {
     library: &'d Library,
     caller: &'d FaceCaller,
-    place: Place,
+    place: CollectionKey,
 }
 
 /// An image that is there.
-struct Found {
+struct FoundImage {
     image: Image,
     said: Metadata,
-    received: Received,
+    received: ReceivedBytes,
 }
 
 impl Desk<'_> {
@@ -136,13 +136,19 @@ impl Desk<'_> {
         path: &str,
         content_type: &'static str,
         body: Body,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, CallRefused> {
         let uri: Uri = path.parse().map_err(|_| no_such("such path"))?;
         let response = self.caller.ask(method, uri, content_type, body).await;
-        if response.status().is_success() { Ok(response) } else { Err(Refused::Api(response)) }
+        if response.status().is_success() { Ok(response) } else { Err(CallRefused::Api(response)) }
     }
 
-    async fn read(&self, method: Method, path: &str, content_type: &'static str, body: Body) -> Result<Value, Refused> {
+    async fn read(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &'static str,
+        body: Body,
+    ) -> Result<Value, CallRefused> {
         let response = self.ask(method, path, content_type, body).await?;
         let bytes = axum::body::to_bytes(response.into_body(), ANSWER_MAX).await;
         let bytes = bytes.map_err(|error| ApiError::internal(error.to_string()))?;
@@ -154,24 +160,24 @@ impl Desk<'_> {
     }
 
     /// How much of an image has come.
-    async fn received(&self, image: &Image, path: &str) -> Result<Received, Refused> {
+    async fn received(&self, image: &Image, path: &str) -> Result<ReceivedBytes, CallRefused> {
         if ready(image).is_some() {
-            return Ok(Received { bytes: 0, whole: true });
+            return Ok(ReceivedBytes { bytes: 0, whole: true });
         }
         let received = self.read(Method::GET, &format!("{path}/upload"), JSON, Body::empty()).await?;
         Ok(serde_json::from_value(received).map_err(|error| ApiError::internal(error.to_string()))?)
     }
 
-    async fn find(&self, name: &str) -> Result<Found, Refused> {
+    async fn find(&self, name: &str) -> Result<FoundImage, CallRefused> {
         let path = self.path_of(name);
         let image = self.read(Method::GET, &path, JSON, Body::empty()).await?;
         let image: Image = serde_json::from_value(image).map_err(|error| ApiError::internal(error.to_string()))?;
         let Some(said) = said_of(&image, &self.place, name) else { return Err(no_such("image of this name here")) };
         let received = self.received(&image, &path).await?;
-        Ok(Found { image, said, received })
+        Ok(FoundImage { image, said, received })
     }
 
-    async fn list(&self) -> Result<Response, Refused> {
+    async fn list(&self) -> Result<Response, CallRefused> {
         let [owner, cluster, images] = LABELS;
         let selector = format!(
             "{owner}={},{cluster}={},{images}={}",
@@ -189,30 +195,30 @@ impl Desk<'_> {
             match self.received(&image, &self.path_of(&name)).await {
                 Ok(received) => records.push(record(&image, &said, received)),
                 // It was removed meanwhile.
-                Err(Refused::Api(answer)) if answer.status() == StatusCode::NOT_FOUND => {}
+                Err(CallRefused::Api(answer)) if answer.status() == StatusCode::NOT_FOUND => {}
                 Err(refused) => return Err(refused),
             }
         }
         Ok(axum::Json(records).into_response())
     }
 
-    async fn create(&self, request: Request) -> Result<Response, Refused> {
+    async fn create(&self, request: Request) -> Result<Response, CallRefused> {
         let path = request.uri().path().trim_end_matches('/').to_owned();
         let said = described(request).await?.check(&self.place).map_err(ApiError::bad_request)?;
         let body = Body::from(image_of(&self.place, &said).to_string());
         let image = self.read(Method::POST, IMAGES, JSON, body).await?;
         let image: Image = serde_json::from_value(image).map_err(|error| ApiError::internal(error.to_string()))?;
-        let record = record(&image, &said, Received { bytes: 0, whole: false });
+        let record = record(&image, &said, ReceivedBytes { bytes: 0, whole: false });
         let location = format!("{path}/{}", said.image_name);
         Ok((StatusCode::CREATED, [(LOCATION, location)], axum::Json(record)).into_response())
     }
 
-    async fn show(&self, name: &str) -> Result<Response, Refused> {
+    async fn show(&self, name: &str) -> Result<Response, CallRefused> {
         let found = self.find(name).await?;
         Ok(axum::Json(record(&found.image, &found.said, found.received)).into_response())
     }
 
-    async fn head(&self, name: &str) -> Result<Response, Refused> {
+    async fn head(&self, name: &str) -> Result<Response, CallRefused> {
         let found = self.find(name).await?;
         let offset = if ready(&found.image).is_some() { found.said.image_length } else { found.received.bytes };
         let mut headers = offset_of(offset);
@@ -222,7 +228,7 @@ impl Desk<'_> {
     }
 
     /// Says something else of an image: what is in it. What it is stays.
-    async fn describe(&self, name: &str, request: Request) -> Result<Response, Refused> {
+    async fn describe(&self, name: &str, request: Request) -> Result<Response, CallRefused> {
         let found = self.find(name).await?;
         let said = described(request).await?.check(&self.place).map_err(ApiError::bad_request)?;
         let is_same = |said: &Metadata| (said.image_name.clone(), said.image_length, said.image_sha256.clone());
@@ -238,7 +244,7 @@ impl Desk<'_> {
         Ok((StatusCode::CREATED, axum::Json(record(&image, &said, found.received))).into_response())
     }
 
-    async fn send(&self, name: &str, request: Request) -> Result<Response, Refused> {
+    async fn send(&self, name: &str, request: Request) -> Result<Response, CallRefused> {
         let (parts, body) = request.into_parts();
         let number = |header: &str| parts.headers.get(header)?.to_str().ok()?.parse::<u64>().ok();
         let offset =
@@ -251,7 +257,7 @@ impl Desk<'_> {
             let there = found.received.bytes;
             let error =
                 ApiError::new(StatusCode::CONFLICT, "Conflict", format!("{there} bytes are there: go on from there"));
-            return Err(Refused::Api((offset_of(there), error).into_response()));
+            return Err(CallRefused::Api((offset_of(there), error).into_response()));
         }
         let rest = found.said.image_length.saturating_sub(offset);
         let length = number(CONTENT_LENGTH.as_str());
@@ -275,7 +281,7 @@ impl Desk<'_> {
     }
 
     /// All has come.
-    async fn complete(&self, path: &str, uid: &str, said: &Metadata) -> Result<(), Refused> {
+    async fn complete(&self, path: &str, uid: &str, said: &Metadata) -> Result<(), CallRefused> {
         let sha256 = match &said.image_sha256 {
             Some(sha256) => sha256.clone(),
             // Nothing to compare with: what came is what it is.
@@ -286,7 +292,7 @@ impl Desk<'_> {
         self.ask(Method::POST, &last, send::BYTES, Body::empty()).await.map(drop)
     }
 
-    async fn remove(&self, name: &str) -> Result<Response, Refused> {
+    async fn remove(&self, name: &str) -> Result<Response, CallRefused> {
         let found = self.find(name).await?;
         let hosts = found.image.status.as_ref().and_then(|status| status.hosts).unwrap_or_default();
         if hosts > 0 {

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::slipway::Image;
 use crate::image::identity::ready;
-use crate::image::upload::Received;
+use crate::image::upload::ReceivedBytes;
 use crate::image::{hex, unhex};
 
 /// What all paths begin with.
@@ -68,7 +68,7 @@ impl Collection {
 
 /// A collection of images, of a cluster of an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CollectionKey {
     /// Whose.
     pub owner: String,
     /// Of which cluster.
@@ -78,7 +78,7 @@ pub struct Place {
 }
 
 /// What a path means: a collection, and an image in it. None where it means nothing.
-pub fn parse(path: &str) -> Option<(Place, Option<String>)> {
+pub fn parse(path: &str) -> Option<(CollectionKey, Option<String>)> {
     // Nothing is decoded: what would have to be is in no name.
     let mut parts = path.strip_prefix(PATH)?.split('/');
     let (owner, cluster) = (parts.next()?, parts.next()?);
@@ -87,7 +87,7 @@ pub fn parse(path: &str) -> Option<(Place, Option<String>)> {
     let collection = collection.into_iter().find(|collection| collection.word() == word)?;
     let image = parts.next().filter(|name| !name.is_empty());
     let is_whole = parts.next().is_none() && is_label(owner) && is_label(cluster) && image.is_none_or(is_name);
-    let place = Place { owner: owner.into(), cluster: cluster.into(), collection };
+    let place = CollectionKey { owner: owner.into(), cluster: cluster.into(), collection };
     is_whole.then(|| (place, image.map(str::to_owned)))
 }
 
@@ -155,7 +155,7 @@ impl Metadata {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub fn check(mut self, place: &Place) -> Result<Self, String> {
+    pub fn check(mut self, place: &CollectionKey) -> Result<Self, String> {
         if !is_name(&self.image_name) {
             return Err("image_name: a name of letters, digits and ._+~-, which begins with no dot, is needed".into());
         }
@@ -189,7 +189,7 @@ impl Metadata {
 }
 
 /// The name of the Image that an image is.
-pub fn name_of(place: &Place, image: &str) -> String {
+pub fn name_of(place: &CollectionKey, image: &str) -> String {
     let whole = [&place.owner, &place.cluster, place.collection.word(), image].join("/");
     let mut digest = hex(&Sha256::digest(whole));
     digest.truncate(DIGITS);
@@ -199,7 +199,7 @@ pub fn name_of(place: &Place, image: &str) -> String {
 }
 
 /// The Image that an image becomes.
-pub fn image_of(place: &Place, metadata: &Metadata) -> Value {
+pub fn image_of(place: &CollectionKey, metadata: &Metadata) -> Value {
     let [owner, cluster, images] = LABELS;
     let mut spec = json!({"url": format!("upload:{}", metadata.image_name)});
     if let Some(format) = place.collection.format() {
@@ -225,7 +225,7 @@ pub fn annotations(metadata: &Metadata) -> Value {
 }
 
 /// What was said of an Image, if it is this image.
-pub fn said_of(image: &Image, place: &Place, name: &str) -> Option<Metadata> {
+pub fn said_of(image: &Image, place: &CollectionKey, name: &str) -> Option<Metadata> {
     let said: Metadata = serde_json::from_str(image.metadata.annotations.as_ref()?.get(ANNOTATION)?).ok()?;
     let is_it = said.owner == place.owner && said.cluster_name == place.cluster && said.image_name == name;
     let labels = image.metadata.labels.as_ref()?;
@@ -234,7 +234,7 @@ pub fn said_of(image: &Image, place: &Place, name: &str) -> Option<Metadata> {
 }
 
 /// As the agent showed an image, and what Slipway has of it.
-pub fn record(image: &Image, said: &Metadata, received: Received) -> Value {
+pub fn record(image: &Image, said: &Metadata, received: ReceivedBytes) -> Value {
     let mut record = json!(said);
     let is_ready = ready(image).is_some();
     let offset = if is_ready { said.image_length } else { received.bytes };
@@ -254,8 +254,8 @@ pub fn record(image: &Image, said: &Metadata, received: Received) -> Value {
 mod tests {
     use super::*;
 
-    fn place() -> Place {
-        Place { owner: "ops".into(), cluster: "edge".into(), collection: Collection::Os }
+    fn place() -> CollectionKey {
+        CollectionKey { owner: "ops".into(), cluster: "edge".into(), collection: Collection::Os }
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn images_of_one_name_are_different_images() {
         let name = |owner: &str, cluster: &str, collection, image: &str| {
-            name_of(&Place { owner: owner.into(), cluster: cluster.into(), collection }, image)
+            name_of(&CollectionKey { owner: owner.into(), cluster: cluster.into(), collection }, image)
         };
         let names = [
             name("ops", "edge", Collection::Os, "Ubuntu_22.img"),
@@ -318,9 +318,9 @@ mod tests {
         assert_eq!((image.spec.url.as_str(), image.spec.format.as_deref()), ("upload:a.img", None));
         assert_eq!(said_of(&image, &place(), "a.img").as_ref(), Some(&metadata));
         // Who has an Image of this name with other words in it does not have this image.
-        assert_eq!(said_of(&image, &Place { cluster: "far".into(), ..place() }, "a.img"), None);
-        assert_eq!(said_of(&image, &Place { collection: Collection::Binary, ..place() }, "a.img"), None);
-        let record = record(&image, &metadata, Received { bytes: 3, whole: false });
+        assert_eq!(said_of(&image, &CollectionKey { cluster: "far".into(), ..place() }, "a.img"), None);
+        assert_eq!(said_of(&image, &CollectionKey { collection: Collection::Binary, ..place() }, "a.img"), None);
+        let record = record(&image, &metadata, ReceivedBytes { bytes: 3, whole: false });
         assert_eq!((&record["image_offset"], &record["upload_complete"]), (&json!(3), &json!(false)));
         assert_eq!((&record["type"], &record["cluster_name"]), (&json!("os_images"), &json!("edge")));
         for (field, value, why) in [

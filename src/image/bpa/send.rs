@@ -8,7 +8,7 @@ use futures::StreamExt;
 use http::Method;
 use tokio::sync::mpsc;
 
-use super::{Desk, Refused};
+use super::{CallRefused, Desk};
 
 /// Type of what is sent on.
 pub(super) const BYTES: &str = "application/octet-stream";
@@ -18,14 +18,14 @@ const PIECE: u64 = 4 << 20;
 const QUEUE: usize = 4;
 
 /// What is left of a body.
-struct Rest {
+struct BodyRest {
     data: BodyDataStream,
     /// Of the last part, what was too much for its piece.
     over: Bytes,
     is_over: bool,
 }
 
-impl Rest {
+impl BodyRest {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if !self.over.is_empty() {
             return Some(Ok(std::mem::take(&mut self.over)));
@@ -73,8 +73,8 @@ impl Rest {
 impl Desk<'_> {
     /// Sends a body on, from this offset on, of an image of so many bytes; how many are there then. What came before something went
     /// wrong is kept.
-    pub(super) async fn pieces(&self, path: &str, mut offset: u64, size: u64, body: Body) -> Result<u64, Refused> {
-        let mut rest = Rest { data: body.into_data_stream(), over: Bytes::new(), is_over: false };
+    pub(super) async fn pieces(&self, path: &str, mut offset: u64, size: u64, body: Body) -> Result<u64, CallRefused> {
+        let mut rest = BodyRest { data: body.into_data_stream(), over: Bytes::new(), is_over: false };
         while offset < size && !rest.is_over {
             let (send, receive) = mpsc::channel(QUEUE);
             let parts = futures::stream::unfold(receive, |mut receive| async move {
@@ -100,7 +100,7 @@ mod tests {
     async fn pieces(parts: &[&'static [u8]], most: u64) -> Vec<Vec<u8>> {
         let parts: Vec<_> = parts.iter().map(|part| Ok::<_, io::Error>(Bytes::from_static(part))).collect();
         let body = Body::from_stream(futures::stream::iter(parts));
-        let mut rest = Rest { data: body.into_data_stream(), over: Bytes::new(), is_over: false };
+        let mut rest = BodyRest { data: body.into_data_stream(), over: Bytes::new(), is_over: false };
         let mut pieces = Vec::new();
         while !rest.is_over {
             let (send, mut receive) = mpsc::channel::<io::Result<Bytes>>(QUEUE);
@@ -128,7 +128,7 @@ mod tests {
     #[tokio::test]
     async fn a_sender_who_stands_still_is_not_waited_for_when_nobody_takes_more() {
         let data = Body::from_stream(futures::stream::pending::<io::Result<Bytes>>()).into_data_stream();
-        let mut rest = Rest { data, over: Bytes::new(), is_over: false };
+        let mut rest = BodyRest { data, over: Bytes::new(), is_over: false };
         let (send, receive) = mpsc::channel(QUEUE);
         drop(receive);
         let sent = tokio::time::timeout(Duration::from_secs(60), rest.piece(4, send)).await;

@@ -22,7 +22,7 @@ use crate::runtime::{Cache, Change, Jobs, Slim, Watches, key};
 #[derive(Clone)]
 pub struct Images {
     pub(super) cache: Cache<Slim<Image>>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedImports>,
     pub(super) demands: Arc<dyn Demands>,
 }
 
@@ -30,7 +30,7 @@ impl Images {
     /// None, until the watches run. `demands` says whose they are.
     pub fn new(watches: &mut Watches, demands: Arc<dyn Demands>) -> Self {
         let cache = Cache::new(watches, |image: &Image| Slim::from(image));
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedImports>::default();
         let (told, wanted) = (shared.clone(), demands.clone());
         watches.observe(move |change: &Change<'_, Image>| told.take(change, wanted.as_ref()));
         Self { cache, shared, demands }
@@ -56,17 +56,17 @@ impl Images {
 
 /// What imports and the watch tell each other.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SharedImports {
     /// Those under way, whether they have a place or wait for one.
     pub imports: Jobs<Import>,
     /// How many of them wait.
     waiting: AtomicUsize,
     /// By name.
-    pub failed: Mutex<HashMap<String, Failed>>,
+    pub failed: Mutex<HashMap<String, FailedImport>>,
     /// By name: the digest of which every file was there last, and when.
     pub checked: Mutex<HashMap<String, (String, Instant)>>,
     /// By name: those whose files could not be looked at last.
-    pub unseen: Mutex<HashMap<String, Unseen>>,
+    pub unseen: Mutex<HashMap<String, UnseenImage>>,
     /// Names of those of which events tell.
     pub told: Mutex<HashSet<String>>,
     /// Told when something may be named by nobody any more.
@@ -77,17 +77,17 @@ pub(super) struct Shared {
     pub look: Notify,
 }
 
-impl Shared {
+impl SharedImports {
     /// One more waits, for as long as this is held.
     pub fn waits(&self) -> impl Drop + use<'_> {
-        struct Waits<'w>(&'w AtomicUsize);
-        impl Drop for Waits<'_> {
+        struct WaitCounter<'w>(&'w AtomicUsize);
+        impl Drop for WaitCounter<'_> {
             fn drop(&mut self) {
                 self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waits(&self.waiting)
+        WaitCounter(&self.waiting)
     }
 }
 
@@ -143,7 +143,7 @@ impl From<kube::Error> for NotImported {
 
 /// An import that failed.
 #[derive(Clone)]
-pub(super) struct Failed {
+pub(super) struct FailedImport {
     pub version: Version,
     /// When it is tried again; `None` when that is of no use.
     pub again: Option<Instant>,
@@ -151,7 +151,7 @@ pub(super) struct Failed {
 
 /// An image whose files could not be looked at.
 #[derive(Clone)]
-pub(super) struct Unseen {
+pub(super) struct UnseenImage {
     pub digest: String,
     /// How often, one after the other.
     pub times: i64,
@@ -160,7 +160,7 @@ pub(super) struct Unseen {
 }
 
 /// Has a collection take place when it is dropped.
-pub(super) struct Collect<'a>(pub &'a Shared);
+pub(super) struct Collect<'a>(pub &'a SharedImports);
 
 impl Drop for Collect<'_> {
     fn drop(&mut self) {
@@ -168,7 +168,7 @@ impl Drop for Collect<'_> {
     }
 }
 
-impl Shared {
+impl SharedImports {
     /// Stops imports of objects that have gone or changed.
     fn take(&self, change: &Change<'_, Image>, demands: &dyn Demands) {
         match change {

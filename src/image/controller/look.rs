@@ -11,15 +11,15 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::known::Unseen;
-use super::{CHECK_EVERY, Context, MAX_MESSAGE, lock, pause};
+use super::known::UnseenImage;
+use super::{CHECK_EVERY, ImageContext, MAX_MESSAGE, lock, pause};
 use crate::api::slipway::Image;
 use crate::image::clean;
 
 /// How what is said of an image begins that cannot be looked at.
 const UNSEEN: &str = "its files in the library cannot be looked at: ";
 
-impl Context {
+impl ImageContext {
     /// When to look again at an Image that is ready; `None` when what it had in the library is gone.
     pub(super) async fn keeps(&self, image: &Image, digest: String) -> Result<Option<Action>, Arc<kube::Error>> {
         let (name, now) = (image.name_any(), Instant::now());
@@ -40,7 +40,7 @@ impl Context {
                 let times = before.map_or(0, |unseen| unseen.times);
                 let pause = pause(self.times.back_off, times);
                 tracing::warn!(image = name, %error, ?pause, "cannot look at the files of an image in the library");
-                let unseen = Unseen { digest, times: times.saturating_add(1), again: Instant::now() + pause };
+                let unseen = UnseenImage { digest, times: times.saturating_add(1), again: Instant::now() + pause };
                 lock(&self.shared.unseen).insert(name, unseen);
                 let message =
                     clean(&format!("{UNSEEN}{error} (trying again in {} s)", pause.as_secs().max(1)), MAX_MESSAGE);

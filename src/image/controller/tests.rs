@@ -19,11 +19,11 @@ mod look;
 
 use super::*;
 use crate::image::Sources;
-use crate::image::demand::{Demand, Party};
+use crate::image::demand::{Demand, ImageRequester};
 use crate::runtime::Watches;
 
 const BASE: &str = "/apis/slipway.dev/v1alpha1";
-const SHORT: Times = Times {
+const SHORT: ImportTimes = ImportTimes {
     back_off: (Duration::from_millis(20), Duration::from_millis(100)),
     reading: Duration::ZERO,
     unwanted: Duration::ZERO,
@@ -210,11 +210,11 @@ impl Rig {
     }
 
     /// With Images that are of the namespace that their names begin with.
-    fn start_with(folder: tempfile::TempDir, fake: Fake, times: Times) -> Self {
+    fn start_with(folder: tempfile::TempDir, fake: Fake, times: ImportTimes) -> Self {
         Self::start_of(folder, fake, times, Sources::of_tests())
     }
 
-    fn start_of(folder: tempfile::TempDir, fake: Fake, times: Times, sources: Sources) -> Self {
+    fn start_of(folder: tempfile::TempDir, fake: Fake, times: ImportTimes, sources: Sources) -> Self {
         let library = Library::open(folder.path().join("images"), sources).expect("library");
         let client = Client::new(fake.router(), "default");
         let (shutdown, wanted) = (CancellationToken::new(), Arc::new(Wanted::default()));
@@ -257,13 +257,13 @@ impl Demands for Wanted {
         let name = image.name_any();
         let namespace = name.split('-').next().unwrap_or_default();
         if namespace == "hand" {
-            return Demand { parties: vec![Party::ByHand], ..Demand::default() };
+            return Demand { parties: vec![ImageRequester::ByHand], ..Demand::default() };
         }
         if lock(&self.unwanted).contains(&name) {
-            return Demand { parties: vec![Party::LeftOver], ..Demand::default() };
+            return Demand { parties: vec![ImageRequester::LeftOver], ..Demand::default() };
         }
         let unfinished = usize::from(!lock(&self.provisioned).contains(&name));
-        let parties = vec![Party::Namespace(namespace.to_owned())];
+        let parties = vec![ImageRequester::Namespace(namespace.to_owned())];
         Demand { parties, namespaces: vec![namespace.to_owned()], hosts: 1, unfinished }
     }
 
@@ -480,7 +480,7 @@ async fn an_import_that_is_asked_for_twice_runs_once_and_ends_with_its_image() {
 async fn sources_that_drip_do_not_hold_up_the_others() {
     let drip = Slow::start(1_000_000, 1, Duration::from_millis(10)).await;
     let least = LeastRate { bytes: 10_000, over: Duration::from_millis(200) };
-    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { least, ..SHORT });
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), ImportTimes { least, ..SHORT });
     for number in 0..5 {
         rig.fake.create(&format!("drip-{number}"), &drip.url);
     }
@@ -499,7 +499,7 @@ async fn ten_namespaces_with_slow_sources_take_turns_with_an_honest_one() {
     let slow = Slow::start(1 << 40, 100, Duration::from_millis(10)).await;
     let honest = Slow::start(3 << 20, 256 << 10, Duration::from_millis(15)).await;
     let turn = Duration::from_millis(60);
-    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { turn, ..SHORT });
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), ImportTimes { turn, ..SHORT });
     for number in 0..10 {
         for image in 0..5 {
             rig.fake.create(&format!("slow{number}-{image}"), &slow.url);
@@ -529,7 +529,7 @@ async fn an_import_has_no_more_time_than_its_size_gives_it() {
     let slow = Slow::start(1 << 40, 100, Duration::from_millis(10)).await;
     let longest = Longest { base: Duration::from_millis(200), rate: u64::MAX };
     let least = LeastRate { bytes: 1, over: Duration::from_millis(20) };
-    let times = Times { longest, least, ..SHORT };
+    let times = ImportTimes { longest, least, ..SHORT };
     let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), times);
     rig.fake.create("slow", &slow.url);
     let status = rig.fake.until_phase("slow", "Failed").await;
@@ -545,7 +545,8 @@ async fn a_slow_source_that_holds_up_nobody_is_read() {
     let slow = Slow::start(40, 1, Duration::from_millis(10)).await;
     let least = LeastRate { bytes: 10_000, over: Duration::from_millis(50) };
     let turn = Duration::from_millis(50);
-    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { least, turn, ..SHORT });
+    let rig =
+        Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), ImportTimes { least, turn, ..SHORT });
     rig.fake.create("slow", &slow.url);
     let status = rig.fake.until("slow", "its end", |s| s["phase"] == "Ready" || s["phase"] == "Failed").await;
     assert_eq!(status["phase"], "Ready", "{status}");

@@ -9,9 +9,9 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt};
 use tokio::time::timeout;
 
-use super::{Context, lock};
+use super::{ImageContext, lock};
 use crate::api::slipway::Image;
-use crate::image::turns::Party;
+use crate::image::turns::ImageRequester;
 use crate::runtime::{Note, events};
 
 /// Who tells.
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// Something that happened to an Image.
 #[derive(Debug)]
-pub(super) enum Happened {
+pub(super) enum ImageEvent {
     Began,
     Imported {
         size: u64,
@@ -43,10 +43,10 @@ pub(super) enum Happened {
     Unused,
 }
 
-impl Context {
+impl ImageContext {
     /// Tells what happened. Nothing depends on it: when it cannot be told, the log has it.
-    pub(super) async fn tell(&self, image: &Image, happened: Happened) {
-        let gone = matches!(happened, Happened::GaveWay | Happened::Unused);
+    pub(super) async fn tell(&self, image: &Image, happened: ImageEvent) {
+        let gone = matches!(happened, ImageEvent::GaveWay | ImageEvent::Unused);
         let told = {
             let mut told = lock(&self.shared.told);
             // Who wanted it is not known any more when nobody does.
@@ -72,33 +72,35 @@ impl Context {
 }
 
 /// Whether those who read the namespace of the events may know of an Image that these want.
-fn may_be_told(parties: &[Party]) -> bool {
-    let is_known = |party: &Party| match party {
-        Party::ByHand => true,
-        Party::Namespace(namespace) => namespace == NAMESPACE,
-        Party::LeftOver => false,
+fn may_be_told(parties: &[ImageRequester]) -> bool {
+    let is_known = |party: &ImageRequester| match party {
+        ImageRequester::ByHand => true,
+        ImageRequester::Namespace(namespace) => namespace == NAMESPACE,
+        ImageRequester::LeftOver => false,
     };
     !parties.is_empty() && parties.iter().all(is_known)
 }
 
-fn note(happened: Happened) -> Note {
+fn note(happened: ImageEvent) -> Note {
     let (reason, message, warning) = match happened {
-        Happened::Began => ("ImportStarted", "The import began".to_owned(), false),
-        Happened::Imported { size, stored, took } => {
+        ImageEvent::Began => ("ImportStarted", "The import began".to_owned(), false),
+        ImageEvent::Imported { size, stored, took } => {
             let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
             let (size, stored) = (mebibytes(size), mebibytes(stored));
             let message = format!("Imported in {}: {size} MiB, of which {stored} MiB are stored", length(took));
             ("Imported", message, false)
         }
-        Happened::Failed { message, again } => {
+        ImageEvent::Failed { message, again } => {
             let end = if again { "" } else { " (not tried again until the spec changes)" };
             ("ImportFailed", format!("The import failed: {}{end}", without_urls(&message)), true)
         }
-        Happened::Lost => {
+        ImageEvent::Lost => {
             ("ContentLost", "Files of it are gone from the library: it is imported again".to_owned(), true)
         }
-        Happened::GaveWay => ("Removed", "Removed, to make room for another image".to_owned(), false),
-        Happened::Unused => ("Removed", "Removed before it was imported: no host names it any more".to_owned(), false),
+        ImageEvent::GaveWay => ("Removed", "Removed, to make room for another image".to_owned(), false),
+        ImageEvent::Unused => {
+            ("Removed", "Removed before it was imported: no host names it any more".to_owned(), false)
+        }
     };
     Note { reason, message, warning }
 }
@@ -130,13 +132,13 @@ mod tests {
 
     #[test]
     fn what_others_have_imported_is_nothing_for_those_who_read_the_events() {
-        let of = |namespace: &str| Party::Namespace(namespace.into());
+        let of = |namespace: &str| ImageRequester::Namespace(namespace.into());
         for (parties, wanted) in [
-            (vec![Party::ByHand], true),
+            (vec![ImageRequester::ByHand], true),
             (vec![of("default")], true),
             (vec![of("default"), of("rack")], false),
             (vec![of("rack")], false),
-            (vec![Party::LeftOver], false),
+            (vec![ImageRequester::LeftOver], false),
             (vec![], false),
         ] {
             assert_eq!(may_be_told(&parties), wanted, "{parties:?}");
@@ -145,10 +147,10 @@ mod tests {
 
     #[test]
     fn an_event_says_what_happened_and_not_where_it_is_read_from() {
-        let failed = |message: &str, again| Happened::Failed { message: message.into(), again };
-        let imported = Happened::Imported { size: 2 << 30, stored: (700 << 20) + 1, took: Duration::from_secs(34) };
+        let failed = |message: &str, again| ImageEvent::Failed { message: message.into(), again };
+        let imported = ImageEvent::Imported { size: 2 << 30, stored: (700 << 20) + 1, took: Duration::from_secs(34) };
         for (happened, reason, message) in [
-            (Happened::Began, "ImportStarted", "The import began"),
+            (ImageEvent::Began, "ImportStarted", "The import began"),
             (imported, "Imported", "Imported in 34 s: 2048 MiB, of which 701 MiB are stored"),
             (
                 failed("https://user@a.example/x?sig=1: 404 Not Found (http://b/y)", true),

@@ -13,12 +13,12 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::Context;
-use super::told::Happened;
+use super::ImageContext;
+use super::told::ImageEvent;
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
-use crate::image::demand::{Demand, Demands, Party};
-use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
-use crate::image::{ImportError, ImportProgress, Lack, Scarce};
+use crate::image::demand::{Demand, Demands, ImageRequester};
+use crate::image::room::{Asker, EvictionRefusal, SpaceHolder, Tie, give_way};
+use crate::image::{ImportError, ImportProgress, Scarce, SpaceLack};
 use crate::runtime::{Task, key, objects};
 
 /// Namespaces that an Image's status names.
@@ -33,21 +33,21 @@ const COLLECT_EVERY: Duration = Duration::from_secs(600);
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
 /// Something that takes room, and what to do to it.
-struct Taker {
-    held: Held,
+struct SpaceTaker {
+    held: SpaceHolder,
     images: Vec<Image>,
     /// Of what is in the library; none of what is being imported.
     digest: Option<String>,
 }
 
-impl Context {
+impl ImageContext {
     /// Has other images give way to one whose import found too little room, after it gave back what it had stored. When
     /// none do, the error says why.
     pub(super) async fn make_room(
         &self,
         image: &Image,
         progress: ImportProgress,
-        lack: Lack,
+        lack: SpaceLack,
         error: ImportError,
     ) -> Result<Result<(), ImportError>, kube::Error> {
         // Two that look at the same time would have more give way than they need.
@@ -64,11 +64,11 @@ impl Context {
         let amount = own.saturating_add(lack.needed.max(rest(own, progress)));
         let parties = self.demands.of(image).parties;
         let asker = Asker { parties, amount, lacking: amount.saturating_sub(room).max(1) };
-        let held: Vec<Held> = takers.iter().map(|taker| taker.held.clone()).collect();
+        let held: Vec<SpaceHolder> = takers.iter().map(|taker| taker.held.clone()).collect();
         let chosen = match give_way(&held, &asker, now.total_of(lack.of)) {
             Ok(chosen) => chosen,
-            Err(Refusal::Full) => return Ok(Err(error)),
-            Err(Refusal::OverShare { would, share }) => {
+            Err(EvictionRefusal::Full) => return Ok(Err(error)),
+            Err(EvictionRefusal::OverShare { would, share }) => {
                 // Every host that asks for the image shows this: it names nobody's images, and nobody.
                 let message = over_share(lack.of, would, share);
                 return Ok(Err(ImportError { message, ..error }));
@@ -89,7 +89,7 @@ impl Context {
     }
 
     /// All that takes room beside an image, and how much of what is scarce.
-    async fn takers(&self, asker: &Image, scarce: Scarce) -> Result<Vec<Taker>, kube::Error> {
+    async fn takers(&self, asker: &Image, scarce: Scarce) -> Result<Vec<SpaceTaker>, kube::Error> {
         let images = self.images.list(&ListParams::default()).await?.items;
         let booted = self.booted().await?;
         let mut takers = Vec::new();
@@ -109,8 +109,8 @@ impl Context {
                 (Some(0), _) => {}
                 (Some(amount), _) => {
                     let Demand { parties, .. } = self.demands.of(&image);
-                    let held = Held { parties, amount, used: SystemTime::now(), tie: Tie::Needed };
-                    takers.push(Taker { held, images: vec![image], digest: None });
+                    let held = SpaceHolder { parties, amount, used: SystemTime::now(), tie: Tie::Needed };
+                    takers.push(SpaceTaker { held, images: vec![image], digest: None });
                 }
                 (None, Some(digest)) => {
                     let amount = match scarce {
@@ -125,12 +125,12 @@ impl Context {
         }
         for (digest, (amount, images)) in by_digest {
             let demands: Vec<Demand> = images.iter().map(|image| self.demands.of(image)).collect();
-            let mut parties: Vec<Party> = demands.iter().flat_map(|demand| demand.parties.clone()).collect();
+            let mut parties: Vec<ImageRequester> = demands.iter().flat_map(|demand| demand.parties.clone()).collect();
             parties.sort();
             parties.dedup();
             // Whoever names it by another URL keeps it.
-            if parties.iter().any(|party| *party != Party::LeftOver) {
-                parties.retain(|party| *party != Party::LeftOver);
+            if parties.iter().any(|party| *party != ImageRequester::LeftOver) {
+                parties.retain(|party| *party != ImageRequester::LeftOver);
             }
             let (library, name, time) = (self.library.clone(), digest.clone(), self.times.reading);
             let read = tokio::task::spawn_blocking(move || (library.is_read(&name, time), library.used(&name)));
@@ -141,12 +141,12 @@ impl Context {
                 (false, true) => Tie::Needed,
                 (false, false) => Tie::Idle,
             };
-            takers.push(Taker { held: Held { parties, amount, used, tie }, images, digest: Some(digest) });
+            takers.push(SpaceTaker { held: SpaceHolder { parties, amount, used, tie }, images, digest: Some(digest) });
         }
         Ok(takers)
     }
 
-    async fn remove(&self, taker: &Taker, asker: &str) -> Result<(), kube::Error> {
+    async fn remove(&self, taker: &SpaceTaker, asker: &str) -> Result<(), kube::Error> {
         for image in &taker.images {
             let (name, of) = (image.name_any(), &taker.held.parties);
             if taker.digest.is_none() {
@@ -157,7 +157,7 @@ impl Context {
                 continue;
             }
             tracing::info!(image = name, ?of, asker, "removing an image to make room for another one");
-            self.tell(image, Happened::GaveWay).await;
+            self.tell(image, ImageEvent::GaveWay).await;
             self.delete(image).await?;
         }
         let Some(digest) = taker.digest.clone() else { return Ok(()) };
@@ -268,12 +268,12 @@ impl Context {
             let status = image.status.clone().unwrap_or_default();
             let made = image.metadata.creation_timestamp.as_ref().map(|made| SystemTime::from(made.0));
             let is_old = made.is_none_or(|made| made.elapsed().is_ok_and(|age| age >= grace));
-            if demand.parties == [Party::LeftOver] && status.phase != ImagePhase::Ready && is_old {
+            if demand.parties == [ImageRequester::LeftOver] && status.phase != ImagePhase::Ready && is_old {
                 tracing::info!(
                     image = image.name_any(),
                     "removed an image that was not imported yet: no host names it any more"
                 );
-                self.tell(&image, Happened::Unused).await;
+                self.tell(&image, ImageEvent::Unused).await;
                 self.delete(&image).await?;
                 continue;
             }
@@ -301,7 +301,7 @@ pub(super) fn says_its_users(demands: &dyn Demands, image: &Image) -> bool {
 
 /// As an Image's status says it. What was made by hand says nothing while no host names it.
 fn users(demand: &Demand) -> (Option<i64>, Vec<String>) {
-    if demand.hosts == 0 && demand.parties.contains(&Party::ByHand) {
+    if demand.hosts == 0 && demand.parties.contains(&ImageRequester::ByHand) {
         return <_>::default();
     }
     let mut namespaces = demand.namespaces.clone();
@@ -365,12 +365,17 @@ mod tests {
     #[test]
     fn a_status_names_eight_namespaces_and_counts_all_hosts() {
         let namespaces: Vec<String> = (0..20).rev().map(|number| format!("n{number:02}")).collect();
-        for parties in [namespaces.iter().cloned().map(Party::Namespace).collect(), vec![Party::ByHand]] {
+        for parties in
+            [namespaces.iter().cloned().map(ImageRequester::Namespace).collect(), vec![ImageRequester::ByHand]]
+        {
             let demand = Demand { parties, namespaces: namespaces.clone(), hosts: 700, unfinished: 3 };
             let (hosts, namespaces) = users(&demand);
             assert_eq!((hosts, namespaces.len(), namespaces[0].as_str()), (Some(700), 8, "n00"));
         }
         let nobody = |party| users(&Demand { parties: vec![party], ..Demand::default() });
-        assert_eq!((nobody(Party::LeftOver), nobody(Party::ByHand)), ((Some(0), vec![]), (None, vec![])));
+        assert_eq!(
+            (nobody(ImageRequester::LeftOver), nobody(ImageRequester::ByHand)),
+            ((Some(0), vec![]), (None, vec![]))
+        );
     }
 }

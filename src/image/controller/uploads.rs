@@ -10,11 +10,11 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::{CHECK_EVERY, Context, generation};
+use super::{CHECK_EVERY, ImageContext, generation};
 use crate::api::slipway::{Image, ImagePhase, ImageStatus};
 use crate::image::ImportError;
 use crate::image::scheme::uploaded_file;
-use crate::image::upload::Whole;
+use crate::image::upload::WholeUpload;
 use crate::runtime::{Task, objects};
 
 /// What an Image says while its content is still to be sent.
@@ -26,9 +26,9 @@ const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// Shortest time between two such looks.
 const COLLECT_PAUSE: Duration = Duration::from_millis(200);
 
-impl Context {
+impl ImageContext {
     /// What was sent for an Image; none of another kind of source.
-    pub(super) async fn uploaded(&self, image: &Image) -> Result<Option<Whole>, ImportError> {
+    pub(super) async fn uploaded(&self, image: &Image) -> Result<Option<WholeUpload>, ImportError> {
         if uploaded_file(&image.spec.url).is_none() {
             return Ok(None);
         }
@@ -40,7 +40,7 @@ impl Context {
         }
     }
 
-    async fn whole(&self, image: &Image) -> io::Result<Option<Whole>> {
+    async fn whole(&self, image: &Image) -> io::Result<Option<WholeUpload>> {
         let (library, uid) = (self.library.clone(), image.uid().unwrap_or_default());
         tokio::task::spawn_blocking(move || library.inner.uploads.whole(&uid)).await.map_err(io::Error::other)?
     }

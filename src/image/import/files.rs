@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::io::{self, Read};
 
-use super::{Job, Kept};
-use crate::image::archive::{Broken, Catalog, Entries, Fault, Member, Members, Unkept, images, packages};
+use super::{ImportJob, ImportedContent};
+use crate::image::archive::{
+    ArchiveError, ArchiveFault, ArchiveMember, ArchiveMembers, ArchiveReader, Catalog, Unkept, images, packages,
+};
 use crate::image::chunks::{self, Stored};
-use crate::image::formats::{Layout, Outer};
+use crate::image::formats::{DiskLayout, Outer};
 use crate::image::{ImportError, MAX_VIRTUAL_SIZE};
 use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
@@ -14,8 +16,8 @@ use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 const BRAKE_EVERY: u64 = 1 << 20;
 
 /// Counts what is unpacked, also what nothing is kept of.
-struct Metered<'a, R> {
-    job: &'a Job,
+struct UnpackMeter<'a, R> {
+    job: &'a ImportJob,
     source: R,
     outer: Outer,
     read: u64,
@@ -23,7 +25,7 @@ struct Metered<'a, R> {
     refused: &'a RefCell<Option<ImportError>>,
 }
 
-impl<R> Metered<'_, R> {
+impl<R> UnpackMeter<'_, R> {
     fn judge(&self, before: u64) -> Result<(), ImportError> {
         if before / BRAKE_EVERY != self.read / BRAKE_EVERY {
             self.job.brake.pass()?;
@@ -36,7 +38,7 @@ impl<R> Metered<'_, R> {
     }
 }
 
-impl<R: Read> Read for Metered<'_, R> {
+impl<R: Read> Read for UnpackMeter<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read(buffer)?;
         let before = self.read;
@@ -51,39 +53,44 @@ impl<R: Read> Read for Metered<'_, R> {
     }
 }
 
-impl Job {
+impl ImportJob {
     /// Stores the files of an archive.
-    pub(super) fn files(&self, source: &mut impl Read, outer: Outer) -> Result<(Members, Stored), ImportError> {
+    pub(super) fn files(&self, source: &mut impl Read, outer: Outer) -> Result<(ArchiveMembers, Stored), ImportError> {
         let refused = RefCell::default();
         let told = |broken| match (broken, refused.take()) {
             (_, Some(error)) => error,
-            (Broken::Fault(fault), None) => self.fault(&fault),
-            (Broken::Read(error), None) => match outer {
+            (ArchiveError::Fault(fault), None) => self.fault(&fault),
+            (ArchiveError::Read(error), None) => match outer {
                 Outer::None => self.damaged("tar", &error),
                 outer => self.damaged(outer.name(), &error),
             },
         };
-        let mut archive = tar::Archive::new(Metered { job: self, source, outer, read: 0, refused: &refused });
-        let mut entries = Entries::new(&mut archive).map_err(|error| told(error.into()))?;
+        let mut archive = tar::Archive::new(UnpackMeter { job: self, source, outer, read: 0, refused: &refused });
+        let mut entries = ArchiveReader::new(&mut archive).map_err(|error| told(error.into()))?;
         let stored =
             chunks::store(&self.inner, self.upload, &self.parts, |buffer| entries.next(buffer).map_err(&told))?;
         let members = entries.finish().map_err(told)?;
         Ok((members, stored))
     }
 
-    fn fault(&self, fault: &Fault) -> ImportError {
+    fn fault(&self, fault: &ArchiveFault) -> ImportError {
         ImportError::lasting(format!("{}: {fault}", self.at))
     }
 
     /// Finds out what is in an archive whose files are stored, and stores that behind them. What is of no use goes.
-    pub(super) fn catalogued(&self, layout: Layout, members: &Members, stored: Stored) -> Result<Kept, ImportError> {
-        let read = |member: &Member| {
+    pub(super) fn catalogued(
+        &self,
+        layout: DiskLayout,
+        members: &ArchiveMembers,
+        stored: Stored,
+    ) -> Result<ImportedContent, ImportError> {
+        let read = |member: &ArchiveMember| {
             let part = member.offset..member.offset.saturating_add(member.size);
             let read = self.inner.part(&stored.chunks, &part);
             read.map_err(|error| ImportError::passing(format!("{}: what was stored cannot be read: {error}", self.at)))
         };
         let catalogued = match layout {
-            Layout::Oci => images(members, &read),
+            DiskLayout::Oci => images(members, &read),
             _ => packages(members).map_err(Unkept::from),
         };
         let catalogued = catalogued.map_err(|unkept| match unkept {
@@ -97,7 +104,7 @@ impl Job {
         let mut chunks = kept(&stored.chunks, &catalogued.catalog);
         chunks.extend_from_slice(&behind.chunks);
         let manifest = Manifest { virtual_size, chunks, catalog: Some(start) };
-        Ok(Kept { manifest, contents: Some(catalogued.catalog.shown()), _stored: vec![stored, behind] })
+        Ok(ImportedContent { manifest, contents: Some(catalogued.catalog.shown()), _stored: vec![stored, behind] })
     }
 
     /// Stores what was made here, from an offset on.

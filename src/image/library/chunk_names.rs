@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Library, Name, names};
+use super::{ChunkName, Library, names};
 use crate::image::unhex;
 
 /// Names that are kept, of the images that were asked for last: 32 bytes for each MiB of an image that is no hole.
@@ -13,18 +13,18 @@ const KEPT_MAX: usize = 1 << 21;
 /// The names of the chunks of some images. Images never change, so neither do these.
 #[derive(Default)]
 pub(super) struct ChunkNames {
-    kept: Mutex<VecDeque<(String, Arc<[Name]>)>>,
+    kept: Mutex<VecDeque<(String, Arc<[ChunkName]>)>>,
     /// Held while those of an image are made: once, however many ask for it.
     making: Mutex<()>,
 }
 
 impl ChunkNames {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(String, Arc<[Name]>)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(String, Arc<[ChunkName]>)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those of an image, sorted.
-    fn of(&self, digest: &str) -> Option<Arc<[Name]>> {
+    fn of(&self, digest: &str) -> Option<Arc<[ChunkName]>> {
         let mut kept = self.lock();
         let at = kept.iter().position(|(of, _)| of == digest)?;
         let found = kept.remove(at)?;
@@ -33,11 +33,11 @@ impl ChunkNames {
         Some(names)
     }
 
-    fn keep(&self, digest: &str, names: Arc<[Name]>) {
+    fn keep(&self, digest: &str, names: Arc<[ChunkName]>) {
         let mut kept = self.lock();
         kept.push_front((digest.to_owned(), names));
         let mut room = KEPT_MAX;
-        let mut fits = |names: &Arc<[Name]>| room.checked_sub(names.len()).map(|rest| room = rest).is_some();
+        let mut fits = |names: &Arc<[ChunkName]>| room.checked_sub(names.len()).map(|rest| room = rest).is_some();
         let fitting = kept.iter().take_while(|(_, names)| fits(names)).count();
         kept.truncate(fitting.max(1));
     }
@@ -66,7 +66,7 @@ impl Library {
             return Ok(known);
         }
         let Some(manifest) = self.find(digest)? else { return Ok(false) };
-        let mut made: Vec<Name> = names(&manifest).collect();
+        let mut made: Vec<ChunkName> = names(&manifest).collect();
         made.sort_unstable();
         made.dedup();
         all.keep(digest, made.into());
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn those_asked_for_last_are_kept_within_a_bound() {
-        let names = |count: usize| -> Arc<[Name]> { vec![[0; 32]; count].into() };
+        let names = |count: usize| -> Arc<[ChunkName]> { vec![[0; 32]; count].into() };
         let all = ChunkNames::default();
         for digest in ["a", "b", "c"] {
             all.keep(digest, names(KEPT_MAX / 3));

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::Name;
+use super::ChunkName;
 use crate::image::{Imported, unhex};
 use crate::protocol::Manifest;
 
@@ -14,12 +14,12 @@ const CACHED_MANIFESTS: usize = 4;
 
 /// The images and chunks that are there.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct LibraryState {
     pub images: BTreeMap<String, Imported>,
     /// Those whose manifests could not be read at the start.
     pub unread: HashSet<String>,
     /// Each chunk that is used.
-    pub chunks: HashMap<Name, Uses>,
+    pub chunks: HashMap<ChunkName, Uses>,
     /// Bytes of the chunks.
     pub stored: u64,
     /// When images were put in place, of those that were since the start.
@@ -41,7 +41,7 @@ pub(super) struct Uses {
     pub read: Option<NonZeroU32>,
 }
 
-impl State {
+impl LibraryState {
     /// Nothing when there is no such image, and no manifest when it has to be read.
     pub fn manifest(&mut self, digest: &str) -> Option<Option<Arc<Manifest>>> {
         if !self.images.contains_key(digest) {
@@ -78,7 +78,7 @@ impl State {
     }
 
     /// Gives a use of a chunk back; whether it was the last one.
-    pub fn give_back(&mut self, name: &Name) -> bool {
+    pub fn give_back(&mut self, name: &ChunkName) -> bool {
         let Some(uses) = self.chunks.get_mut(name) else { return false };
         uses.count -= 1;
         let last = uses.count == 0;

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::settle::{Archive, NOT_PUBLISHED, Rank, Settling, Verdict};
+use super::settle::{NOT_PUBLISHED, PublishRank, PublishVerdict, PublishedArchive, Settling};
 use super::table::Published;
 use crate::api::slipway::Image;
 use crate::image::formats::is_archive;
@@ -36,13 +36,13 @@ const MESSAGE_MAX: usize = 2048;
 #[derive(Clone)]
 pub struct Publishing {
     published: Published,
-    known: Arc<Known>,
+    known: Arc<KnownImages>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownImages {
     /// By name.
-    images: Mutex<BTreeMap<String, Wish>>,
+    images: Mutex<BTreeMap<String, PublishWish>>,
     changed: Notify,
     /// Whether all are known.
     listed: AtomicBool,
@@ -50,10 +50,10 @@ struct Known {
 
 /// What an Image says of being published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wish {
+struct PublishWish {
     /// None when it is not to be published, or not there yet.
     digest: Option<String>,
-    rank: Rank,
+    rank: PublishRank,
     version: Option<String>,
     /// Whether something may be said here in its status.
     is_ready: bool,
@@ -61,7 +61,7 @@ struct Wish {
     message: Option<String>,
 }
 
-impl Wish {
+impl PublishWish {
     /// None of what has nothing to do with it.
     fn of(image: &Image) -> Option<Self> {
         let status = image.status.clone().unwrap_or_default();
@@ -72,7 +72,7 @@ impl Wish {
         let message = status.message.filter(|message| message.starts_with(NOT_PUBLISHED));
         let says = since.is_some() || (is_ready && is_archive && message.is_some());
         let created = image.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        let rank = Rank { is_new: since.is_none(), since, created, uid: image.uid().unwrap_or_default() };
+        let rank = PublishRank { is_new: since.is_none(), since, created, uid: image.uid().unwrap_or_default() };
         ((is_wanted && is_archive && is_ready) || says).then(|| Self {
             digest: digest.filter(|_| is_wanted && is_archive),
             rank,
@@ -83,13 +83,13 @@ impl Wish {
     }
 
     /// What its status should say, where it says something else.
-    fn correction(&self, verdict: Option<&Verdict>, now: Timestamp) -> Option<Value> {
+    fn correction(&self, verdict: Option<&PublishVerdict>, now: Timestamp) -> Option<Value> {
         let since = match verdict {
-            Some(Verdict::Published) => Some(self.rank.since.unwrap_or(now)),
-            Some(Verdict::Unread(_)) => self.rank.since,
+            Some(PublishVerdict::Published) => Some(self.rank.since.unwrap_or(now)),
+            Some(PublishVerdict::Unread(_)) => self.rank.since,
             _ => None,
         };
-        let message = verdict.and_then(Verdict::message).map(|message| clean(&message, MESSAGE_MAX));
+        let message = verdict.and_then(PublishVerdict::message).map(|message| clean(&message, MESSAGE_MAX));
         // While it is not there, the message is the import's; and others say something of what is there, too.
         let says_another = self.is_ready && message != self.message;
         let is_said = since == self.rank.since && !says_another;
@@ -146,11 +146,11 @@ impl Publishing {
         &self,
         images: &Api<Image>,
         library: &Library,
-        loaded: &mut HashMap<String, Arc<Archive>>,
+        loaded: &mut HashMap<String, Arc<PublishedArchive>>,
         unread: &mut u32,
     ) -> Result<(), kube::Error> {
         let settled = self.settle(library, loaded).await;
-        let is_unread = settled.iter().any(|(.., verdict)| matches!(verdict, Some(Verdict::Unread(_))));
+        let is_unread = settled.iter().any(|(.., verdict)| matches!(verdict, Some(PublishVerdict::Unread(_))));
         *unread = if is_unread { unread.saturating_add(1) } else { 0 };
         say(images, settled).await
     }
@@ -159,9 +159,9 @@ impl Publishing {
     async fn settle(
         &self,
         library: &Library,
-        loaded: &mut HashMap<String, Arc<Archive>>,
-    ) -> Vec<(String, Wish, Option<Verdict>)> {
-        let mut line: Vec<(String, Wish)> =
+        loaded: &mut HashMap<String, Arc<PublishedArchive>>,
+    ) -> Vec<(String, PublishWish, Option<PublishVerdict>)> {
+        let mut line: Vec<(String, PublishWish)> =
             self.known.lock().iter().map(|(name, wish)| (name.clone(), wish.clone())).collect();
         line.sort_by(|(_, a), (_, b)| a.rank.cmp(&b.rank));
         let (mut settling, mut settled, mut used) = (Settling::default(), Vec::new(), HashMap::new());
@@ -177,12 +177,12 @@ impl Publishing {
             let verdict = match archive {
                 Ok(archive) => {
                     let verdict = settling.add(&name, &wish.rank, &archive);
-                    if verdict == Verdict::Published {
+                    if verdict == PublishVerdict::Published {
                         used.insert(digest.clone(), archive);
                     }
                     verdict
                 }
-                Err(error) if is_lost(&error) => Verdict::Lost(error.to_string()),
+                Err(error) if is_lost(&error) => PublishVerdict::Lost(error.to_string()),
                 Err(error) => settling.pass_over(&name, &wish.rank, error.to_string()),
             };
             settled.push((name, wish, Some(verdict)));
@@ -199,11 +199,14 @@ fn read_again(unread: u32) -> Duration {
 }
 
 /// Says on each Image what became of it.
-async fn say(images: &Api<Image>, settled: Vec<(String, Wish, Option<Verdict>)>) -> Result<(), kube::Error> {
+async fn say(
+    images: &Api<Image>,
+    settled: Vec<(String, PublishWish, Option<PublishVerdict>)>,
+) -> Result<(), kube::Error> {
     let mut failed = Ok(());
     for (name, wish, verdict) in &settled {
         let Some(status) = wish.correction(verdict.as_ref(), Timestamp::now()) else { continue };
-        if let Some(Verdict::Clash { by, name: taken }) = verdict {
+        if let Some(PublishVerdict::Clash { by, name: taken }) = verdict {
             tracing::warn!(image = name, by, name = taken, "an image is not published: another one has its name");
         }
         // Of this very version: what came since is looked at again.
@@ -222,28 +225,28 @@ async fn say(images: &Api<Image>, settled: Vec<(String, Wish, Option<Verdict>)>)
 /// # Errors
 ///
 /// [`is_lost`] when it is gone or damaged: then it is imported again when its Image is looked at.
-async fn load(library: &Library, digest: &str) -> io::Result<Arc<Archive>> {
+async fn load(library: &Library, digest: &str) -> io::Result<Arc<PublishedArchive>> {
     let (library, of) = (library.clone(), digest.to_owned());
     let gone = || io::Error::new(io::ErrorKind::NotFound, "it is not there");
     let read = tokio::task::spawn_blocking(move || {
         let manifest = library.find(&of)?.ok_or_else(gone)?;
         let catalog = library.catalog(&manifest)?.ok_or_else(gone)?;
-        Ok(Arc::new(Archive::new(manifest, catalog)))
+        Ok(Arc::new(PublishedArchive::new(manifest, catalog)))
     });
     read.await.map_err(io::Error::other).flatten().inspect_err(|error| {
         tracing::warn!(digest, %error, "cannot read the catalog of an archive in the image library");
     })
 }
 
-impl Known {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Wish>> {
+impl KnownImages {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PublishWish>> {
         // Single inserts and removals.
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, change: &Change<'_, Image>) {
         let is_new = match change {
-            Change::Put(image) => match Wish::of(image) {
+            Change::Put(image) => match PublishWish::of(image) {
                 Some(wish) => {
                     let name = image.name_any();
                     self.lock().insert(name, wish.clone()) != Some(wish)
@@ -301,34 +304,38 @@ mod tests {
             (&no, with(json!({ "message": "not published: x" })), Some(None)),
             (&yes, with(json!({ "observedGeneration": 1, "publishedSince": "2026-01-01T00:00:00Z" })), Some(None)),
         ] {
-            let wish = Wish::of(&image(spec.clone(), status.clone()));
+            let wish = PublishWish::of(&image(spec.clone(), status.clone()));
             assert_eq!(wish.as_ref().map(|wish| wish.digest.as_deref()), digest, "{spec} {status}");
         }
         let mut deleted = image(yes, ready);
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-        assert_eq!(Wish::of(&deleted), None);
+        assert_eq!(PublishWish::of(&deleted), None);
     }
 
     #[test]
     fn a_status_says_what_became_of_it_and_is_written_only_when_it_says_something_else() {
-        let clash = Verdict::Clash { name: "a:1".into(), by: "b".into() };
+        let clash = PublishVerdict::Clash { name: "a:1".into(), by: "b".into() };
         let said = clash.message();
         let early = Timestamp::from_second(5).expect("a time");
-        let wish = |since: Option<Timestamp>, message: Option<&String>, is_ready| Wish {
+        let wish = |since: Option<Timestamp>, message: Option<&String>, is_ready| PublishWish {
             digest: Some("d".into()),
-            rank: Rank { is_new: since.is_none(), since, created: None, uid: "u".into() },
+            rank: PublishRank { is_new: since.is_none(), since, created: None, uid: "u".into() },
             version: None,
             is_ready,
             message: message.cloned(),
         };
         let other = "no room".to_owned();
-        let unread = Verdict::Unread("the disk".into());
+        let unread = PublishVerdict::Unread("the disk".into());
         for (wish, verdict, written) in [
-            (wish(None, None, true), Some(&Verdict::Published), Some(json!({ "publishedSince": now().to_string() }))),
-            (wish(Some(early), None, true), Some(&Verdict::Published), None),
+            (
+                wish(None, None, true),
+                Some(&PublishVerdict::Published),
+                Some(json!({ "publishedSince": now().to_string() })),
+            ),
+            (wish(Some(early), None, true), Some(&PublishVerdict::Published), None),
             (
                 wish(Some(early), said.as_ref(), true),
-                Some(&Verdict::Published),
+                Some(&PublishVerdict::Published),
                 Some(json!({ "publishedSince": early.to_string(), "message": null })),
             ),
             (wish(None, None, true), Some(&clash), Some(json!({ "publishedSince": null, "message": said }))),
@@ -384,7 +391,7 @@ mod tests {
             publishing.known.take(&Change::Put(&image));
         }
         let mut loaded = HashMap::new();
-        let verdicts = async |loaded: &mut HashMap<String, Arc<Archive>>| {
+        let verdicts = async |loaded: &mut HashMap<String, Arc<PublishedArchive>>| {
             let settled = publishing.settle(&library, loaded).await;
             settled.into_iter().map(|(name, wish, verdict)| (name, (wish, verdict))).collect::<BTreeMap<_, _>>()
         };
@@ -395,8 +402,8 @@ mod tests {
         std::fs::rename(&path, &aside).expect("moved");
         std::os::unix::fs::symlink(&path, &path).expect("a link");
         let now = verdicts(&mut loaded).await;
-        assert!(matches!(&now["served"].1, Some(Verdict::Unread(_))), "{now:?}");
-        assert_eq!(now["other"].1, Some(Verdict::Waits { before: "served".into() }));
+        assert!(matches!(&now["served"].1, Some(PublishVerdict::Unread(_))), "{now:?}");
+        assert_eq!(now["other"].1, Some(PublishVerdict::Waits { before: "served".into() }));
         let (wish, verdict) = &now["served"];
         let said = wish.correction(verdict.as_ref(), Timestamp::now()).expect("it says so");
         assert_eq!(said["publishedSince"], since);
@@ -408,16 +415,16 @@ mod tests {
         // It can be read again: it has what it had.
         std::fs::rename(&aside, &path).expect("moved");
         let now = verdicts(&mut loaded).await;
-        assert_eq!(now["served"].1, Some(Verdict::Published));
-        assert!(matches!(&now["other"].1, Some(Verdict::Clash { by, .. }) if by == "served"), "{now:?}");
+        assert_eq!(now["served"].1, Some(PublishVerdict::Published));
+        assert!(matches!(&now["other"].1, Some(PublishVerdict::Clash { by, .. }) if by == "served"), "{now:?}");
         let kept = digest().expect("it is served");
         // Gone: another one may have the name.
         for chunk in &library.find(&served).expect("it reads").expect("there").chunks {
             std::fs::remove_file(library.chunk_file(&chunk.sha256).expect("known")).expect("removed");
         }
         let now = verdicts(&mut HashMap::new()).await;
-        assert!(matches!(&now["served"].1, Some(Verdict::Lost(_))), "{now:?}");
-        assert_eq!(now["other"].1, Some(Verdict::Published));
+        assert!(matches!(&now["served"].1, Some(PublishVerdict::Lost(_))), "{now:?}");
+        assert_eq!(now["other"].1, Some(PublishVerdict::Published));
         assert_ne!(digest().expect("it is served"), kept);
     }
 

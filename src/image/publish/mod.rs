@@ -15,7 +15,7 @@ mod settle;
 pub mod table;
 
 pub use keep::Publishing;
-pub use table::{Found, Published};
+pub use table::{LibraryEntry, Published};
 
 #[cfg(test)]
 impl Published {
@@ -25,8 +25,8 @@ impl Published {
         for (name, digest) in images {
             let manifest = library.manifest(digest).expect("it is there");
             let catalog = library.catalog(&manifest).expect("it reads").expect("an archive");
-            let (rank, archive) = (settle::Rank::of_tests(), settle::Archive::new(manifest, catalog));
-            assert_eq!(settling.add(name, &rank, &archive), settle::Verdict::Published, "{name}");
+            let (rank, archive) = (settle::PublishRank::of_tests(), settle::PublishedArchive::new(manifest, catalog));
+            assert_eq!(settling.add(name, &rank, &archive), settle::PublishVerdict::Published, "{name}");
         }
         let published = Self::default();
         published.set(Some(settling.table));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::table::{Found, Name, PublishedTable, Shelf};
+use super::table::{LibraryEntry, PublishedTable, Shelf, TagEntry};
 use crate::image::archive::{Blob, Catalog, Tag};
 use crate::protocol::Manifest;
 
@@ -17,16 +17,16 @@ const CHUNKS_MAX: usize = 1 << 18;
 const NAMES_MAX: usize = 64 << 20;
 
 /// An archive of the library, as far as it is published.
-pub(super) struct Archive {
-    content: Content,
+pub(super) struct PublishedArchive {
+    content: PublishedContent,
     weight: Weight,
 }
 
-enum Content {
+enum PublishedContent {
     Packages(Arc<Shelf>),
     Images {
         /// What each repository leads to, by digest.
-        repositories: BTreeMap<String, Vec<(Arc<str>, Found)>>,
+        repositories: BTreeMap<String, Vec<(Arc<str>, LibraryEntry)>>,
         tags: Vec<Tag>,
     },
 }
@@ -40,21 +40,24 @@ struct Weight {
     names: usize,
 }
 
-impl Archive {
+impl PublishedArchive {
     /// Of a catalog: what its repositories do not lead to is left out.
     pub fn new(manifest: Arc<Manifest>, catalog: Catalog) -> Self {
         let content = match catalog {
-            Catalog::Packages { files } => Content::Packages(Arc::new(Shelf { manifest: manifest.clone(), files })),
-            Catalog::Oci { ref blobs, ref tags } => {
-                Content::Images { repositories: found(&manifest, catalog.repositories(), blobs), tags: tags.clone() }
+            Catalog::Packages { files } => {
+                PublishedContent::Packages(Arc::new(Shelf { manifest: manifest.clone(), files }))
             }
+            Catalog::Oci { ref blobs, ref tags } => PublishedContent::Images {
+                repositories: found(&manifest, catalog.repositories(), blobs),
+                tags: tags.clone(),
+            },
         };
         let weight = content.weight(manifest.chunks.len());
         Self { content, weight }
     }
 }
 
-impl Content {
+impl PublishedContent {
     fn weight(&self, chunks: usize) -> Weight {
         let (contents, names) = match self {
             Self::Packages(shelf) => {
@@ -63,7 +66,7 @@ impl Content {
             }
             Self::Images { repositories, tags } => {
                 let of_blobs =
-                    |blobs: &[(Arc<str>, Found)]| blobs.iter().map(|(digest, _)| digest.len()).sum::<usize>();
+                    |blobs: &[(Arc<str>, LibraryEntry)]| blobs.iter().map(|(digest, _)| digest.len()).sum::<usize>();
                 let of_tag =
                     |tag: &Tag| tag.repository.len() + tag.tag.as_ref().map_or(0, String::len) + tag.digest.len();
                 let of_repositories = repositories.iter().map(|(name, blobs)| name.len() + of_blobs(blobs));
@@ -80,7 +83,7 @@ fn found<'c>(
     manifest: &Arc<Manifest>,
     reached: BTreeMap<&'c str, BTreeSet<&'c str>>,
     blobs: &'c BTreeMap<String, Blob>,
-) -> BTreeMap<String, Vec<(Arc<str>, Found)>> {
+) -> BTreeMap<String, Vec<(Arc<str>, LibraryEntry)>> {
     // Each text once, in however many repositories it is.
     let (mut kinds, mut names) = (HashMap::<&str, Arc<str>>::new(), HashMap::<&str, Arc<str>>::new());
     let mut find = |digest: &'c str| {
@@ -88,7 +91,7 @@ fn found<'c>(
         let media_type = blob.media_type.as_deref();
         let media_type = media_type.map(|kind| kinds.entry(kind).or_insert_with(|| kind.into()).clone());
         let name = names.entry(digest).or_insert_with(|| digest.into()).clone();
-        Some((name, Found { manifest: manifest.clone(), offset: blob.offset, size: blob.size, media_type }))
+        Some((name, LibraryEntry { manifest: manifest.clone(), offset: blob.offset, size: blob.size, media_type }))
     };
     let mut repositories = BTreeMap::new();
     for (name, digests) in reached {
@@ -128,7 +131,7 @@ pub(super) enum Excess {
 
 /// When an Image comes in the line; the first goes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Rank {
+pub(super) struct PublishRank {
     /// Those that are served already go before all others.
     pub is_new: bool,
     pub since: Option<Timestamp>,
@@ -138,7 +141,7 @@ pub(super) struct Rank {
 
 /// What becomes of an Image that wants to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum PublishVerdict {
     Published,
     /// Another Image has the name for other content.
     Clash {
@@ -168,26 +171,26 @@ pub(super) struct Settling {
 
 impl Settling {
     /// Keeps the place of an Image that cannot be read at the moment.
-    pub fn pass_over(&mut self, image: &str, rank: &Rank, why: String) -> Verdict {
+    pub fn pass_over(&mut self, image: &str, rank: &PublishRank, why: String) -> PublishVerdict {
         if !rank.is_new {
             self.unread.get_or_insert_with(|| image.to_owned());
         }
-        Verdict::Unread(why)
+        PublishVerdict::Unread(why)
     }
 
     /// Publishes the archive of an Image, unless one that came before has a name of its, or may have it.
-    pub fn add(&mut self, image: &str, rank: &Rank, archive: &Archive) -> Verdict {
+    pub fn add(&mut self, image: &str, rank: &PublishRank, archive: &PublishedArchive) -> PublishVerdict {
         // Those that are served have no name of each other's.
         if let Some(before) = self.unread.clone().filter(|_| rank.is_new) {
-            return Verdict::Waits { before };
+            return PublishVerdict::Waits { before };
         }
         let weight = self.weight.and(archive.weight);
         if let Some(excess) = weight.excess() {
-            return Verdict::Full(excess);
+            return PublishVerdict::Full(excess);
         }
         match &archive.content {
-            Content::Packages(shelf) => _ = self.table.packages.insert(image.to_owned(), shelf.clone()),
-            Content::Images { repositories, tags } => {
+            PublishedContent::Packages(shelf) => _ = self.table.packages.insert(image.to_owned(), shelf.clone()),
+            PublishedContent::Images { repositories, tags } => {
                 if let Some(clash) = self.clash(tags) {
                     return clash;
                 }
@@ -195,19 +198,24 @@ impl Settling {
             }
         }
         self.weight = weight;
-        Verdict::Published
+        PublishVerdict::Published
     }
 
     /// The first name that another Image has for other content: the same content is nobody's loss.
-    fn clash(&self, tags: &[Tag]) -> Option<Verdict> {
+    fn clash(&self, tags: &[Tag]) -> Option<PublishVerdict> {
         tags.iter().find_map(|Tag { repository, tag, digest }| {
             let known = self.table.repositories.get(repository)?.tags.get(tag.as_ref()?)?;
             let name = || format!("{repository}:{}", tag.as_deref().unwrap_or_default());
-            (known.digest != *digest).then(|| Verdict::Clash { name: name(), by: known.of.to_string() })
+            (known.digest != *digest).then(|| PublishVerdict::Clash { name: name(), by: known.of.to_string() })
         })
     }
 
-    fn add_images(&mut self, image: &str, repositories: &BTreeMap<String, Vec<(Arc<str>, Found)>>, tags: &[Tag]) {
+    fn add_images(
+        &mut self,
+        image: &str,
+        repositories: &BTreeMap<String, Vec<(Arc<str>, LibraryEntry)>>,
+        tags: &[Tag],
+    ) {
         let of: Arc<str> = image.into();
         for (name, blobs) in repositories {
             let repository = self.table.repositories.entry(name.clone()).or_default();
@@ -221,7 +229,7 @@ impl Settling {
         }
         for tag in tags {
             if let (Some(own), Some(repository)) = (&tag.tag, self.table.repositories.get_mut(&tag.repository)) {
-                let name = Name { digest: tag.digest.clone(), of: of.clone() };
+                let name = TagEntry { digest: tag.digest.clone(), of: of.clone() };
                 repository.tags.entry(own.clone()).or_insert(name);
             }
         }
@@ -231,7 +239,7 @@ impl Settling {
 /// How every message begins that is written here.
 pub(super) const NOT_PUBLISHED: &str = "not published: ";
 
-impl Verdict {
+impl PublishVerdict {
     /// What the status says of it.
     pub fn message(&self) -> Option<String> {
         let why = match self {
@@ -263,7 +271,7 @@ impl Verdict {
 }
 
 #[cfg(test)]
-impl Rank {
+impl PublishRank {
     /// Of one that is new.
     pub fn of_tests() -> Self {
         Self { is_new: true, since: None, created: None, uid: String::new() }
@@ -275,14 +283,14 @@ mod tests {
     use super::*;
     use crate::image::archive::ArchivedFile;
 
-    fn archive(catalog: Catalog, chunks: usize) -> Archive {
+    fn archive(catalog: Catalog, chunks: usize) -> PublishedArchive {
         let chunk = crate::protocol::Chunk { offset: 0, length: 1, sha256: "0".repeat(64), stored: 1 };
         let manifest = Manifest { virtual_size: 1 << 40, chunks: vec![chunk; chunks], catalog: Some(0) };
-        Archive::new(Arc::new(manifest), catalog)
+        PublishedArchive::new(Arc::new(manifest), catalog)
     }
 
     /// `REPOSITORY:TAG=DIGEST`; of each digest a layer of the same name in capitals.
-    fn oci(names: &[&str]) -> Archive {
+    fn oci(names: &[&str]) -> PublishedArchive {
         let mut blobs = std::collections::BTreeMap::new();
         let mut tags = Vec::new();
         for name in names {
@@ -302,11 +310,11 @@ mod tests {
         archive(Catalog::Oci { blobs, tags }, 1)
     }
 
-    fn new() -> Rank {
-        Rank::of_tests()
+    fn new() -> PublishRank {
+        PublishRank::of_tests()
     }
 
-    fn packages(count: usize, chunks: usize) -> Archive {
+    fn packages(count: usize, chunks: usize) -> PublishedArchive {
         let place = ArchivedFile { offset: 0, size: 1, sha256: String::new() };
         let files = (0..count).map(|number| (number.to_string(), place.clone())).collect();
         archive(Catalog::Packages { files }, chunks)
@@ -315,19 +323,19 @@ mod tests {
     #[test]
     fn who_came_first_has_a_name_and_the_other_is_told_by_whom() {
         let mut settling = Settling::default();
-        let clash = |name: &str, by: &str| Verdict::Clash { name: name.into(), by: by.into() };
+        let clash = |name: &str, by: &str| PublishVerdict::Clash { name: name.into(), by: by.into() };
         for (image, names, verdict) in [
-            ("a", &["pause:1=x", "etcd:3=y"][..], Verdict::Published),
+            ("a", &["pause:1=x", "etcd:3=y"][..], PublishVerdict::Published),
             // Other tags, and the same content, take nothing from anybody.
-            ("b", &["pause:2=z", "etcd:3=y"], Verdict::Published),
+            ("b", &["pause:2=z", "etcd:3=y"], PublishVerdict::Published),
             // One name is enough for all of it.
             ("c", &["new:1=n", "pause:2=x"], clash("pause:2", "b")),
             ("d", &["etcd:3=x"], clash("etcd:3", "a")),
             // By digest only, nobody has anything else under the name.
-            ("e", &["pause:=d"], Verdict::Published),
+            ("e", &["pause:=d"], PublishVerdict::Published),
         ] {
             assert_eq!(settling.add(image, &new(), &oci(names)), verdict, "{image}");
-            assert_eq!(verdict == Verdict::Published, verdict.message().is_none());
+            assert_eq!(verdict == PublishVerdict::Published, verdict.message().is_none());
         }
         let table = settling.table;
         assert!(table.repository("new").is_none());
@@ -349,13 +357,13 @@ mod tests {
         let mut settling = Settling::default();
         let most = CONTENTS_MAX / 16;
         for number in 0..15 {
-            assert_eq!(settling.add(&number.to_string(), &new(), &packages(most, 1)), Verdict::Published);
+            assert_eq!(settling.add(&number.to_string(), &new(), &packages(most, 1)), PublishVerdict::Published);
         }
-        assert_eq!(settling.add("large", &new(), &packages(most + 1, 1)), Verdict::Full(Excess::Contents));
-        assert_eq!(settling.add("chunks", &new(), &packages(1, CHUNKS_MAX)), Verdict::Full(Excess::Chunks));
-        assert_eq!(settling.add("last", &new(), &packages(most, 1)), Verdict::Published);
-        assert_eq!(settling.add("one", &new(), &packages(1, 1)), Verdict::Full(Excess::Contents));
-        assert_eq!(settling.add("images", &new(), &oci(&["a:1=x"])), Verdict::Full(Excess::Contents));
+        assert_eq!(settling.add("large", &new(), &packages(most + 1, 1)), PublishVerdict::Full(Excess::Contents));
+        assert_eq!(settling.add("chunks", &new(), &packages(1, CHUNKS_MAX)), PublishVerdict::Full(Excess::Chunks));
+        assert_eq!(settling.add("last", &new(), &packages(most, 1)), PublishVerdict::Published);
+        assert_eq!(settling.add("one", &new(), &packages(1, 1)), PublishVerdict::Full(Excess::Contents));
+        assert_eq!(settling.add("images", &new(), &oci(&["a:1=x"])), PublishVerdict::Full(Excess::Contents));
         assert_eq!(settling.table.names_after("").count(), 16);
         assert!(
             settling.table.packages("last").is_some_and(|shelf| shelf.file("0").is_some() && shelf.file("x").is_none())
@@ -372,12 +380,16 @@ mod tests {
         let mut settling = Settling::default();
         // Of 576 bytes each, 116508 are 64 MiB.
         for number in 0..7 {
-            assert_eq!(settling.add(&number.to_string(), &new(), &long(1 << 14, 512)), Verdict::Published, "{number}");
+            assert_eq!(
+                settling.add(&number.to_string(), &new(), &long(1 << 14, 512)),
+                PublishVerdict::Published,
+                "{number}"
+            );
         }
         let refused = settling.add("more", &new(), &long(1 << 14, 512));
-        assert_eq!(refused, Verdict::Full(Excess::Names));
+        assert_eq!(refused, PublishVerdict::Full(Excess::Names));
         assert!(refused.message().is_some_and(|message| message.contains("64 MiB of paths, names and digests")));
-        assert_eq!(settling.add("few", &new(), &long(1000, 100)), Verdict::Published);
+        assert_eq!(settling.add("few", &new(), &long(1000, 100)), PublishVerdict::Published);
         // A table that is made anew has the same files, not others.
         let shelf = long(10, 10);
         let tables = [(); 2].map(|()| {
@@ -394,25 +406,27 @@ mod tests {
         let names: Vec<String> = (0..5000).map(|number| format!("a:{number}=x")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut settling = Settling::default();
-        let published =
-            (0..60).filter(|number| settling.add(&number.to_string(), &new(), &oci(&names)) == Verdict::Published);
+        let published = (0..60)
+            .filter(|number| settling.add(&number.to_string(), &new(), &oci(&names)) == PublishVerdict::Published);
         assert_eq!(published.count(), CONTENTS_MAX / 5002);
     }
 
     #[test]
     fn who_is_new_waits_while_one_that_is_served_cannot_be_read() {
-        let served = Rank { is_new: false, ..new() };
+        let served = PublishRank { is_new: false, ..new() };
         let why = || "the disk".to_owned();
         let mut settling = Settling::default();
         // Of one that is new itself nobody has lost anything.
-        assert_eq!(settling.pass_over("unread too", &new(), why()), Verdict::Unread(why()));
-        assert_eq!(settling.add("a", &new(), &oci(&["a:1=x"])), Verdict::Published);
-        assert_eq!(settling.pass_over("unread", &served, why()), Verdict::Unread(why()));
-        assert_eq!(settling.add("b", &served, &oci(&["b:1=x"])), Verdict::Published);
-        let waits = Verdict::Waits { before: "unread".into() };
+        assert_eq!(settling.pass_over("unread too", &new(), why()), PublishVerdict::Unread(why()));
+        assert_eq!(settling.add("a", &new(), &oci(&["a:1=x"])), PublishVerdict::Published);
+        assert_eq!(settling.pass_over("unread", &served, why()), PublishVerdict::Unread(why()));
+        assert_eq!(settling.add("b", &served, &oci(&["b:1=x"])), PublishVerdict::Published);
+        let waits = PublishVerdict::Waits { before: "unread".into() };
         assert_eq!(settling.add("c", &new(), &oci(&["c:1=x"])), waits);
         assert_eq!(settling.add("d", &new(), &packages(1, 1)), waits);
-        for verdict in [waits, Verdict::Unread(why()), Verdict::Lost(why()), Verdict::Full(Excess::Chunks)] {
+        for verdict in
+            [waits, PublishVerdict::Unread(why()), PublishVerdict::Lost(why()), PublishVerdict::Full(Excess::Chunks)]
+        {
             assert!(verdict.message().is_some_and(|message| message.starts_with(NOT_PUBLISHED)), "{verdict:?}");
         }
     }
@@ -420,7 +434,7 @@ mod tests {
     #[test]
     fn those_that_are_served_go_before_those_that_were_made_before() {
         let at = |second| Some(Timestamp::from_second(second).expect("a time"));
-        let rank = |since: Option<i64>, created, uid: &str| Rank {
+        let rank = |since: Option<i64>, created, uid: &str| PublishRank {
             is_new: since.is_none(),
             since: since.and_then(at),
             created: at(created),

@@ -35,13 +35,13 @@ pub struct PublishedTable {
 /// A repository, with what all Images publish of it.
 #[derive(Debug, Default)]
 pub struct Repository {
-    pub(super) tags: BTreeMap<String, Name>,
-    pub(super) blobs: HashMap<Arc<str>, Found>,
+    pub(super) tags: BTreeMap<String, TagEntry>,
+    pub(super) blobs: HashMap<Arc<str>, LibraryEntry>,
 }
 
 /// What a tag stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct TagEntry {
     pub digest: String,
     /// The Image that has it.
     pub of: Arc<str>,
@@ -49,7 +49,7 @@ pub(super) struct Name {
 
 /// Where something is in the library.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct LibraryEntry {
     /// Of the image that has it.
     pub manifest: Arc<Manifest>,
     /// Its first byte there.
@@ -97,7 +97,7 @@ impl Repository {
     }
 
     /// A blob, manifest or index that its names lead to.
-    pub fn blob(&self, digest: &str) -> Option<&Found> {
+    pub fn blob(&self, digest: &str) -> Option<&LibraryEntry> {
         self.blobs.get(digest)
     }
 }
@@ -110,9 +110,9 @@ impl Shelf {
     }
 
     /// A file by its path, and the SHA-256 of its content.
-    pub fn file(&self, path: &str) -> Option<(Found, String)> {
+    pub fn file(&self, path: &str) -> Option<(LibraryEntry, String)> {
         let ArchivedFile { offset, size, sha256 } = self.files.get(path)?;
-        let found = Found { manifest: self.manifest.clone(), offset: *offset, size: *size, media_type: None };
+        let found = LibraryEntry { manifest: self.manifest.clone(), offset: *offset, size: *size, media_type: None };
         Some((found, sha256.clone()))
     }
 }

@@ -44,7 +44,7 @@ async fn equal_chunks_are_stored_once_and_go_with_their_last_image() {
     // What came lately may be named soon.
     for (keep, settled) in [(named, Duration::ZERO), (HashSet::new(), Duration::from_secs(3600))] {
         let kept = library.collect(&keep, settled).expect("collected");
-        assert_eq!(kept, super::super::Collected::default());
+        assert_eq!(kept, super::super::GarbageCollected::default());
     }
     let gone = library.collect(&HashSet::new(), Duration::ZERO).expect("collected");
     assert_eq!((gone.images, gone.chunks, gone.bytes), (1, in_b.len(), b.stored_size));

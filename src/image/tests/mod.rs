@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::fetch::{Fetcher, Timing};
+use super::fetch::{SourceFetcher, Timing};
 use super::{ImportError, Imported, Library, Sources, hex};
 use crate::api::slipway::ImageSpec;
 
@@ -32,7 +32,7 @@ fn library_of(sources: Sources) -> (tempfile::TempDir, Library) {
         pause: Duration::from_millis(1),
         attempts: 3,
     };
-    let fetcher = Fetcher::with_timing(sources, timing).expect("client");
+    let fetcher = SourceFetcher::with_timing(sources, timing).expect("client");
     let library = Library::with_fetcher(folder.path().join("images"), fetcher).expect("library");
     (folder, library)
 }

@@ -19,8 +19,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::shares::{AT_ONCE, BEGUN, Full};
-use super::{GIVEN_UP, Received, Refused, Whole};
+use super::shares::{AT_ONCE, BEGUN, UploadsFull};
+use super::{GIVEN_UP, ReceivedBytes, UploadRefused, WholeUpload};
 use crate::image::{hex, unhex};
 
 /// Hex digits of an owner.
@@ -31,13 +31,13 @@ const OWNER: usize = 16;
 pub(in crate::image) struct Uploads {
     folder: PathBuf,
     /// By UID of the Image.
-    begun: Arc<Mutex<HashMap<String, Begun>>>,
+    begun: Arc<Mutex<HashMap<String, BegunUpload>>>,
     /// Told when one begins.
     began: Arc<Notify>,
 }
 
 /// An upload.
-struct Begun {
+struct BegunUpload {
     /// Of whose share it is.
     owner: String,
     /// What it counts for: what is on the disk, or is about to be.
@@ -55,13 +55,13 @@ struct Begun {
 }
 
 /// A writer's place. Given back when its last byte is on the disk, not when its caller has gone.
-pub(super) struct Place {
+pub(super) struct WriterPlace {
     uid: String,
     gone: CancellationToken,
     uploads: Uploads,
 }
 
-impl Place {
+impl WriterPlace {
     pub(super) fn uid(&self) -> &str {
         &self.uid
     }
@@ -72,12 +72,12 @@ impl Place {
     }
 
     /// The upload that it is a place of, while it is there.
-    fn find<'b>(&self, begun: &'b mut HashMap<String, Begun>) -> Result<&'b mut Begun, Refused> {
-        begun.get_mut(&self.uid).filter(|_| !self.gone.is_cancelled()).ok_or(Refused::Gone)
+    fn find<'b>(&self, begun: &'b mut HashMap<String, BegunUpload>) -> Result<&'b mut BegunUpload, UploadRefused> {
+        begun.get_mut(&self.uid).filter(|_| !self.gone.is_cancelled()).ok_or(UploadRefused::Gone)
     }
 }
 
-impl Drop for Place {
+impl Drop for WriterPlace {
     fn drop(&mut self) {
         let mut begun = self.uploads.lock();
         let Ok(own) = self.find(&mut begun) else { return };
@@ -124,7 +124,7 @@ impl Uploads {
                 fs::remove_file(entry.path())?;
                 continue;
             };
-            let one = Begun {
+            let one = BegunUpload {
                 owner: owner.to_owned(),
                 bytes: entry.metadata()?.len(),
                 sha256: sha256.map(str::to_owned),
@@ -138,12 +138,12 @@ impl Uploads {
         Ok(Self { folder, begun: Arc::new(Mutex::new(begun)), began: Arc::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Begun>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, BegunUpload>> {
         // Changed by single inserts, removals and sums only.
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, uid: &str, one: &Begun) -> PathBuf {
+    fn path(&self, uid: &str, one: &BegunUpload) -> PathBuf {
         let kind = one.sha256.as_ref().map_or("part".to_owned(), |sha256| format!("{sha256}.whole"));
         self.folder.join(format!("{uid}.{}.{kind}", one.owner))
     }
@@ -170,20 +170,20 @@ impl Uploads {
     }
 
     /// What has come for an Image. Blocks on the disk.
-    pub(super) fn received(&self, uid: &str) -> io::Result<Received> {
-        let Some((file, sha256)) = self.file(uid)? else { return Ok(Received { bytes: 0, whole: false }) };
+    pub(super) fn received(&self, uid: &str) -> io::Result<ReceivedBytes> {
+        let Some((file, sha256)) = self.file(uid)? else { return Ok(ReceivedBytes { bytes: 0, whole: false }) };
         // What an earlier process wrote may not be there yet.
         file.sync_all()?;
-        Ok(Received { bytes: file.metadata()?.len(), whole: sha256.is_some() })
+        Ok(ReceivedBytes { bytes: file.metadata()?.len(), whole: sha256.is_some() })
     }
 
     /// The SHA-256 of what has come for the Image of this place, which nobody else changes meanwhile. Blocks on the disk.
-    pub(super) fn sum(&self, place: &Place) -> Result<String, Refused> {
-        let (mut file, _) = self.file(place.uid())?.ok_or(Refused::Gone)?;
+    pub(super) fn sum(&self, place: &WriterPlace) -> Result<String, UploadRefused> {
+        let (mut file, _) = self.file(place.uid())?.ok_or(UploadRefused::Gone)?;
         let (mut sum, mut part) = (Sha256::new(), vec![0; 1 << 20]);
         loop {
             if place.gone.is_cancelled() {
-                return Err(Refused::Gone);
+                return Err(UploadRefused::Gone);
             }
             match file.read(&mut part)? {
                 0 => return Ok(hex(&sum.finalize())),
@@ -193,10 +193,10 @@ impl Uploads {
     }
 
     /// An upload that is whole. Blocks on the disk.
-    pub(in crate::image) fn whole(&self, uid: &str) -> io::Result<Option<Whole>> {
+    pub(in crate::image) fn whole(&self, uid: &str) -> io::Result<Option<WholeUpload>> {
         let Some((file, Some(sha256))) = self.file(uid)? else { return Ok(None) };
         let bytes = file.metadata()?.len();
-        Ok(Some(Whole { file, sha256, bytes }))
+        Ok(Some(WholeUpload { file, sha256, bytes }))
     }
 
     /// Removes what has come for an Image. Blocks on the disk.
@@ -205,7 +205,7 @@ impl Uploads {
     }
 
     /// Removes an upload of which this is so. Whoever sends it is told.
-    fn remove_if(&self, uid: &str, so: impl FnOnce(&Begun) -> bool) -> io::Result<bool> {
+    fn remove_if(&self, uid: &str, so: impl FnOnce(&BegunUpload) -> bool) -> io::Result<bool> {
         let mut begun = self.lock();
         let Some(one) = begun.get(uid).filter(|one| so(one)) else { return Ok(false) };
         let path = self.path(uid, one);
@@ -228,49 +228,51 @@ impl Uploads {
         let known: Vec<String> = self.lock().keys().cloned().collect();
         let mut gone = 0;
         for uid in known {
-            let is_given_up = |one: &Begun| {
+            let is_given_up = |one: &BegunUpload| {
                 let about = fs::metadata(self.path(&uid, one)).and_then(|about| about.modified());
                 let age = about.ok().and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
                 one.sha256.is_none() && one.writer.is_none() && age >= GIVEN_UP
             };
             // Who began it saw its Image: what a later listing does not have has gone.
-            let so = |one: &Begun| (!uids.contains(&uid) && one.since < listed) || is_given_up(one);
+            let so = |one: &BegunUpload| (!uids.contains(&uid) && one.since < listed) || is_given_up(one);
             gone += usize::from(self.remove_if(&uid, so)?);
         }
         Ok(gone)
     }
 
     /// A place for a caller to write for an Image.
-    pub(super) fn begin(&self, uid: &str, caller: &str) -> Result<Place, Refused> {
+    pub(super) fn begin(&self, uid: &str, caller: &str) -> Result<WriterPlace, UploadRefused> {
         let mut begun = self.lock();
-        let count = |of: &dyn Fn(&Begun) -> bool| begun.values().filter(|one| of(one)).count();
-        let sends = |one: &Begun| one.writer.as_deref() == Some(caller);
+        let count = |of: &dyn Fn(&BegunUpload) -> bool| begun.values().filter(|one| of(one)).count();
+        let sends = |one: &BegunUpload| one.writer.as_deref() == Some(caller);
         match AT_ONCE.check(count(&|one| one.writer.is_some()), count(&sends)) {
             Ok(()) => {}
-            Err(Full::Own(most)) => {
+            Err(UploadsFull::Own(most)) => {
                 let message = format!("you send to {most} images at once, as many as one caller may: try again soon");
-                return Err(Refused::TooMany(message));
+                return Err(UploadRefused::TooMany(message));
             }
-            Err(Full::All) => return Err(Refused::Busy("other uploads are under way: try again in some seconds")),
+            Err(UploadsFull::All) => {
+                return Err(UploadRefused::Busy("other uploads are under way: try again in some seconds"));
+            }
         }
         let owner = owner(caller);
         if !begun.contains_key(uid) {
             match BEGUN.check(begun.len(), count(&|one| one.owner == owner)) {
                 Ok(()) => {}
-                Err(Full::Own(most)) => {
-                    return Err(Refused::OverShare(format!(
+                Err(UploadsFull::Own(most)) => {
+                    return Err(UploadRefused::OverShare(format!(
                         "you have begun {most} uploads that are not imported, as many as one caller may: send them to their \
                          end, or remove their images (`slipway image list`, `slipway image remove NAME`)"
                     )));
                 }
-                Err(Full::All) => {
-                    return Err(Refused::Busy(
+                Err(UploadsFull::All) => {
+                    return Err(UploadRefused::Busy(
                         "too many uploads have begun and are not imported: finish or remove them first",
                     ));
                 }
             }
         }
-        let fresh = || Begun {
+        let fresh = || BegunUpload {
             owner,
             bytes: 0,
             sha256: None,
@@ -281,17 +283,17 @@ impl Uploads {
         };
         let one = begun.entry(uid.to_owned()).or_insert_with(fresh);
         if one.writer.is_some() {
-            return Err(Refused::Busy("a piece for this image is being written: try again in some seconds"));
+            return Err(UploadRefused::Busy("a piece for this image is being written: try again in some seconds"));
         }
         one.writer = Some(caller.to_owned());
         if !one.on_disk {
             self.began.notify_one();
         }
-        Ok(Place { uid: uid.to_owned(), gone: one.gone.clone(), uploads: self.clone() })
+        Ok(WriterPlace { uid: uid.to_owned(), gone: one.gone.clone(), uploads: self.clone() })
     }
 
     /// The file to append to, which is made for the first piece.
-    pub(super) fn append(&self, place: &Place) -> Result<File, Refused> {
+    pub(super) fn append(&self, place: &WriterPlace) -> Result<File, UploadRefused> {
         let mut begun = self.lock();
         let one = place.find(&mut begun)?;
         let file = File::options().append(true).create(true).open(self.path(&place.uid, one))?;
@@ -304,13 +306,13 @@ impl Uploads {
     }
 
     /// It counts for so many bytes from now on.
-    pub(super) fn count(&self, place: &Place, bytes: u64) -> Result<(), Refused> {
+    pub(super) fn count(&self, place: &WriterPlace, bytes: u64) -> Result<(), UploadRefused> {
         place.find(&mut self.lock())?.bytes = bytes;
         Ok(())
     }
 
     /// All of it has come.
-    pub(super) fn complete(&self, place: &Place, sha256: &str) -> Result<(), Refused> {
+    pub(super) fn complete(&self, place: &WriterPlace, sha256: &str) -> Result<(), UploadRefused> {
         let mut begun = self.lock();
         let one = place.find(&mut begun)?;
         let part = self.path(&place.uid, one);
@@ -364,7 +366,7 @@ mod tests {
         assert_eq!(uploads.collect(&known, Instant::now(), now).unwrap(), 1);
         assert!(place.gone().is_cancelled());
         for done in [uploads.append(&place).map(drop), uploads.count(&place, 5), uploads.complete(&place, SUM)] {
-            assert!(matches!(done, Err(Refused::Gone)), "{done:?}");
+            assert!(matches!(done, Err(UploadRefused::Gone)), "{done:?}");
         }
         drop(place);
         assert_eq!(uploads.collect(&known, Instant::now(), now + GIVEN_UP).unwrap(), 1);
@@ -384,9 +386,9 @@ mod tests {
             }
             assert!(places.len() <= 100, "he has them all");
         };
-        assert!(matches!(refused, Refused::TooMany(_)), "{refused}");
+        assert!(matches!(refused, UploadRefused::TooMany(_)), "{refused}");
         drop(uploads.begin("other", "other").unwrap());
-        assert!(matches!(uploads.begin("at-once-0", "other"), Err(Refused::Busy(_))), "one writer for each");
+        assert!(matches!(uploads.begin("at-once-0", "other"), Err(UploadRefused::Busy(_))), "one writer for each");
         drop(places);
         assert!(uploads.is_empty(), "nothing was sent");
         // Uploads that have begun.
@@ -401,10 +403,10 @@ mod tests {
             }
             assert!(number <= 100, "he has them all");
         };
-        assert!(matches!(&refused, Refused::OverShare(why) if why.contains("image remove")), "{refused}");
+        assert!(matches!(&refused, UploadRefused::OverShare(why) if why.contains("image remove")), "{refused}");
         begin(&uploads, "begun-0", "greedy").unwrap();
         let again = Uploads::open(folder.path().to_owned()).unwrap();
-        assert!(matches!(begin(&again, "more", "greedy"), Err(Refused::OverShare(_))));
+        assert!(matches!(begin(&again, "more", "greedy"), Err(UploadRefused::OverShare(_))));
         begin(&again, "more", "other").unwrap();
         again.remove("begun-1").unwrap();
         begin(&again, "one-more", "greedy").unwrap();

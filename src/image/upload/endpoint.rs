@@ -1,7 +1,7 @@
 //! `…/images/NAME/upload`: an image that is sent to the appliance, piece by piece.
 //!
 //! `POST ?offset=N` sends a piece that goes on at byte N; with the last one, `whole=SHA256`; `size=N` says how much it will be in
-//! all. `GET` says how much has come. Both answer with a [`Received`]. A piece that does not fit is refused with 409: ask where to
+//! all. `GET` says how much has come. Both answer with a [`ReceivedBytes`]. A piece that does not fit is refused with 409: ask where to
 //! go on.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 
-use super::{Piece, Received, Refused};
+use super::{ReceivedBytes, UploadPiece, UploadRefused};
 use crate::api::slipway::Image;
 use crate::apiserver::{ApiError, Upload, UploadRequest};
 use crate::image::Library;
@@ -26,7 +26,7 @@ pub(in crate::image) fn upload(library: Library, images: Images) -> Upload {
 }
 
 /// What is said of a piece.
-fn parse(query: &str) -> Result<Piece, String> {
+fn parse(query: &str) -> Result<UploadPiece, String> {
     let (mut offset, mut size, mut whole) = (None, None, None);
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         let number = || value.parse().map_err(|_| format!("{key}: {value:?} is not a number"));
@@ -37,7 +37,7 @@ fn parse(query: &str) -> Result<Piece, String> {
             _ => {}
         }
     }
-    Ok(Piece { offset: offset.ok_or("offset: say where the piece begins")?, size, whole })
+    Ok(UploadPiece { offset: offset.ok_or("offset: say where the piece begins")?, size, whole })
 }
 
 async fn answer(library: &Library, images: &Images, request: UploadRequest) -> Result<Response, ApiError> {
@@ -49,8 +49,8 @@ async fn answer(library: &Library, images: &Images, request: UploadRequest) -> R
         return Err(ApiError::new(StatusCode::CONFLICT, "Conflict", message));
     }
     let received = match piece {
-        None if ready(&image).is_some() => Ok(Received { bytes: 0, whole: true }),
-        None => library.received(&uid).await.map_err(Refused::Failed),
+        None if ready(&image).is_some() => Ok(ReceivedBytes { bytes: 0, whole: true }),
+        None => library.received(&uid).await.map_err(UploadRefused::Failed),
         Some(_) if ready(&image).is_some() => {
             let message = "the image is in the library already: remove it first";
             return Err(ApiError::new(StatusCode::CONFLICT, "Conflict", message));
@@ -68,18 +68,18 @@ async fn answer(library: &Library, images: &Images, request: UploadRequest) -> R
 }
 
 /// What a caller is told of it.
-pub(in crate::image) fn told(refused: &Refused) -> ApiError {
+pub(in crate::image) fn told(refused: &UploadRefused) -> ApiError {
     let message = refused.to_string();
     match refused {
-        Refused::Offset(_) => ApiError::new(StatusCode::CONFLICT, "Conflict", message),
-        Refused::Invalid(_) => ApiError::bad_request(message),
-        Refused::Busy(_) => ApiError::unavailable(message),
-        Refused::TooMany(_) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message),
-        Refused::OverShare(_) => ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message),
-        Refused::Gone => ApiError::new(StatusCode::NOT_FOUND, "NotFound", message),
-        Refused::TooLarge(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
-        Refused::CutOff => ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message),
-        Refused::Failed(error) => {
+        UploadRefused::Offset(_) => ApiError::new(StatusCode::CONFLICT, "Conflict", message),
+        UploadRefused::Invalid(_) => ApiError::bad_request(message),
+        UploadRefused::Busy(_) => ApiError::unavailable(message),
+        UploadRefused::TooMany(_) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message),
+        UploadRefused::OverShare(_) => ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message),
+        UploadRefused::Gone => ApiError::new(StatusCode::NOT_FOUND, "NotFound", message),
+        UploadRefused::TooLarge(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
+        UploadRefused::CutOff => ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message),
+        UploadRefused::Failed(error) => {
             tracing::error!(%error, "cannot keep an upload");
             ApiError::internal(format!("the upload cannot be kept: {message}"))
         }
@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn a_piece_says_where_it_begins() {
-        let piece = |offset, size, whole: Option<&str>| Ok(Piece { offset, size, whole: whole.map(str::to_owned) });
+        let piece =
+            |offset, size, whole: Option<&str>| Ok(UploadPiece { offset, size, whole: whole.map(str::to_owned) });
         for (query, wanted) in [
             ("offset=0", piece(0, None, None)),
             ("offset=7&size=9&whole=ab", piece(7, Some(9), Some("ab"))),

@@ -29,9 +29,9 @@ use super::Library;
 use super::chunks::check_room;
 use super::library::Inner;
 pub(super) use begun::Uploads;
-use begun::{Place, is_uid};
+use begun::{WriterPlace, is_uid};
 pub(super) use endpoint::told;
-use pace::Pace;
+use pace::UploadPace;
 
 /// Most bytes of a piece: a request has a minute.
 pub const PIECE_MAX: u64 = 64 << 20;
@@ -44,7 +44,7 @@ const GIVEN_UP: Duration = Duration::from_secs(24 * 3600);
 
 /// How much has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Received {
+pub struct ReceivedBytes {
     /// Bytes, all on the disk.
     pub bytes: u64,
     /// Whether that is all.
@@ -53,7 +53,7 @@ pub struct Received {
 
 /// What is said of a piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct UploadPiece {
     /// Where it goes on.
     pub offset: u64,
     /// Bytes of all that is sent, where its sender knows: what is too large is refused before it comes.
@@ -64,10 +64,10 @@ pub struct Piece {
 
 /// Why a piece was not taken.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum UploadRefused {
     /// It does not go on where the last one ended.
     #[error("{} bytes are there{}: go on from there", .0.bytes, if .0.whole { ", which is all" } else { "" })]
-    Offset(Received),
+    Offset(ReceivedBytes),
     /// Others are being sent.
     #[error("{0}")]
     Busy(&'static str),
@@ -95,41 +95,41 @@ pub enum Refused {
 }
 
 /// An upload that is whole.
-pub(super) struct Whole {
+pub(super) struct WholeUpload {
     pub(super) file: File,
     /// What its sender says that it is: lower-case hex.
     pub(super) sha256: String,
     pub(super) bytes: u64,
 }
 
-enum Part {
+enum UploadPart {
     Data(Bytes),
     /// The piece came to its end; without it the caller has gone.
     End,
 }
 
 /// Fails when there is no room for so many more bytes.
-fn room_for(library: &Inner, need: u64) -> Result<(), Refused> {
-    check_room(library, need, 0).map_err(|error| Refused::TooLarge(error.message))
+fn room_for(library: &Inner, need: u64) -> Result<(), UploadRefused> {
+    check_room(library, need, 0).map_err(|error| UploadRefused::TooLarge(error.message))
 }
 
 /// Appends what comes of a piece of so many bytes to what is there, which must end where it begins.
 fn write(
     library: &Inner,
-    place: &Place,
-    piece: &Piece,
+    place: &WriterPlace,
+    piece: &UploadPiece,
     length: Option<u64>,
-    mut parts: mpsc::Receiver<Part>,
-) -> Result<Received, Refused> {
+    mut parts: mpsc::Receiver<UploadPart>,
+) -> Result<ReceivedBytes, UploadRefused> {
     let uploads = &library.uploads;
     let there = uploads.received(place.uid())?;
     if there.whole || there.bytes != piece.offset {
-        return Err(Refused::Offset(there));
+        return Err(UploadRefused::Offset(there));
     }
     let most = library.sources.max_unpacked;
     let too_large = || {
         let most = most >> 30;
-        Refused::TooLarge(format!("it has more than the {most} GiB of image.max_unpacked_gib in slipway.toml"))
+        UploadRefused::TooLarge(format!("it has more than the {most} GiB of image.max_unpacked_gib in slipway.toml"))
     };
     let end = piece.size.or_else(|| Some(piece.offset.saturating_add(length?)));
     if end.is_some_and(|end| end > most) {
@@ -142,9 +142,9 @@ fn write(
         let mut counted = bytes;
         loop {
             let data = match parts.blocking_recv() {
-                Some(Part::Data(data)) => data,
-                Some(Part::End) => return Ok(()),
-                None => return Err(Refused::CutOff),
+                Some(UploadPart::Data(data)) => data,
+                Some(UploadPart::End) => return Ok(()),
+                None => return Err(UploadRefused::CutOff),
             };
             let after = bytes + data.len() as u64;
             if after > most {
@@ -169,21 +169,21 @@ fn write(
     if let Some(sha256) = &piece.whole {
         uploads.complete(place, sha256)?;
     }
-    Ok(Received { bytes, whole: piece.whole.is_some() })
+    Ok(ReceivedBytes { bytes, whole: piece.whole.is_some() })
 }
 
 /// Hands the parts of a piece on as they come, while the sender keeps up and the Image is there.
 async fn feed(
     mut body: Body,
-    send: mpsc::Sender<Part>,
-    mut pace: Pace,
+    send: mpsc::Sender<UploadPart>,
+    mut pace: UploadPace,
     gone: &CancellationToken,
-) -> Result<(), Refused> {
+) -> Result<(), UploadRefused> {
     let mut bytes = 0;
     loop {
         let asked = Instant::now();
         let frame = tokio::select! {
-            () = gone.cancelled() => return Err(Refused::Gone),
+            () = gone.cancelled() => return Err(UploadRefused::Gone),
             // The other side has its own reason.
             () = send.closed() => return Ok(()),
             frame = timeout(pace.left(), body.frame()) => frame,
@@ -191,20 +191,20 @@ async fn feed(
         let data = match frame {
             Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
             Ok(None) => {
-                _ = send.send(Part::End).await;
+                _ = send.send(UploadPart::End).await;
                 return Ok(());
             }
-            Ok(Some(Err(_))) => return Err(Refused::CutOff),
+            Ok(Some(Err(_))) => return Err(UploadRefused::CutOff),
             Err(_) => Bytes::new(),
         };
         bytes += data.len() as u64;
         if bytes > PIECE_MAX {
-            return Err(Refused::TooLarge(format!("a piece has at most {PIECE_MAX} bytes")));
+            return Err(UploadRefused::TooLarge(format!("a piece has at most {PIECE_MAX} bytes")));
         }
         if !pace.keeps_up(asked.elapsed(), data.len() as u64) {
-            return Err(Refused::CutOff);
+            return Err(UploadRefused::CutOff);
         }
-        if !data.is_empty() && send.send(Part::Data(data)).await.is_err() {
+        if !data.is_empty() && send.send(UploadPart::Data(data)).await.is_err() {
             return Ok(());
         }
     }
@@ -216,7 +216,7 @@ impl Library {
     /// # Errors
     ///
     /// When the disk cannot be read.
-    pub async fn received(&self, uid: &str) -> io::Result<Received> {
+    pub async fn received(&self, uid: &str) -> io::Result<ReceivedBytes> {
         let (inner, uid) = (self.inner.clone(), uid.to_owned());
         tokio::task::spawn_blocking(move || inner.uploads.received(&uid)).await.map_err(io::Error::other)?
     }
@@ -227,7 +227,7 @@ impl Library {
     /// # Errors
     ///
     /// When nothing has come, others send, or the disk cannot be read.
-    pub async fn sum_of_upload(&self, uid: &str, caller: &str) -> Result<String, Refused> {
+    pub async fn sum_of_upload(&self, uid: &str, caller: &str) -> Result<String, UploadRefused> {
         let inner = self.inner.clone();
         let place = inner.uploads.begin(uid, caller)?;
         tokio::task::spawn_blocking(move || inner.uploads.sum(&place)).await.map_err(io::Error::other)?
@@ -240,10 +240,16 @@ impl Library {
     /// # Errors
     ///
     /// Why it was not taken.
-    pub async fn receive(&self, uid: &str, caller: &str, piece: Piece, body: Body) -> Result<Received, Refused> {
+    pub async fn receive(
+        &self,
+        uid: &str,
+        caller: &str,
+        piece: UploadPiece,
+        body: Body,
+    ) -> Result<ReceivedBytes, UploadRefused> {
         let is_hash = |hash: &str| super::unhex(hash).is_some();
         if !is_uid(uid) || piece.whole.as_deref().is_some_and(|hash| !is_hash(hash)) {
-            return Err(Refused::Invalid("whole: the SHA-256 of all that was sent has 64 lower-case hex digits"));
+            return Err(UploadRefused::Invalid("whole: the SHA-256 of all that was sent has 64 lower-case hex digits"));
         }
         let inner = self.inner.clone();
         let place = inner.uploads.begin(uid, caller)?;
@@ -256,7 +262,7 @@ impl Library {
             drop(place);
             done
         });
-        let fed = feed(body, send, Pace::default(), &gone).await;
+        let fed = feed(body, send, UploadPace::default(), &gone).await;
         let written = write.await.map_err(io::Error::other)?;
         fed.and(written)
     }

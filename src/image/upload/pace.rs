@@ -9,19 +9,19 @@ const LEAST: u64 = 256 << 10;
 
 /// What a sender brought, and how long he was waited for: what the disk takes is not his fault.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct UploadPace {
     window: Duration,
     waited: Duration,
     bytes: u64,
 }
 
-impl Default for Pace {
+impl Default for UploadPace {
     fn default() -> Self {
         Self::new(WINDOW)
     }
 }
 
-impl Pace {
+impl UploadPace {
     /// With a look after so long.
     pub(super) fn new(window: Duration) -> Self {
         Self { window, waited: Duration::ZERO, bytes: 0 }
@@ -61,11 +61,11 @@ mod tests {
             (&[(1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1)], 9),
         ];
         for (steps, kept_up) in rows {
-            let mut pace = Pace::default();
+            let mut pace = UploadPace::default();
             let goes_on = |(seconds, bytes): &&(u64, u64)| pace.keeps_up(Duration::from_secs(*seconds), *bytes);
             assert_eq!(steps.iter().take_while(goes_on).count(), kept_up, "{steps:?}");
         }
-        let mut pace = Pace::default();
+        let mut pace = UploadPace::default();
         assert!(pace.keeps_up(Duration::from_secs(4), 0) && pace.left() == Duration::from_secs(6));
     }
 }

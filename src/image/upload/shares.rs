@@ -2,33 +2,33 @@
 
 /// Places of a kind.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
+pub(super) struct UploadPlaces {
     all: usize,
     /// Of one caller.
     each: usize,
 }
 
 /// Uploads that have begun and are not imported yet.
-pub(super) const BEGUN: Places = Places { all: 32, each: 8 };
+pub(super) const BEGUN: UploadPlaces = UploadPlaces { all: 32, each: 8 };
 /// Pieces that come at once.
-pub(super) const AT_ONCE: Places = Places { all: 12, each: 4 };
+pub(super) const AT_ONCE: UploadPlaces = UploadPlaces { all: 12, each: 4 };
 
 /// Why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum UploadsFull {
     /// The caller has as many as one may have.
     Own(usize),
     /// Others have them.
     All,
 }
 
-impl Places {
+impl UploadPlaces {
     /// Whether a caller who has `own` of the `taken` places may have one more. A quarter is kept for callers who have none.
-    pub(super) fn check(self, taken: usize, own: usize) -> Result<(), Full> {
+    pub(super) fn check(self, taken: usize, own: usize) -> Result<(), UploadsFull> {
         let open = if own == 0 { self.all } else { self.all - self.all / 4 };
         match (own < self.each, taken < open) {
-            (false, _) => Err(Full::Own(self.each)),
-            (true, false) => Err(Full::All),
+            (false, _) => Err(UploadsFull::Own(self.each)),
+            (true, false) => Err(UploadsFull::All),
             (true, true) => Ok(()),
         }
     }
@@ -40,17 +40,17 @@ mod tests {
 
     #[test]
     fn no_caller_keeps_another_from_a_place() {
-        let places = Places { all: 8, each: 3 };
+        let places = UploadPlaces { all: 8, each: 3 };
         for (taken, own, wanted) in [
             (0, 0, Ok(())),
             (2, 2, Ok(())),
-            (3, 3, Err(Full::Own(3))),
-            (8, 3, Err(Full::Own(3))),
+            (3, 3, Err(UploadsFull::Own(3))),
+            (8, 3, Err(UploadsFull::Own(3))),
             (5, 2, Ok(())),
-            (6, 2, Err(Full::All)),
+            (6, 2, Err(UploadsFull::All)),
             (6, 0, Ok(())),
             (7, 0, Ok(())),
-            (8, 0, Err(Full::All)),
+            (8, 0, Err(UploadsFull::All)),
         ] {
             assert_eq!(places.check(taken, own), wanted, "{taken} {own}");
         }

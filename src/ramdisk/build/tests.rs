@@ -30,7 +30,7 @@ fn files(config: &str) -> Vec<(&'static str, Vec<u8>)> {
 
 struct Setup {
     folder: tempfile::TempDir,
-    options: Options,
+    options: RamdiskOptions,
 }
 
 fn setup(files: &[(&str, Vec<u8>)]) -> Setup {
@@ -42,7 +42,7 @@ fn setup(files: &[(&str, Vec<u8>)]) -> Setup {
     fs::write(at("ipxe/snponly.efi"), b"efi").expect("written");
     fs::create_dir_all(at("firmware/a")).expect("made");
     fs::write(at("firmware/a/fw.bin.zst"), packed(b"blob", ".zst")).expect("written");
-    let options = Options {
+    let options = RamdiskOptions {
         kernel_package: at("linux.deb"),
         out: at("boot"),
         executable: at("slipway"),
@@ -100,7 +100,7 @@ fn a_ramdisk_has_the_agent_the_modules_and_a_manifest_and_is_reproducible() {
         assert_eq!(summary.firmware, ["a/fw.bin"]);
         assert_eq!(summary.files.keys().collect::<Vec<_>>(), ["initrd", "snponly.efi", "vmlinuz"]);
         assert!(
-            [Phase::Reading, Phase::Extracting, Phase::Compressing]
+            [BuildPhase::Reading, BuildPhase::Extracting, BuildPhase::Compressing]
                 .iter()
                 .all(|phase| seen.iter().any(|progress| progress.phase == *phase))
         );

@@ -10,7 +10,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 struct Running {
     address: SocketAddr,
     folder: tempfile::TempDir,
-    metrics: Metrics,
+    metrics: TftpMetrics,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<io::Result<()>>,
 }
@@ -22,7 +22,7 @@ impl Running {
 
     fn start_ranked(ranks: Ranks) -> Self {
         let folder = tempfile::tempdir().expect("folder");
-        let server = Server::bind(([127, 0, 0, 1], 0).into(), BootFiles::new(folder.path())).expect("bound");
+        let server = TftpServer::bind(([127, 0, 0, 1], 0).into(), BootFiles::new(folder.path())).expect("bound");
         let server = server.ranked_by(ranks);
         let address = server.local_addr().expect("address");
         let metrics = server.metrics();
@@ -188,7 +188,7 @@ async fn a_strangers_packet_gets_error_5_and_harms_nothing() {
 async fn the_answer_comes_from_the_address_that_was_asked() {
     let folder = tempfile::tempdir().expect("folder");
     std::fs::write(folder.path().join("ipxe.efi"), b"x").expect("written");
-    let server = Server::bind(([0, 0, 0, 0], 0).into(), BootFiles::new(folder.path())).expect("bound");
+    let server = TftpServer::bind(([0, 0, 0, 0], 0).into(), BootFiles::new(folder.path())).expect("bound");
     let port = server.local_addr().expect("address").port();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(server.run(shutdown.clone()));

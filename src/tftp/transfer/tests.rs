@@ -18,9 +18,9 @@ fn numbers(packets: &[Vec<u8>]) -> Vec<u16> {
     packets.iter().map(|p| u16::from_be_bytes([p[2], p[3]])).collect()
 }
 
-fn transfer(size: usize, asked: RequestedOptions, now: Instant) -> (Transfer, Vec<Vec<u8>>) {
+fn transfer(size: usize, asked: RequestedOptions, now: Instant) -> (FileTransfer, Vec<Vec<u8>>) {
     let data: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
-    let mut transfer = Transfer::new(data.into(), &asked, 1500, now);
+    let mut transfer = FileTransfer::new(data.into(), &asked, 1500, now);
     let mut out = SendBuffer::default();
     transfer.start(now, &mut out);
     (transfer, all(&mut out))
@@ -52,7 +52,7 @@ fn the_oack_grants_what_the_bounds_allow() {
     assert_eq!(first, [b"\0\x06tsize\x005000\0blksize\x001468\0windowsize\x0016\0".to_vec()]);
     let asked = RequestedOptions { block_size: Some(1468), timeout: Some(2), ..RequestedOptions::default() };
     let mut out = SendBuffer::default();
-    let mut narrow = Transfer::new(Bytes::from_static(b"x"), &asked, 1400, now);
+    let mut narrow = FileTransfer::new(Bytes::from_static(b"x"), &asked, 1400, now);
     narrow.start(now, &mut out);
     assert_eq!(all(&mut out), [b"\0\x06blksize\x001368\0timeout\x002\0".to_vec()]);
     assert_eq!(narrow.deadline(), now + Duration::from_secs(2));
@@ -155,7 +155,7 @@ fn exchange(data: &[u8], asked: RequestedOptions, faults: &[u8]) -> Option<Vec<u
     let mut now = Instant::now();
     let mut faults = faults.iter().copied().cycle();
     let mut fault = || faults.next().unwrap_or(0);
-    let mut t = Transfer::new(Bytes::copy_from_slice(data), &asked, 1500, now);
+    let mut t = FileTransfer::new(Bytes::copy_from_slice(data), &asked, 1500, now);
     let mut out = SendBuffer::default();
     t.start(now, &mut out);
     let (mut received, mut next, mut in_window, mut block_size, mut window) = (Vec::new(), 1u16, 0, 512, 1);

@@ -15,7 +15,7 @@ use slipway::api::MacAddress;
 use slipway::api::slipway::BootTarget;
 use slipway::boot::{self, BootHost, HostIndex, IndexedIntent, Ownership, neighbour};
 use slipway::config::Config;
-use slipway::dhcp::{LeaseViews, Leases, Server, ServicePorts};
+use slipway::dhcp::{DhcpServer, LeaseViews, Leases, ServicePorts};
 use slipway::store::{Store, StoreOptions};
 
 use super::{CLIENT, DEADLINE, ROLE, discover, encode, message, unhex};
@@ -61,7 +61,7 @@ fn bind_only() {
     let _inside = runtime.enter();
     let (config, store) = open(&folder());
     let leases = Leases::load(&store, &config.networks).expect("loads");
-    match Server::bind(
+    match DhcpServer::bind(
         ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 },
         leases,
         HostIndex::default(),
@@ -97,7 +97,7 @@ fn serve() {
     }
     let leases = Leases::load(&store, &config.networks).expect("loads");
     let site = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
-    let server = Server::bind(site, leases.clone(), hosts.clone(), LeaseViews::store(&store)).expect("binds");
+    let server = DhcpServer::bind(site, leases.clone(), hosts.clone(), LeaseViews::store(&store)).expect("binds");
     let networks: Vec<_> = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
     let cards = neighbour::cached(networks.clone());
     let server = server.with_cards(cards.clone());
@@ -125,7 +125,7 @@ fn serve() {
             Some(("answers", address)) => {
                 let address = address.parse().expect("an address");
                 match runtime.block_on(neighbour::kernel(networks.clone())(address)) {
-                    neighbour::Answers::Card(card) => card.to_string(),
+                    neighbour::ArpAnswers::Card(card) => card.to_string(),
                     other => format!("{other:?}"),
                 }
             }
@@ -167,12 +167,12 @@ fn boot_http(
     let key = rcgen::KeyPair::generate().expect("a key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("a CA");
     let site = boot::BootServerConfig::new(8443, &ca.pem(), "").expect("a site").with_networks(boot_networks);
-    let tokens = Arc::new(boot::Tokens::open(&folder()).expect("a key"));
+    let tokens = Arc::new(boot::BootTokens::open(&folder()).expect("a key"));
     let router =
         boot::router(site, hosts.clone(), tokens, boot::BootFiles::new(&files), boot::DownloadScheduler::default());
     async move {
         let listener = tokio::net::TcpListener::bind("0.0.0.0:80").await.expect("a port");
-        let metrics = boot::Metrics::default();
+        let metrics = boot::BootHttpMetrics::default();
         boot::serve(listener, router, ranks, boot::MAX_CONNECTIONS, metrics, shutdown).await.expect("an orderly end");
     }
 }

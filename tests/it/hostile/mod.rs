@@ -21,7 +21,7 @@ use slipway::api::metal3::{BareMetalHost, DataImage};
 use slipway::api::slipway::{BootIntent, BootTarget, Image, ImagePhase};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::{Account, IpmiSim, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Machine};
+use slipway::bmc::sim::{Account, IpmiSim, RedfishOptions, RedfishSim, SimulatedMachine as Machine, SimulatedProfile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -99,7 +99,7 @@ impl Site {
         let stop = CancellationToken::new();
         let (mut bmcs, mut allowed) = (Vec::new(), Vec::new());
         for _ in 0..HOSTS_WITH_IMAGES {
-            let machine = Arc::new(Machine::new(Profile::default()));
+            let machine = Arc::new(Machine::new(SimulatedProfile::default()));
             let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
             let address = socket.local_addr().unwrap().to_string();
             let bmc = IpmiSim::new(machine.clone(), vec![account.clone()], &[CipherSuite::Sha256]);
@@ -107,7 +107,7 @@ impl Site {
             bmcs.push((machine, format!("ipmi://{address}")));
             allowed.push(address);
         }
-        let machine = Arc::new(Machine::new(Profile::default()));
+        let machine = Arc::new(Machine::new(SimulatedProfile::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(RedfishSim::new(vec![machine.clone()], account, RedfishOptions::default()).run(

@@ -12,7 +12,7 @@ use serde_json::json;
 use slipway::api::MacAddress;
 use slipway::api::metal3::BareMetalHost;
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::{Account, Profile, RedfishOptions, RedfishSim, SimulatedMachine as Simulated};
+use slipway::bmc::sim::{Account, RedfishOptions, RedfishSim, SimulatedMachine as Simulated, SimulatedProfile};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -57,7 +57,7 @@ impl Machine {
         let bmc: SocketAddr = listener.local_addr().unwrap();
         let account =
             Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };
-        let simulated = Arc::new(Simulated::new(Profile::default()));
+        let simulated = Arc::new(Simulated::new(SimulatedProfile::default()));
         let service = RedfishSim::new(vec![simulated], account, RedfishOptions::default());
         let stop = CancellationToken::new();
         tokio::spawn(service.run(listener, None, stop.clone()));

@@ -6,13 +6,13 @@ use reqwest::Url;
 use serde_json::json;
 
 use super::{RedfishResponse, TOKEN};
-use crate::bmc::metrics::Outcome;
+use crate::bmc::metrics::BmcOutcome;
 use crate::bmc::redfish::body::Unread;
 use crate::bmc::redfish::message;
 use crate::bmc::redfish::tls;
 use crate::outbound::{self, Refused};
 
-pub(super) enum Failure {
+pub(super) enum ExchangeFailure {
     Http(outbound::client::Error),
     Body(Unread),
     /// To this origin.
@@ -21,7 +21,7 @@ pub(super) enum Failure {
     Forbidden(Refused),
 }
 
-impl Failure {
+impl ExchangeFailure {
     /// The refusal of its address, or of those of its name.
     pub(super) fn refused(&self) -> Option<&Refused> {
         match self {
@@ -34,13 +34,13 @@ impl Failure {
 
 /// What a request shows to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum RequestCredentials {
     Nothing,
     Password,
     Session,
 }
 
-impl Shown {
+impl RequestCredentials {
     pub(super) fn of(headers: &HeaderMap) -> Self {
         if headers.contains_key(TOKEN) {
             Self::Session
@@ -54,29 +54,31 @@ impl Shown {
 
 /// What counts as the outcome of a request; nothing where none was sent.
 pub(super) fn outcome(
-    sent: (Method, Shown),
-    result: &Result<(RedfishResponse, HeaderMap), Failure>,
-) -> Option<Outcome> {
+    sent: (Method, RequestCredentials),
+    result: &Result<(RedfishResponse, HeaderMap), ExchangeFailure>,
+) -> Option<BmcOutcome> {
     Some(match result {
         Ok((answer, _)) => answered(sent, answer.status),
         Err(failure) if failure.refused().is_some() => return None,
-        Err(Failure::Forbidden(_)) => return None,
-        Err(Failure::Http(error)) if error.is_timeout() => Outcome::Timeout,
-        Err(Failure::Http(_)) => Outcome::Unreachable,
-        Err(Failure::Body(_) | Failure::SentAway(_)) => Outcome::Invalid,
+        Err(ExchangeFailure::Forbidden(_)) => return None,
+        Err(ExchangeFailure::Http(error)) if error.is_timeout() => BmcOutcome::Timeout,
+        Err(ExchangeFailure::Http(_)) => BmcOutcome::Unreachable,
+        Err(ExchangeFailure::Body(_) | ExchangeFailure::SentAway(_)) => BmcOutcome::Invalid,
     })
 }
 
-pub(super) fn answered((method, shown): (Method, Shown), status: StatusCode) -> Outcome {
+pub(super) fn answered((method, shown): (Method, RequestCredentials), status: StatusCode) -> BmcOutcome {
     // Without any login only a login is posted.
-    let logs_in = shown == Shown::Nothing && method == Method::POST;
+    let logs_in = shown == RequestCredentials::Nothing && method == Method::POST;
     match status {
-        status if status.is_success() => Outcome::Ok,
-        StatusCode::UNAUTHORIZED if shown == Shown::Session => Outcome::SessionEnded,
-        StatusCode::UNAUTHORIZED if shown == Shown::Password => Outcome::LoginFailed,
-        StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN if logs_in => Outcome::LoginFailed,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Busy,
-        _ => Outcome::Refused,
+        status if status.is_success() => BmcOutcome::Ok,
+        StatusCode::UNAUTHORIZED if shown == RequestCredentials::Session => BmcOutcome::SessionEnded,
+        StatusCode::UNAUTHORIZED if shown == RequestCredentials::Password => BmcOutcome::LoginFailed,
+        StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN if logs_in => {
+            BmcOutcome::LoginFailed
+        }
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => BmcOutcome::Busy,
+        _ => BmcOutcome::Refused,
     }
 }
 
@@ -146,19 +148,19 @@ mod tests {
 
     #[test]
     fn a_status_counts_by_what_was_shown() {
-        use Shown::*;
+        use RequestCredentials::*;
         let rows = [
-            (Method::GET, Session, 200, Outcome::Ok),
-            (Method::GET, Session, 401, Outcome::SessionEnded),
-            (Method::GET, Session, 403, Outcome::Refused),
-            (Method::GET, Session, 404, Outcome::Refused),
-            (Method::GET, Session, 503, Outcome::Busy),
-            (Method::PATCH, Session, 400, Outcome::Refused),
-            (Method::GET, Password, 401, Outcome::LoginFailed),
-            (Method::GET, Password, 403, Outcome::Refused),
-            (Method::POST, Nothing, 401, Outcome::LoginFailed),
-            (Method::POST, Nothing, 400, Outcome::LoginFailed),
-            (Method::GET, Nothing, 401, Outcome::Refused),
+            (Method::GET, Session, 200, BmcOutcome::Ok),
+            (Method::GET, Session, 401, BmcOutcome::SessionEnded),
+            (Method::GET, Session, 403, BmcOutcome::Refused),
+            (Method::GET, Session, 404, BmcOutcome::Refused),
+            (Method::GET, Session, 503, BmcOutcome::Busy),
+            (Method::PATCH, Session, 400, BmcOutcome::Refused),
+            (Method::GET, Password, 401, BmcOutcome::LoginFailed),
+            (Method::GET, Password, 403, BmcOutcome::Refused),
+            (Method::POST, Nothing, 401, BmcOutcome::LoginFailed),
+            (Method::POST, Nothing, 400, BmcOutcome::LoginFailed),
+            (Method::GET, Nothing, 401, BmcOutcome::Refused),
         ];
         for (method, shown, status, wanted) in rows {
             let found = answered((method.clone(), shown), StatusCode::from_u16(status).expect("a status"));

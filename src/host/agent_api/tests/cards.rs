@@ -4,12 +4,12 @@ use super::*;
 
 /// The kernel's neighbour table says that this card answers at every address.
 fn answers(last: Option<u8>) -> crate::boot::neighbour::Neighbours {
-    use crate::boot::neighbour::Answers;
+    use crate::boot::neighbour::ArpAnswers;
     let card = last.map(|last| crate::api::MacAddress([2, 0, 0, 0, 0, last]));
-    says(card.map_or(Answers::Unseen, Answers::Card))
+    says(card.map_or(ArpAnswers::Unseen, ArpAnswers::Card))
 }
 
-fn says(answers: crate::boot::neighbour::Answers) -> crate::boot::neighbour::Neighbours {
+fn says(answers: crate::boot::neighbour::ArpAnswers) -> crate::boot::neighbour::Neighbours {
     use futures::FutureExt;
     Arc::new(move |_| async move { answers }.boxed())
 }
@@ -17,10 +17,10 @@ fn says(answers: crate::boot::neighbour::Answers) -> crate::boot::neighbour::Nei
 /// Whoever answers no ARP, or by another card than before, goes on with nobody's session.
 #[tokio::test]
 async fn a_session_goes_on_only_where_a_card_of_the_hosts_answers() {
-    use crate::boot::neighbour::Answers;
+    use crate::boot::neighbour::ArpAnswers;
     let mut site = Site::new(&[StepAction::WriteImage]).await;
-    let card = |last| Answers::Card(crate::api::MacAddress([2, 0, 0, 0, 0, last]));
-    let now: Arc<std::sync::Mutex<Answers>> = Arc::new(std::sync::Mutex::new(Answers::Nobody));
+    let card = |last| ArpAnswers::Card(crate::api::MacAddress([2, 0, 0, 0, 0, last]));
+    let now: Arc<std::sync::Mutex<ArpAnswers>> = Arc::new(std::sync::Mutex::new(ArpAnswers::Nobody));
     let seen = Arc::clone(&now);
     let neighbours: crate::boot::neighbour::Neighbours = Arc::new(move |_| {
         use futures::FutureExt;
@@ -49,7 +49,8 @@ async fn a_session_goes_on_only_where_a_card_of_the_hosts_answers() {
     };
     site.until("the index knows of the session", is_open).await;
     inspected();
-    for (answers, expected) in [(card(2), 204), (card(0x66), 403), (Answers::Nobody, 403), (Answers::Unseen, 204)] {
+    for (answers, expected) in [(card(2), 204), (card(0x66), 403), (ArpAnswers::Nobody, 403), (ArpAnswers::Unseen, 204)]
+    {
         *now.lock().unwrap() = answers;
         let (status, answer) = site.call(NODE, &session, "POST", "event", json!({ "step": "7.1", "phase": "a" })).await;
         assert_eq!(status, expected, "{answers:?}: {answer}");
@@ -92,8 +93,8 @@ async fn a_session_says_which_network_it_came_from() {
 /// Also where the host has one card only, or none was inspected: the machine said at the beginning which it has.
 #[tokio::test]
 async fn a_session_goes_on_by_the_cards_that_it_was_opened_with() {
-    use crate::boot::neighbour::Answers;
-    let card = |last| Answers::Card(crate::api::MacAddress([2, 0, 0, 0, 0, last]));
+    use crate::boot::neighbour::ArpAnswers;
+    let card = |last| ArpAnswers::Card(crate::api::MacAddress([2, 0, 0, 0, 0, last]));
     let second = "02:00:00:00:00:02";
     // what is done, whether an agent reported the host's one card, and where it goes on afterwards
     type Row = (StepAction, bool, &'static [(u8, u16)]);
@@ -175,30 +176,36 @@ async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
 fn a_token_of_who_asked_first_goes_with_the_machine_and_with_nobody_else() {
     use super::session::bound_elsewhere;
     use crate::api::MacAddress;
-    use crate::boot::neighbour::Answers;
-    use crate::boot::{Claims, TokenBinding};
+    use crate::boot::neighbour::ArpAnswers;
+    use crate::boot::{BootTokenClaims, TokenBinding};
     let (mac, other) = (MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 9]));
     let (own, at): (_, std::net::Ipv4Addr) = ([mac], [10, 0, 0, 5].into());
     let elsewhere = [10, 0, 0, 6];
     // what it is bound to, who calls, the card there, seconds since it was made, the answer
-    type Row = (TokenBinding, [u8; 4], Answers, i64, Option<u16>);
+    type Row = (TokenBinding, [u8; 4], ArpAnswers, i64, Option<u16>);
     let rows: [Row; 12] = [
-        (TokenBinding::Nowhere, elsewhere, Answers::Unseen, 0, None),
-        (TokenBinding::Leased(at), [10, 0, 0, 5], Answers::Card(other), 0, None),
-        (TokenBinding::Leased(at), elsewhere, Answers::Card(mac), 1_000, Some(403)),
-        (TokenBinding::Leased(at), elsewhere, Answers::Unseen, 1_000, Some(403)),
-        (TokenBinding::First(at), [10, 0, 0, 5], Answers::Unseen, 0, None),
-        (TokenBinding::First(at), elsewhere, Answers::Card(mac), 0, None),
-        (TokenBinding::First(at), elsewhere, Answers::Card(other), 0, Some(403)),
-        (TokenBinding::First(at), elsewhere, Answers::Card(other), 1_000, Some(403)),
-        (TokenBinding::First(at), elsewhere, Answers::Unseen, 0, Some(503)),
-        (TokenBinding::First(at), elsewhere, Answers::Unseen, 119, Some(503)),
-        (TokenBinding::First(at), elsewhere, Answers::Unseen, 120, None),
-        (TokenBinding::First(at), elsewhere, Answers::Nobody, 120, Some(403)),
+        (TokenBinding::Nowhere, elsewhere, ArpAnswers::Unseen, 0, None),
+        (TokenBinding::Leased(at), [10, 0, 0, 5], ArpAnswers::Card(other), 0, None),
+        (TokenBinding::Leased(at), elsewhere, ArpAnswers::Card(mac), 1_000, Some(403)),
+        (TokenBinding::Leased(at), elsewhere, ArpAnswers::Unseen, 1_000, Some(403)),
+        (TokenBinding::First(at), [10, 0, 0, 5], ArpAnswers::Unseen, 0, None),
+        (TokenBinding::First(at), elsewhere, ArpAnswers::Card(mac), 0, None),
+        (TokenBinding::First(at), elsewhere, ArpAnswers::Card(other), 0, Some(403)),
+        (TokenBinding::First(at), elsewhere, ArpAnswers::Card(other), 1_000, Some(403)),
+        (TokenBinding::First(at), elsewhere, ArpAnswers::Unseen, 0, Some(503)),
+        (TokenBinding::First(at), elsewhere, ArpAnswers::Unseen, 119, Some(503)),
+        (TokenBinding::First(at), elsewhere, ArpAnswers::Unseen, 120, None),
+        (TokenBinding::First(at), elsewhere, ArpAnswers::Nobody, 120, Some(403)),
     ];
     for (bound, peer, card, after, wanted) in rows {
-        let plain =
-            Claims { uid: "u".into(), generation: 1, nonce: [0; 16], issued_at: 100, address: None, first: false };
+        let plain = BootTokenClaims {
+            uid: "u".into(),
+            generation: 1,
+            nonce: [0; 16],
+            issued_at: 100,
+            address: None,
+            first: false,
+        };
         let refused = bound_elsewhere(&plain.bound_to(bound), peer.into(), card, &own, 100 + after).err();
         assert_eq!(refused.map(|refused| refused.0.as_u16()), wanted, "{bound:?} {peer:?} {card:?} {after}");
     }

@@ -17,9 +17,9 @@ use super::*;
 use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
 use crate::bmc::sim::machine::PowerCommand;
-use crate::bmc::sim::{Account, MediaFault, Profile, RedfishOptions, RedfishSim, SimulatedMachine};
-use crate::bmc::{BmcSettings, Registry};
-use crate::boot::{BootFiles, Tokens};
+use crate::bmc::sim::{Account, MediaFault, RedfishOptions, RedfishSim, SimulatedMachine, SimulatedProfile};
+use crate::bmc::{BmcRegistry, BmcSettings};
+use crate::boot::{BootFiles, BootTokens};
 use crate::config::HostConfig;
 use crate::engine::Fence;
 use crate::host::directory::Directory;
@@ -33,7 +33,7 @@ use crate::store::{Store, StoreOptions};
 struct Site {
     client: Client,
     machine: Arc<SimulatedMachine>,
-    tokens: Arc<Tokens>,
+    tokens: Arc<BootTokens>,
     folder: tempfile::TempDir,
     bmc: String,
     shutdown: CancellationToken,
@@ -59,7 +59,7 @@ impl Site {
         let client = api.client();
         tokio::spawn(async move { api.run().await });
 
-        let machine = Arc::new(SimulatedMachine::new(Profile::default()));
+        let machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
         let account =
             Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -69,7 +69,7 @@ impl Site {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "rack" } });
         let namespace: Namespace = serde_json::from_value(namespace).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
-        let tokens = Arc::new(Tokens::open(path).unwrap());
+        let tokens = Arc::new(BootTokens::open(path).unwrap());
         let files = BootFiles::new(path);
         let media = Media { tokens: tokens.clone(), files, port: 8080, advertise: None, machines };
         let directory = Directory::start(&client, &shutdown).await;
@@ -79,7 +79,7 @@ impl Site {
             http_backoff: Duration::from_millis(5),
             ..BmcSettings::default()
         };
-        let hardware = Hardware { bmcs: Registry::new(settings), media: Some(media), leases: None };
+        let hardware = Hardware { bmcs: BmcRegistry::new(settings), media: Some(media), leases: None };
         let metrics = HostMetrics::default();
         let (fence, tasks, stop) = (Fence::open(), Tasks::default(), shutdown.clone());
         let acting = Acting { client: client.clone(), fence, tasks, store: None, stop };
@@ -138,7 +138,7 @@ impl Site {
     }
 
     /// The ticket of an ISO's URL, checked.
-    fn ticket(&self, url: &str) -> crate::boot::Claims {
+    fn ticket(&self, url: &str) -> crate::boot::BootTokenClaims {
         let ticket = url.strip_prefix("http://127.0.0.1:8080/boot/iso/").and_then(|rest| rest.strip_suffix(".iso"));
         self.tokens.verify_media(ticket.unwrap_or_else(|| panic!("{url}"))).unwrap()
     }
@@ -164,7 +164,7 @@ async fn a_virtual_cd_is_put_in_for_the_ramdisk_and_taken_out_when_the_machine_i
 #[tokio::test]
 async fn a_cd_of_somebody_else_stays() {
     let site = Site::start(RedfishOptions::default()).await;
-    let bmcs = Registry::new(BmcSettings::default());
+    let bmcs = BmcRegistry::new(BmcSettings::default());
     let address = BmcAddress::parse(&format!("redfish-virtualmedia+http://{}", site.bmc)).unwrap();
     let credentials = crate::bmc::Credentials { username: "admin".into(), password: "secret".into() };
     let bmc = bmcs.connect(&address, &credentials, true);

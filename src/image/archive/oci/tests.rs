@@ -17,7 +17,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// An archive in memory.
 #[derive(Default)]
 struct Archive {
-    members: Members,
+    members: ArchiveMembers,
     content: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ impl Archive {
     fn file(&mut self, path: &str, content: &[u8]) -> &mut Self {
         let head = content.iter().take(4).copied().collect();
         let (offset, size) = (self.content.len() as u64, content.len() as u64);
-        let member = Member { offset, size, sha256: hex(&Sha256::digest(content)), head };
+        let member = ArchiveMember { offset, size, sha256: hex(&Sha256::digest(content)), head };
         self.members.files.insert(path.to_owned(), member);
         self.content.extend_from_slice(content);
         self.members.end = self.content.len() as u64;
@@ -62,8 +62,9 @@ impl Archive {
     }
 
     fn catalogue(&self) -> Result<Catalogued, String> {
-        let read =
-            |member: &Member| Ok(self.content[member.offset as usize..(member.offset + member.size) as usize].to_vec());
+        let read = |member: &ArchiveMember| {
+            Ok(self.content[member.offset as usize..(member.offset + member.size) as usize].to_vec())
+        };
         images(&self.members, &read).map_err(|unkept| match unkept {
             Unkept::Fault(fault) => fault.to_string(),
             Unkept::Unread(error) => error.to_string(),
@@ -333,12 +334,12 @@ fn what_is_no_layout_is_told_and_a_failure_to_read_is_passed_on() {
     let mut archive = Archive::default();
     archive.file("a/b", b"x");
     assert!(archive.catalogue().err().is_some_and(|why| why.contains("neither an index.json")));
-    assert!(packages(&Members::default()).is_err_and(|why| why.to_string().contains("no file")));
+    assert!(packages(&ArchiveMembers::default()).is_err_and(|why| why.to_string().contains("no file")));
     let Catalog::Packages { files } = packages(&archive.members).expect("files").catalog else { panic!("packages") };
     assert_eq!(files["a/b"], ArchivedFile { offset: 0, size: 1, sha256: hex(&Sha256::digest(b"x")) });
     archive.index(&[]);
     let asked = Cell::new(0);
-    let read = |_: &Member| {
+    let read = |_: &ArchiveMember| {
         asked.set(asked.get() + 1);
         Err(crate::image::ImportError::passing("the disk"))
     };

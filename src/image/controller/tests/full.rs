@@ -166,7 +166,7 @@ fn zeros(folder: &FilePath) -> String {
 #[tokio::test]
 async fn what_is_unpacked_gives_its_place_back_and_ends_with_its_object() {
     let turn = Duration::from_millis(60);
-    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { turn, ..SHORT });
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), ImportTimes { turn, ..SHORT });
     rig.fake.create("evil-1", &zeros(rig.folder.path()));
     rig.fake.until("evil-1", "its source to be read", |status| status["percent"] == 99).await;
     rig.fake.create("honest-1", &rig.source("honest", 1));

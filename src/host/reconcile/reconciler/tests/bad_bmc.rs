@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::api::metal3::ErrorType;
-use crate::bmc::sim::machine::{Fault, Scope};
+use crate::bmc::sim::machine::{FaultScope, SimulatedFault};
 use crate::config::Span;
 
 /// A provisioned host `h` whose machine is on, and a host `other` with a machine and a BMC of its own.
@@ -21,7 +21,7 @@ impl Pair {
     async fn new(redfish: bool, options: RedfishOptions) -> Self {
         let mut site = Site::idle().await;
         let (mut other, mut address) = (site.machine.clone(), site.bmc.clone());
-        site.machine = Arc::new(SimulatedMachine::new(Profile::default()));
+        site.machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
         let (service, _) = site.redfish(options).await;
         if !redfish {
             std::mem::swap(&mut site.machine, &mut other);
@@ -92,7 +92,7 @@ impl Pair {
         }
     }
 
-    async fn suffers(&self, faults: &[(Fault, Scope, &str)]) {
+    async fn suffers(&self, faults: &[(SimulatedFault, FaultScope, &str)]) {
         let starts = self.site.machine.boots().len();
         for (fault, scope, reason) in faults {
             self.site.machine.inject(fault.clone(), *scope, None);
@@ -110,12 +110,12 @@ impl Pair {
 async fn a_redfish_service_that_misbehaves_harms_nobody() {
     let pair = Pair::new(true, RedfishOptions::default()).await;
     pair.suffers(&[
-        (Fault::Silence, Scope::All, "cannot reach"),
-        (Fault::Garbage, Scope::All, "answered"),
-        (Fault::Reset, Scope::All, "cannot reach"),
-        (Fault::Busy, Scope::All, "503"),
-        (Fault::Fail, Scope::All, "500"),
-        (Fault::WrongPassword, Scope::All, "refuses the credentials"),
+        (SimulatedFault::Silence, FaultScope::All, "cannot reach"),
+        (SimulatedFault::Garbage, FaultScope::All, "answered"),
+        (SimulatedFault::Reset, FaultScope::All, "cannot reach"),
+        (SimulatedFault::Busy, FaultScope::All, "503"),
+        (SimulatedFault::Fail, FaultScope::All, "500"),
+        (SimulatedFault::WrongPassword, FaultScope::All, "refuses the credentials"),
     ])
     .await;
 }
@@ -124,9 +124,9 @@ async fn a_redfish_service_that_misbehaves_harms_nobody() {
 async fn a_controller_that_misbehaves_over_ipmi_harms_nobody() {
     let pair = Pair::new(false, RedfishOptions::default()).await;
     pair.suffers(&[
-        (Fault::Silence, Scope::All, "the BMC at"),
-        (Fault::Garbage, Scope::All, "the BMC at"),
-        (Fault::Fail, Scope::Read, "answered"),
+        (SimulatedFault::Silence, FaultScope::All, "the BMC at"),
+        (SimulatedFault::Garbage, FaultScope::All, "the BMC at"),
+        (SimulatedFault::Fail, FaultScope::Read, "answered"),
     ])
     .await;
 }

@@ -87,7 +87,7 @@ async fn of_many_that_name_one_machine_at_once_one_is_recorded() {
     for number in 0..MANY {
         let name = format!("tenant-{number}");
         namespace(&site, &name).await;
-        site.machine = Arc::new(SimulatedMachine::new(Profile::default()));
+        site.machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
         site.redfish(RedfishOptions::default()).await;
         let mut host = site.host();
         host.spec.externally_provisioned = true;
@@ -157,7 +157,7 @@ async fn an_older_host_of_another_namespace_does_not_have_the_address_after_a_re
         // A creation time has seconds: the second one must be younger.
         let made = made.creation_timestamp().unwrap().0;
         site.until("the next second", async || Timestamp::now() > made + Duration::from_secs(1)).await;
-        site.machine = Arc::new(SimulatedMachine::new(Profile::default()));
+        site.machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
         site.redfish(RedfishOptions::default()).await;
         site.create(&site.host()).await;
         site.until("the victim is registered", async || !site.status().await.provisioning.id.is_empty()).await;
@@ -196,7 +196,7 @@ struct Rival {
 impl Rival {
     async fn new(site: &mut Site, host: &BareMetalHost, name: &'static str) -> Self {
         let mut rival = host.clone();
-        site.machine = Arc::new(SimulatedMachine::new(Profile::default()));
+        site.machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
         site.redfish(RedfishOptions::default()).await;
         rival.metadata.name = Some(name.into());
         rival.spec.bmc.as_mut().unwrap().address = site.bmc.clone();

@@ -30,7 +30,7 @@ use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::machine::PowerCommand;
-use crate::bmc::sim::{Account, IpmiSim, Profile, RedfishOptions, RedfishSim, SimulatedMachine};
+use crate::bmc::sim::{Account, IpmiSim, RedfishOptions, RedfishSim, SimulatedMachine, SimulatedProfile};
 use crate::bmc::{BmcSettings, Health};
 use crate::boot::HostIndex;
 use crate::engine::Fence;
@@ -83,7 +83,7 @@ impl Site {
         let server = api.clone();
         tokio::spawn(async move { server.run().await });
 
-        let machine = Arc::new(SimulatedMachine::new(Profile::default()));
+        let machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = format!("ipmi://{}", socket.local_addr().unwrap());
         let account = Account {
@@ -147,7 +147,7 @@ impl Site {
         let (places, _woken) = ProvisioningSlots::new(20, Duration::from_secs(900));
         let context = HostContext {
             client: self.client.clone(),
-            bmcs: Registry::default(),
+            bmcs: BmcRegistry::default(),
             index: HostIndex::default(),
             settings: HostConfig::default().into(),
             power: StatusCache::default(),
@@ -185,7 +185,7 @@ impl Site {
     async fn reconcile_with(&self, settings: HostConfig, bmcs: BmcSettings) {
         let client = self.client.clone();
         let directory = Directory::start(&client, &self.shutdown).await;
-        let bmcs = Registry::new(bmcs);
+        let bmcs = BmcRegistry::new(bmcs);
         let metrics = HostMetrics::default();
         self.api.add_metrics({
             let metrics = metrics.clone();

@@ -64,7 +64,7 @@ impl Rivals {
     async fn new(settings: HostConfig) -> Self {
         let mut site = Site::idle().await;
         let first = host("first", 7, &site.bmc);
-        site.machine = Arc::new(SimulatedMachine::new(Profile::default()));
+        site.machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
         site.redfish(RedfishOptions::default()).await;
         let hosts = tenant(&site).await;
         let bmcs = BmcSettings { poll: Duration::from_millis(20), ..BmcSettings::default() };

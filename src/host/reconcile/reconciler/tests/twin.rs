@@ -27,7 +27,7 @@ async fn the_later_one_is_told_and_nothing_is_held_up() {
     // A creation time has seconds: the second one must be younger.
     let made = first.creation_timestamp().unwrap().0;
     site.until("the next second", async || Timestamp::now() > made + Duration::from_secs(1)).await;
-    let machine = Arc::new(SimulatedMachine::new(Profile::default()));
+    let machine = Arc::new(SimulatedMachine::new(SimulatedProfile::default()));
     let own = std::mem::replace(&mut site.machine, machine.clone());
     site.redfish(RedfishOptions::default()).await;
     create(&site, "twin", "02:00:00:00:00:02", &site.bmc).await;

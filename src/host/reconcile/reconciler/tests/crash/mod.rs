@@ -29,9 +29,9 @@ use crate::api::metal3::{
 use crate::api::slipway::{BootIntent, BootTarget, Image, ImagePhase};
 use crate::apiserver::{ApiServer, UserIdentity};
 use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
-use crate::bmc::sim::{Profile, SimulatedMachine};
+use crate::bmc::sim::{SimulatedMachine, SimulatedProfile};
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
-use crate::boot::{DownloadScheduler, HostIndex, Tokens};
+use crate::boot::{BootTokens, DownloadScheduler, HostIndex};
 use crate::config::Span;
 use crate::engine::Fence;
 use crate::host::agent_api::Sessions;
@@ -262,7 +262,7 @@ impl Site {
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         let Directory { index, intents, .. } = Directory::start(&client, &shutdown).await;
         let library = Library::open(path.join("images"), Sources::of_tests()).unwrap();
-        let tokens = Arc::new(Tokens::open(path).unwrap());
+        let tokens = Arc::new(BootTokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         let sessions =
             Sessions::new(client.clone(), index.clone(), intents, tokens, library, logs, DownloadScheduler::default())
@@ -305,7 +305,7 @@ impl Site {
         Arc::new(Node {
             name: name.to_owned(),
             mac,
-            machine: Arc::new(SimulatedMachine::new(Profile::default())),
+            machine: Arc::new(SimulatedMachine::new(SimulatedProfile::default())),
             disk: Mutex::new(Disk::Old),
             changes: Mutex::default(),
             asked: Arc::default(),
@@ -328,7 +328,7 @@ impl Site {
         };
         let context = HostContext {
             client: crash.client(self.router.clone()),
-            bmcs: Registry::always(Arc::new(plug)),
+            bmcs: BmcRegistry::always(Arc::new(plug)),
             index: self.index.clone(),
             settings: HostConfig {
                 boot_deadline: Span(Duration::from_secs(30)),
@@ -371,7 +371,7 @@ impl Site {
         let running = {
             let node = node.clone();
             let (sessions, index, client) = (self.sessions.clone(), self.index.clone(), self.client.clone());
-            let tokens = Tokens::open(self._folder.path()).unwrap();
+            let tokens = BootTokens::open(self._folder.path()).unwrap();
             tokio::spawn(async move {
                 let yard = Yard { sessions, index, tokens, client };
                 stop.run_until_cancelled(node.run(&yard)).await;
@@ -446,7 +446,7 @@ impl Importer {
 struct Yard {
     sessions: Router,
     index: HostIndex,
-    tokens: Tokens,
+    tokens: BootTokens,
     client: Client,
 }
 
@@ -566,7 +566,7 @@ async fn an_agent_that_calls_while_its_machine_is_being_booted_costs_neither_the
         let yard = Arc::new(Yard {
             sessions: site.sessions.clone(),
             index: site.index.clone(),
-            tokens: Tokens::open(site._folder.path()).unwrap(),
+            tokens: BootTokens::open(site._folder.path()).unwrap(),
             client: site.client.clone(),
         });
         let (early, here) = (node.clone(), yard.clone());
