@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::descriptors;
 use crate::engine::Fence;
 use crate::log::{LevelHandle, Ration};
-use crate::module::{Acting, Life, Running, Service, service};
+use crate::module::{Acting, Life, RunningLife, Service, service};
 use crate::modules::{LiveSettings, kinds};
 use crate::pki::Pki;
 use crate::store::{self, Store, StoreOptions};
@@ -43,12 +43,12 @@ mod signals;
 pub use addresses::{certificate_names, endpoint};
 pub use administrator::{authority, kubeconfig, local_kubeconfig};
 
-use early::Rest;
-use edge::{Edge, Sockets};
-use objects::{Foundation, Objects, Server};
+use early::LateServices;
+use edge::{Edge, MachineEdge};
+use objects::{Foundation, ObjectsPlace, ObjectsServer};
 use reload::Reload;
-use shared::{Opened, Shared};
-use signals::Signals;
+use shared::{Opened, SharedServices};
+use signals::ApplianceSignals;
 
 /// Changes kept for watches that come back, for each resource.
 const HISTORY: usize = 10_000;
@@ -73,8 +73,8 @@ pub struct LogControl {
 /// Runs the appliance until SIGTERM or SIGINT, or until a part of it fails.
 pub async fn run(config: Config, log: LogControl) -> anyhow::Result<()> {
     install_tls_provider();
-    let mut signals = Signals::install()?;
-    let most = descriptors::Shares { api: apiserver::tls::CONNECTIONS_MAX, boot: boot::MAX_CONNECTIONS };
+    let mut signals = ApplianceSignals::install()?;
+    let most = descriptors::DescriptorShares { api: apiserver::tls::CONNECTIONS_MAX, boot: boot::MAX_CONNECTIONS };
     let shares = descriptors::share(descriptors::raise()?, most)?;
     // A third of the work of a start, and it needs nothing of what is opened meanwhile.
     let kinds = spawn_blocking(kinds);
@@ -94,7 +94,7 @@ pub async fn run(config: Config, log: LogControl) -> anyhow::Result<()> {
     };
     let shutdown = CancellationToken::new();
     tokio::spawn(service_manager::keep_alive(shutdown.clone()));
-    let outcome = serve(&config, &pki, &store, Prepared { kinds, shares, log }, &mut signals, &shutdown).await;
+    let outcome = serve(&config, &pki, &store, PreparedStart { kinds, shares, log }, &mut signals, &shutdown).await;
     shutdown.cancel();
     service_manager::stopping();
     store.close().await;
@@ -119,25 +119,25 @@ pub fn store_options(config: &Config) -> StoreOptions {
 }
 
 /// What was made ready before keys and database were opened.
-struct Prepared {
+struct PreparedStart {
     kinds: JoinHandle<Vec<Kind>>,
     /// Connections that each listener may have.
-    shares: descriptors::Shares,
+    shares: descriptors::DescriptorShares,
     log: LogControl,
 }
 
 /// A service: what it is called, and how it ended.
-type Ended = (&'static str, anyhow::Result<()>);
+type ServiceEnd = (&'static str, anyhow::Result<()>);
 
 async fn serve(
     config: &Config,
     pki: &Pki,
     store: &Store,
-    prepared: Prepared,
-    signals: &mut Signals,
+    prepared: PreparedStart,
+    signals: &mut ApplianceSignals,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut services = JoinSet::<Ended>::new();
+    let mut services = JoinSet::<ServiceEnd>::new();
     let begun = tokio::select! {
         begun = begin(config, pki, store, prepared, &mut services, shutdown) => Some(begun),
         signal = signals.end() => {
@@ -148,7 +148,7 @@ async fn serve(
     let (audit, ended) = match begun {
         None => (None, Ok(())),
         Some(Err(error)) => (None, Err(error)),
-        Some(Ok(Begun { audit, rest, reload })) => {
+        Some(Ok(EarlyServices { audit, rest, reload })) => {
             signals.reload_with(reload);
             let ended = match rest.when_listed(&mut services, store, signals).await {
                 Ok(true) => supervise(&mut services, store, signals).await,
@@ -170,11 +170,11 @@ async fn serve(
 }
 
 /// What is begun before any host is known.
-struct Begun {
+struct EarlyServices {
     /// Closed after all services.
     audit: Option<Audit>,
     /// What is still to be started.
-    rest: Rest,
+    rest: LateServices,
     /// What SIGHUP does.
     reload: Reload,
 }
@@ -184,19 +184,20 @@ async fn begin(
     config: &Config,
     pki: &Pki,
     store: &Store,
-    prepared: Prepared,
-    services: &mut JoinSet<Ended>,
+    prepared: PreparedStart,
+    services: &mut JoinSet<ServiceEnd>,
     shutdown: &CancellationToken,
-) -> anyhow::Result<Begun> {
-    let Prepared { kinds, shares, log: LogControl { ration: log, level } } = prepared;
+) -> anyhow::Result<EarlyServices> {
+    let PreparedStart { kinds, shares, log: LogControl { ration: log, level } } = prepared;
     let live = LiveSettings::of(config)?;
     if !config.networks.is_empty() {
         boot::neighbour_table::make_room(config.networks.iter().map(|network| u64::from(network.subnet.size())).sum())
             .await;
     }
     let api_listener = listen(config.api.listen, "API", "api.listen").await?;
-    let sockets = Sockets::bind(config).await?;
-    let Opened { shared, watches, mut lives } = Shared::open(config, pki, store, live.clone(), sockets.files.clone())?;
+    let sockets = MachineEdge::bind(config).await?;
+    let Opened { shared, watches, mut lives } =
+        SharedServices::open(config, pki, store, live.clone(), sockets.files.clone())?;
     let shared = Arc::new(shared);
     lives.push(Box::new(Edge::new(sockets, Arc::clone(&shared), config, pki, shares.boot)?));
     let lives: Arc<[Box<dyn Life>]> = lives.into();
@@ -208,10 +209,10 @@ async fn begin(
     }
     let (tell, started) = watch::channel(false);
     let foundation = Foundation { config, pki, store, shared: &shared, lives: &lives, started, stop: shutdown };
-    let objects = Objects::open(kinds, foundation).await?;
+    let objects = ObjectsServer::open(kinds, foundation).await?;
     let (tasks, client) = (shared.tasks.clone(), objects.client.clone());
     let (store, in_memory, stop) = (store.clone(), objects.in_memory(), shutdown.clone());
-    let running = Running { client: client.clone(), tasks, store, in_memory, stop };
+    let running = RunningLife { client: client.clone(), tasks, store, in_memory, stop };
 
     spawn(services, service("watches", watches.run(client.clone(), shutdown.clone())));
     spawn(services, service("log", log.report(shutdown.clone())));
@@ -222,20 +223,20 @@ async fn begin(
     let of = (config, pki, &*shared);
     spawn(services, api::service(api_listener, of, &objects, agents, shares.api, shutdown.clone())?);
     let (api, audit, external) = match objects.server {
-        Server::Embedded { api, audit } => (Some(api), Some(audit), None),
-        Server::External(external) => (None, None, Some(*external)),
+        ObjectsPlace::Embedded { api, audit } => (Some(api), Some(audit), None),
+        ObjectsPlace::External(external) => (None, None, Some(*external)),
     };
     if let Some(api) = api.clone() {
         spawn(services, service("API upkeep", async move { api.run().await }));
     }
 
     let listed = shared.directory.ready.clone();
-    let parts = acting::Parts { engine: config.engine.clone(), lives, tasks: running.tasks.clone() };
+    let parts = acting::ActingParts { engine: config.engine.clone(), lives, tasks: running.tasks.clone() };
     let reload = Reload::new(config, level, live, api);
     let config = config.clone();
-    let start = move |services: &mut JoinSet<Ended>| {
+    let start = move |services: &mut JoinSet<ServiceEnd>| {
         parts.serve(services, &running)?;
-        let Running { client, tasks, store, stop, .. } = running;
+        let RunningLife { client, tasks, store, stop, .. } = running;
         match external {
             Some(external) => {
                 let lead = parts.run_while_leading(external, stop);
@@ -247,11 +248,15 @@ async fn begin(
         service_manager::ready();
         Ok(())
     };
-    Ok(Begun { audit, rest: Rest { listed, start: Box::new(start), started: tell }, reload })
+    Ok(EarlyServices { audit, rest: LateServices { listed, start: Box::new(start), started: tell }, reload })
 }
 
 /// Waits for a signal, a service that ends, or a store that cannot write.
-async fn supervise(services: &mut JoinSet<Ended>, store: &Store, signals: &mut Signals) -> anyhow::Result<()> {
+async fn supervise(
+    services: &mut JoinSet<ServiceEnd>,
+    store: &Store,
+    signals: &mut ApplianceSignals,
+) -> anyhow::Result<()> {
     tokio::select! {
         _ = signals.end() => Ok(()),
         reason = store.failed() => bail!("the store cannot write any more: {reason}; what was acknowledged is safe, and a restart is needed"),
@@ -267,7 +272,7 @@ async fn supervise(services: &mut JoinSet<Ended>, store: &Store, signals: &mut S
     }
 }
 
-fn spawn(services: &mut JoinSet<Ended>, (name, run): Service) {
+fn spawn(services: &mut JoinSet<ServiceEnd>, (name, run): Service) {
     services.spawn(async move { (name, run.await) });
 }
 

@@ -58,7 +58,7 @@ pub fn port_hint(error: &io::Error, protocol: &str, address: &SocketAddr, key: &
 
 /// Connections that each listener may have at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub struct DescriptorShares {
     /// The API and agents.
     pub api: usize,
     /// Boot HTTP.
@@ -77,13 +77,13 @@ pub struct TooFew(u64);
 /// # Errors
 ///
 /// When it is less than 2048.
-pub fn share(limit: u64, most: Shares) -> Result<Shares, TooFew> {
+pub fn share(limit: u64, most: DescriptorShares) -> Result<DescriptorShares, TooFew> {
     if limit < LEAST {
         return Err(TooFew(limit));
     }
     let listeners = usize::try_from(limit / 2).unwrap_or(usize::MAX);
     let boot = most.boot.min(listeners / 4);
-    Ok(Shares { api: most.api.min(listeners - boot), boot })
+    Ok(DescriptorShares { api: most.api.min(listeners - boot), boot })
 }
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn listeners_get_half_and_no_more_than_they_need() {
-        let most = Shares { api: 16_384, boot: 1024 };
+        let most = DescriptorShares { api: 16_384, boot: 1024 };
         for (limit, api, boot) in [
             (2048, 768, 256),
             (4096, 1536, 512),
@@ -102,7 +102,7 @@ mod tests {
             (65_536, 16_384, 1024),
             (u64::MAX, 16_384, 1024),
         ] {
-            assert_eq!(share(limit, most), Ok(Shares { api, boot }), "{limit}");
+            assert_eq!(share(limit, most), Ok(DescriptorShares { api, boot }), "{limit}");
         }
         for limit in [0, 128, 1024, 2047] {
             let why = share(limit, most).expect_err("too few").to_string();

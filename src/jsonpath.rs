@@ -15,35 +15,35 @@ use parse::{closing, quoted, steps};
 
 /// A template with its parts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Template(Vec<Part>);
+pub struct Template(Vec<TemplatePart>);
 
 /// One path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
     /// Whether it begins at the document (`$`) instead of at the current object.
     root: bool,
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Path(Path),
-    Range(Path, Vec<Part>),
+    Range(Path, Vec<TemplatePart>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum PathStep {
     Fields(Vec<String>),
     Indexes(Vec<i64>),
     Slice(Option<i64>, Option<i64>, i64),
     All,
     Descend,
-    Filter(Path, Option<(Comparison, Operand)>),
+    Filter(Path, Option<(FilterOperator, Operand)>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Comparison {
+enum FilterOperator {
     Equal,
     Unequal,
     Less,
@@ -77,16 +77,16 @@ impl Template {
     /// [`JsonPathError`] for what is no template.
     pub fn parse(text: &str) -> Result<Self, JsonPathError> {
         let fail = |reason: String| JsonPathError { text: text.to_owned(), reason };
-        let mut open: Vec<(Path, Vec<Part>)> = Vec::new();
+        let mut open: Vec<(Path, Vec<TemplatePart>)> = Vec::new();
         let mut parts = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
             let Some(begin) = rest.find('{') else {
-                parts.push(Part::Text(rest.to_owned()));
+                parts.push(TemplatePart::Text(rest.to_owned()));
                 break;
             };
             if begin > 0 {
-                parts.push(Part::Text(rest[..begin].to_owned()));
+                parts.push(TemplatePart::Text(rest[..begin].to_owned()));
             }
             let inner = &rest[begin + 1..];
             let end = closing(inner, '{', '}').ok_or_else(|| fail("unclosed action".into()))?;
@@ -95,16 +95,16 @@ impl Template {
             if action == "end" {
                 let (path, before) = open.pop().ok_or_else(|| fail("end without range".into()))?;
                 let body = std::mem::replace(&mut parts, before);
-                parts.push(Part::Range(path, body));
+                parts.push(TemplatePart::Range(path, body));
             } else if let Some(path) =
                 action.strip_prefix("range").filter(|path| path.starts_with([' ', '.', '[', '$', '@']))
             {
                 let path = Path::read(path.trim(), 0).map_err(fail)?;
                 open.push((path, std::mem::take(&mut parts)));
             } else if let Some(literal) = quoted(action) {
-                parts.push(Part::Text(literal));
+                parts.push(TemplatePart::Text(literal));
             } else {
-                parts.push(Part::Path(Path::read(action, 0).map_err(fail)?));
+                parts.push(TemplatePart::Path(Path::read(action, 0).map_err(fail)?));
             }
         }
         if open.is_empty() { Ok(Self(parts)) } else { Err(fail("range without end".into())) }
@@ -118,15 +118,15 @@ impl Template {
     }
 }
 
-fn render(parts: &[Part], root: &Value, current: &Value, out: &mut String) {
+fn render(parts: &[TemplatePart], root: &Value, current: &Value, out: &mut String) {
     for part in parts {
         match part {
-            Part::Text(text) => out.push_str(text),
-            Part::Path(path) => {
+            TemplatePart::Text(text) => out.push_str(text),
+            TemplatePart::Path(path) => {
                 let found: Vec<String> = path.find_in(root, current).into_iter().map(shown).collect();
                 out.push_str(&found.join(" "));
             }
-            Part::Range(path, body) => {
+            TemplatePart::Range(path, body) => {
                 for entry in path.find_in(root, current) {
                     render(body, root, entry, out);
                 }
@@ -179,11 +179,11 @@ impl Path {
     fn is_plain(&self, filters: usize) -> bool {
         let in_filter = |path: &Self| !path.root && path.is_plain(filters + 1);
         self.steps.iter().all(|step| match step {
-            Step::Fields(names) => names.len() == 1,
-            Step::Indexes(all) => all.len() == 1,
-            Step::All => true,
-            Step::Slice(..) | Step::Descend => false,
-            Step::Filter(path, test) => {
+            PathStep::Fields(names) => names.len() == 1,
+            PathStep::Indexes(all) => all.len() == 1,
+            PathStep::All => true,
+            PathStep::Slice(..) | PathStep::Descend => false,
+            PathStep::Filter(path, test) => {
                 let other = match test {
                     Some((_, Operand::Path(other))) => in_filter(other),
                     _ => true,
@@ -206,7 +206,7 @@ impl Path {
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         let names = if self.looks_at_root() { &[][..] } else { &self.steps };
         names.iter().map_while(|step| match step {
-            Step::Fields(names) if names.len() == 1 => Some(names[0].as_str()),
+            PathStep::Fields(names) if names.len() == 1 => Some(names[0].as_str()),
             _ => None,
         })
     }
@@ -215,7 +215,7 @@ impl Path {
     fn looks_at_root(&self) -> bool {
         let at_root = |path: &Self| path.root || path.looks_at_root();
         self.steps.iter().any(|step| match step {
-            Step::Filter(path, test) => {
+            PathStep::Filter(path, test) => {
                 at_root(path) || matches!(test, Some((_, Operand::Path(other))) if at_root(other))
             }
             _ => false,
@@ -258,14 +258,14 @@ impl Path {
 }
 
 fn walk<'v, B>(
-    steps: &[Step],
+    steps: &[PathStep],
     root: &'v Value,
     value: &'v Value,
     see: &mut dyn FnMut(&'v Value) -> ControlFlow<B>,
 ) -> ControlFlow<B> {
     let Some((step, rest)) = steps.split_first() else { return see(value) };
     // The common case, without a list of one.
-    if let Step::Fields(names) = step
+    if let PathStep::Fields(names) = step
         && let [name] = names.as_slice()
     {
         return value.get(name).map_or(ControlFlow::Continue(()), |value| walk(rest, root, value, see));
@@ -273,7 +273,7 @@ fn walk<'v, B>(
     step.of(root, value).into_iter().try_for_each(|value| walk(rest, root, value, see))
 }
 
-impl Step {
+impl PathStep {
     fn of<'v>(&self, root: &'v Value, value: &'v Value) -> Vec<&'v Value> {
         let entries = || value.as_array().map_or(&[][..], Vec::as_slice);
         match self {
@@ -321,7 +321,7 @@ fn slice(entries: &[Value], from: Option<i64>, to: Option<i64>, step: i64) -> Ve
     if from >= to { Vec::new() } else { entries[from..to].iter().step_by(step).collect() }
 }
 
-fn holds(root: &Value, entry: &Value, path: &Path, test: Option<&(Comparison, Operand)>) -> bool {
+fn holds(root: &Value, entry: &Value, path: &Path, test: Option<&(FilterOperator, Operand)>) -> bool {
     let Some(left) = path.first_in(root, entry) else { return false };
     let Some((comparison, operand)) = test else { return true };
     let right = match operand {
@@ -336,12 +336,12 @@ fn holds(root: &Value, entry: &Value, path: &Path, test: Option<&(Comparison, Op
         (left, right) => Some(shown(left).cmp(&shown(right))),
     };
     match comparison {
-        Comparison::Equal => order == Some(Ordering::Equal),
-        Comparison::Unequal => order != Some(Ordering::Equal),
-        Comparison::Less => order == Some(Ordering::Less),
-        Comparison::LessOrEqual => matches!(order, Some(Ordering::Less | Ordering::Equal)),
-        Comparison::Greater => order == Some(Ordering::Greater),
-        Comparison::GreaterOrEqual => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+        FilterOperator::Equal => order == Some(Ordering::Equal),
+        FilterOperator::Unequal => order != Some(Ordering::Equal),
+        FilterOperator::Less => order == Some(Ordering::Less),
+        FilterOperator::LessOrEqual => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+        FilterOperator::Greater => order == Some(Ordering::Greater),
+        FilterOperator::GreaterOrEqual => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
     }
 }
 

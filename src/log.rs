@@ -27,7 +27,7 @@ mod ration;
 
 pub use background::{LogWriter, in_background};
 pub use escape::{clean, escape_all, escaped, escaped_lines, is_safe};
-pub use journal::{Journal, JournalSocket, has_stderr};
+pub use journal::{JournalSocket, SystemdJournal, has_stderr};
 pub use level::{LevelHandle, adjustable, filter};
 pub use ration::Ration;
 
@@ -35,8 +35,8 @@ use escape::Escaped;
 
 /// What the log calls an object: `namespace/name`, or the name alone of one that is in no namespace.
 pub fn named<'a>(namespace: &'a str, name: &'a str) -> impl fmt::Display + 'a {
-    struct Object<'a>(&'a str, &'a str);
-    impl fmt::Display for Object<'_> {
+    struct LoggedObject<'a>(&'a str, &'a str);
+    impl fmt::Display for LoggedObject<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             match *self {
                 Self("", name) => f.write_str(name),
@@ -44,7 +44,7 @@ pub fn named<'a>(namespace: &'a str, name: &'a str) -> impl fmt::Display + 'a {
             }
         }
     }
-    Object(namespace, name)
+    LoggedObject(namespace, name)
 }
 
 /// What writes the log to standard error, as JSON or else as text. `colours` are for terminals, and for text only.
@@ -76,7 +76,7 @@ where
 /// What writes the log to the journal.
 pub fn to_journal<W>(
     filter: impl Layer<Registry> + Send + Sync,
-    journal: Journal<W>,
+    journal: SystemdJournal<W>,
     ration: Ration,
 ) -> Box<dyn Subscriber + Send + Sync>
 where

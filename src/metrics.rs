@@ -12,7 +12,7 @@ mod process;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Names what a room counts, for a scrape.
-pub type Meters = Arc<dyn Fn(&mut Registry) + Send + Sync>;
+pub type RegisterMetrics = Arc<dyn Fn(&mut Registry) + Send + Sync>;
 
 /// The answer to a scrape: what is registered, and this process.
 ///

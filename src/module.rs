@@ -74,7 +74,7 @@ pub trait Life: Send + Sync {
     ///
     /// # Errors
     /// When something that it needs cannot be had.
-    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+    fn run(&self, running: &RunningLife) -> anyhow::Result<Vec<Service>> {
         let _ = running;
         Ok(Vec::new())
     }
@@ -84,7 +84,7 @@ pub trait Life: Send + Sync {
     ///
     /// # Errors
     /// When something that it needs cannot be had.
-    fn serve(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+    fn serve(&self, running: &RunningLife) -> anyhow::Result<Vec<Service>> {
         let _ = running;
         Ok(Vec::new())
     }
@@ -101,7 +101,7 @@ pub trait Life: Send + Sync {
 
 /// With what a life runs as long as the process does.
 #[derive(Clone)]
-pub struct Running {
+pub struct RunningLife {
     /// May always write, also what others act on: to read, above all.
     pub client: Client,
     /// What is done by itself: whatever runs now and then is one of these.

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 
 use self::certificate::CertificateNames;
 use self::disks::Disks;
-use crate::api::infrastructure::v1beta2::Image;
+use crate::api::infrastructure::v1beta2::MachineImage;
 use crate::api::{self, Declared, Kind, StoragePolicy};
 use crate::apiserver::AdmissionRules;
 use crate::backup::ScheduledBackups;
@@ -37,7 +37,7 @@ use crate::outbound::Allowed;
 use crate::pki::Pki;
 use crate::release;
 use crate::release::provider::{NodePreparer, Reach, Releases};
-use crate::runtime::Views;
+use crate::runtime::ClusterScopedViews;
 use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
 use crate::store::Store;
@@ -46,7 +46,7 @@ mod certificate;
 mod disks;
 
 /// Every life.
-const LIVES: &[Entry] = &[
+const LIVES: &[LifeEntry] = &[
     entry(host::module, |house| Some(Box::new(machines(house)))),
     of_clusters(cluster::core::module, clusters),
     of_clusters(cluster::control_plane::module, |house| Some(Box::new(control_planes(house)))),
@@ -80,24 +80,24 @@ const LIVES: &[Entry] = &[
 ];
 
 /// A life: what is known of it, and how it begins in a process.
-struct Entry {
+struct LifeEntry {
     module: fn() -> Module,
-    begin: Begin,
+    begin: BeginLife,
     /// Whether its kinds are those of clusters.
     of_clusters: bool,
 }
 
 /// Makes what runs of a life, if anything does.
-type Begin = fn(&mut House<'_>) -> Option<Box<dyn Life>>;
+type BeginLife = fn(&mut House<'_>) -> Option<Box<dyn Life>>;
 
-const fn entry(module: fn() -> Module, begin: Begin) -> Entry {
-    Entry { module, begin, of_clusters: false }
+const fn entry(module: fn() -> Module, begin: BeginLife) -> LifeEntry {
+    LifeEntry { module, begin, of_clusters: false }
 }
 
 /// One whose kinds are those of clusters: there is a bound of how much may be in an object, and an API server of Kubernetes that keeps
 /// the objects has them of Cluster API.
-const fn of_clusters(module: fn() -> Module, begin: Begin) -> Entry {
-    Entry { module, begin, of_clusters: true }
+const fn of_clusters(module: fn() -> Module, begin: BeginLife) -> LifeEntry {
+    LifeEntry { module, begin, of_clusters: true }
 }
 
 /// What lives share in a process.
@@ -269,7 +269,7 @@ fn releases(house: &mut House<'_>) -> Option<Releases> {
 }
 
 /// What machines run of which nobody says it.
-fn default_image(config: &Config) -> Option<Image> {
+fn default_image(config: &Config) -> Option<MachineImage> {
     config.cluster.default_image.as_ref().map(DefaultImage::image)
 }
 
@@ -315,7 +315,7 @@ pub fn declared() -> impl Iterator<Item = Declared> {
     declared_where(|_| true)
 }
 
-fn declared_where(is_asked: impl Fn(&Entry) -> bool) -> impl Iterator<Item = Declared> {
+fn declared_where(is_asked: impl Fn(&LifeEntry) -> bool) -> impl Iterator<Item = Declared> {
     LIVES.iter().filter(move |life| is_asked(life)).flat_map(|life| (life.module)().kinds)
 }
 
@@ -437,7 +437,7 @@ impl Life for Supervised {
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
-        let views = Views::new(acting.store.as_ref(), &acting.client, MANAGER);
+        let views = ClusterScopedViews::new(acting.store.as_ref(), &acting.client, MANAGER);
         Ok(vec![service("views of tasks", publish(self.0.clone(), views, acting.stop.clone()))])
     }
 }

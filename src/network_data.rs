@@ -66,7 +66,7 @@ pub struct Link {
     /// Addresses with their prefixes.
     pub addresses: Vec<IpNetwork>,
     /// Routes, default routes included.
-    pub routes: Vec<Route>,
+    pub routes: Vec<StaticRoute>,
     /// It asks for an IPv4 address.
     pub dhcp: bool,
 }
@@ -102,7 +102,7 @@ pub enum LinkType {
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct StaticRoute {
     /// Where to.
     pub to: IpNetwork,
     /// By this router; directly when none.
@@ -257,7 +257,7 @@ impl NetworkPlan {
                 };
                 if let Some(via) = text(network, "gateway") {
                     let via = gateway(via)?;
-                    link.routes.push(Route { to: everything(v6), via: Some(via) });
+                    link.routes.push(StaticRoute { to: everything(v6), via: Some(via) });
                 }
                 for route in list(network, "routes")? {
                     let to = text(route, "network").ok_or_else(|| wrong("a route has no network".into()))?;
@@ -265,7 +265,7 @@ impl NetworkPlan {
                     let to = subnet(&to, mask.as_deref(), v6).map_err(&wrong)?;
                     let via = text(route, "gateway").map(&gateway).transpose()?;
                     let to = IpNetwork::new(to.network(), to.prefix()).unwrap_or(to);
-                    let route = Route { to, via };
+                    let route = StaticRoute { to, via };
                     if !link.routes.contains(&route) {
                         link.routes.push(route);
                     }

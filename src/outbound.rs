@@ -221,7 +221,7 @@ fn read_own_addresses() -> io::Result<Arc<[IpAddr]>> {
 /// An address that the appliance does not connect to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{address} is {special}; the appliance connects to it only when {key} in slipway.toml names it", .name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default())]
-pub struct Refused {
+pub struct ForbiddenAddress {
     /// The name that led there.
     pub name: Option<String>,
     /// The address.
@@ -233,7 +233,7 @@ pub struct Refused {
 }
 
 /// The refusal among the causes of an error of reqwest.
-pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refused> {
+pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ForbiddenAddress> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(refused) = error.downcast_ref() {
@@ -288,11 +288,11 @@ impl Guard {
     /// # Errors
     ///
     /// When the appliance does not connect to it.
-    pub fn judge(&self, address: SocketAddr) -> Result<(), Refused> {
+    pub fn judge(&self, address: SocketAddr) -> Result<(), ForbiddenAddress> {
         self.judge_as(None, address)
     }
 
-    fn judge_as(&self, name: Option<&str>, address: SocketAddr) -> Result<(), Refused> {
+    fn judge_as(&self, name: Option<&str>, address: SocketAddr) -> Result<(), ForbiddenAddress> {
         let mut allow = self.allow.get();
         let mut listed = true;
         if self.only {
@@ -310,7 +310,12 @@ impl Guard {
             Err(_) => judge(address, &[address.ip()], &allow).map_err(|_| Special::Unknown),
         };
         let name = || name.map(str::to_owned);
-        judged.map_err(|special| Refused { name: name(), address: address.ip().to_canonical(), special, key: self.key })
+        judged.map_err(|special| ForbiddenAddress {
+            name: name(),
+            address: address.ip().to_canonical(),
+            special,
+            key: self.key,
+        })
     }
 
     /// Judges a URL whose host is a literal address. One with a name is for [`Self::resolve`] to judge.
@@ -318,7 +323,7 @@ impl Guard {
     /// # Errors
     ///
     /// When the appliance does not connect to it.
-    pub fn url(&self, url: &Url) -> Result<(), Refused> {
+    pub fn url(&self, url: &Url) -> Result<(), ForbiddenAddress> {
         // Url knows every spelling of an address: 127.1, 0x7f000001, 2130706433.
         let host = url.host_str().unwrap_or_default();
         let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -353,7 +358,7 @@ mod tests {
 
     use http::HeaderValue;
 
-    use super::client::{Client, ClientSettings};
+    use super::client::{ClientSettings, OutboundClient};
     use super::*;
 
     fn allowed(entries: &[&str]) -> Vec<Allowed> {
@@ -498,7 +503,7 @@ mod tests {
                 .expect("versions")
                 .with_root_certificates(rustls::RootCertStore::empty())
                 .with_no_client_auth();
-            Client::new(ClientSettings {
+            OutboundClient::new(ClientSettings {
                 guard: Some(guard.clone()),
                 port,
                 addresses: Vec::new(),
@@ -512,7 +517,7 @@ mod tests {
         };
         let url = format!("http://localhost:{port}/");
         let url: Url = url.parse().expect("a URL");
-        let get = async |client: Client, url: &Url| {
+        let get = async |client: OutboundClient, url: &Url| {
             let answer = client.send(http::Method::GET, url, http::HeaderMap::new(), bytes::Bytes::new(), None).await;
             answer.map(drop)
         };

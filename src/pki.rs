@@ -31,13 +31,13 @@ pub mod users;
 mod verifier;
 
 pub use authority::Authority;
-pub use kept::{KEPT_FILES, Kept, read_kept};
+pub use kept::{KEPT_FILES, KeptPki, read_kept};
 pub use kubeconfig::{kubeconfig, token_kubeconfig};
 pub use series::Series;
 pub use server_certificate::ServerCertificate;
 
-use authority::Subject;
-use files::Folder;
+use authority::CertificateSubject;
+use files::KeyFolder;
 
 /// How long the server's certificate lasts.
 const SERVER_LIFETIME: Duration = Duration::from_secs(10 * YEAR);
@@ -142,7 +142,7 @@ impl Pki {
     }
 
     fn open_at(folder: &Path, names: &[String], now: SystemTime) -> Result<Self, PkiError> {
-        let folder = Folder::at(folder);
+        let folder = KeyFolder::at(folder);
         folder.make_private()?;
         // The appliance and `slipway kubeconfig` may both be the first: one makes, the other finds.
         let _lock = folder.lock()?;
@@ -153,8 +153,11 @@ impl Pki {
                 server
             }
             _ => {
-                let subject =
-                    Subject { name: "slipway", usage: ExtendedKeyUsagePurpose::ServerAuth, ..Subject::default() };
+                let subject = CertificateSubject {
+                    name: "slipway",
+                    usage: ExtendedKeyUsagePurpose::ServerAuth,
+                    ..CertificateSubject::default()
+                };
                 let server = authority.sign(subject, wanted, now + SERVER_LIFETIME)?;
                 write_credential(&folder, "server", &server)?;
                 tracing::info!(names = ?names, "made the API server's certificate");
@@ -333,7 +336,7 @@ fn authority_key_matches(
 }
 
 /// Certificate and key, when both files are there.
-fn read_credential(folder: &Folder, name: &str) -> Result<Option<Credential>, PkiError> {
+fn read_credential(folder: &KeyFolder, name: &str) -> Result<Option<Credential>, PkiError> {
     let read = |file: String| if name == "ca" { folder.read(&file) } else { folder.read_replaceable(&file) };
     match (read(format!("{name}.crt"))?, read(format!("{name}.key"))?) {
         (Some(certificate), Some(key)) => Ok(Some(Credential { certificate, key })),
@@ -346,7 +349,7 @@ fn read_credential(folder: &Folder, name: &str) -> Result<Option<Credential>, Pk
 }
 
 /// The key that signs tokens, made when it is not there.
-fn read_token_key(folder: &Folder) -> Result<Vec<u8>, PkiError> {
+fn read_token_key(folder: &KeyFolder) -> Result<Vec<u8>, PkiError> {
     const NAME: &str = "tokens.key";
     let pem = match folder.read(NAME)? {
         Some(pem) => pem,
@@ -364,7 +367,7 @@ fn read_token_key(folder: &Folder) -> Result<Vec<u8>, PkiError> {
 }
 
 /// Writes the key, then the certificate, each whole or not at all.
-fn write_credential(folder: &Folder, name: &str, credential: &Credential) -> Result<(), PkiError> {
+fn write_credential(folder: &KeyFolder, name: &str, credential: &Credential) -> Result<(), PkiError> {
     folder.write(&format!("{name}.key"), &credential.key, 0o600)?;
     folder.write(&format!("{name}.crt"), &credential.certificate, 0o644)
 }
@@ -398,7 +401,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let first = open(folder.path(), &["rack.example", "10.0.0.1"], now).unwrap();
-        let keys = Folder::at(folder.path());
+        let keys = KeyFolder::at(folder.path());
         for name in ["admin.key", "admin.crt"] {
             keys.write(name, "of an older version", 0o600).unwrap();
         }

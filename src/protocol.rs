@@ -2,12 +2,12 @@
 //!
 //! | call | answer |
 //! |---|---|
-//! | `POST /agent/v1/session` [`OpenSession`] | [`Session`]; 403 with [`Refusal`] when the token is unknown, used or stale |
-//! | `GET /agent/v1/step?after=ID` | the next [`Step`], held up to [`STEP_WAIT_SECONDS`]; 204 when there is none yet |
-//! | `POST /agent/v1/event` [`Event`] | 204 |
+//! | `POST /agent/v1/session` [`OpenSession`] | [`AgentSession`]; 403 with [`CallRefusal`] when the token is unknown, used or stale |
+//! | `GET /agent/v1/step?after=ID` | the next [`AgentStep`], held up to [`STEP_WAIT_SECONDS`]; 204 when there is none yet |
+//! | `POST /agent/v1/event` [`StepEvent`] | 204 |
 //! | `POST /agent/v1/result` [`StepOutcome`] | 204, once it is durable |
 //! | `POST /agent/v1/log` plain text | 204 |
-//! | `GET /agent/v1/manifest/DIGEST` | [`Manifest`] |
+//! | `GET /agent/v1/manifest/DIGEST` | [`ImageManifest`] |
 //! | `GET /agent/v1/chunk/SHA256` | the stored bytes of a chunk: one zstd frame |
 //!
 //! All but the first carry `Authorization: Bearer <session>`. 401 means that the session is no longer the
@@ -62,7 +62,7 @@ pub struct OpenSession {
 /// An open session.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Session {
+pub struct AgentSession {
     /// Bearer token of the calls that follow.
     pub session: String,
     /// `namespace/name` of the host.
@@ -75,14 +75,14 @@ pub struct Session {
 
 /// Why a call was refused.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct CallRefusal {
     /// For the node's console and log.
     pub reason: String,
 }
 
 /// One thing to do.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct AgentStep {
     /// Unique within the session's intent.
     pub id: String,
     /// Generation of the boot intent it belongs to.
@@ -160,7 +160,7 @@ impl Action {
 /// How far a step is. At most one a second.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Event {
+pub struct StepEvent {
     /// Step id; empty before the first step.
     pub step: String,
     /// What it is doing, in a word or two.
@@ -218,7 +218,7 @@ pub struct FoundBmc {
 /// An image as chunks. What no chunk covers reads as zeros.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Manifest {
+pub struct ImageManifest {
     /// Bytes on a disk.
     pub virtual_size: u64,
     /// Chunks by rising offset, none overlapping.

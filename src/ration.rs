@@ -45,13 +45,13 @@ pub fn all_alike() -> Ranks {
 
 /// Places that are taken, by rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
+pub struct RankShares {
     known: usize,
     untold: usize,
     strangers: usize,
 }
 
-impl Shares {
+impl RankShares {
     /// What strangers may take together of so many places: a quarter, at least one.
     pub fn of_strangers(places: usize) -> usize {
         (places / 4).max(1)
@@ -117,7 +117,7 @@ mod tests {
     use Rank::{Known, Stranger, Untold};
 
     /// How many of a rank get in, one after the other.
-    fn fill(shares: &mut Shares, rank: Rank, places: usize) -> usize {
+    fn fill(shares: &mut RankShares, rank: Rank, places: usize) -> usize {
         let mut count = 0;
         while shares.may_take(rank, places) {
             shares.add(rank);
@@ -138,7 +138,7 @@ mod tests {
             (&[Rank::Own, Stranger], &[48, 0]),
         ];
         for (order, wanted) in rows {
-            let mut shares = Shares::default();
+            let mut shares = RankShares::default();
             let got: Vec<_> = order.iter().map(|rank| fill(&mut shares, *rank, 48)).collect();
             assert_eq!(got, wanted, "{order:?}");
             for rank in [Known, Untold, Stranger] {
@@ -152,13 +152,13 @@ mod tests {
 
     #[test]
     fn fewer_places_leave_the_known_theirs_and_one_place_is_anybodys() {
-        let mut shares = Shares::default();
+        let mut shares = RankShares::default();
         fill(&mut shares, Stranger, 48);
         fill(&mut shares, Untold, 48);
         assert_eq!(fill(&mut shares, Known, 8), 2, "36 hold places, of 8 there are 2 for the known");
         assert_eq!(fill(&mut shares, Untold, 8), 0);
         for rank in [Known, Untold, Stranger] {
-            assert_eq!(fill(&mut Shares::default(), rank, 1), 1, "{rank:?}");
+            assert_eq!(fill(&mut RankShares::default(), rank, 1), 1, "{rank:?}");
         }
     }
 }

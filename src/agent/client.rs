@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::tls;
 use crate::hex::hex;
 use crate::protocol::{
-    CHUNK_SIZE, Event, MAX_CALL, Manifest, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, Step, StepOutcome,
+    AgentSession, AgentStep, CHUNK_SIZE, CallRefusal, ImageManifest, MAX_CALL, OpenSession, STEP_WAIT_SECONDS,
+    StepEvent, StepOutcome,
 };
 
 /// Largest manifest in bytes: about 250 GB of image that holds data.
@@ -74,7 +75,7 @@ impl Default for ClientTiming {
 
 /// Why a call did not do what it was to do.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum AgentCallError {
     /// No answer, or one that says to come back later. Worth another try.
     #[error("{0}")]
     Unreachable(String),
@@ -97,7 +98,7 @@ pub enum CallError {
     },
 }
 
-impl CallError {
+impl AgentCallError {
     fn worth_retrying(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Untrusted(_))
     }
@@ -106,7 +107,7 @@ impl CallError {
 /// Calls to the appliance. Cheap to clone; clones share connections and the session.
 #[derive(Clone)]
 pub struct ApplianceClient {
-    shared: Arc<Shared>,
+    shared: Arc<SharedClient>,
 }
 
 /// Where calls leave this machine.
@@ -120,12 +121,12 @@ pub enum Egress {
     Proxy(SocketAddr),
 }
 
-struct Shared {
+struct SharedClient {
     egress: Egress,
     server: Url,
     tls: rustls::ClientConfig,
     timing: ClientTiming,
-    route: Mutex<Route>,
+    route: Mutex<EgressInterface>,
     bearer: Mutex<Option<SecretString>>,
     outage: Mutex<Option<Outage>>,
     revoked: CancellationToken,
@@ -138,7 +139,7 @@ struct Outage {
 }
 
 /// The interface that calls go out by; `None` leaves it to the routing table.
-struct Route {
+struct EgressInterface {
     interface: Option<String>,
     http: reqwest::Client,
 }
@@ -154,7 +155,7 @@ impl ApplianceClient {
         ca: [u8; 32],
         interfaces: watch::Receiver<Vec<String>>,
         timing: ClientTiming,
-    ) -> Result<Self, CallError> {
+    ) -> Result<Self, AgentCallError> {
         Self::leaving_by(server, ca, Egress::Interfaces(interfaces), timing)
     }
 
@@ -162,15 +163,15 @@ impl ApplianceClient {
     ///
     /// # Errors
     /// When the HTTP client cannot be made from these.
-    pub fn leaving_by(server: Url, ca: [u8; 32], egress: Egress, timing: ClientTiming) -> Result<Self, CallError> {
+    pub fn leaving_by(server: Url, ca: [u8; 32], egress: Egress, timing: ClientTiming) -> Result<Self, AgentCallError> {
         let tls = tls::client_config(ca).map_err(|error| local(&error))?;
         let interface = egress.interfaces().into_iter().next();
         let http = http_client(&tls, &egress, interface.as_deref())?;
-        let route = Mutex::new(Route { interface, http });
+        let route = Mutex::new(EgressInterface { interface, http });
         let revoked = CancellationToken::new();
         let bearer = Mutex::default();
         let outage = Mutex::default();
-        Ok(Self { shared: Arc::new(Shared { egress, server, tls, timing, route, bearer, outage, revoked }) })
+        Ok(Self { shared: Arc::new(SharedClient { egress, server, tls, timing, route, bearer, outage, revoked }) })
     }
 
     /// Cancelled when any call was answered with 401.
@@ -186,10 +187,10 @@ impl ApplianceClient {
     /// Opens the session and keeps its token for the calls that follow.
     ///
     /// # Errors
-    /// [`CallError::Refused`] with the appliance's reason when the token is not good.
-    pub async fn open(&self, hello: &OpenSession) -> Result<Session, CallError> {
+    /// [`AgentCallError::Refused`] with the appliance's reason when the token is not good.
+    pub async fn open(&self, hello: &OpenSession) -> Result<AgentSession, AgentCallError> {
         let answer = self.send(self.request(Method::POST, "session", &[])?.json(hello)).await?;
-        let session: Session = json(answer, MAX_CALL).await?;
+        let session: AgentSession = json(answer, MAX_CALL).await?;
         *self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.session.clone().into());
         Ok(session)
     }
@@ -197,8 +198,8 @@ impl ApplianceClient {
     /// The step after the one with this id; `None` when there is none yet. The appliance holds the call.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn next_step(&self, after: &str) -> Result<Option<Step>, CallError> {
+    /// [`AgentCallError`].
+    pub async fn next_step(&self, after: &str) -> Result<Option<AgentStep>, AgentCallError> {
         let request = self
             .request(Method::GET, "step", &[("after", after)])?
             .timeout(Duration::from_secs(STEP_WAIT_SECONDS) + self.shared.timing.call);
@@ -212,24 +213,24 @@ impl ApplianceClient {
     /// Tells how far a step is.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn event(&self, event: &Event) -> Result<(), CallError> {
+    /// [`AgentCallError`].
+    pub async fn event(&self, event: &StepEvent) -> Result<(), AgentCallError> {
         self.send(self.request(Method::POST, "event", &[])?.json(event)).await.map(drop)
     }
 
     /// Tells how a step ended. The outcome is durable when this returns.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn result(&self, outcome: &StepOutcome) -> Result<(), CallError> {
+    /// [`AgentCallError`].
+    pub async fn result(&self, outcome: &StepOutcome) -> Result<(), AgentCallError> {
         self.send(self.request(Method::POST, "result", &[])?.json(outcome)).await.map(drop)
     }
 
     /// Sends a piece of log, at most [`crate::protocol::MAX_LOG`] bytes.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn log(&self, piece: &str) -> Result<(), CallError> {
+    /// [`AgentCallError`].
+    pub async fn log(&self, piece: &str) -> Result<(), AgentCallError> {
         let request = self.request(Method::POST, "log", &[])?.header(http::header::CONTENT_TYPE, "text/plain");
         self.send(request.body(piece.to_owned())).await.map(drop)
     }
@@ -237,8 +238,8 @@ impl ApplianceClient {
     /// The manifest of an image, retried as [`ApplianceClient::retry`] does.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn manifest(&self, digest: &str) -> Result<Manifest, CallError> {
+    /// [`AgentCallError`].
+    pub async fn manifest(&self, digest: &str) -> Result<ImageManifest, AgentCallError> {
         let path = format!("manifest/{}", hex_name(digest)?);
         self.retry("the image's manifest", || async {
             let answer = self.send(self.request(Method::GET, &path, &[])?).await?;
@@ -248,7 +249,7 @@ impl ApplianceClient {
             let found: String = hex(&Sha256::digest(&bytes));
             if !found.eq_ignore_ascii_case(digest) {
                 let reason = format!("the manifest has digest {found}, asked for was {digest}");
-                return Err(CallError::Refused { status, reason });
+                return Err(AgentCallError::Refused { status, reason });
             }
             parse(&bytes, status)
         })
@@ -258,8 +259,8 @@ impl ApplianceClient {
     /// The stored bytes of a chunk, not yet checked, retried as [`ApplianceClient::retry`] does.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn chunk(&self, sha256: &str) -> Result<Bytes, CallError> {
+    /// [`AgentCallError`].
+    pub async fn chunk(&self, sha256: &str) -> Result<Bytes, AgentCallError> {
         let path = format!("chunk/{}", hex_name(sha256)?);
         self.retry("a chunk of the image", || async {
             body(self.send(self.request(Method::GET, &path, &[])?).await?, MAX_CHUNK).await
@@ -272,9 +273,9 @@ impl ApplianceClient {
     ///
     /// # Errors
     /// The last error when time is up; at once any that another try would not change, and when the session ends.
-    pub async fn retry<T, Called>(&self, what: &str, mut call: impl FnMut() -> Called) -> Result<T, CallError>
+    pub async fn retry<T, Called>(&self, what: &str, mut call: impl FnMut() -> Called) -> Result<T, AgentCallError>
     where
-        Called: Future<Output = Result<T, CallError>>,
+        Called: Future<Output = Result<T, AgentCallError>>,
     {
         let timing = &self.shared.timing;
         let started = Instant::now();
@@ -288,7 +289,8 @@ impl ApplianceClient {
                 Err(error) if !error.worth_retrying() => return Err(error),
                 Err(error) => error,
             };
-            let limit = if matches!(error, CallError::Untrusted(_)) { timing.untrusted } else { timing.unreachable };
+            let limit =
+                if matches!(error, AgentCallError::Untrusted(_)) { timing.untrusted } else { timing.unreachable };
             if started.elapsed() + pause > limit {
                 return Err(error);
             }
@@ -296,14 +298,14 @@ impl ApplianceClient {
             self.change_interface();
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.shared.revoked.cancelled() => return Err(CallError::Revoked("by another call".into())),
+                () = self.shared.revoked.cancelled() => return Err(AgentCallError::Revoked("by another call".into())),
             }
             pause = (pause * 2).min(timing.retry_most);
         }
     }
 
     /// Tells of an outage when it begins and every ten seconds.
-    fn unanswered(&self, what: &str, error: &CallError) {
+    fn unanswered(&self, what: &str, error: &AgentCallError) {
         let mut outage = self.shared.outage.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let since = match &*outage {
@@ -334,12 +336,12 @@ impl ApplianceClient {
             return;
         }
         match http_client(&self.shared.tls, &self.shared.egress, next.map(String::as_str)) {
-            Ok(http) => *route = Route { interface: next.cloned(), http },
+            Ok(http) => *route = EgressInterface { interface: next.cloned(), http },
             Err(error) => tracing::warn!(interface = next, %error, "cannot call the appliance by another interface"),
         }
     }
 
-    fn request(&self, method: Method, path: &str, query: &[(&str, &str)]) -> Result<RequestBuilder, CallError> {
+    fn request(&self, method: Method, path: &str, query: &[(&str, &str)]) -> Result<RequestBuilder, AgentCallError> {
         let mut url = self.shared.server.join(&format!("/agent/v1/{path}")).map_err(|error| local(&error))?;
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
@@ -353,14 +355,14 @@ impl ApplianceClient {
     }
 
     /// Sends a request and sorts its answer: any 2xx is good.
-    async fn send(&self, request: RequestBuilder) -> Result<Response, CallError> {
+    async fn send(&self, request: RequestBuilder) -> Result<Response, AgentCallError> {
         let answer = request.send().await.map_err(transport)?;
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);
         }
         let text = body(answer, 16 << 10).await.unwrap_or_default();
-        let reason = match serde_json::from_slice::<Refusal>(&text) {
+        let reason = match serde_json::from_slice::<CallRefusal>(&text) {
             Ok(refusal) => refusal.reason,
             Err(_) => String::from_utf8_lossy(&text).into_owned(),
         };
@@ -374,14 +376,14 @@ impl ApplianceClient {
         Err(match status {
             StatusCode::UNAUTHORIZED => {
                 self.shared.revoked.cancel();
-                CallError::Revoked(reason)
+                AgentCallError::Revoked(reason)
             }
-            StatusCode::GONE => CallError::Gone(reason),
-            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => CallError::Unreachable(reason),
+            StatusCode::GONE => AgentCallError::Gone(reason),
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => AgentCallError::Unreachable(reason),
             status if status.is_server_error() => {
-                CallError::Unreachable(format!("{reason} (HTTP {})", status.as_u16()))
+                AgentCallError::Unreachable(format!("{reason} (HTTP {})", status.as_u16()))
             }
-            status => CallError::Refused { status: status.as_u16(), reason },
+            status => AgentCallError::Refused { status: status.as_u16(), reason },
         })
     }
 }
@@ -399,7 +401,7 @@ fn http_client(
     tls: &rustls::ClientConfig,
     egress: &Egress,
     interface: Option<&str>,
-) -> Result<reqwest::Client, CallError> {
+) -> Result<reqwest::Client, AgentCallError> {
     let mut builder = reqwest::Client::builder()
         .tls_backend_preconfigured(tls.clone())
         .http1_only()
@@ -425,20 +427,20 @@ fn http_client(
 }
 
 /// A fault of our own making: no retry helps.
-fn local(error: &dyn std::error::Error) -> CallError {
-    CallError::Refused { status: 0, reason: chain(error) }
+fn local(error: &dyn std::error::Error) -> AgentCallError {
+    AgentCallError::Refused { status: 0, reason: chain(error) }
 }
 
-fn transport(error: reqwest::Error) -> CallError {
+fn transport(error: reqwest::Error) -> AgentCallError {
     // The address is told with every wait.
     let error = error.without_url();
     match tls::untrusted(&error) {
-        Some(reason) => CallError::Untrusted(reason),
+        Some(reason) => AgentCallError::Untrusted(reason),
         None => {
             let reason = chain(&error);
             // The TLS library adds an address of its manual.
             let reason = reason.split_once(": https://").map_or(reason.as_str(), |(reason, _)| reason);
-            CallError::Unreachable(reason.to_owned())
+            AgentCallError::Unreachable(reason.to_owned())
         }
     }
 }
@@ -458,9 +460,11 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-async fn body(mut answer: Response, limit: usize) -> Result<Bytes, CallError> {
-    let too_large =
-        || CallError::Refused { status: 0, reason: format!("the appliance's answer is larger than {limit} bytes") };
+async fn body(mut answer: Response, limit: usize) -> Result<Bytes, AgentCallError> {
+    let too_large = || AgentCallError::Refused {
+        status: 0,
+        reason: format!("the appliance's answer is larger than {limit} bytes"),
+    };
     let expected = answer.content_length().unwrap_or(0);
     if expected > limit as u64 {
         return Err(too_large());
@@ -475,25 +479,25 @@ async fn body(mut answer: Response, limit: usize) -> Result<Bytes, CallError> {
     Ok(bytes.into())
 }
 
-async fn json<T: DeserializeOwned>(answer: Response, limit: usize) -> Result<T, CallError> {
+async fn json<T: DeserializeOwned>(answer: Response, limit: usize) -> Result<T, AgentCallError> {
     let status = answer.status().as_u16();
     parse(&body(answer, limit).await?, status)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8], status: u16) -> Result<T, CallError> {
-    serde_json::from_slice(bytes).map_err(|error| CallError::Refused {
+fn parse<T: DeserializeOwned>(bytes: &[u8], status: u16) -> Result<T, AgentCallError> {
+    serde_json::from_slice(bytes).map_err(|error| AgentCallError::Refused {
         status,
         reason: format!("the appliance's answer cannot be understood: {error}"),
     })
 }
 
 /// A SHA-256 in hex, safe in a path.
-fn hex_name(name: &str) -> Result<&str, CallError> {
+fn hex_name(name: &str) -> Result<&str, AgentCallError> {
     if name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(name);
     }
     let reason = format!("{:?} is not a SHA-256", name.chars().take(80).collect::<String>());
-    Err(CallError::Refused { status: 0, reason })
+    Err(AgentCallError::Refused { status: 0, reason })
 }
 
 #[cfg(test)]

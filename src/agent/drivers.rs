@@ -42,13 +42,13 @@ const MAX_PASSES: usize = 10;
 
 /// `modules.alias` and `modules.dep`.
 #[derive(Debug, Default)]
-pub struct Catalogue {
+pub struct ModuleCatalogue {
     /// Pattern and module, by the pattern's part before the colon.
     aliases: HashMap<String, Vec<(String, String)>>,
     needs: HashMap<String, Vec<String>>,
 }
 
-impl Catalogue {
+impl ModuleCatalogue {
     /// Reads both files; lines that make no sense are skipped.
     pub fn parse(alias: &str, dep: &str) -> Self {
         let mut catalogue = Self::default();
@@ -140,9 +140,9 @@ fn is_network(modalias: &str) -> bool {
 
 /// How the modules are doing, for those who wait for devices.
 #[derive(Clone)]
-pub struct Activity(Arc<Mutex<State>>);
+pub struct Activity(Arc<Mutex<DriverState>>);
 
-struct State {
+struct DriverState {
     /// Module being loaded, since when.
     loading: Option<(String, Instant)>,
     /// When a module was loaded, or the kernel told of a device, last.
@@ -154,10 +154,10 @@ struct State {
 
 impl Activity {
     fn new() -> Self {
-        Self(Arc::new(Mutex::new(State { loading: None, last: Instant::now(), coldplugged: false, loaded: 0 })))
+        Self(Arc::new(Mutex::new(DriverState { loading: None, last: Instant::now(), coldplugged: false, loaded: 0 })))
     }
 
-    fn update(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut DriverState)) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.last = Instant::now();
         change(&mut state);
@@ -192,7 +192,7 @@ impl Activity {
 /// Loads modules, each once, whether that worked or not.
 struct Loader<'a> {
     folder: PathBuf,
-    catalogue: Catalogue,
+    catalogue: ModuleCatalogue,
     tried: HashSet<String>,
     activity: Activity,
     insert: &'a mut dyn FnMut(&Path) -> io::Result<()>,
@@ -268,7 +268,7 @@ fn insert_module(path: &Path) -> io::Result<()> {
 pub fn load(root: &Path, modules: &[&str]) {
     let folder = root.join("lib/modules");
     let dependencies = std::fs::read_to_string(folder.join("modules.dep")).unwrap_or_default();
-    let catalogue = Catalogue::parse("", &dependencies);
+    let catalogue = ModuleCatalogue::parse("", &dependencies);
     let (activity, mut insert) = (Activity::new(), insert_module);
     let mut loader = Loader { folder, catalogue, tried: HashSet::new(), activity, insert: &mut insert };
     for module in modules {
@@ -289,7 +289,7 @@ pub fn start(root: &Path) -> Activity {
                 String::new()
             })
         };
-        let catalogue = Catalogue::parse(&read("modules.alias"), &read("modules.dep"));
+        let catalogue = ModuleCatalogue::parse(&read("modules.alias"), &read("modules.dep"));
         let mut insert = insert_module;
         let mut loader =
             Loader { folder, catalogue, tried: HashSet::new(), activity: shared.clone(), insert: &mut insert };

@@ -30,7 +30,7 @@ const CONSOLE_QUEUE: usize = 256;
 
 /// Ring of the last lines. Cheap to clone; all clones are the same ring.
 #[derive(Clone)]
-pub struct Log {
+pub struct LogRing {
     ring: Arc<Mutex<Ring>>,
     started: Instant,
 }
@@ -49,7 +49,7 @@ struct LogLine {
     detail: bool,
 }
 
-impl Default for Log {
+impl Default for LogRing {
     fn default() -> Self {
         Self {
             ring: Arc::new(Mutex::new(Ring { lines: VecDeque::new(), total: 0, secret: None })),
@@ -58,7 +58,7 @@ impl Default for Log {
     }
 }
 
-impl Log {
+impl LogRing {
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +91,7 @@ impl Log {
         self.stamp(line, false);
     }
 
-    /// Adds a line with the time since the start, in seconds. A `detail` is left out of [`Log::tail`].
+    /// Adds a line with the time since the start, in seconds. A `detail` is left out of [`LogRing::tail`].
     fn stamp(&self, line: &str, detail: bool) -> String {
         self.add(&format!("[{:>8.3}] {line}", self.started.elapsed().as_secs_f64()), detail)
     }
@@ -257,9 +257,9 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// See [`Log::layer`].
+/// See [`LogRing::layer`].
 pub struct LogLayer {
-    log: Log,
+    log: LogRing,
     consoles: Consoles,
 }
 
@@ -271,7 +271,7 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         if level > Level::DEBUG || (!ours && level > Level::WARN) {
             return;
         }
-        let mut text = Text::default();
+        let mut text = EventText::default();
         event.record(&mut text);
         let mark = match level {
             Level::ERROR => "ERROR ",
@@ -287,12 +287,12 @@ impl<S: Subscriber> Layer<S> for LogLayer {
 }
 
 #[derive(Default)]
-struct Text {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Visit for Text {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         // Writing to a string cannot fail.
         let _written = if field.name() == "message" {
@@ -343,7 +343,7 @@ pub fn kernel_messages(root: &Path) -> Vec<String> {
 }
 
 /// Copies the kernel's warnings and errors into the ring from now on, on a thread of its own.
-pub fn follow_kernel(root: &Path, log: Log) {
+pub fn follow_kernel(root: &Path, log: LogRing) {
     let Ok(file) = File::open(root.join("dev/kmsg")) else { return };
     let spawned = std::thread::Builder::new().name("kmsg".into()).stack_size(64 << 10).spawn(move || {
         let mut file = file;
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn the_ring_is_bounded_in_lines_and_bytes_and_hides_the_token() {
-        let log = Log::default();
+        let log = LogRing::default();
         log.hide("s3cret-token");
         for index in 0..RING_LINES + 10 {
             log.push(&format!("{index} s3cret-token {}", "ä".repeat(LINE_BYTES)));
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_log_is_sent_piece_by_piece_and_says_what_was_lost() {
-        let log = Log::default();
+        let log = LogRing::default();
         assert_eq!(log.since(0), (String::new(), 0));
         for number in 0..3 {
             log.push(&number.to_string());
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn events_become_lines_with_their_fields() {
         use tracing_subscriber::layer::SubscriberExt;
-        let log = Log::default();
+        let log = LogRing::default();
         let subscriber = tracing_subscriber::registry().with(log.layer(Consoles::default()));
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(interface = "eth0", tries = 3, "no answer\u{1b}[2J yet");

@@ -30,11 +30,11 @@ use tracing_subscriber::layer::SubscriberExt;
 use client::{ApplianceClient, ClientTiming};
 use cmdline::BootParameters;
 use init::Down;
-use log::{Consoles, Log};
+use log::{Consoles, LogRing};
 
 use crate::network_data::NetworkPlan;
 use crate::protocol::{ARGS_FILE, NETWORK_FILE, OpenSession};
-use net::{Network, Wanted};
+use net::{AgentNetwork, NetworkNeeds};
 use session::SessionEnd;
 
 /// How long a message stays on the screen before the machine goes down because of it.
@@ -49,13 +49,13 @@ const NO_INTERFACE: Duration = Duration::from_secs(120);
 const NO_ADDRESS: Duration = Duration::from_secs(600);
 
 /// How the agent came to its end: what to do, and what to say about it for how long.
-struct Verdict {
+struct AgentVerdict {
     down: Down,
     say: Vec<String>,
     wait: Duration,
 }
 
-impl Verdict {
+impl AgentVerdict {
     fn because(title: &str, reason: &str) -> Self {
         let wait = format!("This machine restarts in {} minutes.", READING_TIME.as_secs() / 60);
         Self { down: Down::Reboot, say: vec![title.into(), reason.into(), wait], wait: READING_TIME }
@@ -72,7 +72,7 @@ pub fn run_as_init() -> ! {
     }
     init::prepare();
     let consoles = Consoles::open(Path::new("/"));
-    let log = Log::default();
+    let log = LogRing::default();
     init::tell_panics(consoles.clone());
     let subscriber = tracing_subscriber::registry().with(log.layer(consoles.clone()));
     if tracing::subscriber::set_global_default(subscriber).is_err() {
@@ -95,12 +95,12 @@ pub fn run_as_init() -> ! {
     init::go_down(verdict.down, &consoles)
 }
 
-fn fault(reason: &str) -> Verdict {
+fn fault(reason: &str) -> AgentVerdict {
     let wait = format!("This machine restarts in {} seconds.", FAULT_TIME.as_secs());
-    Verdict { down: Down::Reboot, say: vec!["FAULT".into(), reason.into(), wait], wait: FAULT_TIME }
+    AgentVerdict { down: Down::Reboot, say: vec!["FAULT".into(), reason.into(), wait], wait: FAULT_TIME }
 }
 
-fn work(log: Log, consoles: Consoles) -> Verdict {
+fn work(log: LogRing, consoles: Consoles) -> AgentVerdict {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(4));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
@@ -116,7 +116,7 @@ fn work(log: Log, consoles: Consoles) -> Verdict {
     let verdict = runtime.block_on(async {
         tokio::select! {
             verdict = agent(log, consoles) => verdict,
-            () = pressed.cancelled() => Verdict {
+            () = pressed.cancelled() => AgentVerdict {
                 down: Down::PowerOff,
                 say: vec!["The power button was pressed.".into()],
                 wait: Duration::ZERO,
@@ -128,7 +128,7 @@ fn work(log: Log, consoles: Consoles) -> Verdict {
     verdict
 }
 
-async fn agent(log: Log, consoles: Consoles) -> Verdict {
+async fn agent(log: LogRing, consoles: Consoles) -> AgentVerdict {
     let root = Path::new("/");
     tokio::spawn(init::reap());
     log::follow_kernel(root, log.clone());
@@ -138,7 +138,7 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
         .join(" ");
     let boot = match BootParameters::parse(&cmdline) {
         Ok(boot) => boot,
-        Err(error) => return Verdict::because("THIS MACHINE WAS STARTED WITHOUT ORDERS", &error.to_string()),
+        Err(error) => return AgentVerdict::because("THIS MACHINE WAS STARTED WITHOUT ORDERS", &error.to_string()),
     };
     log.hide(boot.token.expose_secret());
     init::settle_kernel();
@@ -148,11 +148,11 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
     };
     let plan = match read_plan(root) {
         Ok(plan) => plan,
-        Err(reason) => return Verdict::because("NO NETWORK", &reason),
+        Err(reason) => return AgentVerdict::because("NO NETWORK", &reason),
     };
     let network = match bring_up(&boot, appliance, plan).await {
         Ok(network) => network,
-        Err(reason) => return Verdict::because("NO NETWORK", &reason),
+        Err(reason) => return AgentVerdict::because("NO NETWORK", &reason),
     };
     if let Some(name) = network.best_lease().and_then(|lease| lease.hostname) {
         init::set_hostname(&name);
@@ -168,7 +168,7 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
         Ok(client) => client,
         Err(error) => return fault(&error.to_string()),
     };
-    let executor = Arc::new(steps::Node::new(root, network, drivers, boot.mac));
+    let executor = Arc::new(steps::AgentNode::new(root, network, drivers, boot.mac));
     let end = session::run(client, &hello, executor, &log).await;
     verdict(end, &boot, &consoles)
 }
@@ -187,18 +187,18 @@ async fn bring_up(
     boot: &BootParameters,
     appliance: Option<Ipv4Addr>,
     plan: Option<NetworkPlan>,
-) -> Result<Network, String> {
-    let wanted = Wanted { root: "/".into(), mac: boot.mac, appliance, plan };
-    let network = Network::start(wanted).map_err(|error| format!("netlink: {error}"))?;
+) -> Result<AgentNetwork, String> {
+    let wanted = NetworkNeeds { root: "/".into(), mac: boot.mac, appliance, plan };
+    let network = AgentNetwork::start(wanted).map_err(|error| format!("netlink: {error}"))?;
     match network.ready(GRACE, NO_INTERFACE, NO_ADDRESS).await {
         Ok(()) => Ok(network),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn verdict(end: SessionEnd, boot: &BootParameters, consoles: &Consoles) -> Verdict {
+fn verdict(end: SessionEnd, boot: &BootParameters, consoles: &Consoles) -> AgentVerdict {
     let server = &boot.server;
-    let at_once = |down| Verdict { down, say: Vec::new(), wait: Duration::ZERO };
+    let at_once = |down| AgentVerdict { down, say: Vec::new(), wait: Duration::ZERO };
     match end {
         SessionEnd::Reboot => at_once(Down::Reboot),
         SessionEnd::Kexec => at_once(Down::Kexec),
@@ -208,13 +208,14 @@ fn verdict(end: SessionEnd, boot: &BootParameters, consoles: &Consoles) -> Verdi
             at_once(Down::Reboot)
         }
         SessionEnd::Refused(reason) => {
-            Verdict::because(&format!("THE APPLIANCE AT {server} REFUSES THIS MACHINE"), &reason)
+            AgentVerdict::because(&format!("THE APPLIANCE AT {server} REFUSES THIS MACHINE"), &reason)
         }
-        SessionEnd::Untrusted(reason) => {
-            Verdict::because(&format!("THE SERVER AT {server} IS NOT THE APPLIANCE THAT STARTED THIS MACHINE"), &reason)
-        }
+        SessionEnd::Untrusted(reason) => AgentVerdict::because(
+            &format!("THE SERVER AT {server} IS NOT THE APPLIANCE THAT STARTED THIS MACHINE"),
+            &reason,
+        ),
         SessionEnd::Unreachable(reason) => {
-            Verdict::because(&format!("THE APPLIANCE AT {server} DOES NOT ANSWER"), &reason)
+            AgentVerdict::because(&format!("THE APPLIANCE AT {server} DOES NOT ANSWER"), &reason)
         }
     }
 }

@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{ApplianceClient, CallError};
-use super::log::Log;
+use super::client::{AgentCallError, ApplianceClient};
+use super::log::LogRing;
 use crate::api::metal3::HardwareDetails;
-use crate::protocol::{Action, Event, FoundBmc, MAX_LOG, OpenSession, Session, Step, StepOutcome};
+use crate::protocol::{Action, AgentSession, AgentStep, FoundBmc, MAX_LOG, OpenSession, StepEvent, StepOutcome};
 
 /// Lines of log sent with a failure.
 const LOG_LINES: usize = 200;
@@ -48,7 +48,7 @@ pub struct StepError(pub String);
 
 /// What a step did.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Done {
+pub struct StepDone {
     /// For the operator.
     pub message: String,
     /// The hardware, from `inspect`.
@@ -57,7 +57,7 @@ pub struct Done {
     pub bmc: Option<FoundBmc>,
 }
 
-impl Done {
+impl StepDone {
     /// Something was done that needs only words.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
@@ -66,11 +66,11 @@ impl Done {
 
 /// How far the running step is. Cheap to clone; reporting never waits.
 #[derive(Clone)]
-pub struct Progress {
-    sender: Arc<watch::Sender<Event>>,
+pub struct StepReporter {
+    sender: Arc<watch::Sender<StepEvent>>,
 }
 
-impl Progress {
+impl StepReporter {
     /// Tells how far the step is: its phase in a word or two, bytes done, bytes in all.
     pub fn report(&self, phase: &str, bytes_done: Option<u64>, bytes_total: Option<u64>) {
         self.sender.send_modify(|event| {
@@ -96,7 +96,7 @@ pub struct StepJob {
     /// The appliance, for the image.
     pub client: ApplianceClient,
     /// Where to tell how far it is.
-    pub progress: Progress,
+    pub progress: StepReporter,
     /// When cancelled, no disk may be touched any more.
     pub cancel: CancellationToken,
 }
@@ -105,18 +105,23 @@ pub struct StepJob {
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
     /// The session is open; may set what depends on it (clock, host name). Called once.
-    fn opened(&self, session: &Session);
+    fn opened(&self, session: &AgentSession);
     /// Does one step. A panic counts as a failure.
     ///
     /// # Errors
     /// Why the step failed.
-    async fn run(&self, job: StepJob) -> Result<Done, StepError>;
+    async fn run(&self, job: StepJob) -> Result<StepDone, StepError>;
     /// The kernel's messages, for `collect-logs`.
     fn kernel_log(&self) -> Vec<String>;
 }
 
 /// Opens a session and does its steps until it ends. Returns in bounded time once the appliance stops answering.
-pub async fn run(client: ApplianceClient, hello: &OpenSession, executor: Arc<dyn Executor>, log: &Log) -> SessionEnd {
+pub async fn run(
+    client: ApplianceClient,
+    hello: &OpenSession,
+    executor: Arc<dyn Executor>,
+    log: &LogRing,
+) -> SessionEnd {
     let opened = client.retry("a session", || client.open(hello)).await;
     let session = match opened {
         Ok(session) => session,
@@ -140,7 +145,7 @@ pub async fn run(client: ApplianceClient, hello: &OpenSession, executor: Arc<dyn
 #[derive(Clone)]
 struct LogShipper {
     client: ApplianceClient,
-    log: Log,
+    log: LogRing,
     /// Lines sent. Locked while a piece is on its way, so that no line goes twice.
     sent: Arc<tokio::sync::Mutex<u64>>,
 }
@@ -164,7 +169,7 @@ impl LogShipper {
             match self.client.log(&piece).await {
                 Ok(()) => *sent = next,
                 // It will not be taken later either.
-                Err(CallError::Refused { .. }) => {
+                Err(AgentCallError::Refused { .. }) => {
                     *sent = next;
                     return;
                 }
@@ -174,23 +179,23 @@ impl LogShipper {
     }
 }
 
-impl From<CallError> for SessionEnd {
-    fn from(error: CallError) -> Self {
+impl From<AgentCallError> for SessionEnd {
+    fn from(error: AgentCallError) -> Self {
         match error {
-            CallError::Unreachable(reason) => Self::Unreachable(reason),
-            CallError::Untrusted(reason) => Self::Untrusted(reason),
-            CallError::Revoked(reason) => Self::Revoked(reason),
-            CallError::Gone(reason) => Self::Revoked(reason),
-            CallError::Refused { reason, .. } => Self::Refused(reason),
+            AgentCallError::Unreachable(reason) => Self::Unreachable(reason),
+            AgentCallError::Untrusted(reason) => Self::Untrusted(reason),
+            AgentCallError::Revoked(reason) => Self::Revoked(reason),
+            AgentCallError::Gone(reason) => Self::Revoked(reason),
+            AgentCallError::Refused { reason, .. } => Self::Refused(reason),
         }
     }
 }
 
 struct Runner<'a> {
     client: ApplianceClient,
-    session: Session,
+    session: AgentSession,
     executor: Arc<dyn Executor>,
-    log: &'a Log,
+    log: &'a LogRing,
     shipper: LogShipper,
     /// Outcome of the last step. Its id is what the next step comes after.
     last: Option<StepOutcome>,
@@ -204,14 +209,14 @@ enum Stop {
 }
 
 impl Runner<'_> {
-    async fn steps(&mut self) -> Result<SessionEnd, CallError> {
+    async fn steps(&mut self) -> Result<SessionEnd, AgentCallError> {
         loop {
             let client = &self.client;
             let after = self.last.as_ref().map(|outcome| outcome.step.as_str()).unwrap_or_default();
             let step = match client.retry("the next step", || client.next_step(after)).await {
                 Ok(Some(step)) => step,
                 Ok(None) => continue,
-                Err(CallError::Gone(reason)) => {
+                Err(AgentCallError::Gone(reason)) => {
                     tracing::info!(reason, "the appliance no longer wants the last step");
                     // The appliance answers 410 at once: do not ask again at once.
                     tokio::time::sleep(self.client.timing().event_gap).await;
@@ -232,7 +237,7 @@ impl Runner<'_> {
     }
 
     /// Does one step; `Some` when the machine is to go down after it.
-    async fn step(&mut self, step: Step) -> Result<Option<SessionEnd>, CallError> {
+    async fn step(&mut self, step: AgentStep) -> Result<Option<SessionEnd>, AgentCallError> {
         let name = step.action.kind();
         tracing::info!(step = step.id, "step {name} started");
         if step.generation != self.session.generation {
@@ -244,15 +249,15 @@ impl Runner<'_> {
             return Ok(None);
         }
         let (outcome, end) = match step.action {
-            Action::Reboot => (Ok(Done::new("rebooting")), Some(SessionEnd::Reboot)),
-            Action::PowerOff => (Ok(Done::new("powering off")), Some(SessionEnd::PowerOff)),
+            Action::Reboot => (Ok(StepDone::new("rebooting")), Some(SessionEnd::Reboot)),
+            Action::PowerOff => (Ok(StepDone::new("powering off")), Some(SessionEnd::PowerOff)),
             Action::CollectLogs => (self.send_log().await?, None),
             Action::Kexec { .. } => match self.execute(&step).await? {
                 Some(Ok(done)) => (Ok(done), Some(SessionEnd::Kexec)),
                 // The firmware boots the root disk too: that is only slower.
                 Some(Err(error)) => {
                     let message = format!("the installed system is started through the firmware: {error}");
-                    (Ok(Done::new(message)), Some(SessionEnd::Reboot))
+                    (Ok(StepDone::new(message)), Some(SessionEnd::Reboot))
                 }
                 None => return Ok(self.taken_back(step.id)),
             },
@@ -263,7 +268,7 @@ impl Runner<'_> {
         };
         match self.finish(&step, outcome).await {
             // It was taken, only its answer was lost: the host has gone on and waits for the machine to go down.
-            Err(CallError::Revoked(reason)) if matches!(end, Some(SessionEnd::PowerOff | SessionEnd::Reboot)) => {
+            Err(AgentCallError::Revoked(reason)) if matches!(end, Some(SessionEnd::PowerOff | SessionEnd::Reboot)) => {
                 tracing::info!(reason, "the appliance has the outcome of {name} already");
             }
             told => told?,
@@ -280,9 +285,9 @@ impl Runner<'_> {
 
     /// Runs a step on a task of its own, sends its events, cancels it when it is not wanted any more or stalls.
     /// `None` when the appliance has taken it back.
-    async fn execute(&self, step: &Step) -> Result<Option<Result<Done, StepError>>, CallError> {
+    async fn execute(&self, step: &AgentStep) -> Result<Option<Result<StepDone, StepError>>, AgentCallError> {
         let timing = self.client.timing().clone();
-        let first = Event { step: step.id.clone(), phase: step.action.kind().to_string(), ..Event::default() };
+        let first = StepEvent { step: step.id.clone(), phase: step.action.kind().to_string(), ..StepEvent::default() };
         let (sender, mut progress) = watch::channel(first);
         let cancel = CancellationToken::new();
         // Whatever ends this function also ends the step.
@@ -290,7 +295,7 @@ impl Runner<'_> {
         let job = StepJob {
             action: step.action.clone(),
             client: self.client.clone(),
-            progress: Progress { sender: Arc::new(sender) },
+            progress: StepReporter { sender: Arc::new(sender) },
             cancel,
         };
         let executor = self.executor.clone();
@@ -313,8 +318,8 @@ impl Runner<'_> {
                 sent = Some(Instant::now());
                 let event = progress.borrow_and_update().clone();
                 match self.client.event(&event).await {
-                    Err(CallError::Revoked(reason)) => Some(Stop::Revoked(reason)),
-                    Err(CallError::Gone(reason)) => Some(Stop::Gone(reason)),
+                    Err(AgentCallError::Revoked(reason)) => Some(Stop::Revoked(reason)),
+                    Err(AgentCallError::Gone(reason)) => Some(Stop::Gone(reason)),
                     // A lost event is not worth stopping for: the next one says more.
                     Err(error) => {
                         tracing::debug!(%error, "cannot deliver an event");
@@ -338,7 +343,7 @@ impl Runner<'_> {
             task.abort();
         }
         match stop {
-            Stop::Revoked(reason) => Err(CallError::Revoked(reason)),
+            Stop::Revoked(reason) => Err(AgentCallError::Revoked(reason)),
             Stop::Gone(reason) => {
                 tracing::warn!(step = step.id, reason, "the appliance cancelled the step");
                 Ok(None)
@@ -351,7 +356,7 @@ impl Runner<'_> {
         }
     }
 
-    async fn send_log(&self) -> Result<Result<Done, StepError>, CallError> {
+    async fn send_log(&self) -> Result<Result<StepDone, StepError>, AgentCallError> {
         // What was sent as it came is not sent again.
         let mut sent = self.shipper.sent.lock().await;
         let (pieces, total) = self.log.pieces(*sent, &self.executor.kernel_log());
@@ -359,17 +364,17 @@ impl Runner<'_> {
         for piece in pieces {
             match self.client.retry("sending the log", || self.client.log(&piece)).await {
                 Ok(()) => {}
-                Err(CallError::Refused { status, reason }) => {
+                Err(AgentCallError::Refused { status, reason }) => {
                     return Ok(Err(StepError(format!("the log was refused: {reason} (HTTP {status})"))));
                 }
                 Err(error) => return Err(error),
             }
         }
         *sent = total;
-        Ok(Ok(Done::new(format!("log sent in {count} pieces"))))
+        Ok(Ok(StepDone::new(format!("log sent in {count} pieces"))))
     }
 
-    async fn finish(&mut self, step: &Step, result: Result<Done, StepError>) -> Result<(), CallError> {
+    async fn finish(&mut self, step: &AgentStep, result: Result<StepDone, StepError>) -> Result<(), AgentCallError> {
         let name = step.action.kind();
         let outcome = match result {
             Ok(done) => {
@@ -402,16 +407,16 @@ impl Runner<'_> {
     }
 
     /// Sends an outcome until it is acknowledged. One that the appliance refuses is sent once more without its log.
-    async fn tell(&mut self, mut outcome: StepOutcome) -> Result<(), CallError> {
+    async fn tell(&mut self, mut outcome: StepOutcome) -> Result<(), AgentCallError> {
         loop {
             let client = &self.client;
             match client.retry("taking a result", || client.result(&outcome)).await {
                 Ok(()) => break,
-                Err(CallError::Gone(reason)) => {
+                Err(AgentCallError::Gone(reason)) => {
                     tracing::info!(step = outcome.step, reason, "the appliance no longer wants the result");
                     break;
                 }
-                Err(CallError::Refused { status, reason }) if !outcome.log.is_empty() => {
+                Err(AgentCallError::Refused { status, reason }) if !outcome.log.is_empty() => {
                     tracing::warn!(
                         step = outcome.step,
                         %status,

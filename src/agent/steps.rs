@@ -13,14 +13,14 @@ use super::disk::write::{ChunkSource, SourceError};
 use super::disk::{DiskError, bootentry, config, device_path, erase, hints, write};
 use super::drivers::{self, Activity};
 use super::init;
-use super::inventory::{self, Observed, disks, nics};
+use super::inventory::{self, ObservedNetwork, disks, nics};
 use super::kexec;
 use super::log::kernel_messages;
-use super::net::Network;
-use super::session::{Done, Executor, Progress, StepError, StepJob};
+use super::net::AgentNetwork;
+use super::session::{Executor, StepDone, StepError, StepJob, StepReporter};
 use crate::api::MacAddress;
 use crate::api::metal3::{AutomatedCleaningMode, RootDeviceHints, Storage};
-use crate::protocol::{Action, Session};
+use crate::protocol::{Action, AgentSession};
 
 /// No device for this long counts as settled.
 const QUIET: Duration = Duration::from_millis(500);
@@ -32,21 +32,21 @@ const FIRST_DISK: Duration = Duration::from_secs(20);
 const NEIGHBOUR: Duration = Duration::from_secs(5);
 
 /// The machine that the agent runs on.
-pub struct Node {
+pub struct AgentNode {
     root: PathBuf,
-    network: Network,
+    network: AgentNetwork,
     drivers: Activity,
     boot: Option<MacAddress>,
 }
 
-impl Node {
+impl AgentNode {
     /// The machine whose sysfs is below `root`. `boot` is the interface that the firmware booted from.
-    pub fn new(root: &Path, network: Network, drivers: Activity, boot: Option<MacAddress>) -> Self {
+    pub fn new(root: &Path, network: AgentNetwork, drivers: Activity, boot: Option<MacAddress>) -> Self {
         Self { root: root.to_owned(), network, drivers, boot }
     }
 
     /// The disks, once the drivers are done and at least one has been found or waited for.
-    async fn disks(&self, progress: &Progress) -> Vec<Storage> {
+    async fn disks(&self, progress: &StepReporter) -> Vec<Storage> {
         progress.report("waiting for disks", None, None);
         if !self.drivers.settled(QUIET, SETTLE).await {
             tracing::warn!(seconds = SETTLE.as_secs(), "devices have not settled in time: going on");
@@ -62,7 +62,7 @@ impl Node {
     }
 
     /// The device of the root disk, by the same rule for every step of an intent.
-    async fn root_disk(&self, hints: Option<&RootDeviceHints>, progress: &Progress) -> Result<PathBuf, StepError> {
+    async fn root_disk(&self, hints: Option<&RootDeviceHints>, progress: &StepReporter) -> Result<PathBuf, StepError> {
         let disks = self.disks(progress).await;
         let removable = |disk: &Storage| disks::is_removable(&self.root, disk);
         let chosen = hints::choose(&disks, hints, removable).map_err(|error| StepError(error.to_string()))?;
@@ -71,13 +71,13 @@ impl Node {
         Ok(device)
     }
 
-    async fn inspect(&self, progress: &Progress) -> Result<Done, StepError> {
+    async fn inspect(&self, progress: &StepReporter) -> Result<StepDone, StepError> {
         self.disks(progress).await;
         progress.report("waiting for switches", None, None);
         self.network.wait_for_neighbours(NEIGHBOUR).await;
         progress.report("reading the inventory", None, None);
         let observed =
-            Observed { addresses: nics::addresses(), neighbours: self.network.neighbours(), boot: self.boot };
+            ObservedNetwork { addresses: nics::addresses(), neighbours: self.network.neighbours(), boot: self.boot };
         let root = self.root.clone();
         let (hardware, bmc) =
             blocking(move || (inventory::read(&root, &observed), inventory::bmc::read(&root))).await?;
@@ -85,12 +85,12 @@ impl Node {
             Some(bmc) => format!("{}, {}", hardware.summary(), inventory::bmc::summary(bmc)),
             None => hardware.summary(),
         };
-        Ok(Done { message, inventory: Some(hardware), bmc })
+        Ok(StepDone { message, inventory: Some(hardware), bmc })
     }
 
-    async fn erase(&self, mode: AutomatedCleaningMode, job: &StepJob) -> Result<Done, StepError> {
+    async fn erase(&self, mode: AutomatedCleaningMode, job: &StepJob) -> Result<StepDone, StepError> {
         if mode == AutomatedCleaningMode::Disabled {
-            return Ok(Done::new("cleaning is disabled, nothing was erased"));
+            return Ok(StepDone::new("cleaning is disabled, nothing was erased"));
         }
         self.disks(&job.progress).await;
         let disks = erase::candidates(&self.root.join("sys/block"))?;
@@ -103,7 +103,7 @@ impl Node {
             goes_on
         };
         let erased = blocking(move || erase::erase_all(&disks, goes_on)).await??;
-        Ok(Done::new(match erased.as_str() {
+        Ok(StepDone::new(match erased.as_str() {
             "" => "no disk to erase".to_owned(),
             erased => format!("metadata erased: {erased}"),
         }))
@@ -114,8 +114,8 @@ impl Node {
         digest: &str,
         hints: Option<&RootDeviceHints>,
         client: &ApplianceClient,
-        progress: &Progress,
-    ) -> Result<Done, StepError> {
+        progress: &StepReporter,
+    ) -> Result<StepDone, StepError> {
         let disk = self.root_disk(hints, progress).await?;
         progress.report("fetching the manifest", None, None);
         let manifest = client.manifest(digest).await.map_err(|error| StepError(error.to_string()))?;
@@ -124,7 +124,7 @@ impl Node {
             told.report("writing the image", Some(now.done), Some(now.total));
         })
         .await?;
-        Ok(Done::new(format!(
+        Ok(StepDone::new(format!(
             "{} holds the image: {} bytes, {} fetched, {} written; the agent's memory peaked at {}",
             disk.display(),
             summary.total,
@@ -138,8 +138,8 @@ impl Node {
         &self,
         iso: &str,
         hints: Option<&RootDeviceHints>,
-        progress: &Progress,
-    ) -> Result<Done, StepError> {
+        progress: &StepReporter,
+    ) -> Result<StepDone, StepError> {
         let iso = base64::engine::general_purpose::STANDARD
             .decode(iso)
             .map_err(|error| StepError(format!("the config drive is not base64: {error}")))?;
@@ -147,10 +147,14 @@ impl Node {
         progress.report("writing the config drive", None, None);
         let device = disk.clone();
         let partition = blocking(move || config::write_config_drive(&device, &iso)).await??;
-        Ok(Done::new(format!("{} partition {} holds the config drive", disk.display(), partition.number)))
+        Ok(StepDone::new(format!("{} partition {} holds the config drive", disk.display(), partition.number)))
     }
 
-    async fn set_boot_entry(&self, hints: Option<&RootDeviceHints>, progress: &Progress) -> Result<Done, StepError> {
+    async fn set_boot_entry(
+        &self,
+        hints: Option<&RootDeviceHints>,
+        progress: &StepReporter,
+    ) -> Result<StepDone, StepError> {
         let disk = self.root_disk(hints, progress).await?;
         progress.report("setting the boot entry", None, None);
         let entry = blocking(move || {
@@ -158,13 +162,13 @@ impl Node {
             bootentry::set_boot_entry(Path::new(bootentry::EFIVARS), &disk)
         })
         .await??;
-        Ok(Done::new(match entry {
+        Ok(StepDone::new(match entry {
             Some(entry) => format!("the firmware boots {entry}"),
             None => "BIOS: the boot order is the firmware's".to_owned(),
         }))
     }
 
-    async fn kexec(&self, hints: Option<&RootDeviceHints>, progress: &Progress) -> Result<Done, StepError> {
+    async fn kexec(&self, hints: Option<&RootDeviceHints>, progress: &StepReporter) -> Result<StepDone, StepError> {
         let disk = self.root_disk(hints, progress).await?;
         progress.report("loading the installed system's kernel", None, None);
         let root = self.root.clone();
@@ -174,10 +178,10 @@ impl Node {
         })
         .await?
         .map_err(|error| StepError(error.to_string()))?;
-        Ok(Done::new(format!("starting {kernel} without the firmware")))
+        Ok(StepDone::new(format!("starting {kernel} without the firmware")))
     }
 
-    async fn act(&self, job: &StepJob) -> Result<Done, StepError> {
+    async fn act(&self, job: &StepJob) -> Result<StepDone, StepError> {
         let progress = &job.progress;
         match &job.action {
             Action::Inspect => self.inspect(progress).await,
@@ -200,8 +204,8 @@ impl Node {
 }
 
 #[async_trait]
-impl Executor for Node {
-    fn opened(&self, session: &Session) {
+impl Executor for AgentNode {
+    fn opened(&self, session: &AgentSession) {
         init::set_clock(session.now);
         let named = std::fs::read_to_string(self.root.join("proc/sys/kernel/hostname")).unwrap_or_default();
         if ["", "(none)"].contains(&named.trim())
@@ -211,7 +215,7 @@ impl Executor for Node {
         }
     }
 
-    async fn run(&self, job: StepJob) -> Result<Done, StepError> {
+    async fn run(&self, job: StepJob) -> Result<StepDone, StepError> {
         tokio::select! {
             biased;
             () = job.cancel.cancelled() => Err(StepError("cancelled".into())),

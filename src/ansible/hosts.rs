@@ -9,7 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{GroupName, Inventory, InventoryFault, InventoryHostname, NameFault, Reachable, Text, Variable, Vars};
+use super::{
+    GroupName, Inventory, InventoryFault, InventoryHostname, NameFault, Reachable, UnsafeText, Variable, Vars,
+};
 
 /// What is known of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +67,7 @@ pub fn inventory(hosts: &[KnownHost], of_all_namespaces: bool) -> HostsInventory
 
 /// Why a host is left out.
 #[derive(Debug, thiserror::Error)]
-enum LeftOut {
+enum LeftOutReason {
     #[error("no address is leased to it")]
     NoAddress,
     #[error("{0}")]
@@ -84,15 +86,15 @@ struct Making {
 }
 
 impl Making {
-    fn add(&mut self, made: &mut HostsInventory, host: &KnownHost, name: &str) -> Result<(), LeftOut> {
+    fn add(&mut self, made: &mut HostsInventory, host: &KnownHost, name: &str) -> Result<(), LeftOutReason> {
         let hostname = InventoryHostname::new(name)?;
-        let first = Reachable::new(host.addresses.first().ok_or(LeftOut::NoAddress)?)?;
-        let text = |text: &str| Text::new(text).map(Variable::from);
+        let first = Reachable::new(host.addresses.first().ok_or(LeftOutReason::NoAddress)?)?;
+        let text = |text: &str| UnsafeText::new(text).map(Variable::from);
         let mut vars = Vars::new();
         let mut unusable = Vec::new();
         let mut labels = BTreeMap::new();
         for (key, value) in &host.labels {
-            match (Text::new(key.as_str()), text(value)) {
+            match (UnsafeText::new(key.as_str()), text(value)) {
                 (Ok(key), Ok(value)) => _ = labels.insert(key, value),
                 (Err(why), _) | (_, Err(why)) => unusable.push(format!("{name}: a label is left out: {why}")),
             }

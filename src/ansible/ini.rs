@@ -8,10 +8,10 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 use super::Inventory;
-use super::variable::{Variable, Words};
+use super::variable::{NonTextWords, Variable};
 
 /// Python's words.
-const WORDS: Words = Words { yes: "True", no: "False" };
+const WORDS: NonTextWords = NonTextWords { yes: "True", no: "False" };
 
 impl Inventory {
     /// As INI. `ansible-inventory` reads it whatever the file is called; kubespray's settings want another ending than `.ini`.

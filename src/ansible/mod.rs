@@ -22,7 +22,7 @@ mod yaml;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use names::{GroupName, InventoryHostname, NameFault, Reachable, ReachableFault};
-pub use variable::{Text, TextFault, Variable};
+pub use variable::{TextFault, UnsafeText, Variable};
 
 /// Variables by name. Names are the program's own: one that came from outside could be an option of ssh.
 pub type Vars = BTreeMap<&'static str, Variable>;

@@ -14,7 +14,7 @@ const MARKS: [&str; 4] = ["{{", "{%", "{#", "#jinja2:"];
 
 /// A text that Ansible does not evaluate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Text(String);
+pub struct UnsafeText(String);
 
 /// Why a text cannot be in an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum TextFault {
     Long,
 }
 
-impl Text {
+impl UnsafeText {
     /// The text as it is.
     ///
     /// # Errors
@@ -58,28 +58,28 @@ pub enum Variable {
     /// A whole number.
     Number(i64),
     /// A text, also one that looks like something else.
-    Text(Text),
+    Text(UnsafeText),
     /// A list.
     List(Vec<Variable>),
     /// By name.
-    Map(BTreeMap<Text, Variable>),
+    Map(BTreeMap<UnsafeText, Variable>),
 }
 
-impl From<Text> for Variable {
-    fn from(text: Text) -> Self {
+impl From<UnsafeText> for Variable {
+    fn from(text: UnsafeText) -> Self {
         Self::Text(text)
     }
 }
 
 /// How the two languages write what is not a text.
-pub(super) struct Words {
+pub(super) struct NonTextWords {
     pub(super) yes: &'static str,
     pub(super) no: &'static str,
 }
 
 impl Variable {
     /// On one line, every text in quotes: Python and YAML differ only in their words.
-    pub(super) fn written(&self, words: &Words) -> String {
+    pub(super) fn written(&self, words: &NonTextWords) -> String {
         let joined = |parts: Vec<String>| parts.join(", ");
         match self {
             Self::Flag(true) => words.yes.into(),
@@ -88,7 +88,8 @@ impl Variable {
             Self::Text(text) => quoted(&text.0),
             Self::List(list) => format!("[{}]", joined(list.iter().map(|one| one.written(words)).collect())),
             Self::Map(map) => {
-                let pair = |(name, value): (&Text, &Self)| format!("{}: {}", quoted(&name.0), value.written(words));
+                let pair =
+                    |(name, value): (&UnsafeText, &Self)| format!("{}: {}", quoted(&name.0), value.written(words));
                 format!("{{{}}}", joined(map.iter().map(pair).collect()))
             }
         }
@@ -127,14 +128,14 @@ mod tests {
     #[test]
     fn a_text_is_not_evaluated() {
         for text in ["{{ x }}", "a{{b", "{% x %}", "{# x #}", "{{{", "{ {{"] {
-            assert_eq!(Text::new(text), Err(TextFault::Template), "{text}");
+            assert_eq!(UnsafeText::new(text), Err(TextFault::Template), "{text}");
         }
         for text in ["", "{", "}", "{ {", "}}", "%}", "a\nb", "\0"] {
-            assert_eq!(Text::new(text).map(|text| text.0).as_deref(), Ok(text));
+            assert_eq!(UnsafeText::new(text).map(|text| text.0).as_deref(), Ok(text));
         }
-        assert_eq!(Text::new("a".repeat(LONGEST)), Err(TextFault::Long), "with its quotes");
-        assert_eq!(Text::new("\u{1f980}".repeat(LONGEST / 8)), Err(TextFault::Long), "as it is written");
-        assert!(Text::new("a".repeat(LONGEST - 2)).is_ok());
+        assert_eq!(UnsafeText::new("a".repeat(LONGEST)), Err(TextFault::Long), "with its quotes");
+        assert_eq!(UnsafeText::new("\u{1f980}".repeat(LONGEST / 8)), Err(TextFault::Long), "as it is written");
+        assert!(UnsafeText::new("a".repeat(LONGEST - 2)).is_ok());
     }
 
     #[test]
@@ -150,8 +151,8 @@ mod tests {
         ] {
             assert_eq!(quoted(text), wanted);
         }
-        let text = |text: &str| Text::new(text).unwrap();
+        let text = |text: &str| UnsafeText::new(text).unwrap();
         let map = Variable::Map([(text("a"), Variable::List(vec![Variable::Flag(true), Variable::Number(-1)]))].into());
-        assert_eq!(map.written(&Words { yes: "True", no: "False" }), r#"{"a": [True, -1]}"#);
+        assert_eq!(map.written(&NonTextWords { yes: "True", no: "False" }), r#"{"a": [True, -1]}"#);
     }
 }

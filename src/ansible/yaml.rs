@@ -5,16 +5,16 @@
 
 use std::fmt::Write;
 
-use super::variable::{Words, quoted};
+use super::variable::{NonTextWords, quoted};
 use super::{Inventory, Vars};
 
 /// YAML's words.
-const WORDS: Words = Words { yes: "true", no: "false" };
+const WORDS: NonTextWords = NonTextWords { yes: "true", no: "false" };
 
 impl Inventory {
     /// As YAML, in a file that ends in `.yaml` or `.yml`.
     pub fn yaml(&self) -> String {
-        let mut out = Lines::default();
+        let mut out = YamlWriter::default();
         for comment in &self.comments {
             out.line(0, format_args!("# {comment}"));
         }
@@ -50,9 +50,9 @@ impl Inventory {
 }
 
 #[derive(Default)]
-struct Lines(String);
+struct YamlWriter(String);
 
-impl Lines {
+impl YamlWriter {
     fn line(&mut self, depth: usize, text: std::fmt::Arguments<'_>) {
         // Writing to a String does not fail.
         _ = writeln!(self.0, "{:1$}{text}", "", 2 * depth);

@@ -18,7 +18,7 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    deserializer.deserialize_seq(List::<T, MOST>(PhantomData))
+    deserializer.deserialize_seq(BoundedList::<T, MOST>(PhantomData))
 }
 
 /// The same, which may be left out.
@@ -36,9 +36,9 @@ where
     Ok(Option::<Inner<T, MOST>>::deserialize(deserializer)?.map(|Inner(list)| list))
 }
 
-struct List<T, const MOST: usize>(PhantomData<T>);
+struct BoundedList<T, const MOST: usize>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for BoundedList<T, MOST> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::bounded;
-use super::metal3::Image;
+use super::metal3::HostImage;
 
 /// API group.
 pub const GROUP: &str = "bpa.akraino.org";
@@ -63,7 +63,7 @@ pub struct ProvisioningSpec {
     pub pod_subnet: Option<String>,
     /// What hosts run that run nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<Image>,
+    pub image: Option<HostImage>,
     /// Secret with a login for hosts that others installed: each is opened with it to the cluster's key, once. Of the type
     /// `kubernetes.io/basic-auth` (`username`, `password`), with the label `bpa.akraino.org/ssh-login: "true"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

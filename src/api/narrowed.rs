@@ -31,9 +31,9 @@ enum Says {
 
 /// A version, a kind, a field, and what is said of it. The first three are shell patterns, the field's for each part of its path; `-`
 /// are the items of a list, and `**` in front is any number of parts.
-type Rule = (&'static str, &'static str, &'static str, Says);
+type NarrowingRule = (&'static str, &'static str, &'static str, Says);
 
-const RULES: [Rule; 20] = [
+const RULES: [NarrowingRule; 20] = [
     ("v1beta2", "Metal3Machine*", "**.hostSelector.matchExpressions", Says::MapBy("key")),
     ("v1beta2", "Metal3Machine*", "**.hostSelector.matchExpressions.-.values", Says::Set),
     ("v1beta2", "Metal3DataTemplate", "spec.metaData.indexes.-.step", Says::Least(1.0)),
@@ -59,7 +59,7 @@ const RULES: [Rule; 20] = [
 /// Says in the schema of a kind's version what its types do not.
 pub(super) fn narrow(version: &str, kind: &str, schema: &mut JSONSchemaProps) {
     let rules = RULES.iter().filter(|(versions, kinds, ..)| is(versions, version) && is(kinds, kind));
-    let rules: Vec<&Rule> = rules.collect();
+    let rules: Vec<&NarrowingRule> = rules.collect();
     if !rules.is_empty() {
         each(schema, &mut Vec::new(), &mut |path, field| {
             for (.., says) in rules.iter().filter(|(_, _, at, _)| fits(at, path)) {

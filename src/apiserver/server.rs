@@ -20,7 +20,7 @@ use super::upkeep::owner_graph;
 use super::{audit, crd, webhooks};
 use crate::config::WebhooksConfig;
 use crate::live::Live;
-use crate::metrics::Meters;
+use crate::metrics::RegisterMetrics;
 use crate::runtime::Tasks;
 use crate::store::Store;
 
@@ -170,7 +170,7 @@ impl ApiServer {
     }
 
     /// Adds what a room counts to `/metrics`.
-    pub fn add_metrics(&self, meters: Meters) {
+    pub fn add_metrics(&self, meters: RegisterMetrics) {
         self.inner.metrics.add(meters);
     }
 

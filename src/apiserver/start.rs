@@ -13,7 +13,7 @@ use super::objects::meta;
 use super::server::ApiServer;
 use super::writing::delete;
 use crate::api::Kind;
-use crate::store::{Expect, Mutation, Store, WriteError};
+use crate::store::{Expect, Mutation, Store, StoreWriteError};
 
 /// The server cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -26,17 +26,17 @@ pub enum ApiServerError {
     TokenKey(#[from] auth::JwtKeyError),
     /// The default roles cannot be written.
     #[error("cannot write the default roles: {0}")]
-    Roles(WriteError),
+    Roles(StoreWriteError),
     /// The definitions of the built-in kinds cannot be written.
     #[error("cannot write the definitions of the built-in kinds: {0}")]
-    Definitions(WriteError),
+    Definitions(StoreWriteError),
     /// The permanent namespaces cannot be written.
     #[error("cannot create namespace {name}: {source}")]
     Namespace {
         /// Its name.
         name: &'static str,
         /// Why.
-        source: WriteError,
+        source: StoreWriteError,
     },
 }
 
@@ -77,7 +77,7 @@ impl ApiServer {
     }
 
     /// Writes a namespace unless it is there.
-    pub(super) async fn make_namespace(&self, name: &str) -> Result<(), WriteError> {
+    pub(super) async fn make_namespace(&self, name: &str) -> Result<(), StoreWriteError> {
         let value = json!({
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -98,7 +98,7 @@ impl ApiServer {
             value: Some(value),
         };
         match self.store().write(change).await {
-            Ok(_) | Err(WriteError::Exists) => Ok(()),
+            Ok(_) | Err(StoreWriteError::Exists) => Ok(()),
             Err(error) => Err(error),
         }
     }

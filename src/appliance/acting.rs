@@ -12,24 +12,24 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Ended, SHUTDOWN_DEADLINE, spawn};
+use super::{SHUTDOWN_DEADLINE, ServiceEnd, spawn};
 use crate::config::EngineConfig;
 use crate::engine::election::ElectionTiming;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
-use crate::module::{Acting, Life, Running};
+use crate::module::{Acting, Life, RunningLife};
 use crate::runtime::Tasks;
 
 /// What acts, and in which API server.
-pub(super) struct Parts {
+pub(super) struct ActingParts {
     pub engine: EngineConfig,
     pub lives: Arc<[Box<dyn Life>]>,
     pub tasks: Tasks,
 }
 
-impl Parts {
+impl ActingParts {
     /// Starts all that acts.
-    pub(super) fn act(&self, services: &mut JoinSet<Ended>, acting: &Acting) -> anyhow::Result<()> {
+    pub(super) fn act(&self, services: &mut JoinSet<ServiceEnd>, acting: &Acting) -> anyhow::Result<()> {
         for life in self.lives.iter() {
             life.act(acting)?.into_iter().for_each(|service| spawn(services, service));
         }
@@ -37,7 +37,7 @@ impl Parts {
     }
 
     /// Starts all that answers machines.
-    pub(super) fn serve(&self, services: &mut JoinSet<Ended>, running: &Running) -> anyhow::Result<()> {
+    pub(super) fn serve(&self, services: &mut JoinSet<ServiceEnd>, running: &RunningLife) -> anyhow::Result<()> {
         for life in self.lives.iter() {
             life.serve(running)?.into_iter().for_each(|service| spawn(services, service));
         }
@@ -95,7 +95,7 @@ impl Parts {
 
 /// Runs until the lead is lost (true), or the shutdown is done (false).
 async fn term(
-    services: &mut JoinSet<Ended>,
+    services: &mut JoinSet<ServiceEnd>,
     leads: &mut watch::Receiver<Option<Instant>>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<bool> {

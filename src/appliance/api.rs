@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::early;
-use super::objects::{Objects, Server};
-use super::shared::Shared;
+use super::objects::{ObjectsPlace, ObjectsServer};
+use super::shared::SharedServices;
 use crate::apiserver::audit::Audit;
 use crate::apiserver::tls::{self, Callers, Limits};
 use crate::boot;
@@ -22,7 +22,12 @@ use crate::pki::Pki;
 use crate::store::Store;
 
 /// The calls of agents.
-pub(super) fn agents(config: &Config, store: &Store, shared: &Shared, client: &Client) -> anyhow::Result<Router> {
+pub(super) fn agents(
+    config: &Config,
+    store: &Store,
+    shared: &SharedServices,
+    client: &Client,
+) -> anyhow::Result<Router> {
     let index = &shared.directory.index;
     let sessions = Sessions::new(
         client.clone(),
@@ -44,16 +49,16 @@ pub(super) fn agents(config: &Config, store: &Store, shared: &Shared, client: &C
 /// Who answers on the API's port, with so many connections at once.
 pub(super) fn service(
     listener: TcpListener,
-    (config, pki, shared): (&Config, &Pki, &Shared),
-    objects: &Objects,
+    (config, pki, shared): (&Config, &Pki, &SharedServices),
+    objects: &ObjectsServer,
     agents: Router,
     connections: usize,
     stop: CancellationToken,
 ) -> anyhow::Result<Service> {
     let limits = Limits { connections, per_address: config.api.connections_per_address.get(), ..Limits::default() };
     let audit = match &objects.server {
-        Server::Embedded { audit, .. } => Some(audit),
-        Server::External(_) => None,
+        ObjectsPlace::Embedded { audit, .. } => Some(audit),
+        ObjectsPlace::External(_) => None,
     };
     let refused = audit.map(Audit::refused_certificates).unwrap_or_else(|| Arc::new(|_, _| {}));
     let callers = Callers { ranks: shared.ranks.clone(), refused, meters: shared.connections.clone() };

@@ -10,7 +10,7 @@ use crate::{backup, boot, dhcp, engine, image, log};
 
 /// Something that is wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigFault {
     /// The setting, and what is wrong with it.
     pub text: String,
     /// Whether `serve` ends because of it. The others it tells in its log, and goes on without what they are about.
@@ -19,7 +19,7 @@ pub struct Fault {
 
 /// Where a configuration is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum CheckedWhere {
     /// On the appliance's box: interfaces and files are looked for, as this process's user.
     Box,
     /// Elsewhere.
@@ -27,13 +27,13 @@ pub enum Place {
 }
 
 /// Everything that is wrong with a configuration.
-pub async fn faults(config: &Config, place: Place) -> Vec<Fault> {
+pub async fn faults(config: &Config, place: CheckedWhere) -> Vec<ConfigFault> {
     let mut stopping = config.faults();
     stopping.extend(log::filter(&config.log.level).err().map(|error| format!("log.level: {error}")));
     let kernel_args = boot::script::check_kernel_args(&config.boot.kernel_args);
     stopping.extend(kernel_args.err().map(|error| error.to_string()));
     let mut others = Vec::new();
-    if place == Place::Box {
+    if place == CheckedWhere::Box {
         stopping.extend(ownership::check(&config.data_dir).err().map(|error| error.to_string()));
         stopping.extend(engine::External::open(&config.engine).await.err().map(|error| error.to_string()));
         let ca_file = config.image.ca_file.as_deref().map(image::check_ca_file);
@@ -50,7 +50,7 @@ pub async fn faults(config: &Config, place: Place) -> Vec<Fault> {
         others.extend(faults.into_iter().map(|fault| format!("kubespray: {fault}")));
         others.extend(backup::schedule::seal(&config.backup).err().map(|error| format!("{error:#}")));
     }
-    let as_fault = |stops| move |text| Fault { text, stops };
+    let as_fault = |stops| move |text| ConfigFault { text, stops };
     stopping.into_iter().map(as_fault(true)).chain(others.into_iter().map(as_fault(false))).collect()
 }
 
@@ -59,10 +59,10 @@ pub async fn faults(config: &Config, place: Place) -> Vec<Fault> {
 /// # Errors
 ///
 /// When `serve` could not start with it: all reasons.
-pub async fn load(path: &Path) -> Result<(Config, Vec<Fault>), ConfigError> {
+pub async fn load(path: &Path) -> Result<(Config, Vec<ConfigFault>), ConfigError> {
     let config = Config::load_unchecked(path)?;
     let (stopping, others): (Vec<_>, Vec<_>) =
-        faults(&config, Place::Box).await.into_iter().partition(|fault| fault.stops);
+        faults(&config, CheckedWhere::Box).await.into_iter().partition(|fault| fault.stops);
     if stopping.is_empty() {
         return Ok((config, others));
     }

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use super::signals::Signals;
-use super::{Ended, supervise};
-use crate::protocol::Refusal;
+use super::signals::ApplianceSignals;
+use super::{ServiceEnd, supervise};
+use crate::protocol::CallRefusal;
 use crate::store::Store;
 
 /// How long the first listing of hosts may take before the log says so, and how often it does.
@@ -31,18 +31,18 @@ pub(super) fn once(known: watch::Receiver<bool>, routes: Router) -> Router {
                 return next.run(request).await;
             }
             let reason = "the appliance has just started and does not know all hosts yet".to_owned();
-            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, COME_AGAIN)], Json(Refusal { reason }))
+            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, COME_AGAIN)], Json(CallRefusal { reason }))
                 .into_response()
         }
     }))
 }
 
 /// Starts services.
-type Start = Box<dyn FnOnce(&mut JoinSet<Ended>) -> anyhow::Result<()> + Send>;
+type Start = Box<dyn FnOnce(&mut JoinSet<ServiceEnd>) -> anyhow::Result<()> + Send>;
 
 /// What is started when every host is known: nobody is told what to boot before, for a forgotten intent would send a machine to
 /// its disk, and a host that is not known yet would make its machine a stranger.
-pub(super) struct Rest {
+pub(super) struct LateServices {
     /// Whether every host is known.
     pub listed: watch::Receiver<bool>,
     /// Starts it.
@@ -51,16 +51,16 @@ pub(super) struct Rest {
     pub started: watch::Sender<bool>,
 }
 
-impl Rest {
+impl LateServices {
     /// Starts the rest when its time has come; false when a signal asked for the end before.
     ///
     /// # Errors
     /// When it cannot be started, or one of those services ends that run already.
     pub(super) async fn when_listed(
         mut self,
-        services: &mut JoinSet<Ended>,
+        services: &mut JoinSet<ServiceEnd>,
         store: &Store,
-        signals: &mut Signals,
+        signals: &mut ApplianceSignals,
     ) -> anyhow::Result<bool> {
         loop {
             tokio::select! {

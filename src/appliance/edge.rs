@@ -10,24 +10,24 @@ use tracing::{info, warn};
 
 use super::addresses::specific;
 use super::listen;
-use super::shared::Shared;
+use super::shared::SharedServices;
 use crate::api::MacAddress;
 use crate::boot::{self, BootFiles, BootNetworks, BootServerConfig};
 use crate::config::Config;
 use crate::dhcp;
 use crate::host::media::HostNetworkData;
-use crate::module::{Life, Running, Service};
+use crate::module::{Life, RunningLife, Service};
 use crate::pki::Pki;
 use crate::tftp;
 
 /// Where machines ask, and what all of them boot.
-pub(super) struct Sockets {
+pub(super) struct MachineEdge {
     pub files: BootFiles,
     boot: TcpListener,
     tftp: tftp::TftpServer,
 }
 
-impl Sockets {
+impl MachineEdge {
     /// Listens. Nobody is answered yet.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ pub(super) struct Edge {
     // std's lock: held to take what there is, once.
     sockets: Mutex<Option<(TcpListener, tftp::TftpServer)>>,
     site: BootServerConfig,
-    shared: Arc<Shared>,
+    shared: Arc<SharedServices>,
     /// Connections that boot HTTP may have.
     connections: usize,
     boot: boot::BootHttpMetrics,
@@ -66,13 +66,13 @@ impl Edge {
     /// # Errors
     /// When the kernel's arguments of the configuration cannot be used.
     pub(super) fn new(
-        sockets: Sockets,
-        shared: Arc<Shared>,
+        sockets: MachineEdge,
+        shared: Arc<SharedServices>,
         config: &Config,
         pki: &Pki,
         connections: usize,
     ) -> anyhow::Result<Self> {
-        let Sockets { boot, tftp, .. } = sockets;
+        let MachineEdge { boot, tftp, .. } = sockets;
         let refusals = shared.refusals.clone();
         let site = BootServerConfig::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)?
             .with_networks(networks(config, &shared))
@@ -96,10 +96,10 @@ impl Life for Edge {
         self.boot.register(registry);
     }
 
-    fn serve(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+    fn serve(&self, running: &RunningLife) -> anyhow::Result<Vec<Service>> {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (listener, tftp) = sockets.context("boot HTTP and TFTP are served already")?;
-        let Shared { directory, tokens, files, library, published, downloads, ranks, .. } = &*self.shared;
+        let SharedServices { directory, tokens, files, library, published, downloads, ranks, .. } = &*self.shared;
         let site = self.site.clone().with_network_data(Arc::new(HostNetworkData(running.client.clone())));
         let router = boot::router(site, directory.index.clone(), tokens.clone(), files.clone(), downloads.clone())
             .merge(boot::live::router(directory.index.clone(), library.clone(), ranks.clone()))
@@ -114,8 +114,8 @@ impl Life for Edge {
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
-fn networks(config: &Config, shared: &Shared) -> BootNetworks {
-    let Shared { site, leases, directory, .. } = shared;
+fn networks(config: &Config, shared: &SharedServices) -> BootNetworks {
+    let SharedServices { site, leases, directory, .. } = shared;
     let explain: Arc<dyn Fn(MacAddress) -> String + Send + Sync> = {
         let (hosts, leases) = (directory.index.clone(), leases.clone());
         Arc::new(move |mac| leases.explain(mac, &hosts))

@@ -11,14 +11,14 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::shared::Shared;
+use super::shared::SharedServices;
 use crate::api::{Kind, StoragePolicy};
 use crate::apiserver::audit::{Audit, AuditOptions};
 use crate::apiserver::{self, ApiServer};
 use crate::backup;
 use crate::config::Config;
 use crate::engine::External;
-use crate::metrics::Meters;
+use crate::metrics::RegisterMetrics;
 use crate::module::Life;
 use crate::modules::{self, acted_on, declared};
 use crate::pki::Pki;
@@ -26,16 +26,16 @@ use crate::runtime;
 use crate::store::Store;
 
 /// The API server of the objects.
-pub(super) struct Objects {
+pub(super) struct ObjectsServer {
     /// May always write.
     pub client: Client,
     /// What the API's port answers for it.
     pub router: Router,
-    pub server: Server,
+    pub server: ObjectsPlace,
 }
 
 /// Which one it is.
-pub(super) enum Server {
+pub(super) enum ObjectsPlace {
     Embedded { api: ApiServer, audit: Audit },
     External(Box<External>),
 }
@@ -45,14 +45,14 @@ pub(super) struct Foundation<'a> {
     pub config: &'a Config,
     pub pki: &'a Pki,
     pub store: &'a Store,
-    pub shared: &'a Shared,
+    pub shared: &'a SharedServices,
     pub lives: &'a Arc<[Box<dyn Life>]>,
     /// Whether all that waits for the hosts is started.
     pub started: watch::Receiver<bool>,
     pub stop: &'a CancellationToken,
 }
 
-impl Objects {
+impl ObjectsServer {
     /// Opens what the configuration names. Waits for an API server of somebody else's until it has the kinds.
     ///
     /// # Errors
@@ -64,21 +64,21 @@ impl Objects {
         info!(api = external.endpoint(), "the objects are in another API server: the embedded one is off");
         external.wait_for_kinds(&acted_on()).await;
         let (client, router) = (external.client(), external.router(on.started.clone(), on.meters()));
-        Ok(Self { client, router, server: Server::External(Box::new(external)) })
+        Ok(Self { client, router, server: ObjectsPlace::External(Box::new(external)) })
     }
 
     /// Resources that are in memory only, by their names in the store.
     pub(super) fn in_memory(&self) -> HashSet<String> {
         match &self.server {
-            Server::Embedded { api, .. } => in_memory(api),
-            Server::External(_) => HashSet::new(),
+            ObjectsPlace::Embedded { api, .. } => in_memory(api),
+            ObjectsPlace::External(_) => HashSet::new(),
         }
     }
 }
 
 impl Foundation<'_> {
     /// All that is counted, whichever server answers the scrape.
-    fn meters(&self) -> Meters {
+    fn meters(&self) -> RegisterMetrics {
         let (lives, connections) = (self.lives.clone(), self.shared.connections.clone());
         Arc::new(move |registry| {
             lives.iter().for_each(|life| life.register(registry));
@@ -88,7 +88,7 @@ impl Foundation<'_> {
     }
 
     /// The embedded API server, with rules, views and metrics of all lives.
-    async fn embedded(&self, kinds: &[Kind]) -> anyhow::Result<Objects> {
+    async fn embedded(&self, kinds: &[Kind]) -> anyhow::Result<ObjectsServer> {
         let Self { config, store, .. } = self;
         let api = self.server(kinds).await?;
         modules::bounded().for_each(|(kind, rule)| api.add_admission(&kind, rule));
@@ -114,9 +114,10 @@ impl Foundation<'_> {
         for kind in declared().filter(|kind| kind.is_kept_parsed()) {
             store.weigh_parsed(&kind.storage());
         }
-        let source = backup::take::Source::new((*store).clone(), config.data_dir.pki(), &config.text, in_memory(&api));
+        let source =
+            backup::take::BackupSource::new((*store).clone(), config.data_dir.pki(), &config.text, in_memory(&api));
         api.set_backup(backup::page::page(source, self.stop.clone()));
-        Ok(Objects { client: api.client(), router: api.router(), server: Server::Embedded { api, audit } })
+        Ok(ObjectsServer { client: api.client(), router: api.router(), server: ObjectsPlace::Embedded { api, audit } })
     }
 
     async fn server(&self, kinds: &[Kind]) -> anyhow::Result<ApiServer> {

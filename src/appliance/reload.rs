@@ -46,20 +46,20 @@ struct Settings(BTreeMap<String, String>);
 
 /// A key that a new file has with another value.
 #[derive(Debug, PartialEq, Eq)]
-struct Change {
+struct ChangedKey {
     key: String,
     /// None: the key was left out.
     before: Option<String>,
     after: Option<String>,
 }
 
-impl Change {
+impl ChangedKey {
     fn is_live(&self) -> bool {
         LIVE.iter().any(|key| self.key == *key || key.ends_with('.') && self.key.starts_with(key))
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ChangedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let said = |value: &'_ Option<String>| value.clone().unwrap_or_else(|| "left out".to_owned());
         write!(f, "{}: {} -> {}", self.key, said(&self.before), said(&self.after))
@@ -93,11 +93,11 @@ impl Settings {
         }
     }
 
-    fn changes(&self, new: &Self) -> Vec<Change> {
+    fn changes(&self, new: &Self) -> Vec<ChangedKey> {
         let mut keys: Vec<&String> = self.0.keys().chain(new.0.keys()).collect();
         keys.sort();
         keys.dedup();
-        let change = |key: &String| Change {
+        let change = |key: &String| ChangedKey {
             key: key.clone(),
             before: self.0.get(key).cloned(),
             after: new.0.get(key).cloned(),
@@ -105,7 +105,7 @@ impl Settings {
         keys.into_iter().map(change).filter(|change| change.before != change.after).collect()
     }
 
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &ChangedKey) {
         match &change.after {
             Some(value) => self.0.insert(change.key.clone(), value.clone()),
             None => self.0.remove(&change.key),
@@ -136,7 +136,7 @@ impl Reload {
         };
         others.iter().for_each(|fault| error!(fault = %fault.text, "what the configuration names has a fault"));
         let changes = in_force.changes(&Settings::of(&config.text));
-        let (live, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_live);
+        let (live, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(ChangedKey::is_live);
         // First, for the lines about the rest are logged by it.
         if let Some(Err(error)) = self.level.as_ref().map(|level| level.set(&config.log.level)) {
             error!(%error, "cannot set the level of the log");

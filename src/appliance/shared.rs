@@ -29,7 +29,7 @@ use crate::runtime::{Tasks, Watches};
 use crate::store::Store;
 
 /// What lives and listeners share.
-pub(super) struct Shared {
+pub(super) struct SharedServices {
     pub live: LiveSettings,
     pub tasks: Tasks,
     pub directory: Directory,
@@ -59,13 +59,13 @@ pub(super) struct Shared {
 
 /// What is there once all is open.
 pub(super) struct Opened {
-    pub shared: Shared,
+    pub shared: SharedServices,
     /// To be run.
     pub watches: Watches,
     pub lives: Vec<Box<dyn Life>>,
 }
 
-impl Shared {
+impl SharedServices {
     /// Opens what is on disk, and makes the lives with it. What they know comes by the watches, once these run.
     ///
     /// # Errors

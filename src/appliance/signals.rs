@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use super::reload::Reload;
 
 /// The signals that it acts on. As long as the process lives, none of them ends it by itself.
-pub(super) struct Signals {
+pub(super) struct ApplianceSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -26,15 +26,15 @@ pub(super) struct Signals {
 
 /// A signal that asks for the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End(&'static str);
+pub(super) struct EndSignal(&'static str);
 
-impl fmt::Display for End {
+impl fmt::Display for EndSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl Signals {
+impl ApplianceSignals {
     /// # Errors
     ///
     /// When the kernel refuses a handler.
@@ -55,11 +55,11 @@ impl Signals {
     }
 
     /// Waits for a signal that asks for the end, and does what the others ask for.
-    pub(super) async fn end(&mut self) -> End {
+    pub(super) async fn end(&mut self) -> EndSignal {
         loop {
             let passed_over = tokio::select! {
-                _ = self.terminate.recv() => return End("SIGTERM"),
-                _ = self.interrupt.recv() => return End("SIGINT"),
+                _ = self.terminate.recv() => return EndSignal("SIGTERM"),
+                _ = self.interrupt.recv() => return EndSignal("SIGINT"),
                 _ = self.hangup.recv() => {
                     let Some(reload) = self.reload.clone() else {
                         tracing::warn!("SIGHUP: the appliance is about to start and has nothing to reload yet");
@@ -69,8 +69,8 @@ impl Signals {
                     let (done, runtime) = (async move { reload.run().await }, Handle::current());
                     let reloaded = spawn_blocking(move || runtime.block_on(done));
                     tokio::select! {
-                        _ = self.terminate.recv() => return End("SIGTERM"),
-                        _ = self.interrupt.recv() => return End("SIGINT"),
+                        _ = self.terminate.recv() => return EndSignal("SIGTERM"),
+                        _ = self.interrupt.recv() => return EndSignal("SIGINT"),
                         _ = reloaded => continue,
                     }
                 }

@@ -68,21 +68,21 @@ impl Header {
 /// Only the format, to tell a newer one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Format {
+struct BackupFormat {
     slipway_backup: u32,
     made_by: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-enum Line<'l> {
+enum BackupLine<'l> {
     #[serde(borrow)]
     Object(ObjectLine<'l>),
     #[serde(borrow)]
     Entry(EntryLine<'l>),
     #[serde(borrow)]
     File(FileLine<'l>),
-    End(End),
+    End(EndLine),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -121,7 +121,7 @@ struct FileLine<'l> {
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-struct End {
+struct EndLine {
     objects: u64,
     entries: u64,
     files: u64,
@@ -129,7 +129,7 @@ struct End {
 }
 
 /// What a line says.
-pub enum Item {
+pub enum BackupItem {
     /// An object.
     Object(Object),
     /// An entry of a table.
@@ -152,35 +152,35 @@ pub enum Item {
 
 /// How many lines of each kind there were.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct LineCounts {
     objects: u64,
     entries: u64,
     files: u64,
 }
 
-impl Counts {
-    fn end(self, sha256: Sha256) -> End {
+impl LineCounts {
+    fn end(self, sha256: Sha256) -> EndLine {
         let Self { objects, entries, files } = self;
-        End { objects, entries, files, sha256: hex(&sha256.finalize()) }
+        EndLine { objects, entries, files, sha256: hex(&sha256.finalize()) }
     }
 }
 
 /// Writes a backup, line by line.
-pub struct Writer<W> {
+pub struct BackupWriter<W> {
     out: W,
     sha256: Sha256,
-    counts: Counts,
+    counts: LineCounts,
     line: Vec<u8>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> BackupWriter<W> {
     /// Writes the first line.
     ///
     /// # Errors
     ///
     /// Those of the writer.
     pub fn new(out: W, header: &Header) -> io::Result<Self> {
-        let mut writer = Self { out, sha256: Sha256::new(), counts: Counts::default(), line: Vec::new() };
+        let mut writer = Self { out, sha256: Sha256::new(), counts: LineCounts::default(), line: Vec::new() };
         writer.put(header)?;
         Ok(writer)
     }
@@ -194,7 +194,7 @@ impl<W: Write> Writer<W> {
         let mut json = object.json().to_vec();
         // Only between the parts of a text of another writer than ours; inside strings they are escaped.
         json.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
-        let line = Line::Object(ObjectLine {
+        let line = BackupLine::Object(ObjectLine {
             resource: Cow::Borrowed(&object.resource),
             namespace: Cow::Borrowed(&object.namespace),
             name: Cow::Borrowed(&object.name),
@@ -213,7 +213,7 @@ impl<W: Write> Writer<W> {
     pub fn entry(&mut self, table: &str, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.counts.entries += 1;
         let (key, value) = (STANDARD.encode(key).into(), STANDARD.encode(value).into());
-        self.put(&Line::Entry(EntryLine { table: table.into(), key, value }))
+        self.put(&BackupLine::Entry(EntryLine { table: table.into(), key, value }))
     }
 
     /// Writes a file.
@@ -223,7 +223,7 @@ impl<W: Write> Writer<W> {
     /// Those of the writer.
     pub fn file(&mut self, name: &str, text: &str) -> io::Result<()> {
         self.counts.files += 1;
-        self.put(&Line::File(FileLine { name: name.into(), text: text.into() }))
+        self.put(&BackupLine::File(FileLine { name: name.into(), text: text.into() }))
     }
 
     /// Writes the last line.
@@ -233,7 +233,7 @@ impl<W: Write> Writer<W> {
     /// Those of the writer.
     pub fn finish(mut self) -> io::Result<W> {
         let end = self.counts.end(self.sha256.clone());
-        self.put(&Line::End(end))?;
+        self.put(&BackupLine::End(end))?;
         Ok(self.out)
     }
 
@@ -277,10 +277,13 @@ pub enum ReadError {
 /// # Errors
 ///
 /// [`ReadError`].
-pub fn read(input: impl Read, mut each: impl FnMut(&Header, Item) -> anyhow::Result<()>) -> Result<Header, ReadError> {
+pub fn read(
+    input: impl Read,
+    mut each: impl FnMut(&Header, BackupItem) -> anyhow::Result<()>,
+) -> Result<Header, ReadError> {
     let mut input = io::BufReader::with_capacity(64 << 10, input);
     let mut sha256 = Sha256::new();
-    let mut counts = Counts::default();
+    let mut counts = LineCounts::default();
     let mut line = Vec::new();
     next_line(&mut input, &mut line, 0)?;
     let header = parse_header(&line)?;
@@ -290,7 +293,7 @@ pub fn read(input: impl Read, mut each: impl FnMut(&Header, Item) -> anyhow::Res
         next_line(&mut input, &mut line, number - 1)?;
         let bad = |reason: &dyn std::fmt::Display| ReadError::Line(number, reason.to_string());
         let item = match serde_json::from_slice(&line).map_err(|error| bad(&error))? {
-            Line::Object(object) => {
+            BackupLine::Object(object) => {
                 let place = (object.resource.to_string(), object.namespace.to_string(), object.name.to_string());
                 if before.as_ref().is_some_and(|before| *before >= place) {
                     return Err(bad(&"it is out of order"));
@@ -298,9 +301,9 @@ pub fn read(input: impl Read, mut each: impl FnMut(&Header, Item) -> anyhow::Res
                 let object = checked(&object, header.revision).map_err(|reason| bad(&reason))?;
                 before = Some(place);
                 counts.objects += 1;
-                Item::Object(object)
+                BackupItem::Object(object)
             }
-            Line::Entry(EntryLine { table, key, value }) => {
+            BackupLine::Entry(EntryLine { table, key, value }) => {
                 let bytes = |text: &str, most: usize| {
                     STANDARD.decode(text).ok().filter(|bytes| bytes.len() <= most).map(Bytes::from)
                 };
@@ -311,21 +314,21 @@ pub fn read(input: impl Read, mut each: impl FnMut(&Header, Item) -> anyhow::Res
                     return Err(bad(&"a table has no such name"));
                 }
                 counts.entries += 1;
-                Item::Entry { table: table.into_owned(), key, value }
+                BackupItem::Entry { table: table.into_owned(), key, value }
             }
-            Line::File(FileLine { name, text }) => {
+            BackupLine::File(FileLine { name, text }) => {
                 if !FILES.contains(&&*name) || text.len() > FILE_MAX {
                     return Err(bad(&format_args!("no backup holds a file {name:?} of {} bytes", text.len())));
                 }
                 counts.files += 1;
-                Item::File { name: name.into_owned(), text: text.into_owned() }
+                BackupItem::File { name: name.into_owned(), text: text.into_owned() }
             }
-            Line::End(end) => {
+            BackupLine::End(end) => {
                 let wanted = counts.end(sha256);
                 let promised = (header.objects, header.entries, header.files);
                 if end != wanted
                     || promised != (wanted.objects, wanted.entries, wanted.files)
-                    || !is_canonical(&Line::End(end), &line)
+                    || !is_canonical(&BackupLine::End(end), &line)
                 {
                     return Err(bad(&"the lines before it are not those that were written"));
                 }
@@ -356,7 +359,7 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>, whole: u64) -> Result
 }
 
 fn parse_header(line: &[u8]) -> Result<Header, ReadError> {
-    let Ok(format) = serde_json::from_slice::<Format>(line) else { return Err(ReadError::Other) };
+    let Ok(format) = serde_json::from_slice::<BackupFormat>(line) else { return Err(ReadError::Other) };
     if format.slipway_backup != FORMAT {
         let version = format.made_by.unwrap_or_else(|| "of another version".into());
         return Err(ReadError::Newer(format.slipway_backup, version.chars().take(40).collect()));

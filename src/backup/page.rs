@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::take::Source;
+use super::take::BackupSource;
 use crate::apiserver::{AdministratorsPage, ApiError};
 
 /// The path.
@@ -27,7 +27,7 @@ const PIECES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The page, for the API server. One backup is taken at a time; all end with `shutdown`.
-pub fn page(source: Source, shutdown: CancellationToken) -> AdministratorsPage {
+pub fn page(source: BackupSource, shutdown: CancellationToken) -> AdministratorsPage {
     let places = Arc::new(Semaphore::new(1));
     Arc::new(move || {
         let (source, shutdown, places) = (source.clone(), shutdown.clone(), Arc::clone(&places));
@@ -40,7 +40,7 @@ pub fn page(source: Source, shutdown: CancellationToken) -> AdministratorsPage {
             let (pieces, mut sent) = mpsc::channel::<io::Result<Bytes>>(PIECES);
             let runtime = Handle::current();
             tokio::task::spawn_blocking(move || {
-                let out = Pieces { pieces: pieces.clone(), shutdown, runtime: runtime.clone() };
+                let out = StreamWriter { pieces: pieces.clone(), shutdown, runtime: runtime.clone() };
                 let done = content.write(BufWriter::with_capacity(PIECE, out), |_| Ok(()));
                 if let Err(error) = done.and_then(|mut out| out.flush()) {
                     tracing::warn!(%error, "cannot send a backup to its end");
@@ -57,13 +57,13 @@ pub fn page(source: Source, shutdown: CancellationToken) -> AdministratorsPage {
 }
 
 /// What is written goes to the stream, as fast as it is read.
-struct Pieces {
+struct StreamWriter {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     shutdown: CancellationToken,
     runtime: Handle,
 }
 
-impl Write for Pieces {
+impl Write for StreamWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = Bytes::copy_from_slice(&bytes[..bytes.len().min(PIECE)]);
         let length = piece.len();

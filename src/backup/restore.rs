@@ -13,21 +13,21 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::format::{self, Header, Item};
+use super::format::{self, BackupItem, Header};
 use crate::api::Kind;
 use crate::api::metal3::ANNOTATION_PAUSED;
 use crate::apiserver;
 use crate::config::DataDir;
 use crate::dhcp;
 use crate::log::escaped;
-use crate::pki::Kept;
+use crate::pki::KeptPki;
 use crate::store::{NewStore, Object, StoreOptions};
 
 mod folder;
 
 pub use folder::give_to_owner;
 
-use folder::{Mark, clear, write_private};
+use folder::{RestoreMark, clear, write_private};
 
 /// A restored store goes on a multiple of this above the revision of the backup: further than any appliance came since, so
 /// that no revision is given twice, and whoever saw one of those is told that it is gone (HTTP 410) and lists again.
@@ -58,7 +58,7 @@ pub struct RestoreReport {
     /// Hosts that are paused now and were not.
     pub paused: u64,
     /// Hosts with which something was being done when the backup was taken.
-    pub under_way: UnderWay,
+    pub under_way: BusyHosts,
     /// Where the configuration of the backup is.
     pub config: Option<PathBuf>,
 }
@@ -90,7 +90,7 @@ pub fn restore(
     pause: bool,
     each: impl FnMut(u64, u64),
 ) -> anyhow::Result<RestoreReport> {
-    let mark = Mark::begin(folder)?;
+    let mark = RestoreMark::begin(folder)?;
     match fill(input, kinds, folder, pause, each) {
         Ok(report) => {
             mark.end(folder)?;
@@ -164,20 +164,20 @@ struct Gathered {
     /// Resources that are defined by an object.
     defined: HashSet<String>,
     paused: u64,
-    under_way: UnderWay,
+    under_way: BusyHosts,
     lines: u64,
 }
 
 /// Hosts with which something was being done.
 #[derive(Debug, Default)]
-pub struct UnderWay {
+pub struct BusyHosts {
     /// The first of them, as `namespace/name`.
     pub names: Vec<String>,
     /// How many there are besides.
     pub more: u64,
 }
 
-impl UnderWay {
+impl BusyHosts {
     fn add(&mut self, host: &Object) {
         if self.names.len() < NAMED {
             // The file may be anybody's, and this is shown on a terminal.
@@ -192,14 +192,14 @@ impl Gathered {
     fn take(
         &mut self,
         header: &Header,
-        item: Item,
+        item: BackupItem,
         store: Option<&mut NewStore>,
         each: &mut dyn FnMut(u64, u64),
     ) -> anyhow::Result<()> {
         self.lines += 1;
         each(self.lines, header.lines());
         match item {
-            Item::Object(object) => {
+            BackupItem::Object(object) => {
                 *self.resources.entry(object.resource.to_string()).or_default() += 1;
                 if self.resources.len() > MAX_RESOURCES || self.defined.len() > MAX_RESOURCES {
                     bail!("it has objects of more than {MAX_RESOURCES} kinds");
@@ -213,14 +213,14 @@ impl Gathered {
                     store.object(&object)?;
                 }
             }
-            Item::Entry { table, key, value } => {
+            BackupItem::Entry { table, key, value } => {
                 dhcp::check_entry(&table, &key, &value)
                     .with_context(|| format!("the DHCP lease in its line {} cannot be read", self.lines))?;
                 if let Some(store) = store {
                     store.entry(&table, &key, &value)?;
                 }
             }
-            Item::File { name, text } => {
+            BackupItem::File { name, text } => {
                 if self.files.insert(name.clone(), text).is_some() {
                     bail!("it holds the file {name} twice");
                 }
@@ -242,8 +242,8 @@ impl Gathered {
     }
 
     /// The keys, if they are all there and belong together.
-    fn keys(&self, header: &Header) -> anyhow::Result<Kept> {
-        let keys = Kept::new(|name| self.files.get(&format!("pki/{name}")).cloned())
+    fn keys(&self, header: &Header) -> anyhow::Result<KeptPki> {
+        let keys = KeptPki::new(|name| self.files.get(&format!("pki/{name}")).cloned())
             .map_err(|reason| anyhow::anyhow!("its keys cannot be used: {reason}"))?;
         if crate::hex::hex(&keys.fingerprint()) != header.ca {
             bail!("its CA is not the one that its first line names");
@@ -306,7 +306,7 @@ mod tests {
     use std::{fs, io};
 
     use super::*;
-    use crate::backup::format::{FORMAT, Writer};
+    use crate::backup::format::{BackupWriter, FORMAT};
     use crate::store::OBJECT_LIMIT;
 
     fn header() -> Header {
@@ -326,7 +326,7 @@ mod tests {
         let object = Object::new(HOSTS.into(), "n".into(), "h".into(), 7, text.as_bytes()).unwrap();
         let paused = paused(&object, largest, 8, &header).unwrap();
         assert!(paused.json_len() > OBJECT_LIMIT);
-        let mut writer = Writer::new(Vec::new(), &header).unwrap();
+        let mut writer = BackupWriter::new(Vec::new(), &header).unwrap();
         writer.object(&paused).unwrap();
         format::read(&writer.finish().unwrap()[..], |_, _| Ok(())).unwrap();
     }
@@ -338,7 +338,7 @@ mod tests {
         let mut take = |resource: &str, name: &str| {
             let text = json!({ "metadata": { "name": name }, "status": { "provisioning": { "state": "inspecting" } } });
             let object = Object::new(resource.into(), "n".into(), name.into(), 1, text.to_string().as_bytes()).unwrap();
-            gathered.take(&header, Item::Object(object), None, &mut |_, _| {})
+            gathered.take(&header, BackupItem::Object(object), None, &mut |_, _| {})
         };
         for number in 0..50 {
             take(HOSTS, &format!("h\u{1b}{number}")).unwrap();
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn a_lease_with_which_no_appliance_would_start_is_none_of_a_whole_backup() {
         let header = header();
-        let entry = |table: &str, value: &'static [u8]| Item::Entry {
+        let entry = |table: &str, value: &'static [u8]| BackupItem::Entry {
             table: table.into(),
             key: vec![10, 0, 0, 1].into(),
             value: value.into(),
@@ -421,7 +421,7 @@ mod tests {
         let data = folder.path().join("data");
         assert!(restore(io::empty(), &[], &data, true, |_, _| {}).is_err());
         assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
-        let mark = Mark::begin(&data).unwrap();
+        let mark = RestoreMark::begin(&data).unwrap();
         let error = restore(io::empty(), &[], &data, true, |_, _| {}).unwrap_err().to_string();
         assert!(error.contains("another restore"), "{error}");
         // As a kill leaves it.
@@ -429,7 +429,7 @@ mod tests {
         fs::create_dir(data.join("db")).unwrap();
         fs::write(data.join("db/half"), "").unwrap();
         assert!(refuse_unfinished(&data).unwrap_err().to_string().contains("slipway restore"));
-        Mark::begin(&data).unwrap().end(&data).unwrap();
+        RestoreMark::begin(&data).unwrap().end(&data).unwrap();
         assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
     }
 }

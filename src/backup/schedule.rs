@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::seal::{Seal, passphrase_of, recipient, strong};
-use super::take::{self, Content, Source};
+use super::take::{self, BackupContent, BackupSource};
 use crate::config::BackupConfig;
-use crate::runtime::Task;
+use crate::runtime::SupervisedTask;
 
 /// After a copy that failed, unless the next one is due earlier.
 const RETRY: Duration = Duration::from_secs(15 * 60);
@@ -43,14 +43,14 @@ const TIME: &str = "%Y%m%dT%H%M%SZ";
 
 /// What came of the copies. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Meters {
+pub struct BackupMeters {
     runs: Family<[(&'static str, &'static str); 1], Counter>,
     /// Unix time in seconds; 0 when there is no copy.
     last: Gauge<i64>,
     size: Gauge<u64, AtomicU64>,
 }
 
-impl Meters {
+impl BackupMeters {
     /// Names them for a scrape.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("slipway_backup_runs", "Scheduled backups, by outcome", self.runs.clone());
@@ -77,23 +77,23 @@ struct Copy {
 pub async fn run(
     config: BackupConfig,
     folder: PathBuf,
-    source: Source,
-    meters: Meters,
-    task: Task,
+    source: BackupSource,
+    meters: BackupMeters,
+    task: SupervisedTask,
     shutdown: CancellationToken,
 ) {
     let every = config.every.0;
-    let job = Arc::new(Job { config, folder, source, shutdown: shutdown.clone() });
+    let job = Arc::new(BackupJob { config, folder, source, shutdown: shutdown.clone() });
     let began = Instant::now();
     let (mut made, mut failed): (Option<Instant>, Option<Instant>) = (None, None);
     loop {
         let ago = |at: Option<Instant>| at.map(|at| at.elapsed());
-        let times = Times { runs: began.elapsed(), made: ago(made), failed: ago(failed) };
+        let times = ElapsedTimes { runs: began.elapsed(), made: ago(made), failed: ago(failed) };
         let (now, at_work) = (Timestamp::now(), Arc::clone(&job));
         let look = task.begin();
         let outcome = tokio::task::spawn_blocking(move || at_work.look(now, times)).await;
         match outcome.map_err(anyhow::Error::from).and_then(|done| done) {
-            Ok(Look::Early(newest)) => {
+            Ok(ScheduleLook::Early(newest)) => {
                 look.forget();
                 if let Some(copy) = newest {
                     meters.newest(&copy);
@@ -103,7 +103,7 @@ pub async fn run(
                     }
                 }
             }
-            Ok(Look::Made(copy)) => {
+            Ok(ScheduleLook::Made(copy)) => {
                 info!(file = %copy.path.display(), bytes = copy.size, "a backup was made");
                 meters.runs.get_or_create(&[("outcome", "success")]).inc();
                 meters.newest(&copy);
@@ -147,7 +147,7 @@ pub fn seal(config: &BackupConfig) -> anyhow::Result<Seal> {
 
 /// What happened how long ago, by a clock that nobody sets.
 #[derive(Clone, Copy, Debug, Default)]
-struct Times {
+struct ElapsedTimes {
     /// The process began.
     runs: Duration,
     /// It made its last copy.
@@ -156,23 +156,23 @@ struct Times {
     failed: Option<Duration>,
 }
 
-struct Job {
+struct BackupJob {
     config: BackupConfig,
     folder: PathBuf,
-    source: Source,
+    source: BackupSource,
     shutdown: CancellationToken,
 }
 
 /// What a look at the clock led to.
-enum Look {
+enum ScheduleLook {
     /// Nothing; the newest copy that there is.
     Early(Option<Copy>),
     /// A copy.
     Made(Copy),
 }
 
-impl Job {
-    fn look(&self, now: Timestamp, times: Times) -> anyhow::Result<Look> {
+impl BackupJob {
+    fn look(&self, now: Timestamp, times: ElapsedTimes) -> anyhow::Result<ScheduleLook> {
         let folder = &self.folder;
         let what = || format!("backup.folder {}", folder.display());
         let mut copies = match fs::metadata(folder) {
@@ -185,7 +185,7 @@ impl Job {
             // One of the future tells nothing, unless there is no other.
             let past = copies.partition_point(|copy| copy.time <= now);
             copies.truncate(past.max(1));
-            return Ok(Look::Early(copies.pop()));
+            return Ok(ScheduleLook::Early(copies.pop()));
         }
         // Not what is above it: a disk that is not mounted is to be noticed.
         fs::DirBuilder::new().mode(0o700).create(folder).or_else(ignore_existing).with_context(what)?;
@@ -205,7 +205,7 @@ impl Job {
                 warn!(file = %old.path.display(), %error, "cannot remove an old backup");
             }
         }
-        Ok(Look::Made(copy))
+        Ok(ScheduleLook::Made(copy))
     }
 
     /// This appliance's copies, oldest first.
@@ -243,7 +243,7 @@ fn time_of(name: &OsString, prefix: &str) -> Option<Timestamp> {
 }
 
 /// Whether it is time for a copy, by the times of those that there are.
-fn is_due(now: Timestamp, copies: &[Timestamp], times: Times, every: Duration) -> bool {
+fn is_due(now: Timestamp, copies: &[Timestamp], times: ElapsedTimes, every: Duration) -> bool {
     if times.failed.is_some_and(|ago| ago < RETRY.min(every)) {
         return false;
     }
@@ -272,7 +272,7 @@ fn superfluous(mut copies: Vec<Copy>, made: &Copy, keep: usize) -> Vec<Copy> {
 }
 
 /// Refuses a copy that might fill the disk. Its text is longer than what it is packed to.
-fn check_room(content: &Content, folder: &Path) -> anyhow::Result<()> {
+fn check_room(content: &BackupContent, folder: &Path) -> anyhow::Result<()> {
     let about = nix::sys::statvfs::statvfs(folder).with_context(|| folder.display().to_string())?;
     let free = about.blocks_available().saturating_mul(about.fragment_size());
     room(content.size(), free).map_err(|reason| anyhow::anyhow!("{}: {reason}", folder.display()))
@@ -305,9 +305,9 @@ mod tests {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         let day = minutes(24 * 60);
         let now = at("2026-11-22T12:00:00Z");
-        let (just, hour) = (Times::default(), Times { runs: minutes(60), ..Times::default() });
-        let failed = |ago| Times { failed: Some(ago), ..just };
-        let made = |ago| Times { made: Some(ago), ..hour };
+        let (just, hour) = (ElapsedTimes::default(), ElapsedTimes { runs: minutes(60), ..ElapsedTimes::default() });
+        let failed = |ago| ElapsedTimes { failed: Some(ago), ..just };
+        let made = |ago| ElapsedTimes { made: Some(ago), ..hour };
         for (copies, times, every, due) in [
             (&[][..], just, day, true),
             (&["2026-11-21T12:00:00Z"], just, day, true),
@@ -319,7 +319,7 @@ mod tests {
             (&["2026-11-22T11:00:00Z", "2031-01-01T00:00:00Z"], hour, day, false),
             (&["2031-01-01T00:00:00Z"], just, day, false),
             (&["2031-01-01T00:00:00Z"], hour, day, true),
-            (&["2031-01-01T00:00:00Z"], Times { runs: minutes(5), ..just }, minutes(5), true),
+            (&["2031-01-01T00:00:00Z"], ElapsedTimes { runs: minutes(5), ..just }, minutes(5), true),
             // Whatever the clock says, from the first copy on.
             (&["2031-01-01T00:00:00Z"], made(minutes(1)), day, false),
             (&["1970-01-01T00:01:00Z"], made(minutes(1)), day, false),

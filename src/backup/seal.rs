@@ -51,7 +51,7 @@ impl Seal {
 
 /// A key or passphrase cannot be used. Never says what it is.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum SealKeyError {
     /// The file cannot be read.
     #[error("{path}: {source}")]
     File {
@@ -82,9 +82,9 @@ pub enum KeyError {
 ///
 /// # Errors
 ///
-/// [`KeyError::Recipient`].
-pub fn recipient(text: &str) -> Result<Recipient, KeyError> {
-    Recipient::from_str(text.trim()).map_err(|_| KeyError::Recipient(text.chars().take(80).collect()))
+/// [`SealKeyError::Recipient`].
+pub fn recipient(text: &str) -> Result<Recipient, SealKeyError> {
+    Recipient::from_str(text.trim()).map_err(|_| SealKeyError::Recipient(text.chars().take(80).collect()))
 }
 
 /// A new key, and the file that holds it.
@@ -95,7 +95,7 @@ pub fn new_key(now: jiff::Timestamp) -> (Recipient, SecretString) {
     (recipient, text.into())
 }
 
-fn read_small(path: &Path) -> Result<Zeroizing<String>, KeyError> {
+fn read_small(path: &Path) -> Result<Zeroizing<String>, SealKeyError> {
     let read = || -> io::Result<Zeroizing<String>> {
         let mut text = Zeroizing::new(String::new());
         let input: Box<dyn Read> =
@@ -103,17 +103,17 @@ fn read_small(path: &Path) -> Result<Zeroizing<String>, KeyError> {
         input.take(KEY_FILE_MAX).read_to_string(&mut text)?;
         Ok(text)
     };
-    read().map_err(|source| KeyError::File { path: path.display().to_string(), source })
+    read().map_err(|source| SealKeyError::File { path: path.display().to_string(), source })
 }
 
 /// The keys of a file, one a line, as age-keygen writes it: those that decrypt, and those that only encrypt.
-fn keys(path: &Path) -> Result<(Vec<Identity>, Vec<Recipient>), KeyError> {
+fn keys(path: &Path) -> Result<(Vec<Identity>, Vec<Recipient>), SealKeyError> {
     let text = read_small(path)?;
     let lines = || text.lines().map(str::trim);
     let secret: Vec<_> = lines().filter_map(|line| Identity::from_str(line).ok()).collect();
     let public: Vec<_> = lines().filter_map(|line| Recipient::from_str(line).ok()).collect();
     if secret.is_empty() && public.is_empty() {
-        return Err(KeyError::NoKey(path.display().to_string()));
+        return Err(SealKeyError::NoKey(path.display().to_string()));
     }
     Ok((secret, public))
 }
@@ -122,8 +122,8 @@ fn keys(path: &Path) -> Result<(Vec<Identity>, Vec<Recipient>), KeyError> {
 ///
 /// # Errors
 ///
-/// [`KeyError`] when it cannot be read or holds none.
-pub fn recipients_of(path: &Path) -> Result<Vec<Recipient>, KeyError> {
+/// [`SealKeyError`] when it cannot be read or holds none.
+pub fn recipients_of(path: &Path) -> Result<Vec<Recipient>, SealKeyError> {
     let (secret, public) = keys(path)?;
     Ok(secret.iter().map(Identity::to_public).chain(public).collect())
 }
@@ -132,18 +132,18 @@ pub fn recipients_of(path: &Path) -> Result<Vec<Recipient>, KeyError> {
 ///
 /// # Errors
 ///
-/// [`KeyError`] when it cannot be read or holds none.
-pub fn identities_of(path: &Path) -> Result<Vec<Identity>, KeyError> {
+/// [`SealKeyError`] when it cannot be read or holds none.
+pub fn identities_of(path: &Path) -> Result<Vec<Identity>, SealKeyError> {
     let (secret, _) = keys(path)?;
-    if secret.is_empty() { Err(KeyError::NoSecretKey(path.display().to_string())) } else { Ok(secret) }
+    if secret.is_empty() { Err(SealKeyError::NoSecretKey(path.display().to_string())) } else { Ok(secret) }
 }
 
 /// The passphrase in a file (`-` is standard input): its first line.
 ///
 /// # Errors
 ///
-/// [`KeyError::File`].
-pub fn passphrase_of(path: &Path) -> Result<SecretString, KeyError> {
+/// [`SealKeyError::File`].
+pub fn passphrase_of(path: &Path) -> Result<SecretString, SealKeyError> {
     let text = read_small(path)?;
     Ok(text.lines().next().unwrap_or_default().to_owned().into())
 }
@@ -152,9 +152,9 @@ pub fn passphrase_of(path: &Path) -> Result<SecretString, KeyError> {
 ///
 /// # Errors
 ///
-/// [`KeyError::Short`].
-pub fn strong(passphrase: SecretString) -> Result<SecretString, KeyError> {
-    if passphrase.expose_secret().chars().count() < PASSPHRASE_MIN { Err(KeyError::Short) } else { Ok(passphrase) }
+/// [`SealKeyError::Short`].
+pub fn strong(passphrase: SecretString) -> Result<SecretString, SealKeyError> {
+    if passphrase.expose_secret().chars().count() < PASSPHRASE_MIN { Err(SealKeyError::Short) } else { Ok(passphrase) }
 }
 
 /// Packs and encrypts what is written to it.
@@ -242,7 +242,7 @@ pub enum Unlock {
 
 /// A file cannot be decrypted.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum UnsealError {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -273,27 +273,27 @@ pub enum OpenError {
 ///
 /// # Errors
 ///
-/// [`OpenError`]; what is wrong further on comes from reading.
+/// [`UnsealError`]; what is wrong further on comes from reading.
 pub fn open<'r>(
     mut input: impl Read + 'r,
     ask: impl FnOnce(Needed) -> anyhow::Result<Unlock>,
-) -> Result<Box<dyn Read + 'r>, OpenError> {
+) -> Result<Box<dyn Read + 'r>, UnsealError> {
     let mut start = Vec::new();
     input.by_ref().take(START).read_to_end(&mut start)?;
     let encrypted = start.starts_with(AGE);
     if encrypted && let Some(factor) = work_factor(&start).filter(|factor| *factor > WORK_MAX.into()) {
-        return Err(OpenError::Damaged(format!(
+        return Err(UnsealError::Damaged(format!(
             "its passphrase is to be worked on for 2^{factor} rounds, and 2^{WORK_MAX} are taken"
         )));
     }
     if start.starts_with(AGE_ARMOR) {
-        return Err(OpenError::Armored);
+        return Err(UnsealError::Armored);
     }
     let whole = BufReader::new(io::Cursor::new(start).chain(input));
     if !encrypted {
         return unpacked(whole);
     }
-    let age = age::Decryptor::new_buffered(whole).map_err(|error| OpenError::Damaged(error.to_string()))?;
+    let age = age::Decryptor::new_buffered(whole).map_err(|error| UnsealError::Damaged(error.to_string()))?;
     let needed = if age.is_scrypt() { Needed::Passphrase } else { Needed::Key };
     let plain = match (needed, ask(needed)?) {
         (Needed::Passphrase, Unlock::Passphrase(passphrase)) => {
@@ -302,18 +302,18 @@ pub fn open<'r>(
             age.decrypt(std::iter::once(&identity as &dyn age::Identity))
         }
         (Needed::Key, Unlock::Keys(keys)) => age.decrypt(keys.iter().map(|key| key as &dyn age::Identity)),
-        _ => return Err(OpenError::Needs(needed)),
+        _ => return Err(UnsealError::Needs(needed)),
     };
     let plain = plain.map_err(|error| match (error, needed) {
-        (age::DecryptError::NoMatchingKeys | age::DecryptError::DecryptionFailed, Needed::Key) => OpenError::Key,
-        (age::DecryptError::KeyDecryptionFailed, Needed::Key) => OpenError::Key,
+        (age::DecryptError::NoMatchingKeys | age::DecryptError::DecryptionFailed, Needed::Key) => UnsealError::Key,
+        (age::DecryptError::KeyDecryptionFailed, Needed::Key) => UnsealError::Key,
         (
             age::DecryptError::NoMatchingKeys
             | age::DecryptError::DecryptionFailed
             | age::DecryptError::KeyDecryptionFailed,
             Needed::Passphrase,
-        ) => OpenError::Passphrase,
-        (error, _) => OpenError::Damaged(error.to_string().lines().next().unwrap_or_default().to_owned()),
+        ) => UnsealError::Passphrase,
+        (error, _) => UnsealError::Damaged(error.to_string().lines().next().unwrap_or_default().to_owned()),
     })?;
     unpacked(BufReader::new(plain))
 }
@@ -327,7 +327,7 @@ fn work_factor(header: &[u8]) -> Option<u64> {
 }
 
 /// Unpacks what is packed.
-fn unpacked<'r>(mut input: impl io::BufRead + 'r) -> Result<Box<dyn Read + 'r>, OpenError> {
+fn unpacked<'r>(mut input: impl io::BufRead + 'r) -> Result<Box<dyn Read + 'r>, UnsealError> {
     let mut start = Vec::new();
     input.by_ref().take(ZSTD.len() as u64).read_to_end(&mut start)?;
     let packed = start == ZSTD;
@@ -435,10 +435,10 @@ mod tests {
         assert_eq!(identities_of(&file).unwrap().len(), 1);
         std::fs::write(&file, format!("# to\n{recipient}\r\n")).unwrap();
         assert_eq!(recipients_of(&file).unwrap(), [recipient]);
-        assert!(matches!(identities_of(&file), Err(KeyError::NoSecretKey(_))));
+        assert!(matches!(identities_of(&file), Err(SealKeyError::NoSecretKey(_))));
         std::fs::write(&file, "hello\n").unwrap();
-        assert!(matches!(recipients_of(&file), Err(KeyError::NoKey(_))));
-        assert!(matches!(recipients_of(&folder.path().join("none")), Err(KeyError::File { .. })));
+        assert!(matches!(recipients_of(&file), Err(SealKeyError::NoKey(_))));
+        assert!(matches!(recipients_of(&folder.path().join("none")), Err(SealKeyError::File { .. })));
         std::fs::write(&file, "a passphrase of words\nignored\n").unwrap();
         assert_eq!(passphrase_of(&file).unwrap().expose_secret(), "a passphrase of words");
         for (text, strong) in [("", false), ("elevenchars", false), ("twelve chars", true)] {

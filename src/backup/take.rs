@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 
-use super::format::{FILE_MAX, FORMAT, Header, Writer};
+use super::format::{BackupWriter, FILE_MAX, FORMAT, Header};
 use super::seal::{Seal, Sealing};
 use crate::pki;
 use crate::store::{Snapshot, Store};
@@ -19,7 +19,7 @@ pub const UNFINISHED: &str = ".slipway-backup-";
 
 /// Where a backup comes from. Cheap to clone.
 #[derive(Clone)]
-pub struct Source {
+pub struct BackupSource {
     store: Store,
     pki: PathBuf,
     config: Arc<str>,
@@ -27,7 +27,7 @@ pub struct Source {
     views: Arc<HashSet<String>>,
 }
 
-impl Source {
+impl BackupSource {
     /// A store, the folder of its certificates, the text of the configuration, and the resources (`<group>/<plural>`) that
     /// are in memory only.
     pub fn new(store: Store, pki: PathBuf, config: &str, views: HashSet<String>) -> Self {
@@ -48,7 +48,7 @@ impl Source {
     /// # Errors
     ///
     /// When the store or a key cannot be read.
-    pub fn take(&self, now: Timestamp) -> anyhow::Result<Content> {
+    pub fn take(&self, now: Timestamp) -> anyhow::Result<BackupContent> {
         let snapshot = self.store.snapshot(|resource| self.views.contains(resource));
         for (resource, namespace, name) in self.store.unreadable() {
             tracing::error!(%resource, object = %crate::log::named(&namespace, &name), "an object is damaged: the backup does not have it");
@@ -73,19 +73,19 @@ impl Source {
             entries: count(snapshot.tables.iter().map(|(_, entries)| entries.len()).sum()),
             files: count(files.len()),
         };
-        Ok(Content { header, snapshot, files })
+        Ok(BackupContent { header, snapshot, files })
     }
 }
 
 /// What goes into a backup.
-pub struct Content {
+pub struct BackupContent {
     /// Its first line.
     pub header: Header,
     snapshot: Snapshot,
     files: Vec<(String, String)>,
 }
 
-impl Content {
+impl BackupContent {
     /// Length of its text, in bytes, without what frames the lines.
     pub fn size(&self) -> u64 {
         let objects = self.snapshot.objects.iter().map(|object| object.json_len());
@@ -100,7 +100,7 @@ impl Content {
     ///
     /// Those of the writer, and those of `each`.
     pub fn write<W: Write>(self, out: W, mut each: impl FnMut(u64) -> io::Result<()>) -> io::Result<W> {
-        let mut writer = Writer::new(out, &self.header)?;
+        let mut writer = BackupWriter::new(out, &self.header)?;
         let mut lines = 0;
         let mut next = || {
             lines += 1;
@@ -186,7 +186,7 @@ fn folder_of(path: &Path) -> &Path {
 ///
 /// When it cannot be taken or written; there is no file then.
 pub fn write_file(
-    content: Content,
+    content: BackupContent,
     path: &Path,
     seal: &Seal,
     each: impl FnMut(u64) -> io::Result<()>,

@@ -22,7 +22,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::api::metal3::HardwareDetails;
-use crate::outbound::Refused;
+use crate::outbound::ForbiddenAddress;
 
 pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
 pub use metrics::BmcMetrics;
@@ -170,8 +170,8 @@ pub enum BmcError {
     },
 }
 
-impl From<Refused> for BmcError {
-    fn from(refused: Refused) -> Self {
+impl From<ForbiddenAddress> for BmcError {
+    fn from(refused: ForbiddenAddress) -> Self {
         Self::Address(format!("bmc.address: {refused}"))
     }
 }

@@ -17,7 +17,7 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::ration::{Rank, Shares};
+use crate::ration::{Rank, RankShares};
 
 /// Connections at once from one address. iPXE opens one or two.
 pub(super) const MAX_OF_AN_ADDRESS: usize = 64;
@@ -40,7 +40,7 @@ struct Inner {
 #[derive(Default)]
 struct BootConnectionTable {
     addresses: HashMap<IpAddr, usize>,
-    shares: Shares,
+    shares: RankShares,
     open: HashMap<u64, OpenConnection>,
     waiting: HashMap<u64, QueuedConnection>,
     last: u64,

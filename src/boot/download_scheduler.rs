@@ -3,7 +3,7 @@
 //! Kernels, ramdisks and chunks of images take nearly all of the bandwidth. Each answer that carries one holds a permit until
 //! its last byte is sent; a client without a permit waits in the queue. A rack that is powered on at once fills the queue of
 //! boots, and a deployment passes by it. A client that reads too slowly while others wait loses its permit. Known hosts go
-//! first, and strangers have [a share](Shares) together: whatever they do, a known host gets its ramdisk.
+//! first, and strangers have [a share](RankShares) together: whatever they do, a known host gets its ramdisk.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::ration::{Rank, Shares};
+use crate::ration::{Rank, RankShares};
 
 /// Chunks of images sent at once.
 pub const DEPLOY_PERMITS: usize = 64;
@@ -107,7 +107,7 @@ impl ActiveDownload {
 /// One of the two queues.
 struct DownloadQueue<T> {
     running: HashMap<DownloadClient, usize>,
-    shares: Shares,
+    shares: RankShares,
     waiting: VecDeque<QueuedDownload<T>>,
 }
 
@@ -120,7 +120,7 @@ struct QueuedDownload<T> {
 
 impl<T> Default for DownloadQueue<T> {
     fn default() -> Self {
-        Self { running: HashMap::new(), shares: Shares::default(), waiting: VecDeque::new() }
+        Self { running: HashMap::new(), shares: RankShares::default(), waiting: VecDeque::new() }
     }
 }
 

@@ -23,7 +23,7 @@ use super::metrics::BootHttpMetrics;
 use crate::ration::{Rank, Ranks};
 
 /// Connections at once, where there are descriptors for them, with those of known hosts that wait for a slot. Who is not
-/// known has [a share](crate::ration::Shares) of them.
+/// known has [a share](crate::ration::RankShares) of them.
 pub const MAX_CONNECTIONS: usize = 1536;
 /// How long a client may take for a request's head, and how long it may idle between requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(15);
@@ -253,7 +253,7 @@ mod tests {
                 matches!(stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock),
             );
         }
-        assert!(open <= crate::ration::Shares::of_strangers(MAX_CONNECTIONS), "{open} are open");
+        assert!(open <= crate::ration::RankShares::of_strangers(MAX_CONNECTIONS), "{open} are open");
         // The known host opens one too many.
         let own = (0..=super::super::connections::MAX_OF_AN_ADDRESS).map(|_| connect(KNOWN, address));
         let _own = futures::future::join_all(own).await;

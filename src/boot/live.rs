@@ -19,7 +19,7 @@ use super::if_range::if_range_holds;
 use super::parts::{ImageReader, PIECE, RequestedRange, cannot_be_read, range};
 use super::{ConnInfo, HostIndex};
 use crate::image::{self, Library};
-use crate::protocol::Manifest;
+use crate::protocol::ImageManifest;
 use crate::ration::{Rank, Ranks};
 
 /// Images of which is remembered whether they are ISOs.
@@ -113,7 +113,7 @@ async fn iso(
 }
 
 /// Whether the image is an ISO 9660 one. It is looked at once, whoever asks how often.
-async fn is_iso(state: &LiveState, rank: Rank, digest: &str, manifest: &Arc<Manifest>) -> io::Result<bool> {
+async fn is_iso(state: &LiveState, rank: Rank, digest: &str, manifest: &Arc<ImageManifest>) -> io::Result<bool> {
     let lock = || state.isos.lock().unwrap_or_else(PoisonError::into_inner);
     let known = lock().iter().find(|(known, _)| known == digest).map(|(_, is_iso)| *is_iso);
     if let Some(known) = known {

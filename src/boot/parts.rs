@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::image::Library;
-use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
+use crate::protocol::{CHUNK_SIZE, Chunk, ImageManifest};
 use crate::ration::Rank;
 
 /// Bytes that are sent at once, and that wait for a client that takes none.
@@ -48,7 +48,7 @@ impl ImageReader {
     pub(super) fn read(
         &self,
         rank: Rank,
-        manifest: Arc<Manifest>,
+        manifest: Arc<ImageManifest>,
         part: Range<u64>,
         most: u64,
         peer: Option<SocketAddr>,
@@ -73,7 +73,7 @@ impl ImageReader {
     pub(super) async fn piece(
         &self,
         rank: Rank,
-        manifest: &Manifest,
+        manifest: &ImageManifest,
         at: u64,
         end: u64,
         most: u64,

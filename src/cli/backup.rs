@@ -20,7 +20,7 @@ use super::{local, secret};
 use crate::appliance;
 use crate::backup::format::{self, Header, ReadError};
 use crate::backup::seal::{self, Seal, Sealing};
-use crate::backup::take::{NewFile, Source};
+use crate::backup::take::{BackupSource, NewFile};
 use crate::backup::{page, restore};
 use crate::cli::form::ProgramForm;
 use crate::config::Config;
@@ -197,7 +197,7 @@ fn offline<W: Write>(config: &Path, out: W) -> anyhow::Result<(Header, W)> {
     for (resource, namespace, name) in store.unreadable() {
         eprintln!("warning: {resource} {namespace}/{name} is damaged and is not in this backup");
     }
-    let source = Source::new(store.clone(), config.data_dir.pki(), &config.text, Default::default());
+    let source = BackupSource::new(store.clone(), config.data_dir.pki(), &config.text, Default::default());
     let done = source.take(Timestamp::now()).and_then(|content| {
         let header = content.header.clone();
         let mut progress = ProgressLine::new();

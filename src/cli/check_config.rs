@@ -5,7 +5,7 @@ use std::path::Path;
 use super::common::ConfigFile;
 use super::failure::CommandFailure;
 use super::local;
-use crate::appliance::checks::{self, Place};
+use crate::appliance::checks::{self, CheckedWhere};
 use crate::cli::form::ProgramForm;
 use crate::config::{Config, ConfigError};
 use crate::pki::users;
@@ -36,9 +36,9 @@ pub(super) fn run(options: &CheckConfigArgs) -> anyhow::Result<()> {
         Err(error) if options.output.is_some() => return json(path, &[error.to_string()]),
         config => config?,
     };
-    let place = if options.offline { Place::Elsewhere } else { Place::Box };
+    let place = if options.offline { CheckedWhere::Elsewhere } else { CheckedWhere::Box };
     // Root can read everything; whether the service can is the question.
-    let service = users::service_of(&config.data_dir.0).filter(|_| place == Place::Box);
+    let service = users::service_of(&config.data_dir.0).filter(|_| place == CheckedWhere::Box);
     let look = || local::block_on(async { Ok(checks::faults(&config, place).await) });
     let faults = local::as_user(service, look)??;
     if options.output.is_some() {

@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::local;
 use crate::appliance;
 use crate::config::Span;
-use crate::helm::{self, CHART_NAME, ContainerContents, Helm, Settings};
+use crate::helm::{self, CHART_NAME, ContainerContents, ControllerSettings, Helm};
 use crate::log;
 
 #[derive(clap::Subcommand)]
@@ -117,7 +117,7 @@ fn keep(options: Run) -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).finish().init();
     let Run { server, ca, token, namespace, bundle, helm, kubeconfig, scratch, timeout, once } = options;
     let helm = Helm { program: helm, kubeconfig, scratch, timeout };
-    let settings = Settings { server, ca, token, namespace, name: bundle, helm, once };
+    let settings = ControllerSettings { server, ca, token, namespace, name: bundle, helm, once };
     local::block_on(async {
         let stop = CancellationToken::new();
         let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

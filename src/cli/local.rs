@@ -11,7 +11,7 @@ use nix::unistd::{Gid, Uid, getegid, geteuid, getgroups, setegid, seteuid, setgr
 use crate::appliance::{self, local_kubeconfig};
 use crate::config::Config;
 use crate::engine;
-use crate::pki::users::{self, Owner};
+use crate::pki::users::{self, FileOwner};
 
 /// The credentials for the objects of the appliance on this box: its administrator's, or those it has itself for the
 /// API server that keeps them.
@@ -42,14 +42,14 @@ pub(super) fn in_data_folder<T>(config: &Config, work: impl FnOnce() -> T) -> an
 /// # Errors
 ///
 /// When the folder's place cannot be told.
-pub(super) fn owner_on_the_way(folder: &Path) -> anyhow::Result<Option<Owner>> {
+pub(super) fn owner_on_the_way(folder: &Path) -> anyhow::Result<Option<FileOwner>> {
     let folder = std::path::absolute(folder)?;
     let mut steps: Vec<&Path> = folder.ancestors().collect();
     steps.reverse();
     let me = geteuid().as_raw();
     let owner = |at: &Path| {
         let about = fs::symlink_metadata(at).ok()?;
-        users::heir(me, Some(Owner { user: about.uid(), group: about.gid() }), None)
+        users::heir(me, Some(FileOwner { user: about.uid(), group: about.gid() }), None)
     };
     Ok(steps.into_iter().find_map(owner))
 }
@@ -59,7 +59,7 @@ pub(super) fn owner_on_the_way(folder: &Path) -> anyhow::Result<Option<Owner>> {
 /// # Errors
 ///
 /// When the kernel refuses the change, or the way back.
-pub(super) fn as_user<T>(owner: Option<Owner>, work: impl FnOnce() -> T) -> anyhow::Result<T> {
+pub(super) fn as_user<T>(owner: Option<FileOwner>, work: impl FnOnce() -> T) -> anyhow::Result<T> {
     let Some(owner) = owner else { return Ok(work()) };
     let (user, group) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
     let (me, mine, others) = (geteuid(), getegid(), getgroups()?);
@@ -94,7 +94,7 @@ mod tests {
         std::os::unix::fs::chown(&data, Some(61515), Some(61515)).unwrap();
         // A link that leads to what is root's, in a folder that is the service's.
         std::os::unix::fs::symlink("/etc", data.join("boot")).unwrap();
-        let service = Some(Owner { user: 61515, group: 61515 });
+        let service = Some(FileOwner { user: 61515, group: 61515 });
         assert_eq!(owner_on_the_way(&data.join("boot")).unwrap(), service);
         assert_eq!(owner_on_the_way(&data.join("boot/a")).unwrap(), service);
         assert_eq!(owner_on_the_way(&data).unwrap(), service);

@@ -10,8 +10,8 @@ use super::common::ConfigFile;
 use super::failure::usage;
 use super::progress::ProgressLine;
 use super::secret;
-use crate::backup::restore::{self, RestoreReport, UnderWay};
-use crate::backup::seal::{self, Needed, OpenError, Unlock};
+use crate::backup::restore::{self, BusyHosts, RestoreReport};
+use crate::backup::seal::{self, Needed, Unlock, UnsealError};
 use crate::log::escaped;
 use crate::modules::kinds;
 
@@ -55,7 +55,7 @@ pub(super) fn run(options: &RestoreArgs) -> anyhow::Result<()> {
     };
     let folder = if options.check { None } else { Some(folder(options)?) };
     let plain = seal::open(file, |needed| unlock(options, needed)).map_err(|error| match error {
-        OpenError::Asked(error) => error,
+        UnsealError::Asked(error) => error,
         error => anyhow::Error::new(error).context(what.to_string()),
     })?;
     let mut progress = ProgressLine::new();
@@ -113,7 +113,7 @@ fn tell(report: &RestoreReport, folder: Option<&Path>) {
     if let Some(config) = config {
         println!("its configuration, to compare with yours, is {}", config.display());
     }
-    let UnderWay { names, more } = under_way;
+    let BusyHosts { names, more } = under_way;
     if !names.is_empty() {
         println!("with {} host(s) something was being done, or was to be done next:", names.len() as u64 + more);
         names.iter().for_each(|host| println!("  {}", escaped(host)));

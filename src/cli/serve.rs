@@ -8,7 +8,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::common::ConfigFile;
 use crate::appliance::{self, LogControl, checks};
 use crate::config::{Config, LogFormat};
-use crate::log::{self, Journal, JournalSocket, LogWriter, Ration};
+use crate::log::{self, JournalSocket, LogWriter, Ration, SystemdJournal};
 
 pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
     appliance::install_tls_provider();
@@ -34,7 +34,7 @@ fn set_up_log(config: &Config) -> anyhow::Result<(LogControl, LogWriter)> {
     let writer = match journal(format)? {
         Some(journal) => {
             let (entries, writer) = log::in_background(journal, &ration);
-            log::to_journal(filter, Journal::new(entries), ration.clone()).init();
+            log::to_journal(filter, SystemdJournal::new(entries), ration.clone()).init();
             writer
         }
         None => {

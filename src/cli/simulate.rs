@@ -13,7 +13,7 @@ use super::progress::ProgressLine;
 use crate::appliance;
 use crate::config::Span;
 use crate::simulate::plan::{
-    Appliance, BmcKind, BootMethod, Delays, Download, Faults, Goal, Probability, SimulationPlan,
+    Appliance, BmcKind, BootMethod, Delays, FaultRates, Goal, Probability, SimulatedDownload, SimulationPlan,
 };
 use crate::simulate::{self, report};
 
@@ -53,7 +53,7 @@ pub(super) struct SimulateArgs {
     bmc_address: Option<IpAddr>,
     /// How much of kernel, initrd and image machines fetch
     #[arg(long, value_enum, default_value_t)]
-    download: Download,
+    download: SimulatedDownload,
     /// URL of an image that the appliance can reach, instead of a small one served here
     #[arg(long, value_name = "URL")]
     image: Option<String>,
@@ -183,7 +183,7 @@ impl SimulateArgs {
                 ramdisk: self.delays.delay_ramdisk,
                 step: self.delays.delay_step,
             },
-            faults: Faults {
+            faults: FaultRates {
                 bmc_failures: self.faults.bmc_failures.0,
                 bmc_lies: self.faults.bmc_lies.0,
                 packet_loss: self.faults.packet_loss.0,

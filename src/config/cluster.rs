@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::api::infrastructure::v1beta2::Image;
-use crate::api::infrastructure::{ChecksumType, DiskFormat};
+use crate::api::infrastructure::v1beta2::MachineImage;
+use crate::api::infrastructure::{DiskFormat, MachineChecksumType};
 use crate::outbound::Allowed;
 
 /// `[cluster]`
@@ -30,16 +30,16 @@ pub struct DefaultImage {
     /// Its checksum, or where that is. Live systems need none, and registries (`oci://`) check by themselves.
     pub checksum: Option<String>,
     /// Algorithm of the checksum; by its length when unset.
-    pub checksum_type: Option<ChecksumType>,
+    pub checksum_type: Option<MachineChecksumType>,
     /// Form of the image; found out when unset.
     pub format: Option<DiskFormat>,
 }
 
 impl DefaultImage {
     /// As machines name it.
-    pub fn image(&self) -> Image {
+    pub fn image(&self) -> MachineImage {
         let Self { url, checksum, checksum_type, format } = self.clone();
-        Image { url, checksum, checksum_type, disk_format: format }
+        MachineImage { url, checksum, checksum_type, disk_format: format }
     }
 
     fn faults(&self) -> Vec<String> {

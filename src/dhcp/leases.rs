@@ -8,7 +8,7 @@ use crate::api::MacAddress;
 use crate::boot::{HostIndex, LeaseOwner};
 use crate::config::{NetworkConfig, NetworkMode};
 use crate::ration::Rank;
-use crate::store::{Store, Table, WriteError};
+use crate::store::{Store, StoreTable, StoreWriteError};
 
 use super::addresses;
 use super::interface::interface_address;
@@ -29,7 +29,7 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 pub enum LoadError {
     /// The store refuses.
     #[error("cannot read the DHCP leases: {0}")]
-    Store(#[from] WriteError),
+    Store(#[from] StoreWriteError),
     /// A newer Slipway wrote them; leaving them out would give addresses twice.
     #[error("cannot read the DHCP lease of {address}: {source}; start the newer Slipway again")]
     Newer {
@@ -45,7 +45,7 @@ pub enum LoadError {
 pub enum CommitError {
     /// The store refuses.
     #[error(transparent)]
-    Store(#[from] WriteError),
+    Store(#[from] StoreWriteError),
     /// The store did not answer.
     #[error("the store did not answer within {} s", WRITE_DEADLINE.as_secs())]
     Deadline,
@@ -55,7 +55,7 @@ pub enum CommitError {
 #[derive(Clone)]
 pub struct Leases {
     networks: Arc<NetworkSet>,
-    table: Table,
+    table: StoreTable,
     // std's lock: held for one message, never across an await.
     recent: Arc<Mutex<RecentMessages>>,
     addresses: addresses::SharedFacts,

@@ -13,7 +13,7 @@ use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
-use crate::module::{Acting, KEEPS, Life, Module, Right, Running, Service, service};
+use crate::module::{Acting, KEEPS, Life, Module, Right, RunningLife, Service, service};
 
 /// What is kept of a Reservation beside its object, in bytes, roughly: a copy, what came of it, and its places in maps.
 const RESERVATION_MEMORY: usize = 2 << 10;
@@ -69,7 +69,7 @@ impl Life for DhcpService {
         ]
     }
 
-    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+    fn run(&self, running: &RunningLife) -> anyhow::Result<Vec<Service>> {
         let task = running.tasks.task("networks-in-force");
         Ok(vec![service("networks in force", self.reservations.clone().run(task, running.stop.clone()))])
     }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::publish::MANAGER;
-use crate::runtime::Task;
+use crate::runtime::SupervisedTask;
 
 /// How often it is looked whether a status is out of date: how full a pool is, and who has an address, changes all the time.
 const LOOK: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ pub(super) fn changes<T: Clone + Send + Sync + 'static>(of: watch::Receiver<T>) 
 pub(super) async fn keep<M: Mirror>(
     mirror: &M,
     client: Client,
-    task: Task,
+    task: SupervisedTask,
     wakes: impl Stream<Item = ()> + Send,
     shutdown: CancellationToken,
 ) {

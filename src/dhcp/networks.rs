@@ -21,7 +21,7 @@ use super::leases::Leases;
 use crate::api::slipway::Network;
 use crate::apiserver::{AdmissionOperation, AdmissionRequest, AdmissionRules, FieldError};
 use crate::config::NetworkConfig;
-use crate::runtime::{Change, Watches};
+use crate::runtime::{WatchChange, Watches};
 
 pub(super) use self::judge::NetworkJudgement;
 pub use site::Site;
@@ -55,7 +55,7 @@ impl NetworkDirectory {
         let (file, site, known, changed) = (file.to_vec(), Site::of(file), Mutex::default(), Arc::default());
         let networks = Self(Arc::new(Inner { file, site, leases, known, changed }));
         let told = networks.clone();
-        watches.observe(move |change: &Change<'_, Network>| told.take(change));
+        watches.observe(move |change: &WatchChange<'_, Network>| told.take(change));
         networks
     }
 
@@ -63,10 +63,10 @@ impl NetworkDirectory {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, change: &Change<'_, Network>) {
+    fn take(&self, change: &WatchChange<'_, Network>) {
         let mut known = self.known();
         let tells = match change {
-            Change::Put(object) => {
+            WatchChange::Put(object) => {
                 let mut object = Network::clone(object);
                 object.metadata.managed_fields = None;
                 object.metadata.annotations = None;
@@ -74,8 +74,8 @@ impl NetworkDirectory {
                 // The status is written here: nothing is judged anew for it.
                 before.is_none_or(|before| before.spec != object.spec || before.metadata.uid != object.metadata.uid)
             }
-            Change::Gone((_, name)) => known.objects.remove(name).is_some(),
-            Change::Listed => {
+            WatchChange::Gone((_, name)) => known.objects.remove(name).is_some(),
+            WatchChange::Listed => {
                 known.listed = true;
                 true
             }

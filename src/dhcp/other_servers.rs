@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::MacAddress;
 use crate::config::NetworkMode;
-use crate::runtime::conditions::Verdict;
+use crate::runtime::conditions::ConditionVerdict;
 
 /// Seconds for which a server is remembered that a machine chose, and between two lines of the log about it.
 const REMEMBER: u64 = 3600;
@@ -78,7 +78,7 @@ impl OtherServers {
     }
 
     /// What the condition `OnlyServer` says, where this appliance should be the only server.
-    pub fn condition(&self, now: u64, mode: NetworkMode) -> Option<Verdict> {
+    pub fn condition(&self, now: u64, mode: NetworkMode) -> Option<ConditionVerdict> {
         if mode != NetworkMode::Authoritative {
             return None;
         }
@@ -89,12 +89,12 @@ impl OtherServers {
         });
         let named: Vec<_> = named.collect();
         if named.is_empty() {
-            return Some(Verdict::yes("NoOtherServer"));
+            return Some(ConditionVerdict::yes("NoOtherServer"));
         }
         let answers = all.values().any(|seen| seen.card(now).is_some());
         let reason = if answers { "OtherServerAnswers" } else { "OtherServerChosen" };
         let message = format!("another DHCP server is here: {}: stop it, or set mode = \"proxy\"", named.join(", "));
-        Some(Verdict::no(reason, message))
+        Some(ConditionVerdict::no(reason, message))
     }
 
     /// Those that count now.
@@ -137,7 +137,7 @@ mod tests {
         let server = Ipv4Addr::new(10, 0, 0, 9);
         assert!(others.offered(0, server, card, 100) && !others.offered(1, server, card, 100));
         assert!(!others.chosen(2, server), "it was told of");
-        let Verdict { truth, reason, message } = told(2);
+        let ConditionVerdict { truth, reason, message } = told(2);
         assert_eq!((truth, &*reason), (Truth::False, "OtherServerAnswers"));
         assert!(message.contains("10.0.0.9") && message.contains("02:00:00:00:00:09"), "{message}");
         assert_eq!((&*told(101).reason, others.seen(101).len()), ("OtherServerChosen", 1));

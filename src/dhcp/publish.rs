@@ -15,7 +15,7 @@ use crate::api::slipway::{DHCPLease, DHCPLeaseSpec, LABEL_HOST, LABEL_HOST_NAMES
 use crate::apiserver::is_label_value;
 use crate::boot::HostIndex;
 use crate::hex::hex;
-use crate::runtime::{Task, ViewError, Views};
+use crate::runtime::{ClusterScopedViews, SupervisedTask, ViewError};
 
 use super::leases::Leases;
 use super::network_leases::NetworkLeases;
@@ -35,7 +35,7 @@ const LOOK_FOR_HOSTS: u32 = 20;
 pub(super) const MANAGER: &str = "slipway-dhcp";
 
 /// Where leases are shown as DHCPLease objects. The leases themselves are always on this appliance's own disk.
-pub type LeaseViews = Views<DHCPLease>;
+pub type LeaseViews = ClusterScopedViews<DHCPLease>;
 
 /// Removes views that nobody keeps current any more: of our networks, expired, and not among our leases.
 async fn tidy(views: &LeaseViews, leases: &Leases) -> Result<(), ViewError> {
@@ -111,7 +111,13 @@ struct ShownHolder {
 }
 
 /// Publishes what changed, until told to stop. Each batch is a run of the task.
-pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, task: Task, shutdown: CancellationToken) {
+pub(super) async fn run(
+    leases: Leases,
+    hosts: HostIndex,
+    views: LeaseViews,
+    task: SupervisedTask,
+    shutdown: CancellationToken,
+) {
     tokio::select! {
         () = shutdown.cancelled() => return,
         tidied = tidy(&views, &leases) => if let Err(error) = tidied {

@@ -25,7 +25,7 @@ use super::networks::{NetworkDirectory, NetworkJudgement};
 use crate::api::slipway::{RESERVATION_OF_FILE, Reservation};
 use crate::boot::neighbour_table;
 use crate::config::NetworkConfig;
-use crate::runtime::{Change, Task, Watches};
+use crate::runtime::{SupervisedTask, WatchChange, Watches};
 
 pub use objects::admit;
 
@@ -59,7 +59,7 @@ impl Reservations {
         let inner = Inner { networks, known: Mutex::default(), judged: watch::Sender::new(0) };
         let reservations = Self(Arc::new(inner));
         let told = reservations.clone();
-        watches.observe(move |change: &Change<'_, Reservation>| told.take(change));
+        watches.observe(move |change: &WatchChange<'_, Reservation>| told.take(change));
         reservations
     }
 
@@ -67,19 +67,19 @@ impl Reservations {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, change: &Change<'_, Reservation>) {
+    fn take(&self, change: &WatchChange<'_, Reservation>) {
         let mut known = self.known();
         match change {
-            Change::Put(object) => {
+            WatchChange::Put(object) => {
                 let mut object = Reservation::clone(object);
                 object.metadata.managed_fields = None;
                 object.metadata.annotations = None;
                 known.objects.insert(object.name_any(), object);
             }
-            Change::Gone((_, name)) => {
+            WatchChange::Gone((_, name)) => {
                 known.objects.remove(name);
             }
-            Change::Listed => known.listed = true,
+            WatchChange::Listed => known.listed = true,
         }
         drop(known);
         self.0.networks.changed().notify_one();
@@ -91,7 +91,7 @@ impl Reservations {
     }
 
     /// Puts networks and reservations into force as they are, after each change, until the shutdown. Each time is a run of the task.
-    pub async fn run(self, task: Task, shutdown: CancellationToken) {
+    pub async fn run(self, task: SupervisedTask, shutdown: CancellationToken) {
         let mut room = self.0.networks.site().addresses();
         loop {
             tokio::select! {

@@ -23,7 +23,7 @@ use super::leases::{Leases, unix_now};
 use super::network_leases::NetworkLeases;
 use crate::api::MacAddress;
 use crate::config::NetworkMode;
-use crate::runtime::tasks::Task;
+use crate::runtime::tasks::SupervisedTask;
 
 pub use self::message::own_card;
 
@@ -115,7 +115,7 @@ async fn ask(interface: &str) -> std::io::Result<BTreeMap<Ipv4Addr, (MacAddress,
 }
 
 /// Searches at the start, each time that a wire comes, and after each pause, until told to stop.
-pub(super) async fn run(leases: Leases, pause: Duration, task: Task, stop: CancellationToken) {
+pub(super) async fn run(leases: Leases, pause: Duration, task: SupervisedTask, stop: CancellationToken) {
     let keep = pause.as_secs().saturating_mul(2).saturating_add(GRACE);
     let mut served = leases.set().served();
     let mut known: HashSet<String> = HashSet::new();

@@ -30,7 +30,7 @@ const EVENT_MAX: usize = 4 << 20;
 
 /// Why an answer is not read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum TooMuch {
+enum AnswerTooMuch {
     #[error("the answer has more than {} MiB", ANSWER_MAX >> 20)]
     Answer,
     #[error("the answer did not end within {} s", ANSWER_TIME.as_secs())]
@@ -96,23 +96,23 @@ where
 /// The body of a bounded answer.
 type BoundedBody = StreamBody<BoxStream<'static, Result<Frame<Bytes>, BoxError>>>;
 /// A body, piece by piece.
-type Pieces = BoxStream<'static, Result<Bytes, BoxError>>;
+type BodyPieces = BoxStream<'static, Result<Bytes, BoxError>>;
 
 pub(super) fn is_watch(query: &str) -> bool {
     query.split('&').any(|part| matches!(part, "watch=true" | "watch=1"))
 }
 
 /// An answer that is read to its end.
-fn whole(pieces: Pieces, turn: Arc<Semaphore>) -> Pieces {
-    struct Reading {
-        pieces: Pieces,
+fn whole(pieces: BodyPieces, turn: Arc<Semaphore>) -> BodyPieces {
+    struct BodyReading {
+        pieces: BodyPieces,
         until: Instant,
         length: usize,
         turn: Arc<Semaphore>,
         mine: Option<OwnedSemaphorePermit>,
     }
-    let reading = Reading { pieces, until: Instant::now() + ANSWER_TIME, length: 0, turn, mine: None };
-    let next = async |mut reading: Reading| {
+    let reading = BodyReading { pieces, until: Instant::now() + ANSWER_TIME, length: 0, turn, mine: None };
+    let next = async |mut reading: BodyReading| {
         let piece = timeout_at(reading.until, async {
             if reading.length > WITHOUT_A_TURN && reading.mine.is_none() {
                 // Nobody closes it.
@@ -120,15 +120,15 @@ fn whole(pieces: Pieces, turn: Arc<Semaphore>) -> Pieces {
             }
             reading.pieces.try_next().await
         });
-        let Some(piece) = piece.await.map_err(|_| TooMuch::Time)?? else { return Ok(None) };
+        let Some(piece) = piece.await.map_err(|_| AnswerTooMuch::Time)?? else { return Ok(None) };
         reading.length = reading.length.saturating_add(piece.len());
-        if reading.length > ANSWER_MAX { Err(TooMuch::Answer.into()) } else { Ok(Some((piece, reading))) }
+        if reading.length > ANSWER_MAX { Err(AnswerTooMuch::Answer.into()) } else { Ok(Some((piece, reading))) }
     };
     stream::try_unfold(reading, next).boxed()
 }
 
 /// A watch: events, each a line.
-fn events(pieces: Pieces) -> Pieces {
+fn events(pieces: BodyPieces) -> BodyPieces {
     let mut length = 0_usize;
     let bounded = move |piece: Bytes| {
         let longest = piece.split(|byte| *byte == b'\n').enumerate().map(|(at, line)| {
@@ -136,7 +136,7 @@ fn events(pieces: Pieces) -> Pieces {
             length
         });
         let longest = longest.max().unwrap_or_default();
-        std::future::ready(if longest > EVENT_MAX { Err(TooMuch::Event.into()) } else { Ok(piece) })
+        std::future::ready(if longest > EVENT_MAX { Err(AnswerTooMuch::Event.into()) } else { Ok(piece) })
     };
     pieces.and_then(bounded).boxed()
 }
@@ -186,12 +186,12 @@ mod tests {
         let endless = usize::MAX;
         for (query, of, count, wanted) in [
             ("limit=50", &BLANK, 512, length(512)),
-            ("limit=50", &BLANK, endless, TooMuch::Answer.to_string()),
-            ("limit=50&xwatch=true", &LINE, endless, TooMuch::Answer.to_string()),
+            ("limit=50", &BLANK, endless, AnswerTooMuch::Answer.to_string()),
+            ("limit=50&xwatch=true", &LINE, endless, AnswerTooMuch::Answer.to_string()),
             // A watch may be as long as it likes.
             ("watch=true&resourceVersion=5", &LINE, 2000, length(2000)),
             ("a=b&watch=1", &BLANK, 64, length(64)),
-            ("watch=true", &BLANK, endless, TooMuch::Event.to_string()),
+            ("watch=true", &BLANK, endless, AnswerTooMuch::Event.to_string()),
         ] {
             assert_eq!(read(&bounds, query, pieces(of, count)).await, wanted, "{query}");
         }

@@ -35,7 +35,7 @@ impl ElectionTiming {
 
 /// What a Lease says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct LeaseRecord {
     /// Who holds it; empty: nobody.
     pub holder: String,
     /// When the holder took it, on its clock.
@@ -50,9 +50,9 @@ pub struct Record {
 
 /// What to do with the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum LeaseDecision {
     /// Write this, if nobody wrote meanwhile.
-    Write(Record),
+    Write(LeaseRecord),
     /// Somebody else holds it.
     Wait,
 }
@@ -63,7 +63,7 @@ pub struct Election {
     identity: String,
     timing: ElectionTiming,
     /// What the lease said last, and when it was first seen to say so.
-    seen: Option<(Record, Instant)>,
+    seen: Option<(LeaseRecord, Instant)>,
     until: Option<Instant>,
 }
 
@@ -79,9 +79,9 @@ impl Election {
     }
 
     /// Looks at the lease; `None` when there is none. `wall` is only written down, never compared.
-    pub fn decide(&mut self, now: Instant, wall: Timestamp, stored: Option<&Record>) -> Decision {
+    pub fn decide(&mut self, now: Instant, wall: Timestamp, stored: Option<&LeaseRecord>) -> LeaseDecision {
         let taken = |transitions: i32| {
-            Decision::Write(Record {
+            LeaseDecision::Write(LeaseRecord {
                 holder: self.identity.clone(),
                 acquired: Some(wall),
                 renewed: Some(wall),
@@ -91,8 +91,8 @@ impl Election {
         };
         let Some(stored) = stored else { return taken(0) };
         if stored.holder == self.identity {
-            let renewed = Record { renewed: Some(wall), duration: self.timing.lease, ..stored.clone() };
-            return Decision::Write(renewed);
+            let renewed = LeaseRecord { renewed: Some(wall), duration: self.timing.lease, ..stored.clone() };
+            return LeaseDecision::Write(renewed);
         }
         let decision_if_over = taken(stored.transitions.saturating_add(1));
         // Whatever this appliance believed: somebody else's name is in the lease.
@@ -102,7 +102,7 @@ impl Election {
         }
         let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
         let over = stored.holder.is_empty() || now >= since + stored.duration.clamp(DURATION_MIN, DURATION_MAX);
-        if over { decision_if_over } else { Decision::Wait }
+        if over { decision_if_over } else { LeaseDecision::Wait }
     }
 
     /// What was decided is written; `asked` is when the request was sent.
@@ -112,10 +112,14 @@ impl Election {
     }
 
     /// What to leave behind when this appliance stops: a lease that anybody may take at once.
-    pub fn released(&mut self, wall: Timestamp, stored: &Record) -> Option<Record> {
+    pub fn released(&mut self, wall: Timestamp, stored: &LeaseRecord) -> Option<LeaseRecord> {
         self.until = None;
-        let released =
-            Record { holder: String::new(), renewed: Some(wall), duration: Duration::from_secs(1), ..stored.clone() };
+        let released = LeaseRecord {
+            holder: String::new(),
+            renewed: Some(wall),
+            duration: Duration::from_secs(1),
+            ..stored.clone()
+        };
         (stored.holder == self.identity).then_some(released)
     }
 }
@@ -126,9 +130,9 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(15);
 
-    fn record(holder: &str, renewed: i64, transitions: i32) -> Record {
+    fn record(holder: &str, renewed: i64, transitions: i32) -> LeaseRecord {
         let renewed = Some(Timestamp::from_second(renewed).unwrap());
-        Record { holder: holder.into(), acquired: renewed, renewed, duration: LEASE, transitions }
+        LeaseRecord { holder: holder.into(), acquired: renewed, renewed, duration: LEASE, transitions }
     }
 
     fn wall(second: i64) -> Timestamp {
@@ -136,19 +140,19 @@ mod tests {
     }
 
     /// What it decides at these seconds, seeing these records: `Some(holder, transitions)` when it writes.
-    fn plays(looks: &[(u64, Option<Record>)]) -> Vec<Option<i32>> {
+    fn plays(looks: &[(u64, Option<LeaseRecord>)]) -> Vec<Option<i32>> {
         let start = Instant::now();
         let mut election = Election::new("a".into(), ElectionTiming::of(LEASE));
-        let look = |(second, stored): &(u64, Option<Record>)| match election.decide(
+        let look = |(second, stored): &(u64, Option<LeaseRecord>)| match election.decide(
             start + Duration::from_secs(*second),
             wall(1000),
             stored.as_ref(),
         ) {
-            Decision::Write(record) => {
+            LeaseDecision::Write(record) => {
                 assert_eq!(record.holder, "a");
                 Some(record.transitions)
             }
-            Decision::Wait => None,
+            LeaseDecision::Wait => None,
         };
         looks.iter().map(look).collect()
     }
@@ -178,31 +182,33 @@ mod tests {
         let timing = ElectionTiming::of(LEASE);
         assert_eq!((timing.renew.as_secs(), timing.retry.as_secs()), (10, 2));
         let (mut a, mut b) = (Election::new("a".into(), timing), Election::new("b".into(), timing));
-        let Decision::Write(first) = a.decide(at(0), wall(0), None) else { panic!() };
+        let LeaseDecision::Write(first) = a.decide(at(0), wall(0), None) else { panic!() };
         assert_eq!(a.leads_until(), None, "not before it is written");
         a.written(at(0));
         assert_eq!(a.leads_until(), Some(at(10)));
         // b sees it at the earliest when it was sent.
-        assert_eq!(b.decide(at(0), wall(0), Some(&first)), Decision::Wait);
-        assert_eq!(b.decide(at(14), wall(0), Some(&first)), Decision::Wait);
-        let Decision::Write(second) = b.decide(at(15), wall(0), Some(&first)) else { panic!() };
+        assert_eq!(b.decide(at(0), wall(0), Some(&first)), LeaseDecision::Wait);
+        assert_eq!(b.decide(at(14), wall(0), Some(&first)), LeaseDecision::Wait);
+        let LeaseDecision::Write(second) = b.decide(at(15), wall(0), Some(&first)) else { panic!() };
         assert!(a.leads_until().unwrap() < at(15));
         b.written(at(15));
         // Back from the dead, a sees b's name.
-        assert_eq!(a.decide(at(16), wall(0), Some(&second)), Decision::Wait);
+        assert_eq!(a.decide(at(16), wall(0), Some(&second)), LeaseDecision::Wait);
         assert_eq!(a.leads_until(), None);
         // b goes in peace: a need not wait.
         let left = b.released(wall(20), &second).unwrap();
         assert_eq!(b.leads_until(), None);
-        assert!(matches!(a.decide(at(20), wall(20), Some(&left)), Decision::Write(record) if record.transitions == 2));
+        assert!(
+            matches!(a.decide(at(20), wall(20), Some(&left)), LeaseDecision::Write(record) if record.transitions == 2)
+        );
         assert_eq!(a.released(wall(20), &second), None, "only one's own lease");
     }
 
     #[tokio::test]
     async fn a_hostile_duration_is_bounded() {
-        let forever = Record { duration: Duration::from_secs(u64::from(u32::MAX)), ..record("b", 0, 0) };
+        let forever = LeaseRecord { duration: Duration::from_secs(u64::from(u32::MAX)), ..record("b", 0, 0) };
         assert_eq!(plays(&[(0, Some(forever.clone())), (300, Some(forever))]), [None, Some(1)]);
-        let none = Some(Record { duration: Duration::ZERO, ..record("b", 0, 0) });
+        let none = Some(LeaseRecord { duration: Duration::ZERO, ..record("b", 0, 0) });
         assert_eq!(plays(&[(0, none.clone()), (4, none.clone()), (5, none)]), [None, None, Some(1)]);
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::election::{Decision, Election, ElectionTiming, Record};
+use super::election::{Election, ElectionTiming, LeaseDecision, LeaseRecord};
 use super::fence::LeadsUntil;
 
 /// Name of the Lease.
@@ -87,7 +87,7 @@ impl Candidate {
         let record = stored.as_ref().map(read);
         // The lead counts from before the write.
         let asked = Instant::now();
-        let Decision::Write(wanted) = self.election.decide(asked, Timestamp::now(), record.as_ref()) else {
+        let LeaseDecision::Write(wanted) = self.election.decide(asked, Timestamp::now(), record.as_ref()) else {
             return Ok(record.map(|record| record.holder));
         };
         let parameters = PostParams::default();
@@ -113,9 +113,9 @@ impl Candidate {
     }
 }
 
-fn read(lease: &Lease) -> Record {
+fn read(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
-    Record {
+    LeaseRecord {
         holder: spec.holder_identity.unwrap_or_default(),
         acquired: spec.acquire_time.map(|time| time.0),
         renewed: spec.renew_time.map(|time| time.0),
@@ -125,7 +125,7 @@ fn read(lease: &Lease) -> Record {
 }
 
 /// The Lease with this record in it; what else it has stays.
-fn write(stored: Option<Lease>, record: &Record) -> Lease {
+fn write(stored: Option<Lease>, record: &LeaseRecord) -> Lease {
     let mut lease = stored.unwrap_or_else(|| Lease {
         metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
         ..Lease::default()
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_lease_keeps_what_is_written() {
-        let record = Record {
+        let record = LeaseRecord {
             holder: "a".into(),
             acquired: Some("2026-01-01T00:00:00.5Z".parse().unwrap()),
             renewed: Some("2026-01-01T00:00:01Z".parse().unwrap()),
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(read(&lease), record);
         let mut marked = lease;
         marked.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
-        let next = Record { holder: "b".into(), ..record };
+        let next = LeaseRecord { holder: "b".into(), ..record };
         let written = write(Some(marked.clone()), &next);
         assert_eq!((read(&written), &written.metadata.labels), (next, &marked.metadata.labels));
         assert_eq!(read(&Lease::default()).holder, "");

@@ -21,21 +21,21 @@ const SECONDS: [f64; 11] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15
 const NO_ANSWER: &str = "<error>";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct EngineResponseLabels {
     code: String,
     method: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Asked {
+struct EngineRequestLabels {
     verb: &'static str,
 }
 
 /// Counts the requests of all clients that it is given to. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub(super) struct EngineMeters {
-    requests: Family<Answered, Counter>,
-    seconds: Family<Asked, Histogram, fn() -> Histogram>,
+    requests: Family<EngineResponseLabels, Counter>,
+    seconds: Family<EngineRequestLabels, Histogram, fn() -> Histogram>,
     leads: Gauge,
 }
 
@@ -64,9 +64,9 @@ impl EngineMeters {
 
     fn answered(&self, method: &'static str, code: Option<u16>, took: Option<f64>) {
         let code = code.map_or_else(|| NO_ANSWER.to_owned(), |code| code.to_string());
-        self.requests.get_or_create(&Answered { code, method }).inc();
+        self.requests.get_or_create(&EngineResponseLabels { code, method }).inc();
         if let Some(took) = took {
-            self.seconds.get_or_create(&Asked { verb: method }).observe(took);
+            self.seconds.get_or_create(&EngineRequestLabels { verb: method }).observe(took);
         }
     }
 }
@@ -83,21 +83,21 @@ fn name(method: &Method) -> &'static str {
 }
 
 impl<S> Layer<S> for EngineMeters {
-    type Service = Counted<S>;
+    type Service = MeteredService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Counted { inner, meters: self.clone() }
+        MeteredService { inner, meters: self.clone() }
     }
 }
 
 /// A service whose requests are counted.
 #[derive(Clone)]
-pub(super) struct Counted<S> {
+pub(super) struct MeteredService<S> {
     inner: S,
     meters: EngineMeters,
 }
 
-impl<S, B> Service<Request<Body>> for Counted<S>
+impl<S, B> Service<Request<Body>> for MeteredService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,

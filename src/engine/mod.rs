@@ -37,7 +37,7 @@ use scrape::MetricsEndpoint;
 use crate::api::Kind;
 use crate::config::EngineConfig;
 use crate::files;
-use crate::metrics::Meters;
+use crate::metrics::RegisterMetrics;
 
 /// Most bytes of a kubeconfig, and of a file that it names.
 const KUBECONFIG_MAX: u64 = 1 << 20;
@@ -208,9 +208,9 @@ impl External {
 
     /// What the API's port answers besides the agents: health, metrics, and where the API is. `ready` is whether every host
     /// is known.
-    pub fn router(&self, ready: watch::Receiver<bool>, meters: Meters) -> Router {
+    pub fn router(&self, ready: watch::Receiver<bool>, meters: RegisterMetrics) -> Router {
         let own = self.meters.clone();
-        let all: Meters = Arc::new(move |registry| {
+        let all: RegisterMetrics = Arc::new(move |registry| {
             meters(registry);
             own.register(registry);
         });

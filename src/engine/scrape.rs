@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::ANSWER_DEADLINE;
-use crate::metrics::{self, Meters};
+use crate::metrics::{self, RegisterMetrics};
 
 /// Callers that the API server is asked about at once. Anybody can send a token.
 const ASKED_AT_ONCE: usize = 4;
@@ -36,7 +36,7 @@ pub(super) struct MetricsEndpoint(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    meters: Meters,
+    meters: RegisterMetrics,
     asking: Semaphore,
     /// Who may read metrics, by the hash of the token, and since when that is known.
     readers: Mutex<HashMap<[u8; 32], Instant>>,
@@ -44,7 +44,7 @@ struct Inner {
 
 /// Why metrics are not shown.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum ScrapeRefusal {
     #[error("give a token of the API server that keeps the objects: Authorization: Bearer …")]
     NoToken,
     #[error("the API server does not know this token")]
@@ -57,7 +57,7 @@ enum Refusal {
     NotTold(String),
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ScrapeRefusal {
     fn into_response(self) -> Response {
         let status = match self {
             Self::NoToken | Self::Unknown => StatusCode::UNAUTHORIZED,
@@ -69,7 +69,7 @@ impl IntoResponse for Refusal {
 }
 
 impl MetricsEndpoint {
-    pub(super) fn new(client: Client, meters: Meters) -> Self {
+    pub(super) fn new(client: Client, meters: RegisterMetrics) -> Self {
         let (asking, readers) = (Semaphore::new(ASKED_AT_ONCE), Mutex::default());
         Self(Arc::new(Inner { client, meters, asking, readers }))
     }
@@ -86,15 +86,15 @@ impl MetricsEndpoint {
         }
     }
 
-    async fn judge(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let token = bearer(headers).ok_or(Refusal::NoToken)?;
+    async fn judge(&self, headers: &HeaderMap) -> Result<(), ScrapeRefusal> {
+        let token = bearer(headers).ok_or(ScrapeRefusal::NoToken)?;
         let hash: [u8; 32] = Sha256::digest(token).into();
         let is_believed = |since: &Instant| since.elapsed() < BELIEVED_FOR;
         if self.readers().get(&hash).is_some_and(is_believed) {
             return Ok(());
         }
         let asked = timeout(ANSWER_DEADLINE, self.ask(token)).await;
-        asked.map_err(|_| Refusal::NotTold(format!("no answer within {} s", ANSWER_DEADLINE.as_secs())))??;
+        asked.map_err(|_| ScrapeRefusal::NotTold(format!("no answer within {} s", ANSWER_DEADLINE.as_secs())))??;
         let mut readers = self.readers();
         readers.retain(|_, since| is_believed(since));
         if readers.len() < REMEMBERED {
@@ -107,21 +107,21 @@ impl MetricsEndpoint {
         self.0.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ask(&self, token: &str) -> Result<(), Refusal> {
-        let not_told = |error: kube::Error| Refusal::NotTold(error.to_string());
-        let _turn = self.0.asking.acquire().await.map_err(|error| Refusal::NotTold(error.to_string()))?;
+    async fn ask(&self, token: &str) -> Result<(), ScrapeRefusal> {
+        let not_told = |error: kube::Error| ScrapeRefusal::NotTold(error.to_string());
+        let _turn = self.0.asking.acquire().await.map_err(|error| ScrapeRefusal::NotTold(error.to_string()))?;
         let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
         let review = TokenReview { spec, ..TokenReview::default() };
         let reviews = Api::<TokenReview>::all(self.0.client.clone());
         let review = reviews.create(&PostParams::default(), &review).await.map_err(not_told)?;
         let status = review.status.unwrap_or_default();
-        let user = status.user.filter(|_| status.authenticated == Some(true)).ok_or(Refusal::Unknown)?;
+        let user = status.user.filter(|_| status.authenticated == Some(true)).ok_or(ScrapeRefusal::Unknown)?;
         let name = user.username.clone().unwrap_or_default();
         let reviews = Api::<SubjectAccessReview>::all(self.0.client.clone());
         let review = reviews.create(&PostParams::default(), &may_read(user)).await.map_err(not_told)?;
         match review.status {
             Some(status) if status.allowed => Ok(()),
-            _ => Err(Refusal::Forbidden(name)),
+            _ => Err(ScrapeRefusal::Forbidden(name)),
         }
     }
 }

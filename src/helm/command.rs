@@ -119,13 +119,13 @@ struct Listed {
 
 /// A Helm release as `helm upgrade --output json` has it, in part.
 #[derive(Deserialize)]
-struct Answer {
+struct ReleaseAnswer {
     #[serde(default)]
     version: i64,
     #[serde(default)]
     info: Info,
     #[serde(default)]
-    chart: Chart,
+    chart: ReleasedChart,
 }
 
 #[derive(Default, Deserialize)]
@@ -137,13 +137,13 @@ struct Info {
 }
 
 #[derive(Default, Deserialize)]
-struct Chart {
+struct ReleasedChart {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ReleasedChartMetadata,
 }
 
 #[derive(Default, Deserialize)]
-struct Metadata {
+struct ReleasedChartMetadata {
     #[serde(default)]
     version: String,
 }
@@ -188,7 +188,7 @@ impl Helm {
         let values = release.values.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new())).to_string();
         let words = upgrade(release, repository, bundle, self.timeout);
         let text = self.call(&words, Some(values), self.timeout + GRACE).await?;
-        let answer: Answer = serde_json::from_str(&text)
+        let answer: ReleaseAnswer = serde_json::from_str(&text)
             .map_err(|error| HelmFault::of(format!("helm upgrade gave something else: {error}")))?;
         Ok(Upgraded {
             revision: answer.version,

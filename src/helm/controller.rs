@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::command::{Helm, HelmFault, Upgraded};
-use super::plan::{Step, plan};
+use super::plan::{ChartStep, plan};
 use crate::api::lcm::{HelmBundle, HelmBundleSpec, HelmBundleStatus, HelmReleaseStatus};
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict};
 
 /// Helm releases that are worked on at once.
 const AT_ONCE: usize = 4;
@@ -34,7 +34,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// Whom the controller works for.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// URL of the appliance.
     pub server: String,
     /// CA of the appliance, as PEM.
@@ -56,13 +56,13 @@ pub struct Settings {
 /// # Errors
 ///
 /// When the settings cannot be used; with `once`, also when something is not as the bundle says.
-pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(settings: ControllerSettings, stop: CancellationToken) -> anyhow::Result<()> {
     let bundles = Api::<HelmBundle>::namespaced(client(&settings).await?, &settings.namespace);
     let mut keeper = BundleKeeper { settings, bundles, running: JoinSet::new(), names: BTreeSet::new(), status: None };
     keeper.work(stop).await
 }
 
-async fn client(settings: &Settings) -> anyhow::Result<Client> {
+async fn client(settings: &ControllerSettings) -> anyhow::Result<Client> {
     let ca = settings.ca.display();
     let pem = tokio::fs::read(&settings.ca).await.with_context(|| format!("cannot read {ca}"))?;
     let roots: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -78,10 +78,10 @@ async fn client(settings: &Settings) -> anyhow::Result<Client> {
 }
 
 /// A step, and what became of it.
-type Ended = (Step, Result<Upgraded, HelmFault>);
+type Ended = (ChartStep, Result<Upgraded, HelmFault>);
 
 struct BundleKeeper {
-    settings: Settings,
+    settings: ControllerSettings,
     bundles: Api<HelmBundle>,
     running: JoinSet<Ended>,
     names: BTreeSet<String>,
@@ -90,7 +90,7 @@ struct BundleKeeper {
 }
 
 /// What a look came to.
-struct Look {
+struct BundleLook {
     /// When to look again, whatever is heard.
     again: Duration,
     /// Version of the bundle that was looked at.
@@ -108,7 +108,7 @@ impl BundleKeeper {
                 Ok(look) => look,
                 Err(error) => {
                     warn!(error = format!("{error:#}"), "cannot work on the bundle; it is tried again");
-                    Look { again: RETRY, version: None, is_done: false, is_still: false }
+                    BundleLook { again: RETRY, version: None, is_done: false, is_still: false }
                 }
             };
             if self.settings.once && look.is_done {
@@ -135,12 +135,12 @@ impl BundleKeeper {
         Ok(())
     }
 
-    async fn look(&mut self) -> anyhow::Result<Look> {
+    async fn look(&mut self) -> anyhow::Result<BundleLook> {
         let bundle = tokio::time::timeout(ANSWER, self.bundles.get_opt(&self.settings.name)).await;
         let bundle = bundle.context("the appliance does not answer")?.context("the appliance refuses")?;
         let Some(bundle) = bundle else {
             warn!(bundle = self.settings.name, "there is no such bundle: nothing is done");
-            return Ok(Look { again: LOOK, version: None, is_done: false, is_still: self.running.is_empty() });
+            return Ok(BundleLook { again: LOOK, version: None, is_done: false, is_still: self.running.is_empty() });
         };
         let installed = self.settings.helm.list(&self.settings.name).await.context("helm cannot say what is there")?;
         let mut status = self.status.clone().or_else(|| bundle.status.clone()).unwrap_or_default();
@@ -159,20 +159,22 @@ impl BundleKeeper {
         let is_still = self.running.is_empty() && found.steps.is_empty();
         let is_done = is_still && found.waits.is_empty() && found.ready.len() == bundle.spec.releases.len();
         let again = until.map_or(LOOK, |until| until.min(LOOK));
-        Ok(Look { again, version: bundle.resource_version(), is_done, is_still })
+        Ok(BundleLook { again, version: bundle.resource_version(), is_done, is_still })
     }
 
-    fn begin(&mut self, step: Step) {
+    fn begin(&mut self, step: ChartStep) {
         let (helm, bundle) = (self.settings.helm.clone(), self.settings.name.clone());
         self.names.insert(step.name().to_owned());
         info!(release = step.name(), step = word(&step), "working on a Helm release");
         self.running.spawn(async move {
             let outcome = match &step {
-                Step::Upgrade { release, repository, .. } => helm.upgrade(release, repository.as_ref(), &bundle).await,
-                Step::RollBack { name, namespace } => {
+                ChartStep::Upgrade { release, repository, .. } => {
+                    helm.upgrade(release, repository.as_ref(), &bundle).await
+                }
+                ChartStep::RollBack { name, namespace } => {
                     helm.roll_back(name, namespace).await.map(|()| Upgraded::default())
                 }
-                Step::Uninstall { name, namespace } => {
+                ChartStep::Uninstall { name, namespace } => {
                     helm.uninstall(name, namespace).await.map(|()| Upgraded::default())
                 }
             };
@@ -216,11 +218,11 @@ impl BundleKeeper {
     }
 }
 
-fn word(step: &Step) -> &'static str {
+fn word(step: &ChartStep) -> &'static str {
     match step {
-        Step::Upgrade { .. } => "upgrade",
-        Step::RollBack { .. } => "rollback",
-        Step::Uninstall { .. } => "uninstall",
+        ChartStep::Upgrade { .. } => "upgrade",
+        ChartStep::RollBack { .. } => "rollback",
+        ChartStep::Uninstall { .. } => "uninstall",
     }
 }
 
@@ -245,11 +247,11 @@ async fn changed(bundles: &Api<HelmBundle>, name: &str, version: Option<String>)
 /// What became of a step, in the status of its Helm release.
 fn noted(
     statuses: &mut BTreeMap<String, HelmReleaseStatus>,
-    step: &Step,
+    step: &ChartStep,
     outcome: Result<Upgraded, HelmFault>,
     now: Timestamp,
 ) {
-    let Step::Upgrade { release, hash, .. } = step else {
+    let ChartStep::Upgrade { release, hash, .. } = step else {
         match outcome {
             Ok(_) => drop(statuses.remove(step.name())),
             Err(error) => statuses.entry(step.name().to_owned()).or_default().message = error.to_string(),
@@ -319,9 +321,9 @@ fn tell(
         .collect();
     let is_failed = status.release_statuses.values().any(|of| of.status == "failed");
     let verdict = match open.is_empty() {
-        true => Verdict::yes("Deployed"),
-        false if is_failed => Verdict::no("Failed", open.join("; ")),
-        false => Verdict::no("InProgress", open.join("; ")),
+        true => ConditionVerdict::yes("Deployed"),
+        false if is_failed => ConditionVerdict::no("Failed", open.join("; ")),
+        false => ConditionVerdict::no("InProgress", open.join("; ")),
     };
     conditions::set(&mut status.conditions, "Ready", &verdict, bundle.metadata.generation, Timestamp::now());
 }

@@ -20,4 +20,4 @@ mod plan;
 pub use chart::{CHART_NAME, package as package_chart};
 pub use command::Helm;
 pub use container::{Contents as ContainerContents, archive as container_archive};
-pub use controller::{Settings, run};
+pub use controller::{ControllerSettings, run};

@@ -34,7 +34,7 @@ pub(super) struct Installed {
 
 /// What is to be done for a Helm release.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum ChartStep {
     /// Install it or upgrade it to what the bundle says, whose hash this is.
     Upgrade { release: Box<HelmRelease>, repository: Option<HelmRepository>, hash: String },
     /// Go back to the revision before: the program that upgraded it died.
@@ -43,7 +43,7 @@ pub(super) enum Step {
     Uninstall { name: String, namespace: String },
 }
 
-impl Step {
+impl ChartStep {
     /// The Helm release that it is about.
     pub fn name(&self) -> &str {
         match self {
@@ -55,9 +55,9 @@ impl Step {
 
 /// What is to be done, and what is to be told.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct ChartPlan {
     /// May be done at once, beside each other.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ChartStep>,
     /// What Helm releases wait for, or why nothing is done about them, by their names.
     pub waits: BTreeMap<String, String>,
     /// Those that are as the bundle says.
@@ -185,8 +185,8 @@ pub(super) fn plan(
     installed: &[Installed],
     running: &BTreeSet<String>,
     now: Timestamp,
-) -> Plan {
-    let mut plan = Plan::default();
+) -> ChartPlan {
+    let mut plan = ChartPlan::default();
     let unreachable = unreachable(spec);
     let mut seen = BTreeSet::new();
     for release in &spec.releases {
@@ -205,7 +205,7 @@ pub(super) fn plan(
     let ready = &plan.ready;
     let waits = &mut plan.waits;
     plan.steps.retain(|step| {
-        let Step::Upgrade { release, .. } = step else { return true };
+        let ChartStep::Upgrade { release, .. } = step else { return true };
         let missing: Vec<&str> =
             release.requires.iter().map(String::as_str).filter(|other| !ready.contains(*other)).collect();
         if !missing.is_empty() {
@@ -218,7 +218,7 @@ pub(super) fn plan(
             spec.releases.iter().any(|release| release.name == other.name && namespace(release) == other.namespace);
         let needed = status_requires(spec, &other.name, installed);
         if !wanted && !needed {
-            plan.steps.push(Step::Uninstall { name: other.name.clone(), namespace: other.namespace.clone() });
+            plan.steps.push(ChartStep::Uninstall { name: other.name.clone(), namespace: other.namespace.clone() });
         }
     }
     plan
@@ -232,7 +232,7 @@ fn status_requires(spec: &HelmBundleSpec, name: &str, installed: &[Installed]) -
 }
 
 fn look(
-    plan: &mut Plan,
+    plan: &mut ChartPlan,
     spec: &HelmBundleSpec,
     status: &HelmBundleStatus,
     installed: &[Installed],
@@ -258,8 +258,8 @@ fn look(
         }
         match there.status.as_str() {
             // Whoever did it died over it: nobody else works on the releases of a bundle.
-            "pending-install" | "uninstalling" => return plan.steps.push(Step::Uninstall { name, namespace }),
-            "pending-upgrade" | "pending-rollback" => return plan.steps.push(Step::RollBack { name, namespace }),
+            "pending-install" | "uninstalling" => return plan.steps.push(ChartStep::Uninstall { name, namespace }),
+            "pending-upgrade" | "pending-rollback" => return plan.steps.push(ChartStep::RollBack { name, namespace }),
             _ => {}
         }
         let is_done = known.is_some_and(|known| known.ready && known.hash == hash && known.revision == there.revision);
@@ -275,7 +275,7 @@ fn look(
         plan.waits.insert(name.clone(), format!("failed, and is tried again at {}", due.strftime("%H:%M:%S UTC")));
         return;
     }
-    plan.steps.push(Step::Upgrade { release: Box::new(release.clone()), repository: repository.cloned(), hash });
+    plan.steps.push(ChartStep::Upgrade { release: Box::new(release.clone()), repository: repository.cloned(), hash });
 }
 
 #[cfg(test)]
@@ -321,11 +321,11 @@ mod tests {
     }
 
     /// `+name` upgrades, `<name` rolls back, `-name` uninstalls.
-    fn steps(plan: &Plan) -> Vec<String> {
-        let word = |step: &Step| match step {
-            Step::Upgrade { .. } => "+",
-            Step::RollBack { .. } => "<",
-            Step::Uninstall { .. } => "-",
+    fn steps(plan: &ChartPlan) -> Vec<String> {
+        let word = |step: &ChartStep| match step {
+            ChartStep::Upgrade { .. } => "+",
+            ChartStep::RollBack { .. } => "<",
+            ChartStep::Uninstall { .. } => "-",
         };
         plan.steps.iter().map(|step| format!("{}{}", word(step), step.name())).collect()
     }

@@ -23,7 +23,7 @@ use crate::host::status::boot_refusals::{self, BootRefusals};
 use crate::host::status::metrics::HostMetrics;
 use crate::host::status::stall::{self, StallDetector};
 use crate::live::Live;
-use crate::module::{Acting, KEEPS, Life, Module, Right, Running, Service, service};
+use crate::module::{Acting, KEEPS, Life, Module, Right, RunningLife, Service, service};
 use crate::outbound::Allowed;
 use crate::runtime::Watches;
 
@@ -182,7 +182,7 @@ impl Life for HostLife {
         self.stalls.register(registry);
     }
 
-    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+    fn run(&self, running: &RunningLife) -> anyhow::Result<Vec<Service>> {
         let task = running.tasks.task("log-retention");
         Ok(vec![service("removal of logs", self.retention.clone().run(task))])
     }

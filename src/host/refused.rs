@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tracing::warn;
 
-use crate::protocol::Refusal;
+use crate::protocol::CallRefusal;
 use crate::runtime::Conflict;
 
 /// Why a call was refused: status, and words for the node's console.
@@ -60,7 +60,7 @@ impl From<Unwritten> for AgentRefused {
 
 impl IntoResponse for AgentRefused {
     fn into_response(self) -> Response {
-        (self.0, Json(Refusal { reason: self.1 })).into_response()
+        (self.0, Json(CallRefusal { reason: self.1 })).into_response()
     }
 }
 

@@ -36,7 +36,7 @@ use super::turns::{ImportTurn, LeastRate, Longest, PartialSource, SourcePace, Tu
 use super::upload::WholeUpload;
 use super::{ImportError, ImportProgress, Imported, Library, SourceRead, clean};
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
-use crate::runtime::tasks::{Unfinished, Version};
+use crate::runtime::tasks::{JobUnfinished, ObjectVersion};
 use crate::runtime::{Reconcile, Slim, Tasks, key, run as run_controller};
 
 /// How long things may take. Fixed outside of tests.
@@ -211,7 +211,7 @@ impl Reconcile for Importer {
         if image.metadata.deletion_timestamp.is_some() {
             return Ok(Action::await_change());
         }
-        let version = Version::of(&image);
+        let version = ObjectVersion::of(&image);
         let mut status = image.status.clone().unwrap_or_default();
         if is_of_this_source(&image) && status.observed_generation != Some(version.generation) {
             // Only whether it is published is another now.
@@ -245,16 +245,21 @@ impl Reconcile for Importer {
 
 impl Importer {
     /// Has an Image imported, and hears how that ended.
-    async fn import(&self, image: Arc<Image>, version: &Version, failures: i64) -> Result<Action, Arc<kube::Error>> {
+    async fn import(
+        &self,
+        image: Arc<Image>,
+        version: &ObjectVersion,
+        failures: i64,
+    ) -> Result<Action, Arc<kube::Error>> {
         let (context, of) = (self.0.clone(), image.clone());
         let begin = |import: Arc<Import>, _| async move { context.import(&of, failures, &import).await };
         let import = self.0.shared.imports.start(&key(&*image), version, Import::default(), begin).await;
         let why = match import.ended().await {
             Ok(action) => return Ok(action),
             // The object has gone or changed, or the program ends: what is known of it is decided anew.
-            Err(Unfinished::Cancelled) => return Ok(Action::requeue(Duration::ZERO)),
-            Err(Unfinished::Failed(why)) => why,
-            Err(fault @ Unfinished::Panicked(_)) => {
+            Err(JobUnfinished::Cancelled) => return Ok(Action::requeue(Duration::ZERO)),
+            Err(JobUnfinished::Failed(why)) => why,
+            Err(fault @ JobUnfinished::Panicked(_)) => {
                 self.0.fail(&image, failures, ImportError::passing(fault.to_string())).await
             }
         };
@@ -365,7 +370,7 @@ impl ImageContext {
             None => "not trying again until the spec changes".into(),
         };
         let next = pause.map(|pause| Instant::now() + pause);
-        let known = FailedImport { version: Version::of(image), again: next };
+        let known = FailedImport { version: ObjectVersion::of(image), again: next };
         lock(&self.shared.failed).insert(image.name_any(), known);
         if !retry {
             self.drop_upload(image.uid()).await;

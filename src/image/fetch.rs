@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use super::ImportError;
 use super::source::{Sources, URL_MAX};
 use crate::files;
-use crate::outbound::client::{self, Client, ClientSettings, Response};
+use crate::outbound::client::{self, ClientSettings, OutboundClient, OutboundResponse};
 use crate::outbound::{Guard, refusal};
 
 /// What the appliance calls itself to the servers of images, whichever its version. Boot HTTP gives it nothing that is of
@@ -92,7 +92,7 @@ struct Http {
     fetcher: SourceFetcher,
     url: Url,
     validator: Option<Validator>,
-    response: Response,
+    response: OutboundResponse,
     /// Bytes of this response that were read before.
     skip: u64,
     failures: u32,
@@ -175,8 +175,8 @@ impl SourceFetcher {
         self.sources.clone()
     }
 
-    fn client(&self, port: u16) -> Client {
-        Client::new(ClientSettings {
+    fn client(&self, port: u16) -> OutboundClient {
+        OutboundClient::new(ClientSettings {
             guard: Some(self.guard.clone()),
             port,
             addresses: Vec::new(),
@@ -192,7 +192,7 @@ impl SourceFetcher {
     }
 
     /// The answer to a request with these fields, behind whatever redirects.
-    async fn get(&self, url: &Url, fields: &HeaderMap) -> Result<Response, Unanswered> {
+    async fn get(&self, url: &Url, fields: &HeaderMap) -> Result<OutboundResponse, Unanswered> {
         let mut url = url.clone();
         let mut redirects = 0;
         loop {
@@ -434,12 +434,12 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    fn of(at: &str, error: client::Error) -> Self {
+    fn of(at: &str, error: client::OutboundError) -> Self {
         if let Some(refused) = refusal(&error) {
             // A name may lead elsewhere tomorrow.
             return Self { why: format!("{at}{refused}"), retry: true };
         }
-        if matches!(error, client::Error::Url) {
+        if matches!(error, client::OutboundError::Url) {
             return Self { why: format!("{at}that is not a URL that can be fetched"), retry: false };
         }
         let why = chain(&error);
@@ -456,7 +456,7 @@ impl Unanswered {
 }
 
 /// Where an answer sends its client (RFC 9110 section 15.4); `None` when it is no redirect.
-fn redirect(from: &Url, answer: &Response) -> Option<Result<Url, String>> {
+fn redirect(from: &Url, answer: &OutboundResponse) -> Option<Result<Url, String>> {
     if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
     }

@@ -40,7 +40,7 @@ pub fn proofs(image: &Image) -> Vec<String> {
 
 /// Whether an Image is what a host would get that names another source: it is there, of the same checksum, and its content is
 /// taken for the same kind of image.
-pub fn is_equal(image: &Image, wanted: &metal3::Image) -> bool {
+pub fn is_equal(image: &Image, wanted: &metal3::HostImage) -> bool {
     let Some(proof) = proof(wanted.checksum.as_deref(), wanted.checksum_type) else { return false };
     let kept = image.status.as_ref().and_then(|status| status.format.as_deref()).or(image.spec.format.as_deref());
     let same_kind = match wanted.format.as_deref().unwrap_or_default() {
@@ -57,7 +57,7 @@ pub fn is_equal(image: &Image, wanted: &metal3::Image) -> bool {
 /// # Errors
 ///
 /// In words, which field says something else.
-pub fn agrees(image: &Image, wanted: &metal3::Image) -> Result<(), String> {
+pub fn agrees(image: &Image, wanted: &metal3::HostImage) -> Result<(), String> {
     let name = image.metadata.name.as_deref().unwrap_or_default();
     let kept = image.status.as_ref().and_then(|status| status.format.as_deref()).or(image.spec.format.as_deref());
     if let Some(archive) = kept.filter(|kept| is_archive(Some(kept))) {
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
     use crate::api::slipway::{ImageSpec, ImageStatus};
 
-    fn wanted(checksum: &str, format: &str) -> metal3::Image {
+    fn wanted(checksum: &str, format: &str) -> metal3::HostImage {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        metal3::Image { checksum: some(checksum), format: some(format), ..metal3::Image::default() }
+        metal3::HostImage { checksum: some(checksum), format: some(format), ..metal3::HostImage::default() }
     }
 
     fn kept(checksum: &str, format: Option<&str>, found: &str, sha256: &str) -> Image {

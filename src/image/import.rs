@@ -29,7 +29,7 @@ use super::upload::WholeUpload;
 use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE, SourceRead};
 use crate::api::slipway::ImageContent;
 use crate::api::slipway::ImageSpec;
-use crate::protocol::{CHUNK_SIZE, Manifest};
+use crate::protocol::{CHUNK_SIZE, ImageManifest};
 
 /// Pieces of the source, up to 256 KiB each, between its reader and the thread that unpacks it.
 const QUEUE: usize = 32;
@@ -369,7 +369,7 @@ enum UnpackedSource {
 
 /// What becomes an image.
 struct ImportedContent {
-    manifest: Manifest,
+    manifest: ImageManifest,
     contents: Option<(Vec<ImageContent>, i64)>,
     /// Keeps the chunks until the manifest does.
     _stored: Vec<Stored>,
@@ -377,7 +377,7 @@ struct ImportedContent {
 
 impl From<(u64, Stored)> for ImportedContent {
     fn from((virtual_size, stored): (u64, Stored)) -> Self {
-        let manifest = Manifest { virtual_size, chunks: stored.chunks.clone(), catalog: None };
+        let manifest = ImageManifest { virtual_size, chunks: stored.chunks.clone(), catalog: None };
         Self { manifest, contents: None, _stored: vec![stored] }
     }
 }

@@ -3,7 +3,7 @@
 //! | path | what |
 //! |---|---|
 //! | `chunks/ab/ab…` | one zstd frame; the name is the SHA-256 of the file |
-//! | `manifests/<digest>.json` | a [`Manifest`]; the name is the SHA-256 of the file |
+//! | `manifests/<digest>.json` | a [`ImageManifest`]; the name is the SHA-256 of the file |
 //! | `tmp/` | files that are being written |
 //! | `uploads/` | what is sent to the appliance, see [`super::upload`]; it counts as content until it is imported |
 //!
@@ -46,7 +46,7 @@ use super::fetch::SourceFetcher;
 use super::source::Sources;
 use super::upload::Uploads;
 use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, Scarce, hex, unhex};
-use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
+use crate::protocol::{CHUNK_SIZE, Chunk, ImageManifest};
 
 /// Room that must stay free beside the library, in bytes: the database lives there too.
 pub(super) const RESERVE: u64 = 128 << 20;
@@ -320,13 +320,13 @@ impl Inner {
         Ok(LibrarySpace { free, above_reserve, below_limit, stored, uploads, parts, chunks, inodes })
     }
 
-    fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {
+    fn read_manifest(&self, digest: &str) -> io::Result<ImageManifest> {
         let path = self.manifest_path(digest);
         let text = fs::read(&path).map_err(|e| at(&path, e))?;
         if hex(&Sha256::digest(&text)) != digest {
             return Err(damaged(&path, "its content does not match its name"));
         }
-        let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| damaged(&path, &e.to_string()))?;
+        let manifest: ImageManifest = serde_json::from_slice(&text).map_err(|e| damaged(&path, &e.to_string()))?;
         check_manifest(&manifest).map_err(|e| damaged(&path, &e))?;
         Ok(manifest)
     }
@@ -441,7 +441,7 @@ impl Inner {
     }
 
     /// Makes an image durable. The caller holds one use of each of its chunks, and keeps it to give it back.
-    pub(super) fn commit(&self, manifest: &Manifest) -> io::Result<Imported> {
+    pub(super) fn commit(&self, manifest: &ImageManifest) -> io::Result<Imported> {
         let text = serde_json::to_vec(manifest)?;
         let digest = hex(&Sha256::digest(&text));
         let folder = self.folder.join("manifests");
@@ -485,12 +485,12 @@ impl Inner {
 }
 
 /// Names of the chunks, with repeats.
-fn names(manifest: &Manifest) -> impl Iterator<Item = ChunkName> {
+fn names(manifest: &ImageManifest) -> impl Iterator<Item = ChunkName> {
     manifest.chunks.iter().filter_map(|chunk| unhex(&chunk.sha256))
 }
 
 /// What a manifest must be for anything to be done with it.
-fn check_manifest(manifest: &Manifest) -> Result<(), String> {
+fn check_manifest(manifest: &ImageManifest) -> Result<(), String> {
     let catalog = manifest.catalog.unwrap_or_default();
     if manifest.virtual_size > MAX_VIRTUAL_SIZE || manifest.chunks.len() > MAX_CHUNKS || catalog > manifest.virtual_size
     {

@@ -1,8 +1,8 @@
 //! A path as it is written: its steps.
 
-use super::{Comparison, DEPTH_MAX, Operand, Path, Step};
+use super::{DEPTH_MAX, FilterOperator, Operand, Path, PathStep};
 
-pub(super) fn steps(mut rest: &str, depth: usize) -> Result<Vec<Step>, String> {
+pub(super) fn steps(mut rest: &str, depth: usize) -> Result<Vec<PathStep>, String> {
     let mut steps = Vec::new();
     while !rest.is_empty() {
         if let Some(inner) = rest.strip_prefix('[') {
@@ -10,7 +10,7 @@ pub(super) fn steps(mut rest: &str, depth: usize) -> Result<Vec<Step>, String> {
             steps.push(bracket(inner[..end].trim(), depth)?);
             rest = &inner[end + 1..];
         } else if let Some(after) = rest.strip_prefix("..") {
-            steps.push(Step::Descend);
+            steps.push(PathStep::Descend);
             rest = after;
             if !rest.is_empty() && !rest.starts_with('[') {
                 rest = one_field(rest, &mut steps)?;
@@ -26,7 +26,7 @@ pub(super) fn steps(mut rest: &str, depth: usize) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-fn one_field<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, String> {
+fn one_field<'t>(text: &'t str, steps: &mut Vec<PathStep>) -> Result<&'t str, String> {
     let mut name = String::new();
     let mut rest = "";
     let mut chars = text.char_indices();
@@ -43,15 +43,15 @@ fn one_field<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, String
     }
     steps.push(match name.as_str() {
         "" => return Err("empty field name".into()),
-        "*" => Step::All,
-        _ => Step::Fields(vec![name]),
+        "*" => PathStep::All,
+        _ => PathStep::Fields(vec![name]),
     });
     Ok(rest)
 }
 
-fn bracket(text: &str, depth: usize) -> Result<Step, String> {
+fn bracket(text: &str, depth: usize) -> Result<PathStep, String> {
     if text == "*" {
-        return Ok(Step::All);
+        return Ok(PathStep::All);
     }
     if let Some(condition) = text.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
         return filter(condition.trim(), depth + 1);
@@ -63,34 +63,34 @@ fn bracket(text: &str, depth: usize) -> Result<Step, String> {
             bounds.push(if part.is_empty() { None } else { Some(part.parse::<i64>().map_err(|_| bad(text))?) });
         }
         return match bounds.as_slice() {
-            [from, to] => Ok(Step::Slice(*from, *to, 1)),
-            [from, to, step] => Ok(Step::Slice(*from, *to, step.unwrap_or(1))),
+            [from, to] => Ok(PathStep::Slice(*from, *to, 1)),
+            [from, to, step] => Ok(PathStep::Slice(*from, *to, step.unwrap_or(1))),
             _ => Err(bad(text)),
         };
     }
     let parts = split_outside_quotes(text);
     if let Some(names) = parts.iter().map(|part| quoted(part.trim())).collect::<Option<Vec<_>>>() {
-        return Ok(Step::Fields(names));
+        return Ok(PathStep::Fields(names));
     }
     let indexes = parts.iter().map(|part| part.trim().parse::<i64>()).collect::<Result<Vec<_>, _>>();
-    indexes.map(Step::Indexes).map_err(|_| bad(text))
+    indexes.map(PathStep::Indexes).map_err(|_| bad(text))
 }
 
 fn bad(text: &str) -> String {
     format!("[{text}] is neither an index, a name in quotes nor a filter")
 }
 
-fn filter(condition: &str, depth: usize) -> Result<Step, String> {
+fn filter(condition: &str, depth: usize) -> Result<PathStep, String> {
     if depth > DEPTH_MAX {
         return Err("filters are nested too deeply".into());
     }
-    const OPERATORS: [(&str, Comparison); 6] = [
-        ("==", Comparison::Equal),
-        ("!=", Comparison::Unequal),
-        ("<=", Comparison::LessOrEqual),
-        (">=", Comparison::GreaterOrEqual),
-        ("<", Comparison::Less),
-        (">", Comparison::Greater),
+    const OPERATORS: [(&str, FilterOperator); 6] = [
+        ("==", FilterOperator::Equal),
+        ("!=", FilterOperator::Unequal),
+        ("<=", FilterOperator::LessOrEqual),
+        (">=", FilterOperator::GreaterOrEqual),
+        ("<", FilterOperator::Less),
+        (">", FilterOperator::Greater),
     ];
     let path = |text: &str| {
         let text = text.trim();
@@ -121,11 +121,11 @@ fn filter(condition: &str, depth: usize) -> Result<Step, String> {
                     None if right.starts_with(['@', '$']) => Operand::Path(path(right)?),
                     None => Operand::Value(serde_json::from_str(right).unwrap_or_else(|_| right.into())),
                 };
-                return Ok(Step::Filter(path(&condition[..at])?, Some((*comparison, operand))));
+                return Ok(PathStep::Filter(path(&condition[..at])?, Some((*comparison, operand))));
             }
         }
     }
-    Ok(Step::Filter(path(condition)?, None))
+    Ok(PathStep::Filter(path(condition)?, None))
 }
 
 fn split_outside_quotes(text: &str) -> Vec<&str> {

@@ -76,19 +76,19 @@ impl io::Write for JournalSocket {
 }
 
 /// The journal's entries, each written at once into `W`.
-pub struct Journal<W>(W);
+pub struct SystemdJournal<W>(W);
 
-impl<W> Journal<W> {
+impl<W> SystemdJournal<W> {
     /// Written there.
     pub fn new(entries: W) -> Self {
         Self(entries)
     }
 }
 
-impl<S: Subscriber, W: io::Write + Clone + 'static> Layer<S> for Journal<W> {
+impl<S: Subscriber, W: io::Write + Clone + 'static> Layer<S> for SystemdJournal<W> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
-        let mut line = Line { target: metadata.target().to_owned(), ..Line::default() };
+        let mut line = JournalLine { target: metadata.target().to_owned(), ..JournalLine::default() };
         event.record(&mut line);
         let (priority, name) = (priority(*metadata.level()), env!("CARGO_PKG_NAME"));
         let mut entry = format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER={name}\n");
@@ -136,7 +136,7 @@ fn put_value(entry: &mut String, value: &str, longest: usize) {
 
 /// What an event says.
 #[derive(Default)]
-struct Line {
+struct JournalLine {
     target: String,
     message: String,
     /// The fields behind the message, as people read them.
@@ -144,7 +144,7 @@ struct Line {
     fields: Vec<(String, String)>,
 }
 
-impl Visit for Line {
+impl Visit for JournalLine {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "message" => {

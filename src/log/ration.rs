@@ -40,12 +40,12 @@ const MOST_OF_A_NAME: usize = 128;
 
 /// Rations the log's lines. Cheap to clone; all clones are the same.
 #[derive(Clone)]
-pub struct Ration(Arc<Shared>);
+pub struct Ration(Arc<SharedRation>);
 
-struct Shared {
+struct SharedRation {
     ranks: OnceLock<Ranks>,
     // std's lock: held to count only.
-    lines: Mutex<Lines>,
+    lines: Mutex<LineRation>,
     begun: Instant,
     /// Lines that nobody took, and how many of them were told.
     lost: OnceLock<ErrorCounter>,
@@ -54,7 +54,7 @@ struct Shared {
 
 impl Default for Ration {
     fn default() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedRation {
             ranks: OnceLock::new(),
             lines: Mutex::default(),
             begun: Instant::now(),
@@ -99,22 +99,22 @@ impl Ration {
         lost.saturating_sub(self.0.told.swap(lost, Ordering::Relaxed))
     }
 
-    fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
+    fn lines(&self) -> std::sync::MutexGuard<'_, LineRation> {
         self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn may_say(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
-        let mut said = Said::default();
+        let mut said = EventOrigin::default();
         // Most lines name nobody, and need not be read.
         if WHO.iter().any(|name| metadata.fields().field(name).is_some()) {
             event.record(&mut said);
         }
-        let who = said.who().unwrap_or(Who::Place(metadata.name()));
+        let who = said.who().unwrap_or(LineOrigin::Place(metadata.name()));
         let rank = match &who {
-            Who::Address(address) => self.0.ranks.get().map_or(Rank::Untold, |ranks| ranks(*address)),
-            Who::Host(_) | Who::Place(_) => Rank::Known,
-            Who::Machine(_) => Rank::Stranger,
+            LineOrigin::Address(address) => self.0.ranks.get().map_or(Rank::Untold, |ranks| ranks(*address)),
+            LineOrigin::Host(_) | LineOrigin::Place(_) => Rank::Known,
+            LineOrigin::Machine(_) => Rank::Stranger,
         };
         rank == Rank::Own || self.lines().may_say(self.0.begun.elapsed().as_secs() / STRETCH.as_secs(), who, rank)
     }
@@ -132,7 +132,7 @@ impl<S> Filter<S> for Ration {
 
 /// Who brought a line about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Who {
+pub(super) enum LineOrigin {
     Address(IpAddr),
     Machine(MacAddress),
     Host(String),
@@ -140,7 +140,7 @@ pub(super) enum Who {
     Place(&'static str),
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for LineOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
@@ -153,21 +153,21 @@ impl fmt::Display for Who {
 
 /// What an event says of who brought it about.
 #[derive(Default)]
-struct Said {
+struct EventOrigin {
     peer: Option<IpAddr>,
     host: Option<String>,
     mac: Option<MacAddress>,
 }
 
-impl Said {
+impl EventOrigin {
     /// The address, when it has one yet; else the host, else the network card.
-    fn who(self) -> Option<Who> {
-        let peer = self.peer.filter(|peer| !peer.is_unspecified()).map(Who::Address);
-        peer.or(self.host.filter(|host| !host.is_empty()).map(Who::Host)).or(self.mac.map(Who::Machine))
+    fn who(self) -> Option<LineOrigin> {
+        let peer = self.peer.filter(|peer| !peer.is_unspecified()).map(LineOrigin::Address);
+        peer.or(self.host.filter(|host| !host.is_empty()).map(LineOrigin::Host)).or(self.mac.map(LineOrigin::Machine))
     }
 }
 
-impl Visit for Said {
+impl Visit for EventOrigin {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "peer" => self.peer = address(value),
@@ -198,35 +198,35 @@ fn address(text: &str) -> Option<IpAddr> {
 
 /// Lines in the present stretch, without clock. Bounded, whoever says what.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct LineRation {
     stretch: u64,
-    known: HashMap<Who, u32>,
+    known: HashMap<LineOrigin, u32>,
     /// Strangers and those of whom nobody can tell: at most one entry for each line that they may write.
-    unknown: HashMap<Who, u32>,
+    unknown: HashMap<LineOrigin, u32>,
     /// At most as many as there are places in the program.
-    places: HashMap<Who, u32>,
+    places: HashMap<LineOrigin, u32>,
     of_strangers: u32,
     of_unknown: u32,
-    left_out: LeftOut,
+    left_out: SuppressedLines,
 }
 
 /// What was left out.
 #[derive(Default)]
-pub(super) struct LeftOut {
+pub(super) struct SuppressedLines {
     pub lines: u64,
-    named: HashMap<Who, u64>,
+    named: HashMap<LineOrigin, u64>,
 }
 
-impl Lines {
+impl LineRation {
     /// Whether this one may write a line now.
-    pub fn may_say(&mut self, stretch: u64, who: Who, rank: Rank) -> bool {
+    pub fn may_say(&mut self, stretch: u64, who: LineOrigin, rank: Rank) -> bool {
         if self.stretch != stretch {
             let left_out = std::mem::take(&mut self.left_out);
             *self = Self { stretch, left_out, ..Self::default() };
         }
         let known = matches!(rank, Rank::Own | Rank::Known);
         let (table, most, room) = match (&who, rank) {
-            (Who::Place(_), _) => (&mut self.places, LINES_OF_A_PLACE, true),
+            (LineOrigin::Place(_), _) => (&mut self.places, LINES_OF_A_PLACE, true),
             (_, Rank::Own | Rank::Known) => (&mut self.known, LINES_OF_ONE, true),
             (_, Rank::Untold) => (&mut self.unknown, LINES_OF_ONE, self.of_unknown < LINES_OF_UNKNOWN),
             (_, Rank::Stranger) => {
@@ -246,13 +246,13 @@ impl Lines {
     }
 
     /// What was left out since the last call.
-    pub fn take_left_out(&mut self) -> LeftOut {
+    pub fn take_left_out(&mut self) -> SuppressedLines {
         std::mem::take(&mut self.left_out)
     }
 }
 
-impl LeftOut {
-    fn add(&mut self, who: Who) {
+impl SuppressedLines {
+    fn add(&mut self, who: LineOrigin) {
         self.lines += 1;
         if self.named.len() < MOST_NAMED || self.named.contains_key(&who) {
             *self.named.entry(who).or_default() += 1;
@@ -260,7 +260,7 @@ impl LeftOut {
     }
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for SuppressedLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut named: Vec<_> = self.named.iter().collect();
         named.sort_by_key(|(_, lines)| std::cmp::Reverse(**lines));

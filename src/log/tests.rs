@@ -126,7 +126,7 @@ fn journal_of(ration: Ration, says: impl FnOnce()) -> Vec<String> {
         }
     });
     let (entries, _writer) = in_background(JournalSocket::at(&path).expect("a journal"), &ration);
-    let (journal, end) = (Journal::new(entries.clone()), Journal::new(entries));
+    let (journal, end) = (SystemdJournal::new(entries.clone()), SystemdJournal::new(entries));
     tracing::subscriber::with_default(to_journal(EnvFilter::new("info"), journal, ration), says);
     let end = to_journal(EnvFilter::new("info"), end, Ration::default());
     tracing::subscriber::with_default(end, || info!("the end of this test"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::dhcp::Site;
 use crate::live::Live;
-use crate::module::{Life, Running, Service, service};
+use crate::module::{Life, RunningLife, Service, service};
 use crate::pki::ServerCertificate;
 
 /// How often it is looked whether it does.
@@ -20,7 +20,7 @@ pub(super) struct CertificateNames {
 }
 
 impl Life for CertificateNames {
-    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+    fn run(&self, running: &RunningLife) -> anyhow::Result<Vec<Service>> {
         let (certificate, site, own) = (self.certificate.clone(), self.site.clone(), self.own.clone());
         let (task, stop) = (running.tasks.task("server-certificate"), running.stop.clone());
         let keep = async move {

@@ -22,8 +22,8 @@ fn net(text: &str) -> IpNetwork {
     text.parse().expect("network")
 }
 
-fn route(to: &str, via: Option<&str>) -> Route {
-    Route { to: net(to), via: via.map(|via| via.parse().expect("address")) }
+fn route(to: &str, via: Option<&str>) -> StaticRoute {
+    StaticRoute { to: net(to), via: via.map(|via| via.parse().expect("address")) }
 }
 
 #[test]

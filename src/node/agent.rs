@@ -22,12 +22,12 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::reboot::{RebootTurn, reboot_turn};
-use super::client::{Client, Seen};
+use super::client::{Client, SeenMachine};
 use super::clock::Clock;
-use super::config::{NodeConfig, Pauses};
-use super::effect::Effect;
+use super::config::{AgentPauses, NodeConfig};
+use super::effect::NodeEffect;
 use super::journal::{Journal, UpgradeRecord};
-use super::plan::{self, Turn};
+use super::plan::{self, NextStep};
 use super::processes::{self, StepProcesses};
 use super::upgrade::{self, OwnProgram, UpgradeTurn};
 use super::{host, runner};
@@ -53,7 +53,7 @@ pub(super) struct Agent {
     processes: StepProcesses,
     boot_id: String,
     /// The LCMMachine, as the appliance has it.
-    seen: RefCell<Option<Seen>>,
+    seen: RefCell<Option<SeenMachine>>,
     /// Whether it is there no more.
     is_gone: Cell<bool>,
     is_on_trial: Cell<bool>,
@@ -68,7 +68,12 @@ pub(super) struct Agent {
 
 impl Agent {
     /// The agent of a configuration. What its predecessor left running ends. `adopts` where this process is a program of its own.
-    pub async fn start(config: NodeConfig, config_file: &Path, adopts: bool, tell: fn(Effect)) -> Result<Self, String> {
+    pub async fn start(
+        config: NodeConfig,
+        config_file: &Path,
+        adopts: bool,
+        tell: fn(NodeEffect),
+    ) -> Result<Self, String> {
         let said = |what: &Path| {
             let what = what.display().to_string();
             move |error: io::Error| format!("{what}: {error}")
@@ -165,7 +170,7 @@ impl Agent {
     }
 
     /// The first report of a program that is to take another one's place.
-    pub async fn trial(client: &Client, clock: &Clock, pauses: &Pauses) -> Result<(), String> {
+    pub async fn trial(client: &Client, clock: &Clock, pauses: &AgentPauses) -> Result<(), String> {
         let mut tries = 0;
         let limit = Duration::from_millis(pauses.trial);
         let come_up = async {
@@ -183,7 +188,7 @@ impl Agent {
                 };
                 tries += 1;
                 tracing::warn!(%error, "not reported yet");
-                sleep(Pauses::after(pauses.call_least, pauses.call_most, tries)).await;
+                sleep(AgentPauses::after(pauses.call_least, pauses.call_most, tries)).await;
             }
         };
         tokio::time::timeout(limit, come_up).await.map_err(|_| "the appliance was not reached in time".to_owned())
@@ -273,9 +278,9 @@ impl Agent {
             UpgradeTurn::No => None,
         };
         match plan::next(&machine.spec.items(), &journal.records.steps, self.now(), pauses) {
-            Turn::Step(item) => WorkTurn::Step(item),
-            Turn::Later(pause) => WorkTurn::Later(limit.map_or(pause, |limit| limit.min(pause))),
-            Turn::Idle => limit.map_or(WorkTurn::Idle, WorkTurn::Later),
+            NextStep::Step(item) => WorkTurn::Step(item),
+            NextStep::Later(pause) => WorkTurn::Later(limit.map_or(pause, |limit| limit.min(pause))),
+            NextStep::Idle => limit.map_or(WorkTurn::Idle, WorkTurn::Later),
         }
     }
 
@@ -316,7 +321,7 @@ impl Agent {
         let replaced = self.program.replace(&self.client, &wanted, &self.config_file, &self.config).await;
         let after = match &replaced {
             Ok(()) => {
-                self.journal.borrow().tell(Effect::ProgramPlaced);
+                self.journal.borrow().tell(NodeEffect::ProgramPlaced);
                 record(false, "", Some(Time(self.now())))
             }
             Err(fault) => {

@@ -64,7 +64,7 @@ impl CallError {
 
 /// The LCMMachine, as it was read.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct SeenMachine {
     #[serde(default)]
     pub metadata: SeenMetadata,
     #[serde(default)]
@@ -85,8 +85,8 @@ pub(super) struct SeenMetadata {
 
 /// What a watch tells.
 #[derive(Debug)]
-pub(super) enum WatchEvent {
-    Changed(Box<Seen>),
+pub(super) enum NodeWatchEvent {
+    Changed(Box<SeenMachine>),
     Deleted,
     /// Where to go on.
     Bookmark,
@@ -95,7 +95,7 @@ pub(super) enum WatchEvent {
 }
 
 /// Values by key, wiped from memory when they are dropped.
-pub(super) type Deployment = BTreeMap<String, Zeroizing<Vec<u8>>>;
+pub(super) type DeploymentSecret = BTreeMap<String, Zeroizing<Vec<u8>>>;
 
 /// The API.
 pub(super) struct Client {
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// The LCMMachine.
-    pub async fn get(&self) -> Result<Seen, CallError> {
+    pub async fn get(&self) -> Result<SeenMachine, CallError> {
         let answer = self.call(Method::GET, &self.machine(""), None, CALL).await?;
         parse(&body(answer, MAX_OBJECT).await?)
     }
@@ -173,14 +173,14 @@ impl Client {
     }
 
     /// Merges into the status, and answers what came of it.
-    pub async fn patch_status(&self, patch: &Value) -> Result<Seen, CallError> {
+    pub async fn patch_status(&self, patch: &Value) -> Result<SeenMachine, CallError> {
         let sent = Some(("application/merge-patch+json", patch.to_string()));
         let answer = self.call(Method::PATCH, &self.machine("/status"), sent, CALL).await?;
         parse(&body(answer, MAX_OBJECT).await?)
     }
 
     /// What this machine needs to become a node, now.
-    pub async fn deployment(&self) -> Result<Deployment, CallError> {
+    pub async fn deployment(&self) -> Result<DeploymentSecret, CallError> {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Data {
@@ -215,11 +215,11 @@ impl Client {
         seconds: i64,
     ) -> Result<Zeroizing<String>, CallError> {
         #[derive(Deserialize)]
-        struct Answer {
-            status: Given,
+        struct TokenRequestAnswer {
+            status: GivenToken,
         }
         #[derive(Deserialize)]
-        struct Given {
+        struct GivenToken {
             token: String,
         }
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
@@ -227,7 +227,7 @@ impl Client {
             "spec": {"expirationSeconds": seconds}});
         let answer = self.call(Method::POST, &path, Some(("application/json", asked.to_string())), CALL).await?;
         let text = Zeroizing::new(body(answer, MAX_ANSWER).await?.to_vec());
-        parse::<Answer>(&text).map(|answer| Zeroizing::new(answer.status.token))
+        parse::<TokenRequestAnswer>(&text).map(|answer| Zeroizing::new(answer.status.token))
     }
 
     /// Begins to fetch what a URL names. A path is below the appliance; for its address its own CA counts, for others the node's.
@@ -381,7 +381,7 @@ pub(super) struct WatchStream {
 
 impl WatchStream {
     /// What happened next.
-    pub async fn next(&mut self) -> Result<WatchEvent, CallError> {
+    pub async fn next(&mut self) -> Result<NodeWatchEvent, CallError> {
         #[derive(Deserialize)]
         struct Line {
             #[serde(rename = "type")]
@@ -397,17 +397,17 @@ impl WatchStream {
                         let seen = serde_json::from_value(line.object).map_err(|error| {
                             CallError::Local(format!("the LCMMachine cannot be understood: {error}"))
                         })?;
-                        WatchEvent::Changed(seen)
+                        NodeWatchEvent::Changed(seen)
                     }
-                    "DELETED" => WatchEvent::Deleted,
-                    "BOOKMARK" => WatchEvent::Bookmark,
-                    _ => WatchEvent::Ended,
+                    "DELETED" => NodeWatchEvent::Deleted,
+                    "BOOKMARK" => NodeWatchEvent::Bookmark,
+                    _ => NodeWatchEvent::Ended,
                 });
             }
             let limit = Duration::from_secs(WATCH_SECONDS) + CALL;
             let piece = tokio::time::timeout(limit, self.answer.chunk()).await;
             match piece.map_err(|_| CallError::Unreachable("the watch fell silent".into()))?.map_err(transport)? {
-                None => return Ok(WatchEvent::Ended),
+                None => return Ok(NodeWatchEvent::Ended),
                 Some(piece) if self.rest.len() + piece.len() <= MAX_OBJECT => self.rest.extend_from_slice(&piece),
                 Some(_) => return Err(CallError::Local(format!("an event of the watch is over {MAX_OBJECT} bytes"))),
             }

@@ -47,7 +47,7 @@ pub struct NodeConfig {
     pub path: String,
     /// Pauses, where others than the usual ones are wanted.
     #[serde(default)]
-    pub pauses: Pauses,
+    pub pauses: AgentPauses,
 }
 
 fn state_folder() -> PathBuf {
@@ -73,7 +73,7 @@ fn search_path() -> String {
 /// How long what is waited for, in milliseconds.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Pauses {
+pub struct AgentPauses {
     /// Between two reports where nothing changed.
     pub heartbeat: u64,
     /// Before a step is tried again for the first time; it doubles.
@@ -90,7 +90,7 @@ pub struct Pauses {
     pub grace: u64,
 }
 
-impl Default for Pauses {
+impl Default for AgentPauses {
     fn default() -> Self {
         Self {
             heartbeat: 60_000,
@@ -104,7 +104,7 @@ impl Default for Pauses {
     }
 }
 
-impl Pauses {
+impl AgentPauses {
     /// How long is waited before try number `tries` + 1: twice as long each time, within bounds.
     pub(super) fn after(least: u64, most: u64, tries: i32) -> Duration {
         let doublings = u32::try_from(tries.max(1) - 1).unwrap_or(0).min(30);
@@ -193,7 +193,7 @@ mod tests {
         };
         let config = load(&good).unwrap();
         assert_eq!(config.state_folder, Path::new("/var/lib/slipway-node"));
-        assert_eq!(config.pauses, Pauses::default());
+        assert_eq!(config.pauses, AgentPauses::default());
         for (field, bad) in [
             ("server", "http://192.0.2.1:8443"),
             ("server", "x"),
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn pauses_double_within_bounds() {
-        let pause = |tries| Pauses::after(10_000, 300_000, tries).as_secs();
+        let pause = |tries| AgentPauses::after(10_000, 300_000, tries).as_secs();
         assert_eq!([0, 1, 2, 3, 5, 6, i32::MAX].map(pause), [10, 10, 20, 40, 160, 300, 300]);
     }
 }

@@ -16,7 +16,7 @@ const MOST: u64 = 4 << 20;
 /// How things are.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Contact {
+pub(super) struct NodeAgentContact {
     pub version: String,
     pub process: u32,
     pub at: Option<Time>,
@@ -29,7 +29,7 @@ pub(super) struct Contact {
     pub waits: BTreeMap<String, String>,
 }
 
-impl Contact {
+impl NodeAgentContact {
     /// Writes it; one that cannot be written is missed by nobody but who asks.
     pub fn write(&self, folder: &Path) {
         if let Ok(text) = serde_json::to_vec(self) {

@@ -2,7 +2,7 @@
 
 /// Something that was just done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum NodeEffect {
     /// A spec is on the disk.
     SpecKept,
     /// Deployment data are in memory, as files.

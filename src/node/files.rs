@@ -24,13 +24,13 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOF
 
 /// Whose a file is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileOwner {
+pub(super) struct NodeFileOwner {
     pub uid: u32,
     pub gid: u32,
 }
 
 /// A file that is being written beside its place. Dropped before it is placed, it is removed.
-pub(super) struct NewFile {
+pub(super) struct ReplacingFile {
     folder: OwnedFd,
     name: OsString,
     part: OsString,
@@ -39,7 +39,7 @@ pub(super) struct NewFile {
     is_placed: bool,
 }
 
-impl NewFile {
+impl ReplacingFile {
     /// Begins a file at an absolute path, with these permissions. Missing folders are made.
     pub fn begin(path: &Path, mode: u32) -> io::Result<Self> {
         let (folder, name) = parent(path, true)?;
@@ -64,7 +64,7 @@ impl NewFile {
     }
 
     /// Whose it is to be.
-    pub fn own(&self, owner: FileOwner) -> io::Result<()> {
+    pub fn own(&self, owner: NodeFileOwner) -> io::Result<()> {
         let (uid, gid) = (rustix::process::Uid::from_raw(owner.uid), rustix::process::Gid::from_raw(owner.gid));
         Ok(rustix::fs::fchown(&self.file, Some(uid), Some(gid))?)
     }
@@ -78,7 +78,7 @@ impl NewFile {
     }
 }
 
-impl Drop for NewFile {
+impl Drop for ReplacingFile {
     fn drop(&mut self) {
         if !self.is_placed {
             // A part that stays is removed by the next try.
@@ -89,7 +89,7 @@ impl Drop for NewFile {
 
 /// Writes a whole file.
 pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut new = NewFile::begin(path, mode)?;
+    let mut new = ReplacingFile::begin(path, mode)?;
     new.file.write_all(content)?;
     new.place()
 }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
         assert!(std::fs::symlink_metadata(top.join("link")).unwrap().is_file());
         // A part that somebody put there in between is a link: it goes.
-        let part = NewFile::begin(&top.join("x"), 0o600).unwrap().part.clone();
+        let part = ReplacingFile::begin(&top.join("x"), 0o600).unwrap().part.clone();
         symlink(&victim, top.join(&part)).unwrap();
         replace(&top.join("x"), b"new", 0o600).unwrap();
         assert_eq!(std::fs::read(&victim).unwrap(), b"mine");

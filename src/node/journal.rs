@@ -21,8 +21,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::client::Seen;
-use super::effect::Effect;
+use super::client::SeenMachine;
+use super::effect::NodeEffect;
 use super::files;
 use crate::api::lcm::{AgentUpgradeStatus, LCMMachineSpec, MAX_ITEMS, StateItemStatus};
 
@@ -46,7 +46,7 @@ pub(super) struct KnownMachine {
 
 impl KnownMachine {
     /// What was read.
-    pub fn of(seen: &Seen) -> Self {
+    pub fn of(seen: &SeenMachine) -> Self {
         let reboot = &seen.status["reboot"];
         let asked = seen.spec.reboot_required && !reboot["completed"].as_bool().unwrap_or(false);
         let requested = reboot["requestedAt"].as_str().filter(|_| asked).and_then(|time| {
@@ -109,14 +109,14 @@ pub(super) struct BootRecord {
 pub(super) struct Journal {
     folder: PathBuf,
     _lock: Option<File>,
-    tell: fn(Effect),
+    tell: fn(NodeEffect),
     pub machine: Option<KnownMachine>,
     pub records: Records,
 }
 
 impl Journal {
     /// Opens the journal of the one agent that writes it. `tell` is told of each effect.
-    pub fn open(folder: &Path, tell: fn(Effect)) -> io::Result<Self> {
+    pub fn open(folder: &Path, tell: fn(NodeEffect)) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let lock = File::options().create(true).truncate(false).write(true).open(folder.join("lock"))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
@@ -143,7 +143,7 @@ impl Journal {
         let text = serde_json::to_vec(&machine)?;
         self.machine = Some(machine);
         self.write("machine.json", &text)?;
-        (self.tell)(Effect::SpecKept);
+        (self.tell)(NodeEffect::SpecKept);
         Ok(())
     }
 
@@ -192,7 +192,7 @@ impl Journal {
     }
 
     /// Told of effects.
-    pub fn tell(&self, effect: Effect) {
+    pub fn tell(&self, effect: NodeEffect) {
         (self.tell)(effect);
     }
 

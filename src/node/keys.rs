@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::files::{self, FileOwner, NewFile};
+use super::files::{self, NodeFileOwner, ReplacingFile};
 
 /// Before the block.
 const BEGIN: &str = "# BEGIN slipway: these keys are kept by the appliance, changes are undone";
@@ -75,7 +75,7 @@ fn with_block(text: &str, keys: &[String], before: &[String]) -> String {
 /// A user of passwd(5).
 #[derive(Debug, PartialEq, Eq)]
 struct User {
-    owner: FileOwner,
+    owner: NodeFileOwner,
     home: PathBuf,
 }
 
@@ -83,7 +83,7 @@ fn user(passwd: &str, name: &str) -> Option<User> {
     let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
     let fields: Vec<&str> = line.split(':').collect();
     let [_, _, uid, gid, _, home, ..] = fields[..] else { return None };
-    let owner = FileOwner { uid: uid.parse().ok()?, gid: gid.parse().ok()? };
+    let owner = NodeFileOwner { uid: uid.parse().ok()?, gid: gid.parse().ok()? };
     Path::new(home).is_absolute().then(|| User { owner, home: home.into() })
 }
 
@@ -128,7 +128,7 @@ pub(super) fn keep(root: &Path, name: &str, keys: &[String], before: &[String]) 
     if wanted == text || keys.is_empty() && !text.contains(BEGINS) {
         return Ok(false);
     }
-    let mut new = NewFile::begin_in(ssh, file, mode)?;
+    let mut new = ReplacingFile::begin_in(ssh, file, mode)?;
     new.own(user.owner)?;
     new.file.write_all(wanted.as_bytes())?;
     new.place()?;

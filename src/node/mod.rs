@@ -36,8 +36,8 @@ mod tls;
 mod token;
 mod upgrade;
 
-pub use config::{NodeConfig, NodeConfigError, Pauses};
-pub use effect::Effect;
+pub use config::{AgentPauses, NodeConfig, NodeConfigError};
+pub use effect::NodeEffect;
 pub use overview::overview;
 pub use upgrade::AWAY;
 

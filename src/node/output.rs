@@ -8,7 +8,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::client::Deployment;
+use super::client::DeploymentSecret;
 use super::report::MAX_MESSAGE;
 use crate::hex::hex;
 
@@ -20,7 +20,7 @@ const MAX_FILE: u64 = 256 << 10;
 const MIN_SECRET: usize = 8;
 
 /// The output of a step.
-pub(super) struct Output {
+pub(super) struct StepOutput {
     line: Vec<u8>,
     last: VecDeque<String>,
     held: usize,
@@ -28,9 +28,9 @@ pub(super) struct Output {
     secrets: Vec<String>,
 }
 
-impl Output {
+impl StepOutput {
     /// Output that is kept in a file of this folder, too, where that can be written.
-    pub fn to(folder: &Path, step: &str, deployment: Option<&Deployment>) -> Self {
+    pub fn to(folder: &Path, step: &str, deployment: Option<&DeploymentSecret>) -> Self {
         let open = || {
             std::fs::create_dir_all(folder).ok()?;
             let path = folder.join(file_name(step));
@@ -126,11 +126,11 @@ mod tests {
     #[test]
     fn the_last_lines_are_kept_without_secrets_and_within_bounds() {
         let folder = tempfile::tempdir().unwrap();
-        let secrets = Deployment::from([
+        let secrets = DeploymentSecret::from([
             ("token".to_owned(), Zeroizing::new(b"abcdef.0123456789abcdef\n".to_vec())),
             ("short".to_owned(), Zeroizing::new(b"ab".to_vec())),
         ]);
-        let mut output = Output::to(folder.path(), "a/../b", Some(&secrets));
+        let mut output = StepOutput::to(folder.path(), "a/../b", Some(&secrets));
         output.take(b"kubeadm join --token abcdef.0123456789abcdef about\n10%\r20%\rdone");
         output.say("ended");
         let text = output.last();
@@ -138,7 +138,7 @@ mod tests {
         let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path()).collect();
         assert_eq!(names.len(), 1);
         assert_eq!(std::fs::read_to_string(&names[0]).unwrap(), format!("{text}\n"));
-        let mut output = Output::to(folder.path(), "long", None);
+        let mut output = StepOutput::to(folder.path(), "long", None);
         for number in 0..2_000_000 / 1000 {
             output.take(format!("{number} {}\n", "x".repeat(1000)).as_bytes());
         }

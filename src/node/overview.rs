@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::config::NodeConfig;
-use super::contact::Contact;
+use super::contact::NodeAgentContact;
 use super::journal::Journal;
 use super::plan;
 use crate::api::lcm::{Phase, StateItemStatus};
@@ -18,7 +18,7 @@ const WORDS: usize = 300;
 /// When the agent's files cannot be read.
 pub fn overview(config: &NodeConfig) -> std::io::Result<String> {
     let journal = Journal::read(&config.state_folder)?;
-    let contact = Contact::read(&config.run_folder).filter(|contact| is_alive(contact.process));
+    let contact = NodeAgentContact::read(&config.run_folder).filter(|contact| is_alive(contact.process));
     Ok(text(config, &journal, contact.as_ref()))
 }
 
@@ -26,7 +26,7 @@ fn is_alive(process: u32) -> bool {
     std::path::Path::new("/proc").join(process.to_string()).exists()
 }
 
-fn text(config: &NodeConfig, journal: &Journal, contact: Option<&Contact>) -> String {
+fn text(config: &NodeConfig, journal: &Journal, contact: Option<&NodeAgentContact>) -> String {
     let mut out = String::new();
     // Writing to memory does not fail.
     let mut line = |key: &str, value: &str| writeln!(out, "{key:<12}{value}").unwrap_or_default();
@@ -133,11 +133,11 @@ mod tests {
         machine.spec.state_items = items;
         journal.keep(machine).unwrap();
         journal.after(|of| *of = records).unwrap();
-        let contact = Contact {
+        let contact = NodeAgentContact {
             process: std::process::id(),
             trouble: "the appliance does not answer: refused".into(),
             waits: BTreeMap::from([("c".to_owned(), "waiting for room".to_owned())]),
-            ..Contact::default()
+            ..NodeAgentContact::default()
         };
         contact.write(folder.path());
         let text = overview(&config).unwrap();

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::config::Pauses;
+use super::config::AgentPauses;
 use crate::api::lcm::{StateItem, StateItemStatus};
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Turn {
+pub(super) enum NextStep {
     /// This step, as often as it was tried before.
     Step(Box<StateItem>),
     /// A step that failed is tried again after this time; those behind it wait.
@@ -29,27 +29,27 @@ pub(super) fn next(
     items: &[StateItem],
     steps: &BTreeMap<String, StateItemStatus>,
     now: Timestamp,
-    pauses: &Pauses,
-) -> Turn {
-    let Some(item) = items.iter().find(|item| !is_done(item, steps)) else { return Turn::Idle };
+    pauses: &AgentPauses,
+) -> NextStep {
+    let Some(item) = items.iter().find(|item| !is_done(item, steps)) else { return NextStep::Idle };
     match steps.get(&item.name).filter(|step| step.hash == item.hash()) {
         Some(step) => match pause(step, now, pauses) {
-            pause if pause.is_zero() => Turn::Step(Box::new(item.clone())),
-            pause => Turn::Later(pause),
+            pause if pause.is_zero() => NextStep::Step(Box::new(item.clone())),
+            pause => NextStep::Later(pause),
         },
-        None => Turn::Step(Box::new(item.clone())),
+        None => NextStep::Step(Box::new(item.clone())),
     }
 }
 
 /// How long a step that was tried is left alone. Clocks may be put right meanwhile: it is never longer than it would be at first.
-fn pause(step: &StateItemStatus, now: Timestamp, pauses: &Pauses) -> Duration {
+fn pause(step: &StateItemStatus, now: Timestamp, pauses: &AgentPauses) -> Duration {
     // Its agent died on it. Once this is chance; a step that kills its agent each time has its pauses.
     let was_cut = step.exit_code.is_none();
     let tries = if was_cut { step.attempt - 1 } else { step.attempt };
     if tries < 1 {
         return Duration::ZERO;
     }
-    let whole = Pauses::after(pauses.retry_least, pauses.retry_most, tries);
+    let whole = AgentPauses::after(pauses.retry_least, pauses.retry_most, tries);
     let Some(since) = step.finished_at.as_ref().or(step.started_at.as_ref()) else { return whole };
     let passed = now.duration_since(since.0).max(SignedDuration::ZERO);
     whole.saturating_sub(Duration::try_from(passed).unwrap_or(Duration::ZERO))
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn the_first_that_is_not_done_is_next_and_one_that_failed_waits_longer_each_time() {
-        let pauses = Pauses::default();
+        let pauses = AgentPauses::default();
         let other = StateItemStatus { hash: "other".into(), exit_code: Some(0), attempt: 9, ..Default::default() };
         let of_a = |status| BTreeMap::from([("a".to_owned(), status)]);
-        let seconds = |count| Turn::Later(Duration::from_secs(count));
-        let run = |name: &str| Turn::Step(Box::new(item(name)));
+        let seconds = |count| NextStep::Later(Duration::from_secs(count));
+        let run = |name: &str| NextStep::Step(Box::new(item(name)));
         let rows = [
             (BTreeMap::new(), run("a")),
             (of_a(step("a", Some(0), 1, Some(0))), run("b")),
@@ -107,12 +107,12 @@ mod tests {
                     ("a".to_owned(), step("a", Some(0), 1, Some(0))),
                     ("b".to_owned(), step("b", Some(0), 1, Some(0))),
                 ]),
-                Turn::Idle,
+                NextStep::Idle,
             ),
         ];
         for (steps, wanted) in rows {
             assert_eq!(next(&[item("a"), item("b")], &steps, at(0), &pauses), wanted, "{steps:?}");
         }
-        assert_eq!(next(&[], &BTreeMap::new(), at(0), &pauses), Turn::Idle);
+        assert_eq!(next(&[], &BTreeMap::new(), at(0), &pauses), NextStep::Idle);
     }
 }

@@ -14,10 +14,10 @@ use serde_json::Value;
 pub(super) use download::{fetch, sha256_of};
 pub(super) use program::{remove, scratch};
 
-use super::client::{Client, Deployment};
-use super::effect::Effect;
+use super::client::{Client, DeploymentSecret};
+use super::effect::NodeEffect;
 use super::processes::StepProcesses;
-use crate::api::lcm::{Runner, StateItem};
+use crate::api::lcm::{StateItem, StepRunner};
 
 /// How long a step may take that does not say it.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -33,14 +33,14 @@ pub(super) const NOT_FOUND: i32 = 127;
 
 /// How a step ended.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct ItemOutcome {
     pub code: i32,
     /// Its last lines.
     pub text: String,
     pub result: Option<Value>,
 }
 
-impl Outcome {
+impl ItemOutcome {
     fn failed(code: i32, text: impl Into<String>) -> Self {
         Self { code, text: text.into(), result: None }
     }
@@ -57,25 +57,25 @@ pub(super) struct Bench<'a> {
     pub state: &'a Path,
     /// `PATH`.
     pub path: &'a str,
-    pub deployment: Option<&'a Deployment>,
+    pub deployment: Option<&'a DeploymentSecret>,
     pub processes: &'a StepProcesses,
     pub grace: Duration,
-    pub tell: &'a dyn Fn(Effect),
+    pub tell: &'a dyn Fn(NodeEffect),
 }
 
 /// Runs a step to its end, or until it has taken too long.
-pub(super) async fn run(item: &StateItem, bench: &Bench<'_>) -> Outcome {
+pub(super) async fn run(item: &StateItem, bench: &Bench<'_>) -> ItemOutcome {
     let limit = match timeout(item) {
         Ok(limit) => limit,
-        Err(fault) => return Outcome::failed(NOT_RUN, fault),
+        Err(fault) => return ItemOutcome::failed(NOT_RUN, fault),
     };
     match item.runner {
-        Runner::Downloader => {
+        StepRunner::Downloader => {
             let done = tokio::time::timeout(limit, download::run(item, bench)).await;
-            done.unwrap_or_else(|_| Outcome::failed(TOOK_TOO_LONG, too_long(limit)))
+            done.unwrap_or_else(|_| ItemOutcome::failed(TOOK_TOO_LONG, too_long(limit)))
         }
-        Runner::Bash => program::bash(item, bench, limit).await,
-        Runner::Ansible => program::ansible(item, bench, limit).await,
+        StepRunner::Bash => program::bash(item, bench, limit).await,
+        StepRunner::Ansible => program::ansible(item, bench, limit).await,
     }
 }
 
@@ -84,10 +84,10 @@ fn too_long(limit: Duration) -> String {
 }
 
 /// A parameter that must be there.
-fn needed<'a>(item: &'a StateItem, name: &str) -> Result<&'a str, Outcome> {
+fn needed<'a>(item: &'a StateItem, name: &str) -> Result<&'a str, ItemOutcome> {
     match item.params.get(name).map(String::as_str).filter(|value| !value.is_empty()) {
         Some(value) => Ok(value),
-        None => Err(Outcome::failed(NOT_RUN, format!("the parameter {name} is missing"))),
+        None => Err(ItemOutcome::failed(NOT_RUN, format!("the parameter {name} is missing"))),
     }
 }
 

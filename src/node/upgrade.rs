@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use tokio::process::Command;
 
 use super::client::Client;
-use super::config::{NodeConfig, Pauses};
+use super::config::{AgentPauses, NodeConfig};
 use super::files;
 use super::journal::UpgradeRecord;
 use super::processes::MARK;
@@ -64,7 +64,7 @@ pub(super) fn turn(
     own: &str,
     record: Option<&UpgradeRecord>,
     now: Timestamp,
-    pauses: &Pauses,
+    pauses: &AgentPauses,
 ) -> UpgradeTurn {
     let Some(wanted) = wanted.filter(|wanted| !wanted.sha256.is_empty()) else { return UpgradeTurn::No };
     if wanted.sha256.eq_ignore_ascii_case(own) {
@@ -79,7 +79,7 @@ pub(super) fn turn(
     let Some(since) = record.status.finished_at.as_ref().or(record.status.started_at.as_ref()) else {
         return UpgradeTurn::Now;
     };
-    let whole = Pauses::after(pauses.retry_least, pauses.retry_most, record.status.attempt);
+    let whole = AgentPauses::after(pauses.retry_least, pauses.retry_most, record.status.attempt);
     let passed = Duration::try_from(now.duration_since(since.0)).unwrap_or(Duration::ZERO);
     match whole.saturating_sub(passed) {
         pause if pause.is_zero() => UpgradeTurn::Now,
@@ -259,7 +259,7 @@ mod tests {
                 ..AgentUpgradeStatus::default()
             },
         };
-        let pauses = Pauses::default();
+        let pauses = AgentPauses::default();
         let turn = |wanted: Option<&AgentConfig>, own: &str, record: Option<&UpgradeRecord>| {
             super::turn(wanted, own, record, at(0), &pauses)
         };

@@ -61,16 +61,16 @@ pub struct ClientSettings {
 }
 
 /// A client with one exchange at a time.
-pub struct Client {
+pub struct OutboundClient {
     pool: Pool<Connect, Full<Bytes>>,
     user_agent: HeaderValue,
     proxies: Option<Arc<Matcher>>,
-    meter: Arc<Meter>,
+    meter: Arc<ExchangeMeter>,
 }
 
 /// There is no answer, or not all of it.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum OutboundError {
     /// No URL that HTTP can ask for.
     #[error("that is not a URL that can be fetched")]
     Url,
@@ -85,7 +85,7 @@ pub enum Error {
     Body(#[source] hyper::Error),
 }
 
-impl Error {
+impl OutboundError {
     /// Whether it is only that something took too long.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout) || self.io_kind() == Some(io::ErrorKind::TimedOut)
@@ -110,23 +110,23 @@ impl Error {
 }
 
 /// An answer, of which the body is still to come.
-pub struct Response {
+pub struct OutboundResponse {
     head: response::Parts,
     body: Incoming,
     deadline: Option<Instant>,
-    meter: Arc<Meter>,
+    meter: Arc<ExchangeMeter>,
 }
 
-impl Client {
+impl OutboundClient {
     /// Connects to nobody yet.
     pub fn new(settings: ClientSettings) -> Self {
         let ClientSettings { guard, port, addresses, tls, connect_timeout, proxies, keep, user_agent, most } = settings;
         let proxies = proxies.map(Arc::new);
-        let meter = Arc::new(Meter { most, read: AtomicUsize::new(0) });
-        let mut tcp = HttpConnector::new_with_resolver(Names { guard, port, addresses });
+        let meter = Arc::new(ExchangeMeter { most, read: AtomicUsize::new(0) });
+        let mut tcp = HttpConnector::new_with_resolver(RequestResolver { guard, port, addresses });
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        let way = Way { direct: Counting { tcp, meter: meter.clone() }, proxies: proxies.clone() };
+        let way = Connector { direct: Counting { tcp, meter: meter.clone() }, proxies: proxies.clone() };
         let https =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(way);
         let pool = Pool::builder(TokioExecutor::new())
@@ -149,8 +149,8 @@ impl Client {
         fields: HeaderMap,
         body: Bytes,
         within: Option<Duration>,
-    ) -> Result<Response, Error> {
-        let (uri, login) = target(url).ok_or(Error::Url)?;
+    ) -> Result<OutboundResponse, OutboundError> {
+        let (uri, login) = target(url).ok_or(OutboundError::Url)?;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = uri.clone();
@@ -165,13 +165,13 @@ impl Client {
         headers.extend(fields);
         self.meter.read.store(0, Ordering::Relaxed);
         let deadline = within.map(|within| Instant::now() + within);
-        let asked = self.pool.request(request).map_err(Error::Request);
+        let asked = self.pool.request(request).map_err(OutboundError::Request);
         let answer = match deadline {
-            Some(deadline) => timeout_at(deadline, asked).await.map_err(|_| Error::Timeout)??,
+            Some(deadline) => timeout_at(deadline, asked).await.map_err(|_| OutboundError::Timeout)??,
             None => asked.await?,
         };
         let (head, body) = answer.into_parts();
-        Ok(Response { head, body, deadline, meter: self.meter.clone() })
+        Ok(OutboundResponse { head, body, deadline, meter: self.meter.clone() })
     }
 }
 
@@ -193,7 +193,7 @@ fn target(url: &Url) -> Option<(Uri, Option<HeaderValue>)> {
     Some((plain.as_str().parse().ok()?, login))
 }
 
-impl Response {
+impl OutboundResponse {
     /// Its status.
     pub fn status(&self) -> StatusCode {
         self.head.status
@@ -220,18 +220,18 @@ impl Response {
     /// # Errors
     ///
     /// When the connection breaks, or it took too long.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, OutboundError> {
         loop {
             let next = self.body.frame();
             let next = match self.deadline {
-                Some(deadline) => timeout_at(deadline, next).await.map_err(|_| Error::Timeout)?,
+                Some(deadline) => timeout_at(deadline, next).await.map_err(|_| OutboundError::Timeout)?,
                 None => next.await,
             };
             match next {
                 None => return Ok(None),
                 Some(frame) => {
                     // Trailers are nobody's.
-                    if let Ok(data) = frame.map_err(Error::Body)?.into_data() {
+                    if let Ok(data) = frame.map_err(OutboundError::Body)?.into_data() {
                         return Ok(Some(data));
                     }
                 }
@@ -241,7 +241,7 @@ impl Response {
 }
 
 /// What came for the request under way.
-struct Meter {
+struct ExchangeMeter {
     most: usize,
     read: AtomicUsize,
 }
@@ -249,7 +249,7 @@ struct Meter {
 /// In place of a count: nothing is counted.
 const LIFTED: usize = usize::MAX;
 
-impl Meter {
+impl ExchangeMeter {
     fn count(&self, bytes: usize) -> io::Result<()> {
         let read = self.read.load(Ordering::Relaxed);
         if read == LIFTED {
@@ -266,13 +266,13 @@ impl Meter {
 
 /// Resolves the name that is asked for.
 #[derive(Clone)]
-struct Names {
+struct RequestResolver {
     guard: Option<Guard>,
     port: u16,
     addresses: Vec<SocketAddr>,
 }
 
-impl Service<Name> for Names {
+impl Service<Name> for RequestResolver {
     type Response = std::vec::IntoIter<SocketAddr>;
     type Error = io::Error;
     type Future = BoxFuture<'static, io::Result<Self::Response>>;
@@ -298,12 +298,12 @@ impl Service<Name> for Names {
 /// Connects, and counts what comes.
 #[derive(Clone)]
 struct Counting {
-    tcp: HttpConnector<Names>,
-    meter: Arc<Meter>,
+    tcp: HttpConnector<RequestResolver>,
+    meter: Arc<ExchangeMeter>,
 }
 
 impl Service<Uri> for Counting {
-    type Response = TokioIo<Counted>;
+    type Response = TokioIo<MeteredStream>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -313,20 +313,20 @@ impl Service<Uri> for Counting {
 
     fn call(&mut self, to: Uri) -> Self::Future {
         let (connected, meter) = (self.tcp.call(to), self.meter.clone());
-        async move { Ok(TokioIo::new(Counted { stream: connected.await?.into_inner(), meter, proxied: false })) }
+        async move { Ok(TokioIo::new(MeteredStream { stream: connected.await?.into_inner(), meter, proxied: false })) }
             .boxed()
     }
 }
 
 /// Connects, by a proxy where one is to be gone by.
 #[derive(Clone)]
-struct Way {
+struct Connector {
     direct: Counting,
     proxies: Option<Arc<Matcher>>,
 }
 
-impl Service<Uri> for Way {
-    type Response = TokioIo<Counted>;
+impl Service<Uri> for Connector {
+    type Response = TokioIo<MeteredStream>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -361,12 +361,12 @@ impl Service<Uri> for Way {
 /// A connection within its time.
 #[derive(Clone)]
 struct Connect {
-    https: HttpsConnector<Way>,
+    https: HttpsConnector<Connector>,
     timeout: Duration,
 }
 
 impl Service<Uri> for Connect {
-    type Response = <HttpsConnector<Way> as Service<Uri>>::Response;
+    type Response = <HttpsConnector<Connector> as Service<Uri>>::Response;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -380,20 +380,20 @@ impl Service<Uri> for Connect {
     }
 }
 
-struct Counted {
+struct MeteredStream {
     stream: TcpStream,
-    meter: Arc<Meter>,
+    meter: Arc<ExchangeMeter>,
     /// It leads to a proxy, which is asked for whole URLs.
     proxied: bool,
 }
 
-impl Connection for Counted {
+impl Connection for MeteredStream {
     fn connected(&self) -> Connected {
         self.stream.connected().proxy(self.proxied)
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for MeteredStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
@@ -404,7 +404,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for MeteredStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

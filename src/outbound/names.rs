@@ -34,7 +34,7 @@ pub async fn for_namespace<T>(namespace: String, done: impl Future<Output = T>) 
     NAMESPACE.scope(namespace, done).await
 }
 
-static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(AT_ONCE, PATIENCE));
+static NAMES: LazyLock<NameResolver> = LazyLock::new(|| NameResolver::new(AT_ONCE, PATIENCE));
 
 /// The addresses of a name, with this port. Takes as long as DNS does, where there is no earlier answer.
 ///
@@ -45,20 +45,20 @@ pub async fn lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     NAMES.lookup(name, port).await
 }
 
-struct Names {
+struct NameResolver {
     places: Arc<Semaphore>,
     /// Of each namespace that has lookups; what is done for none is one, too.
     shares: Mutex<HashMap<String, Arc<Semaphore>>>,
     patience: Duration,
-    known: Arc<Mutex<HashMap<String, Answer>>>,
+    known: Arc<Mutex<HashMap<String, ResolvedAddresses>>>,
 }
 
-struct Answer {
+struct ResolvedAddresses {
     at: Instant,
     addresses: Vec<IpAddr>,
 }
 
-impl Names {
+impl NameResolver {
     fn new(at_once: usize, patience: Duration) -> Self {
         Self { places: Arc::new(Semaphore::new(at_once)), shares: Mutex::default(), patience, known: Arc::default() }
     }
@@ -104,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn remember(known: &mut HashMap<String, Answer>, name: String, addresses: Vec<IpAddr>) {
+fn remember(known: &mut HashMap<String, ResolvedAddresses>, name: String, addresses: Vec<IpAddr>) {
     if addresses.is_empty() {
         return;
     }
@@ -112,7 +112,7 @@ fn remember(known: &mut HashMap<String, Answer>, name: String, addresses: Vec<Ip
         let oldest = known.iter().min_by_key(|(_, answer)| answer.at).map(|(name, _)| name.clone());
         oldest.map(|oldest| known.remove(&oldest));
     }
-    known.insert(name, Answer { at: Instant::now(), addresses });
+    known.insert(name, ResolvedAddresses { at: Instant::now(), addresses });
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_was_resolved_does_not_wait_for_the_slow_names_of_others() {
-        let names = Names::new(1, Duration::from_millis(20));
+        let names = NameResolver::new(1, Duration::from_millis(20));
         let first = names.lookup("localhost", 80).await.expect("resolved");
         assert!(first.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
         // Another's lookup has the only place, for ever.
@@ -138,7 +138,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_slow_names_of_one_namespace_hold_up_no_other() {
-        let names = Names::new(OF_A_NAMESPACE + 1, Duration::from_millis(20));
+        let names = NameResolver::new(OF_A_NAMESPACE + 1, Duration::from_millis(20));
         // All that a namespace may have are asked for, and never answered.
         let share = for_namespace("slow".into(), async { names.share() }).await;
         let held = share.clone().acquire_many_owned(OF_A_NAMESPACE as u32).await.expect("its share");

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::files::Folder;
+use super::files::KeyFolder;
 use super::{
     ADMIN_GROUP, ADMIN_USER, Credential, PkiError, Series, YEAR, kubeconfig, read_credential, write_credential,
 };
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Authority {
 }
 
 /// Whom a certificate is for.
-pub(super) struct Subject<'s> {
+pub(super) struct CertificateSubject<'s> {
     /// Common name.
     pub name: &'s str,
     /// Organization.
@@ -47,7 +47,7 @@ pub(super) struct Subject<'s> {
     pub usage: ExtendedKeyUsagePurpose,
 }
 
-impl Default for Subject<'_> {
+impl Default for CertificateSubject<'_> {
     fn default() -> Self {
         Self { name: "", group: None, unit: None, usage: ExtendedKeyUsagePurpose::ClientAuth }
     }
@@ -60,7 +60,7 @@ impl Authority {
     ///
     /// As [`super::Pki::open`].
     pub fn open(folder: &Path) -> Result<Self, PkiError> {
-        let folder = Folder::at(folder);
+        let folder = KeyFolder::at(folder);
         folder.make_private()?;
         // Files come whole, and the CA's certificate after its key: what is complete is read without a lock.
         if let (Some(authority), Some(series)) = (read_credential(&folder, "ca")?, Series::read(&folder)?) {
@@ -77,14 +77,14 @@ impl Authority {
     /// As [`super::Pki::open`].
     pub fn revoking(folder: &Path) -> Result<Self, PkiError> {
         let mut authority = Self::open(folder)?;
-        let folder = Folder::at(folder);
+        let folder = KeyFolder::at(folder);
         let _lock = folder.lock()?;
         authority.series = Series::begin(&folder)?;
         Ok(authority)
     }
 
     /// Reads what there is and makes the rest. The folder is locked.
-    pub(super) fn complete(folder: &Folder, now: SystemTime) -> Result<Self, PkiError> {
+    pub(super) fn complete(folder: &KeyFolder, now: SystemTime) -> Result<Self, PkiError> {
         let authority = match read_credential(folder, "ca")? {
             Some(authority) => authority,
             None => {
@@ -100,7 +100,7 @@ impl Authority {
         Self::of(folder, authority, series)
     }
 
-    fn of(folder: &Folder, authority: Credential, series: Series) -> Result<Self, PkiError> {
+    fn of(folder: &KeyFolder, authority: Credential, series: Series) -> Result<Self, PkiError> {
         let content = |reason: String| PkiError::Content { path: folder.file("ca.crt"), reason };
         let ca = CertificateDer::from_pem_slice(authority.certificate.as_bytes())
             .map_err(|error| content(error.to_string()))?;
@@ -140,7 +140,8 @@ impl Authority {
     /// [`PkiError::Make`].
     pub fn client(&self, user: &str, group: &str, lifetime: Duration) -> Result<Credential, PkiError> {
         let unit = self.series.unit();
-        let subject = Subject { name: user, group: Some(group), unit: Some(&unit), ..Subject::default() };
+        let subject =
+            CertificateSubject { name: user, group: Some(group), unit: Some(&unit), ..CertificateSubject::default() };
         self.sign(subject, Vec::new(), SystemTime::now() + lifetime)
     }
 
@@ -164,7 +165,7 @@ impl Authority {
 
     pub(super) fn sign(
         &self,
-        subject: Subject<'_>,
+        subject: CertificateSubject<'_>,
         names: Vec<SanType>,
         ends: SystemTime,
     ) -> Result<Credential, PkiError> {

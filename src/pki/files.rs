@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::PkiError;
-use super::users::{self, Owner};
+use super::users::{self, FileOwner};
 use crate::files;
 
 /// How long others may have the folder. To make keys takes milliseconds.
@@ -21,17 +21,17 @@ const HOLDER_MAX: u64 = 200;
 
 /// A folder of keys.
 #[derive(Debug)]
-pub struct Folder {
+pub struct KeyFolder {
     path: PathBuf,
     /// Whom new files are given to.
-    heir: Option<Owner>,
+    heir: Option<FileOwner>,
 }
 
-fn owner_of(path: &Path) -> Option<Owner> {
-    fs::metadata(path).ok().map(|about| Owner { user: about.uid(), group: about.gid() })
+fn owner_of(path: &Path) -> Option<FileOwner> {
+    fs::metadata(path).ok().map(|about| FileOwner { user: about.uid(), group: about.gid() })
 }
 
-impl Folder {
+impl KeyFolder {
     /// A folder that may not be there yet. It lies in the data folder.
     pub fn at(path: &Path) -> Self {
         let data = path.parent().filter(|data| data.exists()).and_then(owner_of);
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn a_lock_is_waited_for_and_its_holder_named() {
         let folder = tempfile::tempdir().unwrap();
-        let keys = Folder::at(&folder.path().join("pki"));
+        let keys = KeyFolder::at(&folder.path().join("pki"));
         keys.make_private().unwrap();
         let held = keys.lock().unwrap();
-        let error = Folder::at(&folder.path().join("pki")).lock_within(Duration::ZERO).unwrap_err().to_string();
+        let error = KeyFolder::at(&folder.path().join("pki")).lock_within(Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains(&format!("process {} (slipway", std::process::id())), "{error}");
         drop(held);
         keys.lock_within(Duration::ZERO).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_has_no_end_or_no_writer_is_no_file_of_keys() {
         let folder = tempfile::tempdir().unwrap();
-        let keys = Folder::at(&folder.path().join("pki"));
+        let keys = KeyFolder::at(&folder.path().join("pki"));
         keys.make_private().unwrap();
         std::os::unix::fs::symlink("/dev/zero", keys.file("device")).unwrap();
         nix::unistd::mkfifo(&keys.file("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -244,7 +244,7 @@ mod tests {
         let path = folder.path().join("a/data/pki");
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         for _ in 0..2 {
-            Folder::at(&path).make_private().unwrap();
+            KeyFolder::at(&path).make_private().unwrap();
             for made in [&folder.path().join("a"), &folder.path().join("a/data"), &path] {
                 assert_eq!(mode(made), 0o700, "{}", made.display());
             }

@@ -9,21 +9,21 @@ use sha2::{Digest, Sha256};
 
 use super::PkiError;
 use super::authority::public_key;
-use super::files::Folder;
+use super::files::KeyFolder;
 use super::series;
 
 /// Names of the files: certificate and key of the CA, the key that signs tokens, all as PEM, and the series of client certificates.
 pub const KEPT_FILES: [&str; 4] = ["ca.crt", "ca.key", "tokens.key", series::FILE];
 
 /// Their texts. Without the series, which a backup may lack, a new one is begun, and client certificates made so far end.
-pub struct Kept {
+pub struct KeptPki {
     ca: String,
     key: String,
     tokens: String,
     series: Option<String>,
 }
 
-impl Kept {
+impl KeptPki {
     /// Takes the files by their names, and checks that they are what they should be, and that the key is the CA's.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Kept {
     ///
     /// [`PkiError::File`].
     pub fn write(&self, folder: &Path) -> Result<(), PkiError> {
-        let folder = Folder::at(folder);
+        let folder = KeyFolder::at(folder);
         folder.make_private()?;
         for (name, text) in self.files() {
             folder.write(name, text, if name.ends_with(".crt") { 0o644 } else { 0o600 })?;
@@ -79,13 +79,14 @@ impl Kept {
 /// # Errors
 ///
 /// [`PkiError`] when a file is missing or unusable.
-pub fn read_kept(folder: &Path) -> Result<Kept, PkiError> {
-    let files = Folder::at(folder);
+pub fn read_kept(folder: &Path) -> Result<KeptPki, PkiError> {
+    let files = KeyFolder::at(folder);
     let mut texts = std::collections::HashMap::new();
     for name in KEPT_FILES {
         if let Some(text) = files.read(name)? {
             texts.insert(name, text);
         }
     }
-    Kept::new(|name| texts.get(name).cloned()).map_err(|reason| PkiError::Content { path: folder.to_owned(), reason })
+    KeptPki::new(|name| texts.get(name).cloned())
+        .map_err(|reason| PkiError::Content { path: folder.to_owned(), reason })
 }

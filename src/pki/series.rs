@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::PkiError;
-use super::files::{FILE_MAX, Folder};
+use super::files::{FILE_MAX, KeyFolder};
 use crate::files;
 
 /// Name of the file.
@@ -77,13 +77,13 @@ impl Series {
     }
 
     /// That of a folder; `None` when it has none yet.
-    pub(super) fn read(folder: &Folder) -> Result<Option<Self>, PkiError> {
+    pub(super) fn read(folder: &KeyFolder) -> Result<Option<Self>, PkiError> {
         let read = folder.read_replaceable(FILE)?.and_then(|text| unit(&text));
         Ok(read.map(|unit| Self::new(&folder.file(FILE), unit)))
     }
 
     /// A new one, in the place of the one before. The folder is locked.
-    pub(super) fn begin(folder: &Folder) -> Result<Self, PkiError> {
+    pub(super) fn begin(folder: &KeyFolder) -> Result<Self, PkiError> {
         let id = uuid::Uuid::new_v4().to_string();
         folder.write(FILE, &format!("{id}\n"), 0o600)?;
         Ok(Self::new(&folder.file(FILE), format!("{PREFIX}{id}")))
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn one_series_counts_and_no_certificate_without_one() {
         let folder = tempfile::tempdir().unwrap();
-        let keys = Folder::at(folder.path());
+        let keys = KeyFolder::at(folder.path());
         assert!(Series::read(&keys).unwrap().is_none());
         let first = Series::begin(&keys).unwrap();
         let again = Series::read(&keys).unwrap().unwrap();

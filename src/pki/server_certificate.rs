@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::authority::{Authority, Subject};
+use super::authority::{Authority, CertificateSubject};
 use super::{Credential, PkiError, SERVER_LIFETIME, names_of, server_names};
 
 /// Addresses that a certificate names beside those that it had at the start: with some thousand it would be larger than clients
@@ -31,10 +31,10 @@ struct Inner {
     /// What it named at the start, sorted.
     first: Vec<String>,
     // std's lock: held to clone a pointer, or while a certificate is made, which no connection waits for twice.
-    shown: Mutex<Shown>,
+    shown: Mutex<ServedCertificate>,
 }
 
-struct Shown {
+struct ServedCertificate {
     names: Vec<String>,
     key: Arc<CertifiedKey>,
 }
@@ -50,10 +50,15 @@ impl ServerCertificate {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let names = names_of(server).unwrap_or_default();
         let key = certified(server, &authority, &provider)?;
-        Ok(Self(Arc::new(Inner { authority, provider, first: names.clone(), shown: Mutex::new(Shown { names, key }) })))
+        Ok(Self(Arc::new(Inner {
+            authority,
+            provider,
+            first: names.clone(),
+            shown: Mutex::new(ServedCertificate { names, key }),
+        })))
     }
 
-    fn shown(&self) -> MutexGuard<'_, Shown> {
+    fn shown(&self) -> MutexGuard<'_, ServedCertificate> {
         self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,12 +82,16 @@ impl ServerCertificate {
         if names == shown.names {
             return Ok(false);
         }
-        let subject = Subject { name: "slipway", usage: ExtendedKeyUsagePurpose::ServerAuth, ..Subject::default() };
+        let subject = CertificateSubject {
+            name: "slipway",
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+            ..CertificateSubject::default()
+        };
         let Inner { authority, provider, .. } = &*self.0;
         let server = authority.sign(subject, server_names(&names)?, SystemTime::now() + SERVER_LIFETIME)?;
         let key = certified(&server, authority, provider)?;
         tracing::info!(names = ?names, "made another certificate for the API server: its addresses have changed");
-        *shown = Shown { names, key };
+        *shown = ServedCertificate { names, key };
         Ok(true)
     }
 }

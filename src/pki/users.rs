@@ -13,22 +13,22 @@ const SERVICE: &str = "slipway";
 
 /// User and group id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct FileOwner {
     /// User.
     pub user: u32,
     /// Group.
     pub group: u32,
 }
 
-fn lines(passwd: &str) -> impl Iterator<Item = (&str, Owner)> {
+fn lines(passwd: &str) -> impl Iterator<Item = (&str, FileOwner)> {
     passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let (name, _, user, group) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-        Some((name, Owner { user: user.parse().ok()?, group: group.parse().ok()? }))
+        Some((name, FileOwner { user: user.parse().ok()?, group: group.parse().ok()? }))
     })
 }
 
-fn find(passwd: &str, name: &str) -> Option<Owner> {
+fn find(passwd: &str, name: &str) -> Option<FileOwner> {
     lines(passwd).find(|(found, _)| *found == name).map(|(_, owner)| owner)
 }
 
@@ -37,7 +37,7 @@ fn name_of(passwd: &str, user: u32) -> String {
 }
 
 /// The user of the service, if this box has it.
-pub fn service() -> Option<Owner> {
+pub fn service() -> Option<FileOwner> {
     find(&fs::read_to_string(PASSWD).ok()?, SERVICE)
 }
 
@@ -47,11 +47,11 @@ pub fn name(user: u32) -> String {
 }
 
 /// Home folder of a user, with his own group.
-pub fn home(user: u32) -> Option<(PathBuf, Owner)> {
+pub fn home(user: u32) -> Option<(PathBuf, FileOwner)> {
     home_of(&fs::read_to_string(PASSWD).ok()?, user)
 }
 
-fn home_of(passwd: &str, user: u32) -> Option<(PathBuf, Owner)> {
+fn home_of(passwd: &str, user: u32) -> Option<(PathBuf, FileOwner)> {
     let line = passwd.lines().zip(passwd.lines().map(|line| lines(line).next()));
     let (line, owner) =
         line.filter_map(|(line, found)| Some((line, found?.1))).find(|(_, owner)| owner.user == user)?;
@@ -62,13 +62,13 @@ fn home_of(passwd: &str, user: u32) -> Option<(PathBuf, Owner)> {
 ///
 /// Only root can give files away, and does it so that the service can use what an administrator's command makes:
 /// to the folder's owner, or, before there is a folder, to the user of the service.
-pub fn heir(me: u32, folder: Option<Owner>, service: Option<Owner>) -> Option<Owner> {
+pub fn heir(me: u32, folder: Option<FileOwner>, service: Option<FileOwner>) -> Option<FileOwner> {
     folder.or(service).filter(|owner| me == 0 && owner.user != 0)
 }
 
 /// As whom the service uses this data folder, when this process is root and the service is not.
-pub fn service_of(data: &Path) -> Option<Owner> {
-    let found = fs::metadata(data).ok().map(|about| Owner { user: about.uid(), group: about.gid() });
+pub fn service_of(data: &Path) -> Option<FileOwner> {
+    let found = fs::metadata(data).ok().map(|about| FileOwner { user: about.uid(), group: about.gid() });
     heir(nix::unistd::geteuid().as_raw(), found, service())
 }
 
@@ -90,16 +90,16 @@ mod tests {
     #[test]
     fn users_are_read_from_the_list() {
         let list = "root:x:0:0:root:/root:/bin/bash\nbad\nodd:x:y:1::\nslipway:!:998:997::/var/lib/slipway:/usr/sbin/nologin\n";
-        assert_eq!(find(list, "slipway"), Some(Owner { user: 998, group: 997 }));
+        assert_eq!(find(list, "slipway"), Some(FileOwner { user: 998, group: 997 }));
         assert_eq!((find(list, "odd"), find(list, "nobody")), (None, None));
-        assert_eq!(home_of(list, 998), Some(("/var/lib/slipway".into(), Owner { user: 998, group: 997 })));
+        assert_eq!(home_of(list, 998), Some(("/var/lib/slipway".into(), FileOwner { user: 998, group: 997 })));
         assert_eq!(home_of(list, 5), None);
         assert_eq!((name_of(list, 998).as_str(), name_of(list, 5).as_str()), ("slipway", "5"));
     }
 
     #[test]
     fn what_root_makes_is_the_services() {
-        let owner = |user| Some(Owner { user, group: user });
+        let owner = |user| Some(FileOwner { user, group: user });
         for (me, folder, service, wanted) in [
             (0, owner(998), owner(998), owner(998)),
             (0, owner(7), owner(998), owner(7)),

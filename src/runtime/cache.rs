@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use super::grouped::{Mention, Mentions};
-use super::watches::{Change, Key, Watches, key};
+use super::watches::{ObjectKey, WatchChange, Watches, key};
 
 /// Objects that are found in one go.
 const AT_ONCE: usize = 64;
@@ -25,29 +25,29 @@ pub struct Wakes(Arc<Waking>);
 
 #[derive(Default)]
 struct Waking {
-    names: Mutex<HashSet<Key>>,
+    names: Mutex<HashSet<ObjectKey>>,
     more: Notify,
 }
 
 impl Wakes {
     /// Has the object looked at.
-    pub fn wake(&self, key: Key) {
+    pub fn wake(&self, key: ObjectKey) {
         self.names().insert(key);
         self.0.more.notify_one();
     }
 
     /// Whether the object is yet to be looked at.
     #[cfg(test)]
-    pub fn is_woken(&self, key: &Key) -> bool {
+    pub fn is_woken(&self, key: &ObjectKey) -> bool {
         self.names().contains(key)
     }
 
-    fn names(&self) -> MutexGuard<'_, HashSet<Key>> {
+    fn names(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
         self.0.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The names, as they come. Only one at a time may read them.
-    fn stream(&self) -> impl Stream<Item = Key> + use<> {
+    fn stream(&self) -> impl Stream<Item = ObjectKey> + use<> {
         let wakes = self.clone();
         let next = move || {
             let wakes = wakes.clone();
@@ -101,22 +101,22 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
         let (store, mut writer) = reflector::store();
         let cache = Self { store, wakes: Wakes::default(), mentions: Arc::default() };
         let (kept, mut complete) = (cache.clone(), false);
-        watches.observe(move |change: &Change<'_, K>| match change {
-            Change::Put(object) => {
+        watches.observe(move |change: &WatchChange<'_, K>| match change {
+            WatchChange::Put(object) => {
                 let key = key(*object);
                 // Found first and woken last: what changes in between wakes it once more.
                 kept.mentions().put(&key, mentions(object));
                 writer.apply_watcher_event(&Event::Apply(view(object)));
                 kept.wakes.wake(key);
             }
-            Change::Gone(key) => {
+            WatchChange::Gone(key) => {
                 kept.mentions().put(key, Vec::new());
                 if let Some(gone) = kept.get(key) {
                     writer.apply_watcher_event(&Event::Delete(V::clone(&gone)));
                 }
             }
-            Change::Listed if complete => {}
-            Change::Listed => {
+            WatchChange::Listed if complete => {}
+            WatchChange::Listed => {
                 complete = true;
                 settle(&mut writer, &kept.store);
             }
@@ -125,7 +125,7 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
     }
 
     /// The object of this name.
-    pub fn get(&self, (namespace, name): &Key) -> Option<Arc<V>> {
+    pub fn get(&self, (namespace, name): &ObjectKey) -> Option<Arc<V>> {
         self.store.get(&reference(namespace, name))
     }
 
@@ -136,7 +136,7 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
 
     /// Those that mention something.
     pub fn mentioning(&self, mention: &Mention) -> Vec<Arc<V>> {
-        let keys: Vec<Key> = self.mentions().of(mention).cloned().collect();
+        let keys: Vec<ObjectKey> = self.mentions().of(mention).cloned().collect();
         keys.iter().filter_map(|key| self.get(key)).collect()
     }
 
@@ -149,7 +149,7 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
     /// others have their turn in between.
     pub fn walk_mentioning(&self, mention: &Mention) -> BoxStream<'static, Arc<V>> {
         let (cache, mention) = (self.clone(), mention.clone());
-        let next = move |last: Option<Option<Key>>| {
+        let next = move |last: Option<Option<ObjectKey>>| {
             let (cache, mention) = (cache.clone(), mention.clone());
             async move {
                 let last = last?;
@@ -164,7 +164,7 @@ impl<V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Cache<V> {
         stream::unfold(Some(None), next).flatten().boxed()
     }
 
-    fn page(&self, mention: &Mention, last: Option<&Key>, most: usize) -> Vec<Key> {
+    fn page(&self, mention: &Mention, last: Option<&ObjectKey>, most: usize) -> Vec<ObjectKey> {
         self.mentions().after(mention, last).take(most).cloned().collect()
     }
 

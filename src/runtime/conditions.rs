@@ -2,7 +2,7 @@
 //!
 //! `status.conditions` are those of Kubernetes, which [`set`] sets. Clients of an older version of Cluster API see
 //! `status.deprecated.v1beta1.conditions`, whose condition has a severity when its status is False ([`set_old`]). Conditions of any
-//! other [`Shape`] are [`put`]. A condition turns when its status does, and that is its time, in whole seconds: one that says the
+//! other [`ConditionShape`] are [`put`]. A condition turns when its status does, and that is its time, in whole seconds: one that says the
 //! same as before is left as it is, so that a status that has nothing new is not written.
 
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ mod shape;
 mod summary;
 
 pub use older::{Severity, clear_old, find_old, older, set_old, summary_old};
-pub use shape::{Shape, after, put};
+pub use shape::{ConditionShape, after, put};
 pub use summary::{all, summary};
 
 /// Longest message of a condition, in bytes.
@@ -52,7 +52,7 @@ impl Truth {
 
 /// What a condition says, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionVerdict {
     /// Whether it holds.
     pub truth: Truth,
     /// Why, in one word.
@@ -61,7 +61,7 @@ pub struct Verdict {
     pub message: String,
 }
 
-impl Verdict {
+impl ConditionVerdict {
     /// It holds.
     pub fn yes(reason: &str) -> Self {
         Self { truth: Truth::True, reason: reason.to_owned(), message: String::new() }
@@ -108,7 +108,7 @@ pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
 }
 
 /// A condition that turned just now.
-pub fn made(type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) -> Condition {
+pub fn made(type_: &str, verdict: &ConditionVerdict, generation: Option<i64>, now: Timestamp) -> Condition {
     Condition {
         type_: type_.to_owned(),
         status: verdict.truth.word().to_owned(),
@@ -120,7 +120,13 @@ pub fn made(type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timest
 }
 
 /// Sets a condition. When it changed is when its status did.
-pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    verdict: &ConditionVerdict,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     put(conditions, made(type_, verdict, generation, now));
 }
 
@@ -173,20 +179,20 @@ mod tests {
     #[test]
     fn a_condition_that_says_the_same_stays_as_it_is() {
         let mut conditions = Vec::new();
-        set(&mut conditions, "Ready", &Verdict::no("Waiting", "for a node"), Some(1), at(1));
+        set(&mut conditions, "Ready", &ConditionVerdict::no("Waiting", "for a node"), Some(1), at(1));
         let first = conditions.clone();
-        set(&mut conditions, "Ready", &Verdict::no("Waiting", "for a node"), Some(1), at(2));
+        set(&mut conditions, "Ready", &ConditionVerdict::no("Waiting", "for a node"), Some(1), at(2));
         assert_eq!(conditions, first);
-        set(&mut conditions, "Ready", &Verdict::no("Waiting", "for a disk"), Some(1), at(3));
+        set(&mut conditions, "Ready", &ConditionVerdict::no("Waiting", "for a disk"), Some(1), at(3));
         assert_eq!((conditions[0].message.as_str(), conditions[0].last_transition_time.0), ("for a disk", at(1)));
-        set(&mut conditions, "Ready", &Verdict::yes("Ready"), Some(2), at(4));
+        set(&mut conditions, "Ready", &ConditionVerdict::yes("Ready"), Some(2), at(4));
         assert_eq!((conditions.len(), conditions[0].last_transition_time.0), (1, at(4)));
         assert!(is_true(&conditions, "Ready") && !is_false(&conditions, "Ready") && !is_true(&conditions, "Other"));
         clear(&mut conditions, "Ready");
         assert!(conditions.is_empty());
     }
 
-    fn turns<C: Shape + Clone>(of: impl Fn(&str, &str, i64) -> C, turned: impl Fn(&C) -> Option<String>) {
+    fn turns<C: ConditionShape + Clone>(of: impl Fn(&str, &str, i64) -> C, turned: impl Fn(&C) -> Option<String>) {
         let mut conditions = vec![of("Other", "True", 1)];
         for (status, second, wanted) in [
             ("False", 1, "1970-01-01T00:00:01Z"),
@@ -207,7 +213,8 @@ mod tests {
 
     #[test]
     fn a_condition_of_each_shape_turns_with_its_status_and_leaves_others_alone() {
-        let verdict = |status: &str| Verdict { truth: Truth::read(status), reason: "R".into(), message: String::new() };
+        let verdict =
+            |status: &str| ConditionVerdict { truth: Truth::read(status), reason: "R".into(), message: String::new() };
         turns(
             |type_, status, second| made(type_, &verdict(status), None, at(second)),
             |one| Some(one.last_transition_time.0.to_string()),
@@ -238,22 +245,22 @@ mod tests {
     #[test]
     fn a_time_has_whole_seconds() {
         let now = Timestamp::new(7, 900_000_000).unwrap();
-        assert_eq!(made("Ready", &Verdict::yes("R"), None, now).last_transition_time, Time(at(7)));
+        assert_eq!(made("Ready", &ConditionVerdict::yes("R"), None, now).last_transition_time, Time(at(7)));
     }
 
     #[test]
     fn an_older_condition_has_a_severity_while_it_is_false() {
         let mut deprecated = None;
         let conditions = older(&mut deprecated);
-        set_old(conditions, "Ready", &Verdict::no("Waiting", "for a node"), Severity::Info, at(1));
+        set_old(conditions, "Ready", &ConditionVerdict::no("Waiting", "for a node"), Severity::Info, at(1));
         assert_eq!(
             (conditions[0].severity.as_deref(), conditions[0].reason.as_deref(), conditions[0].message.as_deref()),
             (Some("Info"), Some("Waiting"), Some("for a node"))
         );
         let first = conditions.clone();
-        set_old(conditions, "Ready", &Verdict::no("Waiting", "for a node"), Severity::Info, at(2));
+        set_old(conditions, "Ready", &ConditionVerdict::no("Waiting", "for a node"), Severity::Info, at(2));
         assert_eq!(*conditions, first);
-        set_old(conditions, "Ready", &Verdict::yes("Ready"), Severity::Info, at(3));
+        set_old(conditions, "Ready", &ConditionVerdict::yes("Ready"), Severity::Info, at(3));
         assert_eq!((&conditions[0].severity, &conditions[0].reason, &conditions[0].message), (&None, &None, &None));
         clear_old(conditions, "Ready");
         assert!(conditions.is_empty());
@@ -265,7 +272,7 @@ mod tests {
         for (reason, wanted) in
             [("a b", "ab"), ("", "IssuesReported"), ("é-:", "IssuesReported"), ("1x,", "x"), ("Ok", "Ok")]
         {
-            set(&mut conditions, "T", &Verdict::no(reason, "é".repeat(MESSAGE_MAX)), None, at(1));
+            set(&mut conditions, "T", &ConditionVerdict::no(reason, "é".repeat(MESSAGE_MAX)), None, at(1));
             assert_eq!(conditions[0].reason, wanted);
             assert!(conditions[0].message.len() <= MESSAGE_MAX);
         }
@@ -274,16 +281,23 @@ mod tests {
     #[test]
     fn conditions_are_summed_up() {
         let reasons = ["Ready", "NotReady", "ReadyUnknown"];
-        type Row<'a> = (&'a [(&'a str, Option<Verdict>, bool)], Truth, &'a str);
+        type Row<'a> = (&'a [(&'a str, Option<ConditionVerdict>, bool)], Truth, &'a str);
         let rows: [Row<'_>; 5] = [
-            (&[("A", Some(Verdict::yes("x")), true), ("Deleting", Some(Verdict::no("x", "")), false)], Truth::True, ""),
             (
-                &[("A", Some(Verdict::no("Why", "")), true), ("B", None, true)],
+                &[
+                    ("A", Some(ConditionVerdict::yes("x")), true),
+                    ("Deleting", Some(ConditionVerdict::no("x", "")), false),
+                ],
+                Truth::True,
+                "",
+            ),
+            (
+                &[("A", Some(ConditionVerdict::no("Why", "")), true), ("B", None, true)],
                 Truth::False,
                 "* A: Why\n* B: not known yet",
             ),
             (&[("A", None, true)], Truth::Unknown, "* A: not known yet"),
-            (&[("Deleting", Some(Verdict::yes("Deleting")), false)], Truth::False, "* Deleting: Deleting"),
+            (&[("Deleting", Some(ConditionVerdict::yes("Deleting")), false)], Truth::False, "* Deleting: Deleting"),
             (&[], Truth::True, ""),
         ];
         for (parts, truth, message) in rows {
@@ -291,11 +305,11 @@ mod tests {
             assert_eq!((summed.truth, summed.message.as_str()), (truth, message));
         }
         let names = ["a", "b", "c", "d"];
-        let summed = all(names.map(|name| (name, Some(Verdict::no("Why", "no node")))), reasons);
+        let summed = all(names.map(|name| (name, Some(ConditionVerdict::no("Why", "no node")))), reasons);
         assert_eq!((summed.reason.as_str(), summed.message.as_str()), ("NotReady", "* a, b, c and 1 more: no node"));
-        assert_eq!(all([], reasons), Verdict::yes("Ready"));
+        assert_eq!(all([], reasons), ConditionVerdict::yes("Ready"));
         let numbers: Vec<String> = (0..30).map(|number| format!("{number:02}")).collect();
-        let many = all(numbers.iter().map(|n| (n.as_str(), Some(Verdict::no("Why", n.clone())))), reasons);
+        let many = all(numbers.iter().map(|n| (n.as_str(), Some(ConditionVerdict::no("Why", n.clone())))), reasons);
         assert!(many.message.ends_with("* and 20 more"), "{}", many.message);
     }
 }

@@ -20,8 +20,8 @@ use self::meters::ControllerMeters;
 use super::cache::Cache;
 use super::conflict::Conflict;
 use super::ending::to_its_end;
-use super::shares::Shares;
-use super::watches::{Key, key};
+use super::shares::NamespaceShares;
+use super::watches::{ObjectKey, key};
 use crate::log::named;
 use crate::outbound;
 
@@ -85,7 +85,7 @@ pub async fn run<R: Reconcile>(
         reconciler,
         failures: Mutex::default(),
         meters: ControllerMeters::of(R::NAME),
-        shares: Shares::new(R::OF_A_NAMESPACE, R::AT_ONCE),
+        shares: NamespaceShares::new(R::OF_A_NAMESPACE, R::AT_ONCE),
     });
     // Where namespaces have shares, these say how many are looked at: who has no place is to be sent away, and not to wait in front.
     let begun = if R::OF_A_NAMESPACE > 0 { BEGUN } else { R::AT_ONCE };
@@ -120,7 +120,7 @@ pub async fn run<R: Reconcile>(
 
 /// Why a look at an object was none.
 #[derive(Debug, thiserror::Error)]
-enum Fault<E> {
+enum ReconcileFault<E> {
     /// It says so itself.
     #[error("{0}")]
     Own(E),
@@ -134,25 +134,25 @@ enum Fault<E> {
 /// A reconciler, and how often in a row looks at an object failed.
 struct Careful<R> {
     reconciler: Arc<R>,
-    failures: Mutex<HashMap<Key, u32>>,
+    failures: Mutex<HashMap<ObjectKey, u32>>,
     meters: ControllerMeters,
-    shares: Shares,
+    shares: NamespaceShares,
 }
 
 impl<R: Reconcile> Careful<R> {
-    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<Key, u32>> {
+    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, u32>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What failed before does so no more.
-    fn forget(&self, key: &Key) {
+    fn forget(&self, key: &ObjectKey) {
         let mut failures = self.failures();
         if failures.remove(key).is_some() {
             self.meters.failing(failures.len());
         }
     }
 
-    async fn reconcile(&self, object: Arc<R::Object>) -> Result<Action, Fault<R::Error>> {
+    async fn reconcile(&self, object: Arc<R::Object>) -> Result<Action, ReconcileFault<R::Error>> {
         let key = key(object.as_ref());
         // Who waits for his turn waits in the queue, where he takes least room, and in nobody's place.
         let _share = match self.shares.take(&key.0) {
@@ -163,19 +163,21 @@ impl<R: Reconcile> Careful<R> {
         let outcome = self.look(key, object).await;
         let result = match &outcome {
             Ok(_) => "success",
-            Err(Fault::Own(error)) if error.is_conflict() => "requeue",
+            Err(ReconcileFault::Own(error)) if error.is_conflict() => "requeue",
             Err(_) => "error",
         };
         self.meters.ended(result, began.elapsed());
         outcome
     }
 
-    async fn look(&self, key: Key, object: Arc<R::Object>) -> Result<Action, Fault<R::Error>> {
+    async fn look(&self, key: ObjectKey, object: Arc<R::Object>) -> Result<Action, ReconcileFault<R::Error>> {
         // Boxed: it is large, and would be moved from one to the next.
         let look = outbound::for_namespace(key.0.clone(), Box::pin(self.reconciler.reconcile(object)));
         let look = AssertUnwindSafe(look).catch_unwind();
         let looked = match R::DEADLINE {
-            Some(deadline) => tokio::time::timeout(deadline, look).await.map_err(|_| Fault::Endless(deadline))?,
+            Some(deadline) => {
+                tokio::time::timeout(deadline, look).await.map_err(|_| ReconcileFault::Endless(deadline))?
+            }
             None => look.await,
         };
         match looked {
@@ -183,16 +185,16 @@ impl<R: Reconcile> Careful<R> {
                 self.forget(&key);
                 Ok(action)
             }
-            Ok(Err(error)) => Err(Fault::Own(error)),
-            Err(panic) => Err(Fault::Panicked(words(&*panic))),
+            Ok(Err(error)) => Err(ReconcileFault::Own(error)),
+            Err(panic) => Err(ReconcileFault::Panicked(words(&*panic))),
         }
     }
 
-    fn retry(&self, failed: &R::Object, error: &Fault<R::Error>) -> Action {
+    fn retry(&self, failed: &R::Object, error: &ReconcileFault<R::Error>) -> Action {
         let (kind, first) = (R::Object::kind(&()), self.reconciler.retry_after());
         let (namespace, name) = (failed.namespace().unwrap_or_default(), failed.name_any());
         let (host, object) = labels::<R>(&namespace, &name);
-        if matches!(error, Fault::Own(error) if error.is_conflict()) {
+        if matches!(error, ReconcileFault::Own(error) if error.is_conflict()) {
             debug!(%kind, host, object, "somebody else wrote the object in between: trying again");
             return Action::requeue(first);
         }
@@ -203,7 +205,7 @@ impl<R: Reconcile> Careful<R> {
         self.meters.failing(failures.len());
         drop(failures);
         match error {
-            Fault::Own(error) => {
+            ReconcileFault::Own(error) => {
                 warn!(%kind, host, object, %error, ?pause, "reconciling failed: trying again after a pause");
             }
             fault => {

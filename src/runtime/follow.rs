@@ -38,22 +38,22 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why what happens cannot be followed any further.
 #[derive(Debug)]
-pub(super) struct Broken(String);
+pub(super) struct WatchBroken(String);
 
-impl Broken {
+impl WatchBroken {
     pub(super) fn ended() -> Self {
         Self("it ended".into())
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for WatchBroken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// A part of a listing.
-pub(super) struct Page<K> {
+pub(super) struct ListPage<K> {
     pub items: Vec<Readable<K>>,
     /// Revision that it is of.
     pub revision: String,
@@ -62,7 +62,7 @@ pub(super) struct Page<K> {
 }
 
 /// What a watch says.
-pub(super) enum Happened<K> {
+pub(super) enum WatchEvent<K> {
     Put(Readable<K>),
     Gone(Readable<K>),
     /// Nothing, and everything before was told.
@@ -70,7 +70,7 @@ pub(super) enum Happened<K> {
 }
 
 /// A page: the first, or that which `rest` names. When a server can give the rest at the newest revision only, it is that.
-pub(super) async fn page<K>(api: &Api<Readable<K>>, mut rest: Option<String>) -> Result<Page<K>, Broken>
+pub(super) async fn page<K>(api: &Api<Readable<K>>, mut rest: Option<String>) -> Result<ListPage<K>, WatchBroken>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -83,14 +83,14 @@ where
                 let revision = list.metadata.resource_version.unwrap_or_default();
                 let rest = list.metadata.continue_.filter(|token| !token.is_empty());
                 return match revision.is_empty() {
-                    true => Err(Broken("a listing without a revision".into())),
-                    false => Ok(Page { items: list.items, revision, rest }),
+                    true => Err(WatchBroken("a listing without a revision".into())),
+                    false => Ok(ListPage { items: list.items, revision, rest }),
                 };
             }
             Ok(Err(kube::Error::Api(status))) if status.code == 410 => {
                 let newest = status.metadata.and_then(|metadata| metadata.continue_).filter(|token| !token.is_empty());
                 if newest.is_none() {
-                    return Err(Broken(format!("the listing: {}", status.message)));
+                    return Err(WatchBroken(format!("the listing: {}", status.message)));
                 }
                 (rest, error) = (newest, status.message);
                 continue;
@@ -102,14 +102,14 @@ where
         sleep(pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
-    Err(Broken(format!("the listing: {error}")))
+    Err(WatchBroken(format!("the listing: {error}")))
 }
 
 /// What happens after a revision, by as many watches as that takes.
 pub(super) fn events<K>(
     api: Api<Readable<K>>,
     revision: String,
-) -> impl Stream<Item = Result<Happened<K>, Broken>> + Send + 'static
+) -> impl Stream<Item = Result<WatchEvent<K>, WatchBroken>> + Send + 'static
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -118,10 +118,10 @@ where
 }
 
 /// What a watch says, each with the revision that it is of.
-type Said<K> = BoxStream<'static, kube::Result<(String, Happened<K>)>>;
+type WatchEvents<K> = BoxStream<'static, kube::Result<(String, WatchEvent<K>)>>;
 
 /// A watch of what happens after a revision.
-async fn watch<K>(api: &Api<Readable<K>>, revision: &str) -> kube::Result<Said<K>>
+async fn watch<K>(api: &Api<Readable<K>>, revision: &str) -> kube::Result<WatchEvents<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -136,29 +136,29 @@ where
 
 /// A line of a watch, its fields in any order.
 #[derive(Deserialize)]
-struct Line<'l> {
+struct WatchLine<'l> {
     #[serde(rename = "type")]
     kind: Cow<'l, str>,
     #[serde(borrow)]
     object: &'l RawValue,
 }
 
-fn read<K: Resource<DynamicType = ()> + DeserializeOwned>(line: &str) -> kube::Result<(String, Happened<K>)> {
-    let line: Line<'_> = serde_json::from_str(line).map_err(kube::Error::SerdeError)?;
+fn read<K: Resource<DynamicType = ()> + DeserializeOwned>(line: &str) -> kube::Result<(String, WatchEvent<K>)> {
+    let line: WatchLine<'_> = serde_json::from_str(line).map_err(kube::Error::SerdeError)?;
     let object = || serde_json::from_str::<Readable<K>>(line.object.get()).map_err(kube::Error::SerdeError);
     let happened = match &*line.kind {
-        "ADDED" | "MODIFIED" => Happened::Put(object()?),
-        "DELETED" => Happened::Gone(object()?),
+        "ADDED" | "MODIFIED" => WatchEvent::Put(object()?),
+        "DELETED" => WatchEvent::Gone(object()?),
         "BOOKMARK" => {
             let mark: PartialObjectMeta = serde_json::from_str(line.object.get()).map_err(kube::Error::SerdeError)?;
-            return Ok((mark.metadata.resource_version.unwrap_or_default(), Happened::Progress));
+            return Ok((mark.metadata.resource_version.unwrap_or_default(), WatchEvent::Progress));
         }
         _ => {
             let status: Status = serde_json::from_str(line.object.get()).map_err(kube::Error::SerdeError)?;
             return Err(kube::Error::Api(status.boxed()));
         }
     };
-    let (Happened::Put(object) | Happened::Gone(object)) = &happened else { return Ok((String::new(), happened)) };
+    let (WatchEvent::Put(object) | WatchEvent::Gone(object)) = &happened else { return Ok((String::new(), happened)) };
     Ok((object.resource_version().unwrap_or_default(), happened))
 }
 
@@ -166,7 +166,7 @@ struct Following<K> {
     api: Api<Readable<K>>,
     /// Everything up to this one was told.
     revision: String,
-    watch: Option<Said<K>>,
+    watch: Option<WatchEvents<K>>,
     /// Whether the watch under way told anything.
     told: bool,
     tries: u32,
@@ -176,7 +176,7 @@ impl<K> Following<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    async fn next(&mut self) -> Result<Happened<K>, Broken> {
+    async fn next(&mut self) -> Result<WatchEvent<K>, WatchBroken> {
         loop {
             let said = match &mut self.watch {
                 None => match timeout(DEADLINE, watch(&self.api, &self.revision)).await {
@@ -191,15 +191,15 @@ where
             };
             match said {
                 Some(Ok((revision, _))) if revision.is_empty() => {
-                    return Err(Broken("an event without a revision".into()));
+                    return Err(WatchBroken("an event without a revision".into()));
                 }
                 Some(Ok((revision, happened))) => {
                     (self.revision, self.told, self.tries) = (revision, true, 1);
                     return Ok(happened);
                 }
-                Some(Err(kube::Error::Api(status))) if status.code == 410 => return Err(Broken(status.message)),
+                Some(Err(kube::Error::Api(status))) if status.code == 410 => return Err(WatchBroken(status.message)),
                 // What it was about nobody knows.
-                Some(Err(error @ kube::Error::SerdeError(_))) => return Err(Broken(error.to_string())),
+                Some(Err(error @ kube::Error::SerdeError(_))) => return Err(WatchBroken(error.to_string())),
                 Some(Err(error)) => self.rest(&error.to_string()).await?,
                 // Every watch ends some time.
                 None if self.told => (self.watch, self.told) = (None, false),
@@ -209,10 +209,10 @@ where
     }
 
     /// Waits before the next try; not after the last one.
-    async fn rest(&mut self, error: &str) -> Result<(), Broken> {
+    async fn rest(&mut self, error: &str) -> Result<(), WatchBroken> {
         self.watch = None;
         if self.tries == TRIES {
-            return Err(Broken(error.to_owned()));
+            return Err(WatchBroken(error.to_owned()));
         }
         let pause = LONGEST_PAUSE.min(PAUSE * 2_u32.pow(self.tries - 1));
         warn!(kind = %K::kind(&()), error, ?pause, "a watch broke: it goes on after a pause");
@@ -246,10 +246,10 @@ mod tests {
             ("<html>".into(), "nonsense"),
         ] {
             let said = match read::<ConfigMap>(&line) {
-                Ok((at, Happened::Put(Readable::Read(_)))) => format!("{at} put"),
-                Ok((at, Happened::Put(Readable::Unread(_)))) => format!("{at} unread"),
-                Ok((at, Happened::Gone(_))) => format!("{at} gone"),
-                Ok((at, Happened::Progress)) => format!("{at} progress"),
+                Ok((at, WatchEvent::Put(Readable::Read(_)))) => format!("{at} put"),
+                Ok((at, WatchEvent::Put(Readable::Unread(_)))) => format!("{at} unread"),
+                Ok((at, WatchEvent::Gone(_))) => format!("{at} gone"),
+                Ok((at, WatchEvent::Progress)) => format!("{at} progress"),
                 Err(kube::Error::Api(status)) => format!("refused {}", status.code),
                 Err(_) => "nonsense".into(),
             };

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
-use super::watches::Key;
+use super::watches::ObjectKey;
 
 /// Values by the name of an object, in groups: claims by their pool, parts by their whole. An object is in one group at most, and
 /// its group need not be there.
 #[derive(Debug)]
 pub struct Grouped<T> {
-    groups: HashMap<Key, BTreeMap<String, T>>,
+    groups: HashMap<ObjectKey, BTreeMap<String, T>>,
     /// In which group an object is, by which it is found when it goes.
-    places: HashMap<Key, Key>,
+    places: HashMap<ObjectKey, ObjectKey>,
 }
 
 impl<T> Default for Grouped<T> {
@@ -23,7 +23,7 @@ impl<T> Default for Grouped<T> {
 impl<T: PartialEq> Grouped<T> {
     /// Takes note of what an object is now and of its group, which is in the object's namespace; nothing when it is gone. Says which
     /// groups that changes.
-    pub fn put(&mut self, object: &Key, now: Option<(Key, T)>) -> [Option<Key>; 2] {
+    pub fn put(&mut self, object: &ObjectKey, now: Option<(ObjectKey, T)>) -> [Option<ObjectKey>; 2] {
         let mut changed = [None, None];
         let before = self.places.get(object).cloned();
         if let Some(before) = before.filter(|before| now.as_ref().is_none_or(|(group, _)| group != before)) {
@@ -48,12 +48,12 @@ impl<T: PartialEq> Grouped<T> {
     }
 
     /// What belongs to a group, by name.
-    pub fn of(&self, group: &Key) -> impl Iterator<Item = (&String, &T)> {
+    pub fn of(&self, group: &ObjectKey) -> impl Iterator<Item = (&String, &T)> {
         self.groups.get(group).into_iter().flatten()
     }
 
     /// The groups that something belongs to.
-    pub fn groups(&self) -> impl Iterator<Item = &Key> {
+    pub fn groups(&self) -> impl Iterator<Item = &ObjectKey> {
         self.groups.keys()
     }
 }
@@ -64,7 +64,7 @@ pub struct Mention {
     /// What is mentioned, as what: usually a kind.
     what: &'static str,
     /// Its namespace and name.
-    of: Key,
+    of: ObjectKey,
 }
 
 impl Mention {
@@ -77,14 +77,14 @@ impl Mention {
 /// Objects by what they mention, so that nobody looks through all objects for those whom a change concerns.
 #[derive(Debug, Default)]
 pub struct Mentions {
-    by: HashMap<Mention, BTreeSet<Key>>,
+    by: HashMap<Mention, BTreeSet<ObjectKey>>,
     /// What each object mentions, by which it is found when it goes.
-    of: HashMap<Key, Vec<Mention>>,
+    of: HashMap<ObjectKey, Vec<Mention>>,
 }
 
 impl Mentions {
     /// Takes note of what an object mentions now; nothing when it is gone.
-    pub fn put(&mut self, object: &Key, now: Vec<Mention>) {
+    pub fn put(&mut self, object: &ObjectKey, now: Vec<Mention>) {
         if self.of.get(object).map(Vec::as_slice).unwrap_or_default() == now {
             return;
         }
@@ -106,15 +106,15 @@ impl Mentions {
     }
 
     /// The objects that mention something, in the order of their names.
-    pub fn of(&self, mention: &Mention) -> impl Iterator<Item = &Key> {
+    pub fn of(&self, mention: &Mention) -> impl Iterator<Item = &ObjectKey> {
         self.by.get(mention).into_iter().flatten()
     }
 
     /// The same, of those that come after one.
-    pub fn after(&self, mention: &Mention, last: Option<&Key>) -> impl Iterator<Item = &Key> {
+    pub fn after(&self, mention: &Mention, last: Option<&ObjectKey>) -> impl Iterator<Item = &ObjectKey> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         let all = self.by.get(mention);
-        all.into_iter().flat_map(move |all| all.range::<Key, _>((from, Bound::Unbounded)))
+        all.into_iter().flat_map(move |all| all.range::<ObjectKey, _>((from, Bound::Unbounded)))
     }
 
     /// How many objects mention something. None is looked at.
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!((known.by.len(), known.of.len()), (1, 1), "the other namespace's is left");
     }
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> ObjectKey {
         ("rack".into(), name.into())
     }
 

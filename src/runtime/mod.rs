@@ -11,7 +11,7 @@
 //! What a controller writes has one place, too: [`conditions`] and the rest of a status ([`changes`], [`throttle`]), [`owners`] and
 //! finalizers ([`objects`]), [`events`]. [`wake`] has an object looked at when another one changes that has to do with it.
 //!
-//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown. [`Views`] are
+//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown. [`ClusterScopedViews`] are
 //! objects that only show what is kept elsewhere.
 
 use prometheus_client::registry::Registry;
@@ -43,9 +43,9 @@ pub use events::Note;
 pub use grouped::{Grouped, Mention};
 pub use readable::Readable;
 pub use slim::{Slim, essence};
-pub use tasks::{Jobs, Task, Tasks};
-pub use views::{ViewError, Views};
-pub use watches::{Change, Key, Watches, key, watch};
+pub use tasks::{Jobs, SupervisedTask, Tasks};
+pub use views::{ClusterScopedViews, ViewError};
+pub use watches::{ObjectKey, WatchChange, Watches, key, watch};
 
 /// Names what controllers and watches count, for a scrape.
 pub fn register(registry: &mut Registry) {

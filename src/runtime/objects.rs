@@ -78,7 +78,7 @@ pub fn with(object: &impl ResourceExt, finalizer: &str) -> Vec<String> {
 
 /// What a controller has in the metadata of an object that it looks after.
 #[derive(Default)]
-pub struct Marks<'m> {
+pub struct ControllerMarks<'m> {
     /// Finalizer by which the object is held.
     pub finalizer: Option<&'m str>,
     /// Labels, and their values.
@@ -87,7 +87,7 @@ pub struct Marks<'m> {
     pub owners: Option<Vec<OwnerReference>>,
 }
 
-impl Marks<'_> {
+impl ControllerMarks<'_> {
     /// What is to be changed of an object, so that it has them; `None` when it does.
     pub fn missing(&self, object: &impl ResourceExt) -> Option<Value> {
         let mut metadata = Map::new();
@@ -112,7 +112,7 @@ impl Marks<'_> {
 /// # Errors
 ///
 /// What the API says; a conflict when the object is not the one at hand any more.
-pub async fn mark<K>(api: &Api<K>, object: K, marks: &Marks<'_>) -> Result<K, kube::Error>
+pub async fn mark<K>(api: &Api<K>, object: K, marks: &ControllerMarks<'_>) -> Result<K, kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
@@ -131,7 +131,7 @@ pub async fn hold<K>(api: &Api<K>, object: K, finalizer: &str) -> Result<K, kube
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
-    mark(api, object, &Marks { finalizer: Some(finalizer), ..Marks::default() }).await
+    mark(api, object, &ControllerMarks { finalizer: Some(finalizer), ..ControllerMarks::default() }).await
 }
 
 /// Takes a finalizer off, after which an object that was deleted is gone. One without it, or that is gone, is well.
@@ -170,8 +170,8 @@ mod tests {
         let object = |metadata: Value| serde_json::from_value::<Secret>(json!({ "metadata": metadata })).unwrap();
         let owner = OwnerReference { name: "o".into(), uid: "1".into(), ..OwnerReference::default() };
         let labels = [("a", "1"), ("b", "2")];
-        let all = Marks { finalizer: Some("f"), labels: &labels, owners: Some(vec![owner.clone()]) };
-        let unowned = Marks { finalizer: Some("f"), labels: &labels, owners: None };
+        let all = ControllerMarks { finalizer: Some("f"), labels: &labels, owners: Some(vec![owner.clone()]) };
+        let unowned = ControllerMarks { finalizer: Some("f"), labels: &labels, owners: None };
         let marked = json!({"finalizers": ["g", "f"], "labels": {"a": "1", "b": "2", "c": "3"}});
         for (of, marks, wanted) in [
             (
@@ -181,13 +181,17 @@ mod tests {
             ),
             (marked.clone(), &all, Some(json!({"ownerReferences": [owner]}))),
             (marked.clone(), &unowned, None),
-            (json!({}), &Marks { finalizer: Some("f"), ..Marks::default() }, Some(json!({"finalizers": ["f"]}))),
+            (
+                json!({}),
+                &ControllerMarks { finalizer: Some("f"), ..ControllerMarks::default() },
+                Some(json!({"finalizers": ["f"]})),
+            ),
             (
                 json!({"labels": {"a": "1"}}),
-                &Marks { labels: &labels, ..Marks::default() },
+                &ControllerMarks { labels: &labels, ..ControllerMarks::default() },
                 Some(json!({"labels": {"b": "2"}})),
             ),
-            (json!({}), &Marks::default(), None),
+            (json!({}), &ControllerMarks::default(), None),
         ] {
             let wanted = wanted.map(|metadata| json!({ "metadata": metadata }));
             assert_eq!(marks.missing(&object(of.clone())), wanted, "{of}");

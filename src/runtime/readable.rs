@@ -22,13 +22,13 @@ pub enum Readable<K> {
 
 /// What is read of an object that cannot be read.
 #[derive(Deserialize)]
-struct Named {
-    metadata: Name,
+struct UnreadableObject {
+    metadata: ObjectName,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Name {
+struct ObjectName {
     name: String,
     namespace: Option<String>,
     resource_version: Option<String>,
@@ -41,7 +41,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Readable<K> {
             Ok(object) => return Ok(Self::Read(object)),
             Err(why) => why,
         };
-        let Named { metadata } = serde_json::from_str(text.get()).map_err(Error::custom)?;
+        let UnreadableObject { metadata } = serde_json::from_str(text.get()).map_err(Error::custom)?;
         let metadata = ObjectMeta {
             name: Some(metadata.name),
             namespace: metadata.namespace,

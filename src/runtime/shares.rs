@@ -18,26 +18,26 @@ const LONGER: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The places of each namespace.
-pub(super) struct Shares {
+pub(super) struct NamespaceShares {
     /// Of one namespace; 0 where there are as many as are wanted, also of all together.
     most: u16,
     /// Of all together.
     of_all: u16,
     // std's lock: held for a look, never across an await.
-    taken: Mutex<Taken>,
+    taken: Mutex<TakenShares>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct TakenShares {
     all: u16,
     /// Those that have places.
-    namespaces: HashMap<String, Held>,
+    namespaces: HashMap<String, NamespaceShare>,
     /// How often one of a namespace without a place was sent away.
     sent_away: u32,
 }
 
 #[derive(Default)]
-struct Held {
+struct NamespaceShare {
     places: u16,
     /// How often somebody was sent away since there was nobody.
     sent_away: u32,
@@ -45,8 +45,8 @@ struct Held {
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Share<'s> {
-    of: Option<(&'s Shares, String)>,
+pub(super) struct SharePermit<'s> {
+    of: Option<(&'s NamespaceShares, String)>,
 }
 
 /// Whether a namespace that has `own` of `all` places that are taken of `of_all`, and may have `most`, may have one more.
@@ -61,21 +61,21 @@ fn sent_away(before: &mut u32) -> Duration {
     pause
 }
 
-impl Shares {
+impl NamespaceShares {
     /// Of `most` of a namespace, and of `of_all` together; 0 of these are as many as usual.
     pub(super) fn new(most: u16, of_all: u16) -> Self {
         let of_all = if of_all == 0 { OF_ALL } else { of_all };
         Self { most, of_all, taken: Mutex::default() }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, TakenShares> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place of a namespace; how long to stay away where there is none for it.
-    pub(super) fn take(&self, namespace: &str) -> Result<Share<'_>, Duration> {
+    pub(super) fn take(&self, namespace: &str) -> Result<SharePermit<'_>, Duration> {
         if self.most == 0 {
-            return Ok(Share { of: None });
+            return Ok(SharePermit { of: None });
         }
         let taken = &mut *self.taken();
         let own = taken.namespaces.get(namespace).map_or(0, |held| held.places);
@@ -89,17 +89,17 @@ impl Shares {
         let before = if own == 0 { &mut taken.sent_away } else { &mut held.sent_away };
         *before = before.saturating_sub(1);
         held.places += 1;
-        Ok(Share { of: Some((self, namespace.to_owned())) })
+        Ok(SharePermit { of: Some((self, namespace.to_owned())) })
     }
 }
 
-impl std::fmt::Debug for Shares {
+impl std::fmt::Debug for NamespaceShares {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shares").field("most", &self.most).finish_non_exhaustive()
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for SharePermit<'_> {
     fn drop(&mut self) {
         let Some((shares, namespace)) = self.of.take() else { return };
         let mut taken = shares.taken();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_small_namespace_gets_on_while_ten_others_take_all_that_they_can() {
-        let shares = &Shares::new(16, 0);
+        let shares = &NamespaceShares::new(16, 0);
         let large: Vec<String> = (0..10).map(|number| format!("large-{number}")).collect();
         let held: Vec<_> = large.iter().flat_map(|name| (0..100).map(move |_| shares.take(name))).flatten().collect();
         assert_eq!(held.len(), 6 * 16 + 4 * 2);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn whoever_has_many_leaves_places_for_the_others_and_comes_again_the_later_the_more_he_has() {
-        let shares = Shares::new(2, 0);
+        let shares = NamespaceShares::new(2, 0);
         let held = [shares.take("many").unwrap(), shares.take("many").unwrap()];
         let pauses: Vec<Duration> = (0..100_000).map(|_| shares.take("many").unwrap_err()).collect();
         assert!(pauses.is_sorted());
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn without_shares_there_are_as_many_places_as_are_wanted() {
-        let shares = Shares::new(0, 0);
+        let shares = NamespaceShares::new(0, 0);
         let held: Vec<_> = (0..1000).map(|_| shares.take("n").unwrap()).collect();
         assert!(shares.taken().namespaces.is_empty());
         drop(held);

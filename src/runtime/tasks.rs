@@ -1,6 +1,6 @@
 //! Supervised tasks: what this process does by itself, in one place, with the result of each.
 //!
-//! A [`Task`] is work under a fixed name that comes again: a sweep, the scheduled backup. Each time is a *run*. When the last one
+//! A [`SupervisedTask`] is work under a fixed name that comes again: a sweep, the scheduled backup. Each time is a *run*. When the last one
 //! ended, how long it took, what came of it and when the next one is due is in `/metrics` ([`Tasks::register`]) and in the kind
 //! `Task` ([`publish`]). A panic in a run is that run's result: it ends neither the loop that the run is of, nor the process. A
 //! run that does not end is seen by how long it has been under way.
@@ -41,7 +41,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use jobs::{Handle, Job, Jobs, Supervisor, Unfinished, Version};
+pub use jobs::{Handle, Job, JobRunner, JobUnfinished, Jobs, ObjectVersion};
 pub use view::{MANAGER, TaskView, publish};
 
 use super::controller::words;
@@ -52,24 +52,24 @@ const MESSAGE_MAX: usize = 500;
 /// Seconds that divide runs by how long they took.
 const SECONDS: [f64; 7] = [0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0];
 
-type Label = [(&'static str, &'static str); 1];
+type TaskLabel = [(&'static str, &'static str); 1];
 /// Name, help and value of a gauge of a task.
-type Gauged = (&'static str, &'static str, fn(&Record) -> Option<i64>);
+type Gauged = (&'static str, &'static str, fn(&TaskRecord) -> Option<i64>);
 
 /// The tasks of a process. Cheap to clone; all clones are the same.
 #[derive(Clone, Default)]
-pub struct Tasks(Arc<Shared>);
+pub struct Tasks(Arc<SharedTasks>);
 
-struct Shared {
+struct SharedTasks {
     // std's lock: held for the bookkeeping of one run only.
-    records: Mutex<BTreeMap<&'static str, Record>>,
+    records: Mutex<BTreeMap<&'static str, TaskRecord>>,
     /// Told when a run ended otherwise than the one before it.
     news: Notify,
     runs: Family<[(&'static str, &'static str); 2], Counter>,
-    seconds: Family<Label, Histogram, fn() -> Histogram>,
+    seconds: Family<TaskLabel, Histogram, fn() -> Histogram>,
 }
 
-impl Default for Shared {
+impl Default for SharedTasks {
     fn default() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(SECONDS);
         let seconds = Family::new_with_constructor(histogram);
@@ -79,18 +79,18 @@ impl Default for Shared {
 
 impl Tasks {
     /// The task of this name, which is known from now on. Two of the same name are the same.
-    pub fn task(&self, name: &'static str) -> Task {
+    pub fn task(&self, name: &'static str) -> SupervisedTask {
         self.records().entry(name).or_default();
-        Task { tasks: self.clone(), name }
+        SupervisedTask { tasks: self.clone(), name }
     }
 
-    fn records(&self) -> MutexGuard<'_, BTreeMap<&'static str, Record>> {
+    fn records(&self) -> MutexGuard<'_, BTreeMap<&'static str, TaskRecord>> {
         self.0.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Names what is known of them, for a scrape.
     pub fn register(&self, registry: &mut Registry) {
-        let Shared { runs, seconds, .. } = &*self.0;
+        let SharedTasks { runs, seconds, .. } = &*self.0;
         registry.register("slipway_task_runs", "Runs of a task that ended, by result", runs.clone());
         registry.register("slipway_task_duration_seconds", "How long runs of a task took", seconds.clone());
         let gauges: [Gauged; 4] = [
@@ -111,7 +111,7 @@ impl Tasks {
         ];
         let records = self.records();
         for (name, help, value) in gauges {
-            let family = Family::<Label, Gauge>::default();
+            let family = Family::<TaskLabel, Gauge>::default();
             for (task, record) in records.iter() {
                 if let Some(value) = value(record) {
                     family.get_or_create(&[("task", *task)]).set(value);
@@ -124,7 +124,7 @@ impl Tasks {
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum RunOutcome {
     Succeeded,
     Failed,
     Panicked,
@@ -132,7 +132,7 @@ enum Outcome {
     Cancelled,
 }
 
-impl Outcome {
+impl RunOutcome {
     fn as_str(self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",
@@ -145,10 +145,10 @@ impl Outcome {
 
 /// What is known of a task.
 #[derive(Default)]
-struct Record {
+struct TaskRecord {
     /// Runs that ever began, which number them.
     begun: u64,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, RunInProgress>,
     last: Option<Last>,
     last_success: Option<Timestamp>,
     /// Runs that ended.
@@ -158,7 +158,7 @@ struct Record {
     next: Option<Timestamp>,
 }
 
-struct UnderWay {
+struct RunInProgress {
     since: Timestamp,
     /// The object that it is for; empty for recurring work.
     object: String,
@@ -172,25 +172,25 @@ struct Last {
     ended: Timestamp,
     /// Unknown of a run before this process began.
     took: Option<Duration>,
-    outcome: Outcome,
+    outcome: RunOutcome,
     message: String,
 }
 
-impl Record {
+impl TaskRecord {
     fn begin(&mut self, since: Timestamp, object: String, percent: Percent) -> u64 {
         self.begun += 1;
-        self.under_way.insert(self.begun, UnderWay { since, object, percent });
+        self.under_way.insert(self.begun, RunInProgress { since, object, percent });
         self.begun
     }
 
     /// Notes the end of a run; whether it is other than that of the run before.
-    fn end(&mut self, number: u64, now: Timestamp, took: Duration, outcome: Outcome, message: &str) -> bool {
+    fn end(&mut self, number: u64, now: Timestamp, took: Duration, outcome: RunOutcome, message: &str) -> bool {
         self.under_way.remove(&number);
         self.runs += 1;
-        self.failures += u64::from(matches!(outcome, Outcome::Failed | Outcome::Panicked));
+        self.failures += u64::from(matches!(outcome, RunOutcome::Failed | RunOutcome::Panicked));
         // Until somebody says so.
         self.next = None;
-        if outcome == Outcome::Succeeded {
+        if outcome == RunOutcome::Succeeded {
             self.last_success = Some(now);
         }
         let news = self.last.as_ref().is_none_or(|last| last.outcome != outcome);
@@ -201,14 +201,14 @@ impl Record {
 
 /// A task. Cheap to clone.
 #[derive(Clone)]
-pub struct Task {
+pub struct SupervisedTask {
     tasks: Tasks,
     name: &'static str,
 }
 
 /// Why a run came to no good end.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault<E> {
+pub enum RunFault<E> {
     /// It says so itself.
     #[error("{0}")]
     Failed(E),
@@ -217,7 +217,7 @@ pub enum Fault<E> {
     Panicked(String),
 }
 
-impl<E> Fault<E> {
+impl<E> RunFault<E> {
     /// As an error of the work's own; `panicked` makes one of a panic's text.
     pub fn into_error(self, panicked: impl FnOnce(String) -> E) -> E {
         match self {
@@ -227,21 +227,21 @@ impl<E> Fault<E> {
     }
 }
 
-impl Task {
-    fn record<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
+impl SupervisedTask {
+    fn record<T>(&self, change: impl FnOnce(&mut TaskRecord) -> T) -> T {
         change(self.tasks.records().entry(self.name).or_default())
     }
 
     /// Begins a run.
-    pub fn begin(&self) -> Run {
+    pub fn begin(&self) -> TaskRun {
         self.begin_for(String::new(), || None)
     }
 
     /// Begins a run for an object, of which several may be under way.
-    fn begin_for(&self, object: String, percent: impl Fn() -> Option<u8> + Send + Sync + 'static) -> Run {
+    fn begin_for(&self, object: String, percent: impl Fn() -> Option<u8> + Send + Sync + 'static) -> TaskRun {
         let now = Timestamp::now();
         let number = self.record(|record| record.begin(now, object, Box::new(percent)));
-        Run { task: self.clone(), number, started: Instant::now(), open: true }
+        TaskRun { task: self.clone(), number, started: Instant::now(), open: true }
     }
 
     /// One run: the work to its end, or to its panic, which is in the log then.
@@ -249,17 +249,17 @@ impl Task {
     /// # Errors
     ///
     /// What the work says, or that it panicked.
-    pub async fn run<T, E: Display>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, Fault<E>> {
+    pub async fn run<T, E: Display>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, RunFault<E>> {
         let run = self.begin();
         match AssertUnwindSafe(work).catch_unwind().await {
             Ok(done) => {
                 run.end(done.as_ref().map(|_| ()));
-                done.map_err(Fault::Failed)
+                done.map_err(RunFault::Failed)
             }
             Err(panic) => {
                 let text = words(&*panic);
                 run.panicked(&text);
-                Err(Fault::Panicked(text))
+                Err(RunFault::Panicked(text))
             }
         }
     }
@@ -298,7 +298,7 @@ impl Task {
             if record.last.is_some() {
                 return false;
             }
-            let last = Last { ended, took: None, outcome: Outcome::Succeeded, message: String::new() };
+            let last = Last { ended, took: None, outcome: RunOutcome::Succeeded, message: String::new() };
             (record.last, record.last_success) = (Some(last), Some(ended));
             true
         });
@@ -310,19 +310,19 @@ impl Task {
 
 /// A run under way. One that is dropped was cancelled, or panicked.
 #[must_use = "it ends when it is dropped"]
-pub struct Run {
-    task: Task,
+pub struct TaskRun {
+    task: SupervisedTask,
     number: u64,
     started: Instant,
     open: bool,
 }
 
-impl Run {
+impl TaskRun {
     /// It came to its end.
     pub fn end<E: Display>(mut self, result: Result<(), E>) {
         match result {
-            Ok(()) => self.close(Outcome::Succeeded, ""),
-            Err(error) => self.close(Outcome::Failed, &error.to_string()),
+            Ok(()) => self.close(RunOutcome::Succeeded, ""),
+            Err(error) => self.close(RunOutcome::Failed, &error.to_string()),
         }
     }
 
@@ -334,10 +334,10 @@ impl Run {
 
     fn panicked(mut self, text: &str) {
         tracing::error!(task = self.task.name, panic = text, "a fault of this program: a run of a task panicked");
-        self.close(Outcome::Panicked, text);
+        self.close(RunOutcome::Panicked, text);
     }
 
-    fn close(&mut self, outcome: Outcome, message: &str) {
+    fn close(&mut self, outcome: RunOutcome, message: &str) {
         self.open = false;
         let (now, took) = (Timestamp::now(), self.started.elapsed());
         let news = self.task.record(|record| record.end(self.number, now, took, outcome, message));
@@ -350,10 +350,10 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for TaskRun {
     fn drop(&mut self) {
         if self.open {
-            let outcome = if std::thread::panicking() { Outcome::Panicked } else { Outcome::Cancelled };
+            let outcome = if std::thread::panicking() { RunOutcome::Panicked } else { RunOutcome::Cancelled };
             self.close(outcome, "");
         }
     }

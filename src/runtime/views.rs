@@ -13,14 +13,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::store::{Expect, Mutation, Store, WriteError};
+use crate::store::{Expect, Mutation, Store, StoreWriteError};
 
 /// How long another API server may take for one view.
 const API_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Where the views of a cluster-scoped kind are. Cheap to clone.
 #[derive(Clone)]
-pub struct Views<K>(Backend<K>);
+pub struct ClusterScopedViews<K>(Backend<K>);
 
 #[derive(Clone)]
 enum Backend<K> {
@@ -33,7 +33,7 @@ enum Backend<K> {
 pub enum ViewError {
     /// The store refused it.
     #[error(transparent)]
-    Store(#[from] WriteError),
+    Store(#[from] StoreWriteError),
     /// The view cannot be written as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -45,7 +45,7 @@ pub enum ViewError {
     Deadline,
 }
 
-impl<K> Views<K>
+impl<K> ClusterScopedViews<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
 {
@@ -92,7 +92,7 @@ where
     pub async fn remove(&self, name: &str) -> Result<(), ViewError> {
         match &self.0 {
             Backend::Store { store, resource } => match store.publish(change(resource, name.to_owned(), None)).await {
-                Ok(_) | Err(WriteError::NotFound) => Ok(()),
+                Ok(_) | Err(StoreWriteError::NotFound) => Ok(()),
                 Err(error) => Err(error.into()),
             },
             Backend::Api { api, .. } => match in_time(api.delete(name, &DeleteParams::default())).await {

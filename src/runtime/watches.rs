@@ -19,60 +19,60 @@ use tracing::field::display;
 use tracing::{error, warn};
 
 use self::meters::WatchMeters;
-use super::follow::{self, Broken, Happened, LONGEST_PAUSE, PAUSE, Page};
+use super::follow::{self, LONGEST_PAUSE, ListPage, PAUSE, WatchBroken, WatchEvent};
 use super::readable::Readable;
 use crate::log::named;
 
 pub(super) mod meters;
 
 /// Namespace and name of an object; the namespace is empty where its kind has none.
-pub type Key = (String, String);
+pub type ObjectKey = (String, String);
 
 /// Namespace and name of an object.
-pub fn key(object: &impl ResourceExt) -> Key {
+pub fn key(object: &impl ResourceExt) -> ObjectKey {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
 /// What a watch tells.
-pub enum Change<'a, K> {
+pub enum WatchChange<'a, K> {
     /// An object is there: new, changed, or listed again as it was.
     Put(&'a K),
     /// An object is gone.
-    Gone(&'a Key),
+    Gone(&'a ObjectKey),
     /// Everything that is there has been told: after the first listing, and after each that a broken watch begins with. What
     /// cannot be read is not told at all.
     Listed,
 }
 
-type Observer<K> = Box<dyn FnMut(&Change<'_, K>) + Send>;
+type Observer<K> = Box<dyn FnMut(&WatchChange<'_, K>) + Send>;
 
 /// The watches of a process: one for each kind that somebody asked for.
 #[derive(Default)]
-pub struct Watches(Vec<(TypeId, Box<dyn Watched>)>);
+pub struct Watches(Vec<(TypeId, Box<dyn WatchedKind>)>);
 
 /// A kind that is watched, whichever it is.
-trait Watched: Any + Send {
+trait WatchedKind: Any + Send {
     fn run(self: Box<Self>, client: Client, shutdown: CancellationToken) -> BoxFuture<'static, ()>;
 }
 
-struct Feed<K> {
+struct WatchFeed<K> {
     observers: Vec<Observer<K>>,
-    known: HashSet<Key>,
+    known: HashSet<ObjectKey>,
     /// What cannot be read, and was said so.
-    unread: HashSet<Key>,
-    listing: Option<Listing>,
+    unread: HashSet<ObjectKey>,
+    listing: Option<ListingInProgress>,
 }
 
 /// A listing under way.
 #[derive(Default)]
-struct Listing {
+struct ListingInProgress {
     /// What is there; the rest is gone when it ends.
-    named: HashSet<Key>,
+    named: HashSet<ObjectKey>,
     /// What the watch told of meanwhile, which a page may be behind.
-    told: HashSet<Key>,
+    told: HashSet<ObjectKey>,
 }
 
-impl<K> Default for Feed<K> {
+impl<K> Default for WatchFeed<K> {
     fn default() -> Self {
         Self { observers: Vec::new(), known: HashSet::new(), unread: HashSet::new(), listing: None }
     }
@@ -81,17 +81,17 @@ impl<K> Default for Feed<K> {
 impl Watches {
     /// Tells the observer of every change of the kind. Observers of a kind are told one after the other, in the order in which
     /// they came here; they must not block.
-    pub fn observe<K>(&mut self, observer: impl FnMut(&Change<'_, K>) + Send + 'static)
+    pub fn observe<K>(&mut self, observer: impl FnMut(&WatchChange<'_, K>) + Send + 'static)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let id = TypeId::of::<K>();
         let at = self.0.iter().position(|(of, _)| *of == id).unwrap_or_else(|| {
-            self.0.push((id, Box::new(Feed::<K>::default())));
+            self.0.push((id, Box::new(WatchFeed::<K>::default())));
             self.0.len() - 1
         });
         let feed: &mut dyn Any = self.0[at].1.as_mut();
-        if let Some(feed) = feed.downcast_mut::<Feed<K>>() {
+        if let Some(feed) = feed.downcast_mut::<WatchFeed<K>>() {
             feed.observers.push(Box::new(observer));
         }
     }
@@ -115,7 +115,7 @@ impl Watches {
     }
 }
 
-impl<K> Watched for Feed<K>
+impl<K> WatchedKind for WatchFeed<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -127,16 +127,16 @@ where
 /// Tells the observer of the objects that are to be had here, until the shutdown: for who looks from another process.
 pub async fn watch<K>(
     api: Api<Readable<K>>,
-    observer: impl FnMut(&Change<'_, K>) + Send + 'static,
+    observer: impl FnMut(&WatchChange<'_, K>) + Send + 'static,
     shutdown: CancellationToken,
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let feed = Feed { observers: vec![Box::new(observer) as Observer<K>], ..Feed::default() };
+    let feed = WatchFeed { observers: vec![Box::new(observer) as Observer<K>], ..WatchFeed::default() };
     feed.follow(api, shutdown).await;
 }
 
-impl<K> Feed<K>
+impl<K> WatchFeed<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -159,16 +159,16 @@ where
 
     /// Lists everything and tells what happens, until that cannot be had any more. A listing under way is ended even then:
     /// what is there must become known however much is written.
-    async fn round(&mut self, api: &Api<Readable<K>>, pause: &mut Duration, meters: &mut WatchMeters) -> Broken {
+    async fn round(&mut self, api: &Api<Readable<K>>, pause: &mut Duration, meters: &mut WatchMeters) -> WatchBroken {
         let mut page = match follow::page(api, None).await {
             Ok(page) => page,
             Err(broken) => return broken,
         };
-        self.listing = Some(Listing::default());
+        self.listing = Some(ListingInProgress::default());
         let mut events = follow::events(api.clone(), page.revision.clone()).boxed();
         let mut broken = None;
         loop {
-            let Page { items, rest, .. } = page;
+            let ListPage { items, rest, .. } = page;
             items.into_iter().for_each(|object| self.listed(object));
             if rest.is_none() {
                 self.end_listing();
@@ -188,16 +188,16 @@ where
                             self.happened(event);
                         }
                         Some(Err(error)) => broken = Some(error),
-                        None => broken = Some(Broken::ended()),
+                        None => broken = Some(WatchBroken::ended()),
                     },
-                    else => return broken.unwrap_or_else(Broken::ended),
+                    else => return broken.unwrap_or_else(WatchBroken::ended),
                 }
             };
         }
     }
 }
 
-impl<K: Resource<DynamicType = ()>> Feed<K> {
+impl<K: Resource<DynamicType = ()>> WatchFeed<K> {
     /// An object of a page.
     fn listed(&mut self, object: Readable<K>) {
         let key = key(&object);
@@ -212,37 +212,37 @@ impl<K: Resource<DynamicType = ()>> Feed<K> {
 
     /// The last page was the last.
     fn end_listing(&mut self) {
-        let Some(Listing { named, .. }) = self.listing.take() else { return };
-        let gone: Vec<Key> = self.known.difference(&named).cloned().collect();
+        let Some(ListingInProgress { named, .. }) = self.listing.take() else { return };
+        let gone: Vec<ObjectKey> = self.known.difference(&named).cloned().collect();
         gone.iter().for_each(|key| self.gone(key));
         self.unread.retain(|key| named.contains(key));
-        self.tell(&Change::Listed);
+        self.tell(&WatchChange::Listed);
     }
 
     /// What the watch says.
-    fn happened(&mut self, event: Happened<K>) {
-        let (Happened::Put(object) | Happened::Gone(object)) = &event else { return };
+    fn happened(&mut self, event: WatchEvent<K>) {
+        let (WatchEvent::Put(object) | WatchEvent::Gone(object)) = &event else { return };
         let key = key(object);
         if let Some(listing) = &mut self.listing {
             listing.told.insert(key.clone());
             match event {
-                Happened::Put(_) => listing.named.insert(key.clone()),
+                WatchEvent::Put(_) => listing.named.insert(key.clone()),
                 _ => listing.named.remove(&key),
             };
         }
         match event {
-            Happened::Put(object) => self.put(key, object),
-            Happened::Gone(_) => self.gone(&key),
-            Happened::Progress => {}
+            WatchEvent::Put(object) => self.put(key, object),
+            WatchEvent::Gone(_) => self.gone(&key),
+            WatchEvent::Progress => {}
         }
     }
 
-    fn put(&mut self, key: Key, object: Readable<K>) {
+    fn put(&mut self, key: ObjectKey, object: Readable<K>) {
         match object {
             Readable::Read(object) => {
                 self.unread.remove(&key);
                 self.known.insert(key);
-                self.tell(&Change::Put(&object));
+                self.tell(&WatchChange::Put(&object));
             }
             // Whoever knows it goes by what it was.
             Readable::Unread(unread) => {
@@ -256,21 +256,21 @@ impl<K: Resource<DynamicType = ()>> Feed<K> {
         }
     }
 
-    fn gone(&mut self, key: &Key) {
+    fn gone(&mut self, key: &ObjectKey) {
         self.unread.remove(key);
         if self.known.remove(key) {
-            self.tell(&Change::Gone(key));
+            self.tell(&WatchChange::Gone(key));
         }
     }
 
-    fn tell(&mut self, change: &Change<'_, K>) {
+    fn tell(&mut self, change: &WatchChange<'_, K>) {
         for observer in &mut self.observers {
             // A fault of this program, which an object that stays would bring about again after each restart.
             if catch_unwind(AssertUnwindSafe(|| observer(change))).is_err() {
                 let of = match change {
-                    Change::Put(object) => Some(key(*object)),
-                    Change::Gone(key) => Some((*key).clone()),
-                    Change::Listed => None,
+                    WatchChange::Put(object) => Some(key(*object)),
+                    WatchChange::Gone(key) => Some((*key).clone()),
+                    WatchChange::Listed => None,
                 };
                 let object = of.as_ref().map(|(namespace, name)| display(named(namespace, name)));
                 error!(kind = %K::kind(&()), object, "an observer of a change panicked");

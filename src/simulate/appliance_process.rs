@@ -15,9 +15,9 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::rack::Network;
-use super::rng::{Purpose, SeededRng};
-use crate::api::metal3::{ChecksumType, Image};
+use super::rack::RelayNetwork;
+use super::rng::{DrawPurpose, SeededRng};
+use crate::api::metal3::{ChecksumType, HostImage};
 use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST};
 use crate::hex::hex;
 
@@ -48,7 +48,7 @@ pub struct ApplianceProcess {
     /// A client of its API, as its administrator.
     pub client: kube::Client,
     /// Its network.
-    pub network: Network,
+    pub network: RelayNetwork,
 }
 
 /// What a process took.
@@ -98,7 +98,7 @@ impl ApplianceProcess {
         } else {
             Some(folder)
         };
-        let network = Network { relay: RELAY, dhcp: SocketAddrV4::new(SERVER, dhcp), tftp_port: tftp };
+        let network = RelayNetwork { relay: RELAY, dhcp: SocketAddrV4::new(SERVER, dhcp), tftp_port: tftp };
         Ok(Self { _folder: folder, log, program: program.to_owned(), process, config: file, client, network })
     }
 
@@ -272,7 +272,7 @@ fn free_udp() -> anyhow::Result<u16> {
 /// Files that are as large as a small kernel, its ramdisk and the programs that load them. Nothing runs them.
 fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let content = SeededRng::of(seed, 0, Purpose::Content).bytes(BOOT_FILE);
+    let content = SeededRng::of(seed, 0, DrawPurpose::Content).bytes(BOOT_FILE);
     for (name, length) in PROGRAMS {
         std::fs::write(folder.join(name), content.get(..length).unwrap_or(&content))?;
     }
@@ -289,8 +289,8 @@ fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When no port can be had.
-pub async fn serve_image(seed: u64, token: CancellationToken) -> anyhow::Result<Image> {
-    let content = bytes::Bytes::from(SeededRng::of(seed, 1, Purpose::Content).bytes(IMAGE));
+pub async fn serve_image(seed: u64, token: CancellationToken) -> anyhow::Result<HostImage> {
+    let content = bytes::Bytes::from(SeededRng::of(seed, 1, DrawPurpose::Content).bytes(IMAGE));
     let sum: String = hex(&Sha256::digest(&content));
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let url = format!("http://{}/simulated.raw", listener.local_addr()?);
@@ -298,7 +298,7 @@ pub async fn serve_image(seed: u64, token: CancellationToken) -> anyhow::Result<
     tokio::spawn(async move {
         axum::serve(listener, router).with_graceful_shutdown(async move { token.cancelled().await }).await.ok();
     });
-    Ok(Image {
+    Ok(HostImage {
         url,
         checksum: Some(sum),
         checksum_type: Some(ChecksumType::Sha256),

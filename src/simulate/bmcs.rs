@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{BootMethod, SimulationPlan};
-use super::rng::{Purpose, seed};
+use super::rng::{DrawPurpose, seed};
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::{Account, Chance, IpmiSim, RedfishOptions, RedfishSim, SimulatedMachine, SimulatedProfile};
@@ -44,7 +44,7 @@ pub async fn start(
         ..SimulatedProfile::default()
     }));
     let faults = &plan.faults;
-    let seed = seed(plan.seed, number, Purpose::Bmc);
+    let seed = seed(plan.seed, number, DrawPurpose::Bmc);
     machine.misbehave(Chance::new(seed, faults.bmc_failures, faults.bmc_lies, plan.delays.bmc));
     let own = u32::try_from(number).ok().and_then(|number| FIRST.checked_add(number)).unwrap_or(FIRST);
     let ip = plan.bmc_address.unwrap_or(IpAddr::V4(Ipv4Addr::from_bits(own)));

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Counters of a run, shared by all machines.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct RunCounts {
     boots: AtomicU64,
     exchanges: AtomicU64,
     asked_again: AtomicU64,
@@ -25,10 +25,10 @@ pub struct Counts {
     stuck: AtomicU64,
 }
 
-/// [`Counts`] at one moment.
+/// [`RunCounts`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Counted {
+pub struct CountsSnapshot {
     /// Starts of machines.
     pub boots: u64,
     /// DHCP exchanges that ended with an address.
@@ -67,7 +67,7 @@ pub struct Counted {
 
 macro_rules! counters {
     ($($name:ident: $field:ident, $doc:literal;)*) => {
-        impl Counts {
+        impl RunCounts {
             $(
                 #[doc = $doc]
                 pub fn $name(&self) {
@@ -96,16 +96,16 @@ counters! {
     get_stuck: stuck, "A machine gets stuck.";
 }
 
-impl Counts {
+impl RunCounts {
     /// Bytes were fetched.
     pub fn fetched(&self, count: usize) {
         self.bytes.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     /// All of them; what BMCs failed is counted elsewhere.
-    pub fn read(&self, bmc_faults: u64) -> Counted {
+    pub fn read(&self, bmc_faults: u64) -> CountsSnapshot {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counted {
+        CountsSnapshot {
             boots: get(&self.boots),
             dhcp_exchanges: get(&self.exchanges),
             dhcp_asked_again: get(&self.asked_again),

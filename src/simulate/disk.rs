@@ -5,14 +5,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::counts::Counts;
+use super::counts::RunCounts;
 
 /// Deeds that are kept of one machine.
 const MOST: usize = 1024;
 
 /// What is on a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Content {
+pub enum DiskContent {
     /// What was there before: nobody's business.
     #[default]
     Former,
@@ -30,7 +30,7 @@ pub enum DiskEvent {
     /// The ramdisk started.
     Ramdisk,
     /// The system on the disk was started: this one.
-    System(Content),
+    System(DiskContent),
     /// The disk is being erased.
     Erase,
     /// The image with this digest is being written.
@@ -43,21 +43,21 @@ pub enum DiskEvent {
 
 /// A disk.
 #[derive(Debug, Default)]
-pub struct Disk(Mutex<Record>);
+pub struct SimulatedDisk(Mutex<DiskRecord>);
 
 #[derive(Debug, Default)]
-struct Record {
-    content: Content,
+struct DiskRecord {
+    content: DiskContent,
     events: Vec<DiskEvent>,
 }
 
-impl Disk {
-    fn record(&self) -> MutexGuard<'_, Record> {
+impl SimulatedDisk {
+    fn record(&self) -> MutexGuard<'_, DiskRecord> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is on it.
-    pub fn content(&self) -> Content {
+    pub fn content(&self) -> DiskContent {
         self.record().content.clone()
     }
 
@@ -72,9 +72,9 @@ impl Disk {
     }
 
     /// What is on it is started.
-    pub(super) fn start(&self, counts: &Counts) {
+    pub(super) fn start(&self, counts: &RunCounts) {
         let mut record = self.record();
-        if matches!(record.content, Content::Image(_)) {
+        if matches!(record.content, DiskContent::Image(_)) {
             counts.start_system();
         }
         let content = record.content.clone();
@@ -82,13 +82,13 @@ impl Disk {
     }
 
     /// It is erased: begins, and ends when the answer is told so.
-    pub(super) fn erase(&self) -> Change<'_> {
-        self.change(DiskEvent::Erase, Content::Blank)
+    pub(super) fn erase(&self) -> DiskChange<'_> {
+        self.change(DiskEvent::Erase, DiskContent::Blank)
     }
 
     /// An image is written.
-    pub(super) fn write(&self, digest: &str) -> Change<'_> {
-        self.change(DiskEvent::Write(digest.to_owned()), Content::Image(digest.to_owned()))
+    pub(super) fn write(&self, digest: &str) -> DiskChange<'_> {
+        self.change(DiskEvent::Write(digest.to_owned()), DiskContent::Image(digest.to_owned()))
     }
 
     /// A config drive goes beside the image. Without one it has no place.
@@ -97,22 +97,22 @@ impl Disk {
     /// When there is no image.
     pub(super) fn config_drive(&self) -> Result<(), &'static str> {
         let mut record = self.record();
-        if !matches!(record.content, Content::Image(_)) {
+        if !matches!(record.content, DiskContent::Image(_)) {
             return Err("there is no image on the disk");
         }
         record.note(DiskEvent::ConfigDrive);
         Ok(())
     }
 
-    fn change(&self, event: DiskEvent, then: Content) -> Change<'_> {
+    fn change(&self, event: DiskEvent, then: DiskContent) -> DiskChange<'_> {
         let mut record = self.record();
-        record.content = Content::Torn;
+        record.content = DiskContent::Torn;
         record.note(event);
-        Change { disk: self, then }
+        DiskChange { disk: self, then }
     }
 }
 
-impl Record {
+impl DiskRecord {
     fn note(&mut self, event: DiskEvent) {
         if self.events.len() < MOST {
             self.events.push(event);
@@ -122,16 +122,16 @@ impl Record {
 
 /// A change under way. One that is dropped leaves a torn disk.
 #[derive(Debug)]
-pub(super) struct Change<'d> {
-    disk: &'d Disk,
-    then: Content,
+pub(super) struct DiskChange<'d> {
+    disk: &'d SimulatedDisk,
+    then: DiskContent,
 }
 
-impl Change<'_> {
+impl DiskChange<'_> {
     /// It is done.
-    pub(super) fn done(self, counts: &Counts) {
+    pub(super) fn done(self, counts: &RunCounts) {
         let mut record = self.disk.record();
-        if matches!(self.then, Content::Image(_)) {
+        if matches!(self.then, DiskContent::Image(_)) {
             counts.write_image();
             record.note(DiskEvent::Written);
         }
@@ -145,23 +145,23 @@ mod tests {
 
     #[test]
     fn what_is_broken_off_leaves_a_torn_disk() {
-        let (disk, counts) = (Disk::default(), Counts::default());
-        assert_eq!(disk.content(), Content::Former);
+        let (disk, counts) = (SimulatedDisk::default(), RunCounts::default());
+        assert_eq!(disk.content(), DiskContent::Former);
         disk.erase().done(&counts);
         assert!(disk.config_drive().is_err());
         drop(disk.write("a1"));
-        assert_eq!(disk.content(), Content::Torn);
+        assert_eq!(disk.content(), DiskContent::Torn);
         disk.start(&counts);
         disk.write("a1").done(&counts);
         disk.config_drive().unwrap();
         disk.start(&counts);
-        let image = Content::Image("a1".into());
+        let image = DiskContent::Image("a1".into());
         assert_eq!(disk.content(), image);
         let write = || DiskEvent::Write("a1".into());
         let events = [
             DiskEvent::Erase,
             write(),
-            DiskEvent::System(Content::Torn),
+            DiskEvent::System(DiskContent::Torn),
             write(),
             DiskEvent::Written,
             DiskEvent::ConfigDrive,

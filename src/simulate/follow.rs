@@ -13,19 +13,19 @@ use tokio_util::sync::CancellationToken;
 use super::objects::LABEL;
 use super::plan::Goal;
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
-use crate::runtime::{self, Change};
+use crate::runtime::{self, WatchChange};
 
 /// Of a BareMetalHost what is followed.
 #[derive(Clone, Debug, Deserialize)]
 struct WatchedHost {
     metadata: ObjectMeta,
     #[serde(default)]
-    status: Status,
+    status: FollowedStatus,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct FollowedStatus {
     #[serde(default)]
     error_type: Option<String>,
     #[serde(default)]
@@ -33,11 +33,11 @@ struct Status {
     #[serde(default)]
     error_count: i64,
     #[serde(default)]
-    provisioning: Provisioning,
+    provisioning: FollowedProvisioning,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Provisioning {
+struct FollowedProvisioning {
     #[serde(default)]
     state: ProvisioningState,
 }
@@ -73,7 +73,7 @@ impl Resource for WatchedHost {
 
 /// A host as it is now.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct SimulatedHost {
     /// Its state; none when it is gone.
     pub state: Option<ProvisioningState>,
     /// What is wrong with it.
@@ -87,30 +87,30 @@ pub struct Host {
 
 /// All hosts.
 #[derive(Default)]
-pub struct Table {
-    hosts: HashMap<String, Host>,
+pub struct HostTable {
+    hosts: HashMap<String, SimulatedHost>,
     goal: Option<Goal>,
     arrived: usize,
 }
 
 /// The hosts of a run. Cheap to clone.
 #[derive(Clone)]
-pub struct Hosts {
-    table: Arc<Mutex<Table>>,
+pub struct FollowedHosts {
+    table: Arc<Mutex<HostTable>>,
     arrived: watch::Sender<usize>,
     run: String,
 }
 
-impl Hosts {
+impl FollowedHosts {
     /// Hosts of a run with these names, none of them there yet.
     pub fn new(names: &[String], run: &str) -> Self {
-        let new = Host { state: None, error: None, errors: 0, error_count: 0, reached: BTreeMap::new() };
+        let new = SimulatedHost { state: None, error: None, errors: 0, error_count: 0, reached: BTreeMap::new() };
         let hosts = names.iter().map(|name| (name.clone(), new.clone())).collect();
-        let table = Arc::new(Mutex::new(Table { hosts, goal: None, arrived: 0 }));
+        let table = Arc::new(Mutex::new(HostTable { hosts, goal: None, arrived: 0 }));
         Self { table, arrived: watch::Sender::new(0), run: run.to_owned() }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, HostTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,7 +133,7 @@ impl Hosts {
     }
 
     /// Every host by name.
-    pub fn all(&self) -> BTreeMap<String, Host> {
+    pub fn all(&self) -> BTreeMap<String, SimulatedHost> {
         self.table().hosts.iter().map(|(name, host)| (name.clone(), host.clone())).collect()
     }
 
@@ -158,10 +158,10 @@ impl Hosts {
 
     /// Follows the hosts of a namespace until the token is cancelled.
     pub async fn follow(self, client: Client, namespace: String, token: CancellationToken) {
-        let observe = move |change: &Change<'_, WatchedHost>| match change {
-            Change::Put(seen) => self.see(seen),
-            Change::Gone((_, name)) => self.forget(name),
-            Change::Listed => {}
+        let observe = move |change: &WatchChange<'_, WatchedHost>| match change {
+            WatchChange::Put(seen) => self.see(seen),
+            WatchChange::Gone((_, name)) => self.forget(name),
+            WatchChange::Listed => {}
         };
         runtime::watch(Api::namespaced(client, &namespace), observe, token).await;
     }
@@ -195,7 +195,7 @@ impl Hosts {
         self.count(&mut table, arrived);
     }
 
-    fn count(&self, table: &mut Table, arrived: bool) {
+    fn count(&self, table: &mut HostTable, arrived: bool) {
         if arrived {
             table.arrived += 1;
             self.arrived.send_replace(table.arrived);
@@ -203,7 +203,7 @@ impl Hosts {
     }
 }
 
-impl Host {
+impl SimulatedHost {
     /// Notes that the goal is reached; `Some` when it is now and was not before.
     fn arrive(&mut self, goal: Goal, now: Instant) -> Option<()> {
         use ProvisioningState::{Available, Provisioned, Provisioning, Ready};
@@ -257,7 +257,7 @@ mod tests {
     #[tokio::test]
     async fn hosts_arrive_once_and_what_a_list_leaves_out_is_gone() {
         let names = ["a".to_owned(), "b".to_owned()];
-        let hosts = Hosts::new(&names, "run");
+        let hosts = FollowedHosts::new(&names, "run");
         hosts.aim(Goal::Provisioned);
         hosts.see(&seen("stranger", "provisioned", 0));
         hosts.see(&seen("a", "registering", 1));

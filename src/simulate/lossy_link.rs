@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::counts::Counts;
+use super::counts::RunCounts;
 use super::rng::SeededRng;
 
 /// Least time until a segment is sent again, and a connection's first one (RFC 6298).
@@ -47,7 +47,7 @@ pub struct LossyLink {
     /// Part of the packets that are lost.
     pub loss: f64,
     /// Counts what is lost.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<RunCounts>,
 }
 
 impl LossyLink {
@@ -173,7 +173,7 @@ pub struct LossyStream {
     stream: TcpStream,
     loss: f64,
     rng: SeededRng,
-    counts: Arc<Counts>,
+    counts: Arc<RunCounts>,
     /// What was lost is under way again until then.
     late: Option<Pin<Box<Sleep>>>,
 }

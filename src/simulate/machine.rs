@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::counts::Counts;
-use super::disk::Disk;
+use super::counts::RunCounts;
+use super::disk::SimulatedDisk;
 use super::lossy_link::LossyLink;
 use super::netboot::{self, Booted};
-use super::node::{Node, hardware};
-use super::plan::{BootMethod, Delays, Download, Faults};
-use super::relay::{DhcpProgram, Identity, Relay};
-use super::rng::{Purpose, SeededRng};
+use super::node::{SimulatedNode, hardware};
+use super::plan::{BootMethod, Delays, FaultRates, SimulatedDownload};
+use super::relay::{DhcpProgram, Relay, RelayClient};
+use super::rng::{DrawPurpose, SeededRng};
 use crate::agent::client::{ApplianceClient, ClientTiming, Egress};
 use crate::agent::cmdline;
-use crate::agent::log::Log;
+use crate::agent::log::LogRing;
 use crate::agent::session::{self, SessionEnd};
 use crate::api::MacAddress;
 use crate::bmc::BootDevice;
@@ -29,7 +29,7 @@ use crate::protocol::OpenSession;
 const ANEW: Duration = Duration::from_secs(2);
 
 /// What all machines share.
-pub struct Rack {
+pub struct SimulatedRack {
     /// The DHCP relay.
     pub relay: Arc<Relay>,
     /// Port of the TFTP server.
@@ -39,11 +39,11 @@ pub struct Rack {
     /// How long things take.
     pub delays: Delays,
     /// What goes wrong.
-    pub faults: Faults,
+    pub faults: FaultRates,
     /// What is fetched.
-    pub download: Download,
+    pub download: SimulatedDownload,
     /// What is counted.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<RunCounts>,
 }
 
 /// A machine.
@@ -61,9 +61,9 @@ pub struct Simulated {
     /// Its power.
     pub machine: Arc<SimulatedMachine>,
     /// Its disk.
-    pub disk: Arc<Disk>,
+    pub disk: Arc<SimulatedDisk>,
     /// What it shares.
-    pub rack: Arc<Rack>,
+    pub rack: Arc<SimulatedRack>,
 }
 
 /// The hardware address of a machine: local, of this program's own range, another for another seed.
@@ -75,8 +75,8 @@ pub fn mac(seed: u64, number: usize) -> MacAddress {
 impl Simulated {
     /// Lives until the token is cancelled.
     pub async fn live(self, token: CancellationToken) {
-        let mut network = SeededRng::of(self.rack.seed, self.number, Purpose::Network);
-        let mut luck = SeededRng::of(self.rack.seed, self.number, Purpose::Machine);
+        let mut network = SeededRng::of(self.rack.seed, self.number, DrawPurpose::Network);
+        let mut luck = SeededRng::of(self.rack.seed, self.number, DrawPurpose::Machine);
         let mut seen = 0;
         loop {
             let power = tokio::select! {
@@ -97,8 +97,8 @@ impl Simulated {
     async fn boot(&self, boot: MachineStart, network: &mut SeededRng, luck: &mut SeededRng) {
         let rack = &self.rack;
         rack.counts.boot();
-        let uuid = SeededRng::of(rack.seed, self.number, Purpose::Content).bytes(16).try_into().unwrap_or_default();
-        let who = Identity { mac: self.mac, uuid };
+        let uuid = SeededRng::of(rack.seed, self.number, DrawPurpose::Content).bytes(16).try_into().unwrap_or_default();
+        let who = RelayClient { mac: self.mac, uuid };
         let link = LossyLink { source: None, loss: rack.faults.packet_loss, counts: rack.counts.clone() };
         tokio::time::sleep(luck.about(rack.delays.firmware)).await;
         if luck.happens(rack.faults.stuck) {
@@ -122,7 +122,7 @@ impl Simulated {
     async fn start(
         &self,
         device: Option<BootDevice>,
-        who: Identity,
+        who: RelayClient,
         link: &LossyLink,
         network: &mut SeededRng,
     ) -> Booted {
@@ -166,7 +166,7 @@ impl Simulated {
     }
 
     /// The installed system gets its address and runs.
-    async fn system(&self, who: Identity, network: &mut SeededRng) {
+    async fn system(&self, who: RelayClient, network: &mut SeededRng) {
         self.disk.start(&self.rack.counts);
         while self.address.is_none() && self.rack.relay.acquire(who, DhcpProgram::System, network).await.is_none() {}
         std::future::pending().await
@@ -175,7 +175,7 @@ impl Simulated {
     /// The ramdisk. Gives what it does with the power in the end.
     async fn agent(
         &self,
-        who: Identity,
+        who: RelayClient,
         link: &LossyLink,
         command_line: &str,
         address: Option<Ipv4Addr>,
@@ -210,9 +210,9 @@ impl Simulated {
             uuid: uuid::Uuid::from_bytes(who.uuid).to_string(),
             uefi: self.boot_method.firmware().is_uefi(),
         };
-        let log = Log::default();
+        let log = LogRing::default();
         log.hide(&hello.token);
-        let node = Node {
+        let node = SimulatedNode {
             log: log.clone(),
             machine: self.machine.clone(),
             disk: self.disk.clone(),

@@ -42,4 +42,4 @@ mod run;
 mod tftp;
 mod virtual_cd;
 
-pub use run::{Running, run};
+pub use run::{RunningSimulation, run};

@@ -9,8 +9,8 @@ use http::Method;
 use reqwest::Url;
 
 use super::lossy_link::LossyLink;
-use super::plan::{BootMethod, Download};
-use super::relay::{DhcpProgram, Identity, Relay};
+use super::plan::{BootMethod, SimulatedDownload};
+use super::relay::{DhcpProgram, Relay, RelayClient};
 use super::rng::SeededRng;
 use super::tftp::{self, TftpOptions};
 use super::virtual_cd;
@@ -53,43 +53,48 @@ pub struct NetbootContext<'a> {
     /// Port of the TFTP server.
     pub tftp_port: u16,
     /// What is fetched.
-    pub download: Download,
+    pub download: SimulatedDownload,
 }
 
 /// Boots over the network as firmware with iPXE does.
-pub async fn boot(context: NetbootContext<'_>, who: Identity, link: &LossyLink, rng: &mut SeededRng) -> Booted {
+pub async fn boot(context: NetbootContext<'_>, who: RelayClient, link: &LossyLink, rng: &mut SeededRng) -> Booted {
     match program(context, who, link, rng).await {
-        Program::Loaded => ipxe(context, who, link, rng).await,
-        Program::None => Booted::Disk,
-        Program::Failed => Booted::Nowhere,
+        FirmwareProgram::Loaded => ipxe(context, who, link, rng).await,
+        FirmwareProgram::None => Booted::Disk,
+        FirmwareProgram::Failed => Booted::Nowhere,
     }
 }
 
 /// The firmware's boot program.
-enum Program {
+enum FirmwareProgram {
     Loaded,
     /// There is none for it.
     None,
     Failed,
 }
 
-async fn program(context: NetbootContext<'_>, who: Identity, link: &LossyLink, rng: &mut SeededRng) -> Program {
+async fn program(
+    context: NetbootContext<'_>,
+    who: RelayClient,
+    link: &LossyLink,
+    rng: &mut SeededRng,
+) -> FirmwareProgram {
     let firmware = context.boot_method.firmware();
     let asker =
         if context.boot_method == BootMethod::UefiHttp { DhcpProgram::HttpBoot } else { DhcpProgram::Pxe(firmware) };
-    let Some(lease) = context.relay.acquire(who, asker, rng).await else { return Program::Failed };
+    let Some(lease) = context.relay.acquire(who, asker, rng).await else { return FirmwareProgram::Failed };
     let link = own(link, lease.address);
-    let Some(file) = lease.file else { return Program::None };
+    let Some(file) = lease.file else { return FirmwareProgram::None };
     if context.boot_method == BootMethod::Ipxe {
-        return Program::Loaded;
+        return FirmwareProgram::Loaded;
     }
-    let whole = context.download != Download::Head;
+    let whole = context.download != SimulatedDownload::Head;
     let fetched = if asker == DhcpProgram::HttpBoot {
         // HTTP boot takes no answer that is not marked for it (UEFI 2.10, 24.7.2).
         if lease.class.as_deref() != Some("HTTPClient") {
-            return Program::None;
+            return FirmwareProgram::None;
         }
-        let Ok(url) = file.parse::<Url>() else { return Program::Failed };
+        let Ok(url) = file.parse::<Url>() else { return FirmwareProgram::Failed };
         let (method, part) = part_of(context.download);
         link.fetch(method, &url, part, rng).await.map(|fetched| fetched.bytes)
     } else {
@@ -105,11 +110,11 @@ async fn program(context: NetbootContext<'_>, who: Identity, link: &LossyLink, r
             } else {
                 link.counts.tftp_program()
             }
-            Program::Loaded
+            FirmwareProgram::Loaded
         }
         Err(error) => {
             tracing::debug!(%error, file, "cannot fetch the boot program");
-            Program::Failed
+            FirmwareProgram::Failed
         }
     }
 }
@@ -119,7 +124,7 @@ fn own(link: &LossyLink, address: Ipv4Addr) -> LossyLink {
     LossyLink { source: Some(address).filter(Ipv4Addr::is_loopback), ..link.clone() }
 }
 
-async fn ipxe(context: NetbootContext<'_>, who: Identity, link: &LossyLink, rng: &mut SeededRng) -> Booted {
+async fn ipxe(context: NetbootContext<'_>, who: RelayClient, link: &LossyLink, rng: &mut SeededRng) -> Booted {
     let asker = DhcpProgram::Ipxe(context.boot_method.firmware());
     let Some(lease) = context.relay.acquire(who, asker, rng).await else { return Booted::Nowhere };
     let Some(file) = lease.file else { return Booted::Disk };
@@ -139,7 +144,7 @@ async fn ipxe(context: NetbootContext<'_>, who: Identity, link: &LossyLink, rng:
 }
 
 /// Boots from a virtual CD, or from the URL that the BMC was given.
-pub async fn from_url(url: &str, link: &LossyLink, download: Download, rng: &mut SeededRng) -> Booted {
+pub async fn from_url(url: &str, link: &LossyLink, download: SimulatedDownload, rng: &mut SeededRng) -> Booted {
     let Ok(url) = url.parse::<Url>() else { return Booted::Nowhere };
     match virtual_cd::boot(link, &url, download, rng).await {
         Ok(orders) => Booted::Ramdisk { command_line: orders.command_line, address: orders.network.and_then(fixed) },
@@ -160,16 +165,16 @@ fn fixed(network: Vec<u8>) -> Option<Ipv4Addr> {
 }
 
 /// How a boot file is asked for, and which part of it.
-fn part_of(download: Download) -> (Method, Option<std::ops::Range<u64>>) {
+fn part_of(download: SimulatedDownload) -> (Method, Option<std::ops::Range<u64>>) {
     match download {
-        Download::Head => (Method::HEAD, None),
-        Download::Sample => (Method::GET, Some(0..SAMPLE)),
-        Download::All => (Method::GET, None),
+        SimulatedDownload::Head => (Method::HEAD, None),
+        SimulatedDownload::Sample => (Method::GET, Some(0..SAMPLE)),
+        SimulatedDownload::All => (Method::GET, None),
     }
 }
 
 /// Fetches kernel and initrd, as far as wanted.
-async fn load(link: &LossyLink, files: &[Url], download: Download, rng: &mut SeededRng) -> bool {
+async fn load(link: &LossyLink, files: &[Url], download: SimulatedDownload, rng: &mut SeededRng) -> bool {
     let (method, part) = part_of(download);
     for url in files {
         let mut loaded = false;

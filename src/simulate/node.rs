@@ -6,17 +6,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::counts::Counts;
-use super::disk::Disk;
-use super::plan::{Delays, Download, Faults};
+use super::counts::RunCounts;
+use super::disk::SimulatedDisk;
+use super::plan::{Delays, FaultRates, SimulatedDownload};
 use super::rng::SeededRng;
-use crate::agent::log::Log;
-use crate::agent::session::{Done, Executor, StepError, StepJob};
+use crate::agent::log::LogRing;
+use crate::agent::session::{Executor, StepDone, StepError, StepJob};
 use crate::api::MacAddress;
 use crate::api::metal3::{Cpu, HardwareBios, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Nic, Storage};
 use crate::bmc::sim::SimulatedMachine;
 use crate::bmc::sim::machine::PowerCommand;
-use crate::protocol::{Action, Session};
+use crate::protocol::{Action, AgentSession};
 
 /// Chunks fetched at once, as the agent does.
 const AT_ONCE: usize = 4;
@@ -26,66 +26,70 @@ const SAMPLE: usize = 16;
 const PARTS: u32 = 10;
 
 /// A machine's ramdisk.
-pub struct Node {
+pub struct SimulatedNode {
     /// Where its power is.
     pub machine: Arc<SimulatedMachine>,
     /// Its disk.
-    pub disk: Arc<Disk>,
+    pub disk: Arc<SimulatedDisk>,
     /// What an inspection finds.
     pub hardware: HardwareDetails,
     /// How long steps take.
     pub delays: Delays,
     /// What may happen to it.
-    pub faults: Faults,
+    pub faults: FaultRates,
     /// What is fetched of images.
-    pub download: Download,
+    pub download: SimulatedDownload,
     /// What decides.
     pub rng: Mutex<SeededRng>,
     /// What is counted.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<RunCounts>,
     /// What it logs, which the session sends to the appliance.
-    pub log: Log,
+    pub log: LogRing,
 }
 
-impl Node {
+impl SimulatedNode {
     fn rng<T>(&self, draw: impl FnOnce(&mut SeededRng) -> T) -> T {
         draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn work(&self, job: &StepJob) -> Result<Done, StepError> {
+    async fn work(&self, job: &StepJob) -> Result<StepDone, StepError> {
         let takes = self.rng(|rng| rng.about(self.delays.step));
         match &job.action {
             Action::Inspect => {
                 tokio::time::sleep(takes).await;
-                Ok(Done { message: "a simulated machine".into(), inventory: Some(self.hardware.clone()), bmc: None })
+                Ok(StepDone {
+                    message: "a simulated machine".into(),
+                    inventory: Some(self.hardware.clone()),
+                    bmc: None,
+                })
             }
             Action::Erase { .. } => {
                 let change = self.disk.erase();
                 tokio::time::sleep(takes).await;
                 change.done(&self.counts);
-                Ok(Done::new("simulated"))
+                Ok(StepDone::new("simulated"))
             }
             Action::WriteImage { digest, .. } => self.write_image(job, digest, takes).await,
             Action::WriteConfigDrive { .. } => {
                 tokio::time::sleep(takes).await;
                 self.disk.config_drive().map_err(|reason| StepError(reason.to_owned()))?;
-                Ok(Done::new("simulated"))
+                Ok(StepDone::new("simulated"))
             }
             _ => {
                 tokio::time::sleep(takes).await;
-                Ok(Done::new("simulated"))
+                Ok(StepDone::new("simulated"))
             }
         }
     }
 
-    async fn write_image(&self, job: &StepJob, digest: &str, takes: Duration) -> Result<Done, StepError> {
-        let failed = |error: crate::agent::client::CallError| StepError(error.to_string());
+    async fn write_image(&self, job: &StepJob, digest: &str, takes: Duration) -> Result<StepDone, StepError> {
+        let failed = |error: crate::agent::client::AgentCallError| StepError(error.to_string());
         let manifest = job.client.manifest(digest).await.map_err(failed)?;
         let fails_at = self.rng(|rng| rng.happens(self.faults.power_loss).then(|| rng.part()));
         let every = match self.download {
-            Download::Head => usize::MAX,
-            Download::Sample => SAMPLE,
-            Download::All => 1,
+            SimulatedDownload::Head => usize::MAX,
+            SimulatedDownload::Sample => SAMPLE,
+            SimulatedDownload::All => 1,
         };
         let named = manifest.chunks.into_iter().map(|chunk| chunk.sha256);
         let wanted: Vec<String> = if every == usize::MAX { Vec::new() } else { named.step_by(every).collect() };
@@ -114,7 +118,7 @@ impl Node {
                 let done = total * u64::from(part) / u64::from(PARTS);
                 job.progress.report("flushing", Some(done), Some(total));
             }
-            Ok(Done::new(format!("{total} bytes, simulated")))
+            Ok(StepDone::new(format!("{total} bytes, simulated")))
         };
         tokio::select! {
             biased;
@@ -130,13 +134,13 @@ impl Node {
 }
 
 #[async_trait]
-impl Executor for Node {
-    fn opened(&self, session: &Session) {
+impl Executor for SimulatedNode {
+    fn opened(&self, session: &AgentSession) {
         self.log
             .note(&format!("simulated ramdisk {}: session of host {} opened", self.hardware.hostname, session.host));
     }
 
-    async fn run(&self, job: StepJob) -> Result<Done, StepError> {
+    async fn run(&self, job: StepJob) -> Result<StepDone, StepError> {
         let name = job.action.kind();
         self.log.note(&format!("step {name} begins"));
         let done = tokio::select! {

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::MacAddress;
-use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, Image};
+use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, HostImage};
 use crate::bmc::sim::Account;
 
 use super::plan::Goal;
@@ -80,7 +80,7 @@ impl HostWithSecret {
 }
 
 /// A made-up host.
-pub fn host(number: usize, namespace: &str, password: &str, image: Option<Image>) -> HostWithSecret {
+pub fn host(number: usize, namespace: &str, password: &str, image: Option<HostImage>) -> HostWithSecret {
     let name = format!("sim-{number:05}");
     let metadata =
         |name: String| ObjectMeta { name: Some(name), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
@@ -190,17 +190,17 @@ fn fresh(metadata: &ObjectMeta, namespace: &str) -> ObjectMeta {
 }
 
 /// Names of objects with their UIDs.
-type Uids = BTreeMap<String, String>;
+type UidsByName = BTreeMap<String, String>;
 
 /// The objects of a run.
 #[derive(Clone)]
-pub struct Objects {
+pub struct RunObjects {
     client: Client,
     namespace: String,
     run: String,
 }
 
-impl Objects {
+impl RunObjects {
     /// In a namespace; `run` tells the objects of a run from all others, and is the value of a label.
     pub fn new(client: Client, namespace: &str, run: &str) -> Self {
         Self { client, namespace: namespace.to_owned(), run: run.to_owned() }
@@ -279,7 +279,7 @@ impl Objects {
     }
 
     /// What this run has made of a kind under these names, and is still there.
-    async fn ours<K>(&self, api: &Api<K>, names: &[String]) -> kube::Result<Uids>
+    async fn ours<K>(&self, api: &Api<K>, names: &[String]) -> kube::Result<UidsByName>
     where
         K: DeserializeOwned + Clone + std::fmt::Debug,
     {
@@ -428,7 +428,7 @@ fn exactly(uid: &str) -> DeleteParams {
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
 }
 
-async fn each<Doing>(kind: &str, all: &Uids, act: impl Fn(String, String) -> Doing) -> anyhow::Result<()>
+async fn each<Doing>(kind: &str, all: &UidsByName, act: impl Fn(String, String) -> Doing) -> anyhow::Result<()>
 where
     Doing: Future<Output = kube::Result<()>>,
 {
@@ -477,12 +477,12 @@ mod tests {
             change(&mut made.host.spec);
             vec![made]
         };
-        let image: fn(&mut BareMetalHostSpec) = |spec| spec.image = Some(Image::default());
+        let image: fn(&mut BareMetalHostSpec) = |spec| spec.image = Some(HostImage::default());
         for (goal, change, why) in [
             (Goal::Available, (|_| {}) as fn(&mut BareMetalHostSpec), None),
             (Goal::Provisioned, |_| {}, Some("names no image")),
             (Goal::Deleted, image, None),
-            (Goal::Provisioned, |spec| (spec.image, spec.online) = (Some(Image::default()), false), Some("online")),
+            (Goal::Provisioned, |spec| (spec.image, spec.online) = (Some(HostImage::default()), false), Some("online")),
             (Goal::Available, |spec| spec.externally_provisioned = true, Some("externallyProvisioned")),
         ] {
             let said = can_arrive(goal, &with(change)).err().map(|error| error.to_string());

@@ -25,9 +25,9 @@ pub struct SimulationPlan {
     /// How long things take.
     pub delays: Delays,
     /// What goes wrong.
-    pub faults: Faults,
+    pub faults: FaultRates,
     /// What is fetched of boot files and images.
-    pub download: Download,
+    pub download: SimulatedDownload,
     /// How far the hosts are to come.
     pub until: Goal,
     /// How long that may take in all.
@@ -159,7 +159,7 @@ pub struct Delays {
 
 /// What goes wrong how often; each from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub struct FaultRates {
     /// Answers of BMCs.
     pub bmc_failures: f64,
     /// Writes that BMCs answer as done and do not do.
@@ -174,7 +174,7 @@ pub struct Faults {
 
 /// What is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Download {
+pub enum SimulatedDownload {
     /// Nothing; only asks whether it is there.
     Head,
     /// The first 64 KiB of kernel, initrd and what comes by HTTP, one chunk in sixteen.
@@ -241,8 +241,8 @@ mod tests {
             bmc_address: None,
             boot,
             delays: Delays::default(),
-            faults: Faults::default(),
-            download: Download::default(),
+            faults: FaultRates::default(),
+            download: SimulatedDownload::default(),
             until: Goal::default(),
             deadline: Duration::from_secs(1),
             namespace: String::new(),

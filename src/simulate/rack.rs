@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::bmcs;
-use super::counts::{Counted, Counts};
-use super::disk::Disk;
-use super::machine::{Rack, Simulated, mac};
+use super::counts::{CountsSnapshot, RunCounts};
+use super::disk::SimulatedDisk;
+use super::machine::{Simulated, SimulatedRack, mac};
 use super::objects::HostWithSecret;
 use super::plan::{BootMethod, SimulationPlan};
 use super::relay::Relay;
@@ -34,21 +34,21 @@ pub struct RackMachine {
     /// Its power and its boots.
     pub machine: Arc<SimulatedMachine>,
     /// Its disk.
-    pub disk: Arc<Disk>,
+    pub disk: Arc<SimulatedDisk>,
 }
 
 /// All of them. They live until this is dropped or the token is cancelled.
 #[derive(Debug)]
-pub struct Machines {
+pub struct SimulatedMachines {
     /// Each of them.
     pub all: Vec<RackMachine>,
-    counts: Arc<Counts>,
+    counts: Arc<RunCounts>,
     _tasks: JoinSet<()>,
 }
 
 /// Where an appliance answers DHCP: through a relay at an address of this machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Network {
+pub struct RelayNetwork {
     /// The relay's address.
     pub relay: Ipv4Addr,
     /// Where the appliance's DHCP server listens.
@@ -57,23 +57,23 @@ pub struct Network {
     pub tftp_port: u16,
 }
 
-impl Machines {
+impl SimulatedMachines {
     /// Starts the BMC of each host and puts its address, and the machine's MAC address, into the host.
     ///
     /// # Errors
     /// When an address cannot be had.
     pub async fn start(
         plan: &SimulationPlan,
-        network: Network,
+        network: RelayNetwork,
         made: &mut [HostWithSecret],
         token: &CancellationToken,
     ) -> anyhow::Result<Self> {
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(RunCounts::default());
         let relay = Relay::open(network.relay, network.dhcp, plan.faults.packet_loss, counts.clone())
             .with_context(|| format!("the relay's address {} cannot be used", network.relay))?;
         let mut tasks = JoinSet::new();
         tasks.spawn(relay.clone().run(token.clone()));
-        let rack = Arc::new(Rack {
+        let rack = Arc::new(SimulatedRack {
             relay,
             tftp_port: network.tftp_port,
             seed: plan.seed,
@@ -123,7 +123,7 @@ impl Machines {
     }
 
     /// What happened so far.
-    pub fn counted(&self) -> Counted {
+    pub fn counted(&self) -> CountsSnapshot {
         self.counts.read(self.all.iter().map(|seen| seen.machine.faults_by_chance()).sum())
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::counts::Counts;
+use super::counts::RunCounts;
 use super::rng::SeededRng;
 use crate::api::MacAddress;
 use crate::boot::Firmware;
@@ -44,7 +44,7 @@ pub enum DhcpProgram {
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
-pub struct Identity {
+pub struct RelayClient {
     /// Hardware address.
     pub mac: MacAddress,
     /// SMBIOS UUID.
@@ -53,7 +53,7 @@ pub struct Identity {
 
 /// What a machine was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct RelayLease {
     /// Its address.
     pub address: Ipv4Addr,
     /// What it is to boot: a file, or a URL.
@@ -72,7 +72,7 @@ pub struct Relay {
     loss: f64,
     // std's lock: held for a map operation, never across an await.
     waiting: Mutex<HashMap<u32, mpsc::Sender<Vec<u8>>>>,
-    counts: Arc<Counts>,
+    counts: Arc<RunCounts>,
 }
 
 impl Relay {
@@ -80,7 +80,7 @@ impl Relay {
     ///
     /// # Errors
     /// When the address cannot be bound.
-    pub fn open(address: Ipv4Addr, server: SocketAddrV4, loss: f64, counts: Arc<Counts>) -> io::Result<Arc<Self>> {
+    pub fn open(address: Ipv4Addr, server: SocketAddrV4, loss: f64, counts: Arc<RunCounts>) -> io::Result<Arc<Self>> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
         socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
@@ -111,7 +111,7 @@ impl Relay {
     }
 
     /// Gets an address: DISCOVER, OFFER, REQUEST, ACK. `None` when nobody answers.
-    pub async fn acquire(&self, who: Identity, asker: DhcpProgram, rng: &mut SeededRng) -> Option<Lease> {
+    pub async fn acquire(&self, who: RelayClient, asker: DhcpProgram, rng: &mut SeededRng) -> Option<RelayLease> {
         loop {
             let offer = self.ask(who, asker, MessageType::Discover, None, rng).await?;
             let server = match offer.opts().get(OptionCode::ServerIdentifier) {
@@ -121,7 +121,7 @@ impl Relay {
             let answer = self.ask(who, asker, MessageType::Request, Some((offer.yiaddr(), server)), rng).await?;
             if answer.opts().msg_type() == Some(MessageType::Ack) {
                 self.counts.exchange();
-                return Some(Lease {
+                return Some(RelayLease {
                     address: answer.yiaddr(),
                     file: file(&answer),
                     server: answer.siaddr(),
@@ -133,7 +133,7 @@ impl Relay {
 
     async fn ask(
         &self,
-        who: Identity,
+        who: RelayClient,
         asker: DhcpProgram,
         kind: MessageType,
         offered: Option<(Ipv4Addr, Ipv4Addr)>,
@@ -142,7 +142,7 @@ impl Relay {
         let xid = rng.number();
         let bytes = self.message(xid, who, asker, kind, offered)?;
         let (sender, mut answers) = mpsc::channel(1);
-        let _waiting = Waiting::new(self, xid, sender);
+        let _waiting = RelaySlot::new(self, xid, sender);
         for attempt in 0..TRIES {
             if attempt > 0 {
                 self.counts.ask_again();
@@ -175,7 +175,7 @@ impl Relay {
     fn message(
         &self,
         xid: u32,
-        who: Identity,
+        who: RelayClient,
         asker: DhcpProgram,
         kind: MessageType,
         offered: Option<(Ipv4Addr, Ipv4Addr)>,
@@ -248,19 +248,19 @@ fn class(message: &Message) -> Option<String> {
 }
 
 /// A place in the relay's list, until it is dropped.
-struct Waiting<'a> {
+struct RelaySlot<'a> {
     relay: &'a Relay,
     xid: u32,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> RelaySlot<'a> {
     fn new(relay: &'a Relay, xid: u32, sender: mpsc::Sender<Vec<u8>>) -> Self {
         relay.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(xid, sender);
         Self { relay, xid }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for RelaySlot<'_> {
     fn drop(&mut self) {
         self.relay.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.xid);
     }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::appliance_process::Usage;
-use super::counts::Counted;
-use super::follow::{Host, Tally};
+use super::counts::CountsSnapshot;
+use super::follow::{SimulatedHost, Tally};
 use super::plan::Goal;
 
 /// Slowest hosts, and hosts that did not arrive, that are named.
@@ -19,7 +19,7 @@ const LONGEST_ERROR: usize = 200;
 /// A run.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub struct RunSummary {
     /// Machines.
     pub machines: usize,
     /// What decided every chance.
@@ -33,9 +33,9 @@ pub struct Summary {
     /// Errors that hosts had.
     pub errors: u64,
     /// Hosts that did not arrive, the first of them.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingHost>,
     /// What happened meanwhile.
-    pub counted: Counted,
+    pub counted: CountsSnapshot,
     /// What the appliance took, when it is one of the simulator's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub appliance: Option<Usage>,
@@ -64,7 +64,7 @@ pub struct Reached {
 
 /// A host that did not arrive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Missing {
+pub struct MissingHost {
     /// Its name.
     pub host: String,
     /// Its state.
@@ -87,7 +87,7 @@ pub struct Reconciles {
 }
 
 /// How hosts reached a goal since `began`.
-pub fn reached(goal: Goal, began: Instant, hosts: &BTreeMap<String, Host>) -> Reached {
+pub fn reached(goal: Goal, began: Instant, hosts: &BTreeMap<String, SimulatedHost>) -> Reached {
     let mut times: Vec<(String, f64)> = hosts
         .iter()
         .filter_map(|(name, host)| {
@@ -115,9 +115,9 @@ fn rounded(time: Duration) -> f64 {
 }
 
 /// Hosts that have not reached the goal.
-pub fn missing(goal: Goal, hosts: &BTreeMap<String, Host>) -> Vec<Missing> {
+pub fn missing(goal: Goal, hosts: &BTreeMap<String, SimulatedHost>) -> Vec<MissingHost> {
     let late = hosts.iter().filter(|(_, host)| !host.reached.contains_key(&goal));
-    let one = |(name, host): (&String, &Host)| Missing {
+    let one = |(name, host): (&String, &SimulatedHost)| MissingHost {
         host: name.clone(),
         state: host.state.map_or_else(|| "not there".to_owned(), |state| state.as_str().to_owned()),
         error: host.error.clone(),
@@ -164,7 +164,7 @@ pub fn reconciles(metrics: &str) -> Option<Reconciles> {
 }
 
 /// The summary for people.
-pub fn text(summary: &Summary) -> String {
+pub fn text(summary: &RunSummary) -> String {
     let mut lines = Vec::new();
     for goal in &summary.goals {
         lines.push(format!(

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 /// What is drawn for, so that one purpose does not move another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Purpose {
+pub enum DrawPurpose {
     /// Answers of the BMC.
     Bmc,
     /// Packets lost on the way.
@@ -28,7 +28,7 @@ pub enum Purpose {
 pub struct SeededRng(StdRng);
 
 /// The seed of a machine's generator for a purpose.
-pub fn seed(seed: u64, machine: usize, purpose: Purpose) -> [u8; 32] {
+pub fn seed(seed: u64, machine: usize, purpose: DrawPurpose) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(seed.to_le_bytes());
     hash.update((machine as u64).to_le_bytes());
@@ -38,7 +38,7 @@ pub fn seed(seed: u64, machine: usize, purpose: Purpose) -> [u8; 32] {
 
 impl SeededRng {
     /// The generator of a machine for a purpose.
-    pub fn of(of: u64, machine: usize, purpose: Purpose) -> Self {
+    pub fn of(of: u64, machine: usize, purpose: DrawPurpose) -> Self {
         Self(StdRng::from_seed(seed(of, machine, purpose)))
     }
 
@@ -82,17 +82,17 @@ mod tests {
     #[test]
     fn a_machine_has_the_same_luck_with_the_same_seed_and_no_two_have_the_same() {
         let luck = |seed, machine, purpose| SeededRng::of(seed, machine, purpose).bytes(16);
-        assert_eq!(luck(1, 2, Purpose::Bmc), luck(1, 2, Purpose::Bmc));
+        assert_eq!(luck(1, 2, DrawPurpose::Bmc), luck(1, 2, DrawPurpose::Bmc));
         let all = [
-            luck(1, 2, Purpose::Bmc),
-            luck(2, 2, Purpose::Bmc),
-            luck(1, 3, Purpose::Bmc),
-            luck(1, 2, Purpose::Network),
+            luck(1, 2, DrawPurpose::Bmc),
+            luck(2, 2, DrawPurpose::Bmc),
+            luck(1, 3, DrawPurpose::Bmc),
+            luck(1, 2, DrawPurpose::Network),
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(!all[..index].contains(one));
         }
-        let mut rng = SeededRng::of(1, 1, Purpose::Machine);
+        let mut rng = SeededRng::of(1, 1, DrawPurpose::Machine);
         let often = (0..10_000).filter(|_| rng.happens(0.25)).count();
         assert!((2300..2700).contains(&often), "{often}");
         let second = Duration::from_secs(1);

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::appliance_process::{ApplianceProcess, serve_image};
-use super::follow::{Hosts, Tally};
-use super::objects::{self, HostWithSecret, Objects};
+use super::follow::{FollowedHosts, Tally};
+use super::objects::{self, HostWithSecret, RunObjects};
 use super::plan::{Appliance, Goal, SimulationPlan};
-use super::rack::{Machines, Network};
-use super::report::{self, Missing, Reached, Summary};
-use super::rng::{Purpose, SeededRng};
-use crate::api::metal3::Image;
+use super::rack::{RelayNetwork, SimulatedMachines};
+use super::report::{self, MissingHost, Reached, RunSummary};
+use super::rng::{DrawPurpose, SeededRng};
+use crate::api::metal3::HostImage;
 use crate::hex::hex;
 
 /// How often progress is told.
@@ -26,7 +26,7 @@ const CLEAN: Duration = Duration::from_secs(300);
 
 /// What a run tells while it goes on.
 #[derive(Clone, Debug)]
-pub struct Running<'a> {
+pub struct RunningSimulation<'a> {
     /// One line about how far all are.
     pub line: &'a str,
     /// Hosts that have arrived, of all.
@@ -43,14 +43,14 @@ pub struct Running<'a> {
 pub async fn run(
     plan: &SimulationPlan,
     stop: CancellationToken,
-    mut tell: impl FnMut(&Running<'_>),
-) -> anyhow::Result<(Summary, Option<anyhow::Error>)> {
+    mut tell: impl FnMut(&RunningSimulation<'_>),
+) -> anyhow::Result<(RunSummary, Option<anyhow::Error>)> {
     // A BMC and an agent take a file each.
     crate::descriptors::raise()?;
     let token = CancellationToken::new();
     let _ends = token.clone().drop_guard();
     let deadline = Instant::now() + plan.deadline;
-    tell(&Running { line: "starting", arrived: 0, hosts: plan.machines });
+    tell(&RunningSimulation { line: "starting", arrived: 0, hosts: plan.machines });
     let mut site = RunningAppliance::open(plan).await?;
     let set = Fleet::make(plan, &site, &token).await?;
     if site.own.is_none() {
@@ -63,18 +63,18 @@ pub async fn run(
     let reconciles = metrics(&site.client).await.as_deref().and_then(report::reconciles);
     let mut left = None;
     if !plan.keep {
-        tell(&Running { line: "cleaning up", arrived: 0, hosts: set.names.len() });
+        tell(&RunningSimulation { line: "cleaning up", arrived: 0, hosts: set.names.len() });
         left = set.clean(&site, fresh.as_deref()).await.err().map(|error| error.context("not all is removed"));
     }
     if let Some(own) = site.own.take() {
         own.end().await;
     }
-    let Outcome { goals, missing, tally } = match (done, &left) {
+    let ArrivalOutcome { goals, missing, tally } = match (done, &left) {
         (Err(error), Some(_)) => return Err(error.context("not all is removed")),
         (done, _) => done?,
     };
     let succeeded = missing.is_empty() && goals.len() == stages(plan.until).len();
-    let summary = Summary {
+    let summary = RunSummary {
         machines: set.names.len(),
         seed: plan.seed,
         succeeded,
@@ -104,10 +104,10 @@ fn stages(until: Goal) -> &'static [Goal] {
 struct RunningAppliance {
     own: Option<ApplianceProcess>,
     client: kube::Client,
-    objects: Objects,
+    objects: RunObjects,
     /// Tells what this run makes from all else.
     run: String,
-    network: Network,
+    network: RelayNetwork,
 }
 
 impl RunningAppliance {
@@ -126,18 +126,22 @@ impl RunningAppliance {
                 };
                 let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
                 let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-                (None, kube::Client::try_from(config)?, Network { relay: *relay, dhcp: *dhcp, tftp_port: *tftp_port })
+                (
+                    None,
+                    kube::Client::try_from(config)?,
+                    RelayNetwork { relay: *relay, dhcp: *dhcp, tftp_port: *tftp_port },
+                )
             }
         };
         let run = uuid::Uuid::new_v4().to_string();
-        Ok(Self { own, objects: Objects::new(client.clone(), &plan.namespace, &run), run, client, network })
+        Ok(Self { own, objects: RunObjects::new(client.clone(), &plan.namespace, &run), run, client, network })
     }
 }
 
 /// How far the hosts came.
-struct Outcome {
+struct ArrivalOutcome {
     goals: Vec<Reached>,
-    missing: Vec<Missing>,
+    missing: Vec<MissingHost>,
     tally: Tally,
 }
 
@@ -145,8 +149,8 @@ struct Outcome {
 struct Fleet {
     made: Vec<HostWithSecret>,
     names: Vec<String>,
-    hosts: Hosts,
-    machines: Machines,
+    hosts: FollowedHosts,
+    machines: SimulatedMachines,
     _watching: JoinSet<()>,
 }
 
@@ -154,9 +158,9 @@ impl Fleet {
     async fn make(plan: &SimulationPlan, site: &RunningAppliance, token: &CancellationToken) -> anyhow::Result<Self> {
         let mut made = wanted(plan, token).await?;
         made.iter_mut().for_each(|one| one.mark(&site.run));
-        let machines = Machines::start(plan, site.network, &mut made, token).await?;
+        let machines = SimulatedMachines::start(plan, site.network, &mut made, token).await?;
         let names: Vec<String> = made.iter().map(|one| one.host.name_any()).collect();
-        let hosts = Hosts::new(&names, &site.run);
+        let hosts = FollowedHosts::new(&names, &site.run);
         let mut watching = JoinSet::new();
         watching.spawn(hosts.clone().follow(site.client.clone(), plan.namespace.clone(), token.clone()));
         Ok(Self { made, names, hosts, machines, _watching: watching })
@@ -168,8 +172,8 @@ impl Fleet {
         site: &mut RunningAppliance,
         deadline: Instant,
         stop: &CancellationToken,
-        tell: &mut impl FnMut(&Running<'_>),
-    ) -> anyhow::Result<Outcome> {
+        tell: &mut impl FnMut(&RunningSimulation<'_>),
+    ) -> anyhow::Result<ArrivalOutcome> {
         let (mut goals, mut missing) = (Vec::new(), Vec::new());
         for goal in stages(plan.until) {
             let began = Instant::now();
@@ -196,7 +200,7 @@ impl Fleet {
                     () = tokio::time::sleep(TELL) => {
                         let tally = self.hosts.tally();
                         let line = report::line(*goal, &tally, began.elapsed());
-                        tell(&Running { line: &line, arrived: tally.arrived, hosts: tally.hosts });
+                        tell(&RunningSimulation { line: &line, arrived: tally.arrived, hosts: tally.hosts });
                         if let Some(own) = &mut site.own {
                             own.check()?;
                         }
@@ -212,7 +216,7 @@ impl Fleet {
         if plan.stay && missing.is_empty() {
             self.stay(site, deadline, stop, tell).await?;
         }
-        Ok(Outcome { goals, missing, tally: self.hosts.tally() })
+        Ok(ArrivalOutcome { goals, missing, tally: self.hosts.tally() })
     }
 
     /// Lets the machines go on until `stop` or the deadline: others order what happens to their hosts.
@@ -221,12 +225,12 @@ impl Fleet {
         site: &mut RunningAppliance,
         deadline: Instant,
         stop: &CancellationToken,
-        tell: &mut impl FnMut(&Running<'_>),
+        tell: &mut impl FnMut(&RunningSimulation<'_>),
     ) -> anyhow::Result<()> {
         loop {
             let hosts = self.names.len();
             let line = format!("all have arrived, and {hosts} machines go on until Ctrl-C");
-            tell(&Running { line: &line, arrived: hosts, hosts });
+            tell(&RunningSimulation { line: &line, arrived: hosts, hosts });
             if let Some(own) = &mut site.own {
                 own.check()?;
             }
@@ -270,10 +274,10 @@ async fn wanted(plan: &SimulationPlan, token: &CancellationToken) -> anyhow::Res
     }
     let image = match (&plan.image, plan.until) {
         (_, Goal::Available) => None,
-        (Some(url), _) => Some(Image { url: url.clone(), ..Image::default() }),
+        (Some(url), _) => Some(HostImage { url: url.clone(), ..HostImage::default() }),
         (None, _) => Some(serve_image(plan.seed, token.clone()).await?),
     };
-    let password: String = hex(&SeededRng::of(plan.seed, 2, Purpose::Content).bytes(8));
+    let password: String = hex(&SeededRng::of(plan.seed, 2, DrawPurpose::Content).bytes(8));
     Ok((1..=plan.machines).map(|number| objects::host(number, &plan.namespace, &password, image.clone())).collect())
 }
 

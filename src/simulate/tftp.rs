@@ -47,13 +47,13 @@ pub async fn fetch(
     whole: bool,
     rng: &mut SeededRng,
 ) -> io::Result<usize> {
-    let probe = Transfer::ask(link, server, name, manner, true, rng).await?;
+    let probe = SimulatedTransfer::ask(link, server, name, manner, true, rng).await?;
     let Some(size) = probe.granted.size else { return Err(wrong("the server does not tell the size".into())) };
     probe.end(rng).await;
     if !whole {
         return Ok(0);
     }
-    let got = Transfer::ask(link, server, name, manner, false, rng).await?.receive(rng).await?;
+    let got = SimulatedTransfer::ask(link, server, name, manner, false, rng).await?.receive(rng).await?;
     if got as u64 != size {
         return Err(wrong(format!("{name}: {got} bytes came, {size} were told")));
     }
@@ -80,7 +80,7 @@ enum Packet<'p> {
 }
 
 /// A transfer whose options are granted.
-struct Transfer<'w> {
+struct SimulatedTransfer<'w> {
     link: &'w LossyLink,
     socket: UdpSocket,
     /// The server's port of this transfer.
@@ -88,7 +88,7 @@ struct Transfer<'w> {
     granted: Granted,
 }
 
-impl<'w> Transfer<'w> {
+impl<'w> SimulatedTransfer<'w> {
     /// Asks until the options are granted.
     async fn ask(
         link: &'w LossyLink,
@@ -251,8 +251,8 @@ mod tests {
 
     use super::*;
     use crate::boot::BootFiles;
-    use crate::simulate::counts::Counts;
-    use crate::simulate::rng::Purpose;
+    use crate::simulate::counts::RunCounts;
+    use crate::simulate::rng::DrawPurpose;
 
     #[test]
     fn what_is_granted_was_asked_for() {
@@ -277,8 +277,8 @@ mod tests {
         let address = server.local_addr().unwrap();
         let token = CancellationToken::new();
         let serving = tokio::spawn(server.run(token.clone()));
-        let counts = Arc::new(Counts::default());
-        let mut rng = SeededRng::of(3, 1, Purpose::Network);
+        let counts = Arc::new(RunCounts::default());
+        let mut rng = SeededRng::of(3, 1, DrawPurpose::Network);
         for loss in [0.0, 0.05] {
             let link = LossyLink { source: None, loss, counts: counts.clone() };
             for (name, manner, length) in

@@ -11,7 +11,7 @@ use http::Method;
 use reqwest::Url;
 
 use super::lossy_link::LossyLink;
-use super::plan::Download;
+use super::plan::SimulatedDownload;
 use super::rng::SeededRng;
 use crate::protocol::{ARGS_FILE, NETWORK_FILE};
 
@@ -43,7 +43,12 @@ pub struct MediumContents {
 ///
 /// # Errors
 /// When it cannot be read, or nothing on it boots.
-pub async fn boot(link: &LossyLink, url: &Url, download: Download, rng: &mut SeededRng) -> io::Result<MediumContents> {
+pub async fn boot(
+    link: &LossyLink,
+    url: &Url,
+    download: SimulatedDownload,
+    rng: &mut SeededRng,
+) -> io::Result<MediumContents> {
     let mut medium = VirtualCd { link, url, pieces: BTreeMap::new() };
     let loader = medium.efi_image(rng).await?;
     let first = medium.read(loader..loader + 512, rng).await?;
@@ -79,7 +84,7 @@ fn no_kernel() -> io::Error {
 }
 
 /// A part of the medium.
-type Part = Range<u64>;
+type MediumPart = Range<u64>;
 
 struct VirtualCd<'m> {
     link: &'m LossyLink,
@@ -90,7 +95,7 @@ struct VirtualCd<'m> {
 
 impl VirtualCd<'_> {
     /// Asks for a part of the file.
-    async fn ask(&self, part: Part, rng: &mut SeededRng) -> io::Result<super::lossy_link::Fetched> {
+    async fn ask(&self, part: MediumPart, rng: &mut SeededRng) -> io::Result<super::lossy_link::Fetched> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -105,7 +110,7 @@ impl VirtualCd<'_> {
         }
     }
 
-    async fn read(&mut self, part: Part, rng: &mut SeededRng) -> io::Result<Vec<u8>> {
+    async fn read(&mut self, part: MediumPart, rng: &mut SeededRng) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         for number in part.start / AHEAD..part.end.div_ceil(AHEAD) {
             if !self.pieces.contains_key(&number) {
@@ -153,7 +158,7 @@ impl VirtualCd<'_> {
     }
 
     /// Where a file is, by its path.
-    async fn find(&mut self, root: (u64, u64), path: &str, rng: &mut SeededRng) -> io::Result<Part> {
+    async fn find(&mut self, root: (u64, u64), path: &str, rng: &mut SeededRng) -> io::Result<MediumPart> {
         let mut at = root;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let (offset, length) = (at.0, at.1.min(DIRECTORY));
@@ -163,7 +168,7 @@ impl VirtualCd<'_> {
         Ok(at.0..at.0 + at.1)
     }
 
-    async fn small(&mut self, file: Part, rng: &mut SeededRng) -> io::Result<Vec<u8>> {
+    async fn small(&mut self, file: MediumPart, rng: &mut SeededRng) -> io::Result<Vec<u8>> {
         if file.end - file.start > MOST {
             return Err(wrong("a file on the medium is larger than it should be"));
         }
@@ -171,11 +176,11 @@ impl VirtualCd<'_> {
     }
 
     /// Reads a large file, as far as wanted.
-    async fn load(&mut self, file: Part, download: Download, rng: &mut SeededRng) -> io::Result<()> {
+    async fn load(&mut self, file: MediumPart, download: SimulatedDownload, rng: &mut SeededRng) -> io::Result<()> {
         let end = match download {
-            Download::Head => return Ok(()),
-            Download::Sample => file.end.min(file.start + SAMPLE),
-            Download::All => file.end,
+            SimulatedDownload::Head => return Ok(()),
+            SimulatedDownload::Sample => file.end.min(file.start + SAMPLE),
+            SimulatedDownload::All => file.end,
         };
         let fetched = self.ask(file.start..end, rng).await?;
         if fetched.bytes as u64 != end - file.start {
@@ -252,10 +257,10 @@ mod tests {
 
     use super::*;
     use crate::boot::iso::{self, apply};
-    use crate::simulate::counts::Counts;
-    use crate::simulate::rng::Purpose;
+    use crate::simulate::counts::RunCounts;
+    use crate::simulate::rng::DrawPurpose;
 
-    async fn boots(image: &[u8], download: Download, loss: f64) -> (io::Result<MediumContents>, u64) {
+    async fn boots(image: &[u8], download: SimulatedDownload, loss: f64) -> (io::Result<MediumContents>, u64) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.iso");
         std::fs::write(&file, image).unwrap();
@@ -263,9 +268,9 @@ mod tests {
         let url: Url = format!("http://{}/a.iso", listener.local_addr().unwrap()).parse().unwrap();
         let router = Router::new().route("/a.iso", get_service(ServeFile::new(&file)));
         let serving = tokio::spawn(async move { axum::serve(listener, router).await });
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(RunCounts::default());
         let link = LossyLink { source: None, loss, counts: counts.clone() };
-        let orders = boot(&link, &url, download, &mut SeededRng::of(1, 1, Purpose::Network)).await;
+        let orders = boot(&link, &url, download, &mut SeededRng::of(1, 1, DrawPurpose::Network)).await;
         serving.abort();
         (orders, counts.read(0).bytes)
     }
@@ -273,22 +278,24 @@ mod tests {
     #[tokio::test]
     async fn the_isos_that_the_appliance_makes_are_understood() {
         let (mut image, layout) = crate::ramdisk::medium(&[9; 100_000], None, &[1; 300_000], &[2; 500_000]).unwrap();
-        let (blank, _) = boots(&image, Download::Head, 0.0).await;
+        let (blank, _) = boots(&image, SimulatedDownload::Head, 0.0).await;
         assert!(blank.unwrap_err().to_string().contains("nobody's"));
         let orders = iso::IsoBootParameters { args: "slipway.token=t\n".into(), network: Some(b"{}".to_vec()) };
         apply(&layout.patches("console=ttyS0", &orders).unwrap(), 0, &mut image);
         let wanted =
             MediumContents { command_line: "console=ttyS0 slipway.token=t".into(), network: Some(b"{}".to_vec()) };
-        for (download, loss, most) in
-            [(Download::Head, 0.0, 400_000), (Download::Sample, 0.05, 600_000), (Download::All, 0.0, 1_200_000)]
-        {
+        for (download, loss, most) in [
+            (SimulatedDownload::Head, 0.0, 400_000),
+            (SimulatedDownload::Sample, 0.05, 600_000),
+            (SimulatedDownload::All, 0.0, 1_200_000),
+        ] {
             let (orders, bytes) = boots(&image, download, loss).await;
             assert_eq!(orders.unwrap(), wanted);
             assert!(bytes < most, "{download:?}: {bytes}");
         }
         let cut = &image[..100_000];
-        assert!(boots(cut, Download::Head, 0.0).await.0.is_err());
+        assert!(boots(cut, SimulatedDownload::Head, 0.0).await.0.is_err());
         image[17 * 2048 + 8] = b'!';
-        assert!(boots(&image, Download::Head, 0.0).await.0.unwrap_err().to_string().contains("not bootable"));
+        assert!(boots(&image, SimulatedDownload::Head, 0.0).await.0.unwrap_err().to_string().contains("not bootable"));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::disk::{Disk, NotAnew};
-use super::files::Refusal;
+use super::disk::{Database, NotAnew};
+use super::files::OpenRefusal;
 use super::generation_files::NewFiles;
-use super::group::{Group, TreeName};
-use super::record::{self, Identity};
+use super::group::{TreeName, WriteGroup};
+use super::record::{self, ObjectIdentity};
 use super::types::TableItem;
-use super::{Object, OpenError, Store, StoreOptions};
+use super::{Object, Store, StoreOpenError, StoreOptions};
 
 /// Everything that is on disk, at one revision. Holds the objects as the store does: packed, and shared with it.
 pub struct Snapshot {
@@ -44,7 +44,7 @@ impl Store {
 /// A store that is being made of a snapshot. Nothing reads it before [`NewStore::finish`].
 pub struct NewStore {
     options: StoreOptions,
-    disk: Disk,
+    disk: Database,
     files: NewFiles,
     /// Revisions up to this one count as given.
     revision: u64,
@@ -55,10 +55,10 @@ impl NewStore {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] when the folder holds a database already or cannot be written.
-    pub fn create(options: StoreOptions) -> Result<Self, OpenError> {
-        let fail = |reason: String| OpenError { path: options.path.clone(), reason };
-        let (disk, loaded) = Disk::open(&options).map_err(fail)?;
+    /// [`StoreOpenError`] when the folder holds a database already or cannot be written.
+    pub fn create(options: StoreOptions) -> Result<Self, StoreOpenError> {
+        let fail = |reason: String| StoreOpenError { path: options.path.clone(), reason };
+        let (disk, loaded) = Database::open(&options).map_err(fail)?;
         if loaded.index.revision() > 0 || loaded.index.disk_bytes() > 0 {
             return Err(fail("there is a database already".into()));
         }
@@ -70,20 +70,20 @@ impl NewStore {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] when the disk refuses.
-    pub fn object(&mut self, object: &Object) -> Result<(), OpenError> {
+    /// [`StoreOpenError`] when the disk refuses.
+    pub fn object(&mut self, object: &Object) -> Result<(), StoreOpenError> {
         self.revision = self.revision.max(object.revision);
         let tree = TreeName::Objects(Arc::clone(&object.resource));
         let record = record::encode(object, self.disk.sealer());
-        self.add(&tree, &Identity::of(object).key(), &record)
+        self.add(&tree, &ObjectIdentity::of(object).key(), &record)
     }
 
     /// Adds an entry of a table.
     ///
     /// # Errors
     ///
-    /// [`OpenError`] when the disk refuses.
-    pub fn entry(&mut self, table: &str, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
+    /// [`StoreOpenError`] when the disk refuses.
+    pub fn entry(&mut self, table: &str, key: &[u8], value: &[u8]) -> Result<(), StoreOpenError> {
         self.add(&TreeName::Table(table.into()), key, value)
     }
 
@@ -92,9 +92,13 @@ impl NewStore {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] when the disk refuses.
-    pub fn finish(mut self, revision: u64, resources: impl IntoIterator<Item = Arc<str>>) -> Result<(), OpenError> {
-        let mut group = Group::default();
+    /// [`StoreOpenError`] when the disk refuses.
+    pub fn finish(
+        mut self,
+        revision: u64,
+        resources: impl IntoIterator<Item = Arc<str>>,
+    ) -> Result<(), StoreOpenError> {
+        let mut group = WriteGroup::default();
         let revision = self.revision.max(revision);
         group.reserve(revision);
         for resource in resources {
@@ -108,25 +112,25 @@ impl NewStore {
         let Self { options, mut disk, files, .. } = self;
         files
             .end()
-            .map_err(Refusal::said)
-            .and_then(|base| base.finish(&Group::default()).map_err(Refusal::said))
+            .map_err(OpenRefusal::said)
+            .and_then(|base| base.finish(&WriteGroup::default()).map_err(OpenRefusal::said))
             .and_then(|new| disk.turn_to(new).map_err(|(NotAnew::Given(reason) | NotAnew::Torn(reason))| reason))
             .and_then(|()| disk.settle())
-            .map_err(|reason| OpenError { path: options.path, reason })
+            .map_err(|reason| StoreOpenError { path: options.path, reason })
     }
 
     /// Adds an object with a record that cannot be read.
     #[cfg(test)]
     pub(crate) fn damaged(&mut self, resource: &str, namespace: &str, name: &str) {
-        let identity = Identity { resource: resource.into(), namespace: namespace.into(), name: name.into() };
+        let identity = ObjectIdentity { resource: resource.into(), namespace: namespace.into(), name: name.into() };
         let object = Object::new(resource.into(), namespace.into(), name.into(), 7, "{}".as_bytes()).unwrap();
         let mut record = record::encode(&object, self.disk.sealer());
         record.pop();
         self.add(&TreeName::Objects(resource.into()), &identity.key(), &record).unwrap();
     }
 
-    fn add(&mut self, tree: &TreeName, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
-        self.files.base.entry(&tree.name(), key, value).map_err(|error| OpenError {
+    fn add(&mut self, tree: &TreeName, key: &[u8], value: &[u8]) -> Result<(), StoreOpenError> {
+        self.files.base.entry(&tree.name(), key, value).map_err(|error| StoreOpenError {
             path: self.options.path.clone(),
             reason: format!("cannot write the base: {error}"),
         })

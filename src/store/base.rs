@@ -13,7 +13,7 @@ use std::path::Path;
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
-use super::files::Refusal;
+use super::files::OpenRefusal;
 use super::frames::{self, FrameError, FrameWriter};
 
 const MAGIC: &[u8; 8] = b"slipbase";
@@ -114,13 +114,13 @@ impl BaseWriter {
 pub(super) fn read(
     path: &Path,
     mut visit: impl FnMut(&str, Vec<u8>, Bytes) -> Result<(), String>,
-) -> Result<Base, Refusal> {
+) -> Result<Base, OpenRefusal> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("its base is gone".into()),
-        Err(error) => return Err(Refusal::io("open its base", &error)),
+        Err(error) => return Err(OpenRefusal::io("open its base", &error)),
     };
-    let bytes = file.metadata().map_err(|error| Refusal::io("look at its base", &error))?.len();
+    let bytes = file.metadata().map_err(|error| OpenRefusal::io("look at its base", &error))?.len();
     let mut input = Digesting::new(BufReader::with_capacity(BUFFER, file));
     let mut header = [0; 16];
     read_exact(&mut input, &mut header)?;
@@ -137,9 +137,11 @@ pub(super) fn read(
         None => Err("its base removes something".to_owned()),
     })
     .map_err(|error| match error {
-        FrameError::Read(error) if error.kind() != io::ErrorKind::UnexpectedEof => Refusal::io("read its base", &error),
+        FrameError::Read(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            OpenRefusal::io("read its base", &error)
+        }
         FrameError::Read(_) => "its base is cut short".into(),
-        error => Refusal::Damaged(format!("its base cannot be read: {error}")),
+        error => OpenRefusal::Damaged(format!("its base cannot be read: {error}")),
     })?;
     let digest = input.digest.finish();
     let mut said = [0; 8];
@@ -151,25 +153,25 @@ pub(super) fn read(
     match input.read(&mut more) {
         Ok(0) => Ok(Base { digest, bytes }),
         Ok(_) => Err("its base goes on after its end".into()),
-        Err(error) => Err(Refusal::io("read its base", &error)),
+        Err(error) => Err(OpenRefusal::io("read its base", &error)),
     }
 }
 
-fn read_exact(input: &mut impl Read, bytes: &mut [u8]) -> Result<(), Refusal> {
+fn read_exact(input: &mut impl Read, bytes: &mut [u8]) -> Result<(), OpenRefusal> {
     input.read_exact(bytes).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => "its base is cut short".into(),
-        _ => Refusal::io("read its base", &error),
+        _ => OpenRefusal::io("read its base", &error),
     })
 }
 
 /// Whether a newer version wrote it, or the number is damaged: every format ends with the digest.
-fn other_format(mut input: Digesting<BufReader<File>>, bytes: u64, format: u64) -> Refusal {
+fn other_format(mut input: Digesting<BufReader<File>>, bytes: u64, format: u64) -> OpenRefusal {
     let rest = bytes.saturating_sub(MAGIC.len() as u64 + 8 + 8);
     let whole = io::copy(&mut (&mut input).take(rest), &mut io::sink()).is_ok();
     let digest = input.digest.finish();
     let mut said = [0; 8];
     if whole && input.read_exact(&mut said).is_ok() && u64::from_be_bytes(said) == digest {
-        Refusal::Other(format!("its format is {format} and this version knows {FORMAT}; use a newer slipway"))
+        OpenRefusal::Other(format!("its format is {format} and this version knows {FORMAT}; use a newer slipway"))
     } else {
         "its base is not what was written".into()
     }
@@ -183,8 +185,8 @@ mod tests {
 
     fn reason(path: &Path) -> String {
         match read(path, |_, _, _| Ok(())).unwrap_err() {
-            Refusal::Damaged(reason) => reason,
-            Refusal::Other(reason) => format!("other: {reason}"),
+            OpenRefusal::Damaged(reason) => reason,
+            OpenRefusal::Other(reason) => format!("other: {reason}"),
         }
     }
 

@@ -11,18 +11,18 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::TableEntry;
 use super::content::Loaded;
-use super::disk::{CRAMPED, Disk, NOT_ANEW, NotAnew, OVERGROWN};
-use super::index::{Logged, Shared};
-use super::record::{self, Former, Identity};
+use super::disk::{CRAMPED, Database, NOT_ANEW, NotAnew, OVERGROWN};
+use super::index::{Logged, SharedStore};
+use super::record::{self, FormerRecord, ObjectIdentity};
 use super::rewriting::{Cost, Moment};
-use super::writer::Writer;
-use super::{Expect, Mutation, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError, json_len};
+use super::writer::TextWriter;
+use super::{Expect, Mutation, OBJECT_LIMIT, Object, QUEUE, StoreEvent, StoreWriteError, json_len};
 
 mod queue;
 
-pub(super) use queue::Request;
+pub(super) use queue::CommitRequest;
 
-use queue::{Pending, Queue};
+use queue::{CommitQueue, PendingCommit};
 
 /// Requests of one group.
 const GROUP: usize = 256;
@@ -33,12 +33,12 @@ const GROUP_BYTES: usize = 2 << 20;
 /// Revisions reserved at a time for objects in memory.
 const BLOCK: u64 = 1 << 16;
 
-type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
+type MutationReply = oneshot::Sender<Result<Arc<Object>, StoreWriteError>>;
 
 /// The committer's state.
 pub(super) struct Committer {
-    shared: Arc<Shared>,
-    disk: Disk,
+    shared: Arc<SharedStore>,
+    disk: Database,
     /// The last revision given.
     revision: u64,
     /// Objects in memory may have revisions up to this one.
@@ -47,7 +47,7 @@ pub(super) struct Committer {
     memory: Vec<Arc<str>>,
     /// Whether the objects of a resource are on disk, of those that have or had any.
     durable: HashMap<Arc<str>, bool>,
-    writer: Writer,
+    writer: TextWriter,
     /// What is in the database but for history, in bytes, as it is on disk.
     lasting: usize,
     /// Whether the disk has no room to write it anew if it grew as it was last to.
@@ -55,24 +55,24 @@ pub(super) struct Committer {
     /// Whether it takes more of the disk than it may, and cannot be written anew now.
     is_overgrown: bool,
     /// Changes that wait until the database is written anew: three times what is in it could be exceeded.
-    held: VecDeque<Request>,
+    held: VecDeque<CommitRequest>,
 }
 
 impl Committer {
     /// The committer of a database just opened, and what it shares with the handles.
-    pub fn new(disk: Disk, loaded: Loaded) -> (Self, Arc<Shared>) {
+    pub fn new(disk: Database, loaded: Loaded) -> (Self, Arc<SharedStore>) {
         let Loaded { index, reserved, memory, .. } = loaded;
         let (revision, live, lasting) = (index.revision(), index.disk_bytes(), index.lasting_bytes());
         let filled = index.counts().into_iter().filter(|(_, count)| *count > 0);
         let durable = filled.map(|(resource, _)| (resource, true)).collect();
-        let shared = Arc::new(Shared::new(index));
+        let shared = Arc::new(SharedStore::new(index));
         let committer = Self {
             shared: Arc::clone(&shared),
             revision,
             reserved,
             memory,
             durable,
-            writer: Writer::default(),
+            writer: TextWriter::default(),
             is_cramped: false,
             is_overgrown: disk.is_overgrown(live),
             lasting,
@@ -83,7 +83,11 @@ impl Committer {
     }
 
     /// Starts the thread. It ends when asked to, or when all senders are gone.
-    pub fn start(mut self, mut requests: mpsc::Receiver<Request>, own: mpsc::WeakSender<Request>) -> io::Result<()> {
+    pub fn start(
+        mut self,
+        mut requests: mpsc::Receiver<CommitRequest>,
+        own: mpsc::WeakSender<CommitRequest>,
+    ) -> io::Result<()> {
         thread::Builder::new().name("store".to_owned()).spawn(move || {
             let shared = Arc::clone(&self.shared);
             // The files are closed inside, so that whoever waits for the end may open them again.
@@ -108,8 +112,8 @@ impl Committer {
         Ok(())
     }
 
-    fn run(&mut self, requests: &mut mpsc::Receiver<Request>, own: &mpsc::WeakSender<Request>) {
-        let mut queue = Queue::default();
+    fn run(&mut self, requests: &mut mpsc::Receiver<CommitRequest>, own: &mpsc::WeakSender<CommitRequest>) {
+        let mut queue = CommitQueue::default();
         let outcome = loop {
             let Some(first) = queue.wait(requests) else {
                 if self.held.is_empty() {
@@ -122,7 +126,7 @@ impl Committer {
                 }
                 continue;
             };
-            let mut pending = Pending::default();
+            let mut pending = PendingCommit::default();
             let mut next = Some(first);
             while let Some(request) = next.take() {
                 self.take(request, requests, &mut pending);
@@ -143,7 +147,7 @@ impl Committer {
         queue.put_back(&mut self.held);
         while let Some(request) = queue.wait(requests) {
             match request {
-                Request::Close => requests.close(),
+                CommitRequest::Close => requests.close(),
                 request => request.refuse(&reason),
             }
         }
@@ -151,7 +155,7 @@ impl Committer {
 
     /// Has the database written anew when it takes too much of the disk for what is in it, and knows what may be done when that
     /// cannot be.
-    fn tidy(&mut self, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
+    fn tidy(&mut self, own: &mpsc::WeakSender<CommitRequest>) -> Result<(), String> {
         let outcome = self.write_anew(own);
         let (live_bytes, lasting) = {
             let index = self.shared.read();
@@ -167,7 +171,7 @@ impl Committer {
         outcome
     }
 
-    fn write_anew(&mut self, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
+    fn write_anew(&mut self, own: &mpsc::WeakSender<CommitRequest>) -> Result<(), String> {
         if let Err(not) = self.disk.give_up_when_low() {
             return went_on(not);
         }
@@ -191,7 +195,7 @@ impl Committer {
         // When there is no place in the queue, it is looked for after what is in it.
         let wake = move || {
             if let Some(own) = own.upgrade() {
-                own.try_send(Request::Rewritten).ok();
+                own.try_send(CommitRequest::Rewritten).ok();
             }
         };
         if let Err(not) = self.disk.begin(moment, live, wake) {
@@ -213,7 +217,7 @@ impl Committer {
     }
 
     /// Whether a change has to wait until the database is written anew.
-    fn has_to_wait(&self, change: &Mutation, durable: bool, pending: &mut Pending) -> bool {
+    fn has_to_wait(&self, change: &Mutation, durable: bool, pending: &mut PendingCommit) -> bool {
         if !durable || !self.disk.is_rewriting() {
             return false;
         }
@@ -230,21 +234,26 @@ impl Committer {
     }
 
     /// Judges one request and adds it to the group.
-    fn take(&mut self, request: Request, requests: &mut mpsc::Receiver<Request>, pending: &mut Pending) {
+    fn take(
+        &mut self,
+        request: CommitRequest,
+        requests: &mut mpsc::Receiver<CommitRequest>,
+        pending: &mut PendingCommit,
+    ) {
         match request {
-            Request::Mutation { change, durable, reply } if self.has_to_wait(&change, durable, pending) => {
-                self.held.push_back(Request::Mutation { change, durable, reply });
+            CommitRequest::Mutation { change, durable, reply } if self.has_to_wait(&change, durable, pending) => {
+                self.held.push_back(CommitRequest::Mutation { change, durable, reply });
             }
-            Request::Mutation { change, durable, reply } => {
+            CommitRequest::Mutation { change, durable, reply } => {
                 let result = self.stage(change, durable, pending);
                 pending.answers.push((reply, result));
             }
-            Request::Entries { table, entries, reply } => {
+            CommitRequest::Entries { table, entries, reply } => {
                 let length = |(key, value): &TableEntry| key.len() + value.as_ref().map_or(0, |value| value.len());
                 let bytes = entries.iter().map(length).sum::<usize>();
                 if !self.has_room_for(&table, &entries, pending.bytes + bytes) {
                     // A caller that no longer waits is no fault.
-                    reply.send(Err(WriteError::Full)).ok();
+                    reply.send(Err(StoreWriteError::Full)).ok();
                     return;
                 }
                 pending.bytes += bytes;
@@ -252,14 +261,14 @@ impl Committer {
                 pending.index.entries.extend(entries.into_iter().map(|entry| (Arc::clone(&table), entry)));
                 pending.entries.push(reply);
             }
-            Request::Forget { resource, reply } => {
+            CommitRequest::Forget { resource, reply } => {
                 pending.forget(&resource, self.revision);
                 pending.entries.push(reply);
             }
             // It is looked for after each group.
-            Request::Rewritten => {}
+            CommitRequest::Rewritten => {}
             // What is in the queue is still done.
-            Request::Close => requests.close(),
+            CommitRequest::Close => requests.close(),
         }
     }
 
@@ -283,9 +292,14 @@ impl Committer {
         renews && self.disk.has_last_room(bytes, false)
     }
 
-    fn stage(&mut self, change: Mutation, durable: bool, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
+    fn stage(
+        &mut self,
+        change: Mutation,
+        durable: bool,
+        pending: &mut PendingCommit,
+    ) -> Result<Arc<Object>, StoreWriteError> {
         let Mutation { resource, namespace, name, expect, value } = change;
-        let identity = Identity { resource, namespace, name };
+        let identity = ObjectIdentity { resource, namespace, name };
         let current = match pending.overlay.get(&identity) {
             Some(current) => current.clone(),
             None => self.shared.read().get(&identity.resource, &identity.namespace, &identity.name).cloned(),
@@ -293,13 +307,13 @@ impl Committer {
         if current.is_none() && !pending.overlay.contains_key(&identity) && self.is_unreadable(&identity) {
             return match value {
                 None if expect == Expect::Any => self.clear(identity, pending),
-                Some(_) if matches!(expect, Expect::Any | Expect::Absent) => Err(WriteError::Exists),
-                _ => Err(WriteError::NotFound),
+                Some(_) if matches!(expect, Expect::Any | Expect::Absent) => Err(StoreWriteError::Exists),
+                _ => Err(StoreWriteError::NotFound),
             };
         }
         let current = judge(expect, current, value.is_none())?;
         if self.durable.get(&identity.resource).is_some_and(|one| *one != durable) {
-            return Err(WriteError::Malformed("the objects of its resource are kept otherwise"));
+            return Err(StoreWriteError::Malformed("the objects of its resource are kept otherwise"));
         }
         let revision = self.revision + 1;
         // One of the largest size can be marked as well.
@@ -312,7 +326,7 @@ impl Committer {
         let fits = fits && !(durable && self.shared.full.load(std::sync::atomic::Ordering::Relaxed));
         let low = durable && (self.disk.is_low() || !fits);
         if durable && made.is_none() && !self.disk.has_last_room(pending.bytes, true) {
-            return Err(WriteError::Full);
+            return Err(StoreWriteError::Full);
         }
         if durable && let Some(made) = &made {
             // Packed: of two texts of one length, one may take much more.
@@ -326,21 +340,21 @@ impl Committer {
                 return Err(crowded);
             }
             if !fits || (grows(current.as_deref(), made) && !self.may_grow(low, pending.bytes + sizes[0])) {
-                return Err(WriteError::Full);
+                return Err(StoreWriteError::Full);
             }
         }
 
         let deleted = if made.is_none() { current.clone() } else { None };
         let (event, former) = match (&made, current) {
-            (Some(made), None) => (StoreEvent::Added(Arc::clone(made)), Former::Added),
+            (Some(made), None) => (StoreEvent::Added(Arc::clone(made)), FormerRecord::Added),
             (Some(made), Some(previous)) => (
                 StoreEvent::Modified { object: Arc::clone(made), previous: Arc::clone(&previous) },
-                Former::Modified(previous),
+                FormerRecord::Modified(previous),
             ),
             (None, Some(previous)) => {
-                (StoreEvent::Deleted(self.writer.move_to(&previous, revision)?), Former::Deleted(previous))
+                (StoreEvent::Deleted(self.writer.move_to(&previous, revision)?), FormerRecord::Deleted(previous))
             }
-            (None, None) => return Err(WriteError::NotFound),
+            (None, None) => return Err(StoreWriteError::NotFound),
         };
         let result = Arc::clone(event.object());
         self.revision = revision;
@@ -380,14 +394,14 @@ impl Committer {
         !is_low && !is_cramped
     }
 
-    fn is_unreadable(&self, identity: &Identity) -> bool {
+    fn is_unreadable(&self, identity: &ObjectIdentity) -> bool {
         self.shared.read().unreadable().contains_key(identity)
     }
 
     /// Deletes an object that cannot be read. Nobody has seen it, so there is no event of that.
-    fn clear(&mut self, identity: Identity, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
+    fn clear(&mut self, identity: ObjectIdentity, pending: &mut PendingCommit) -> Result<Arc<Object>, StoreWriteError> {
         if !self.disk.has_last_room(pending.bytes, true) {
-            return Err(WriteError::Full);
+            return Err(StoreWriteError::Full);
         }
         let revision = self.revision + 1;
         let last = json!({"metadata": {"namespace": identity.namespace, "name": identity.name}});
@@ -401,7 +415,7 @@ impl Committer {
     }
 
     /// What must be on disk before a revision may go to an object in memory.
-    fn prepare_memory(&mut self, resource: &Arc<str>, pending: &mut Pending) {
+    fn prepare_memory(&mut self, resource: &Arc<str>, pending: &mut PendingCommit) {
         if self.revision > self.reserved {
             self.reserved = self.revision + BLOCK;
             pending.disk.reserve(self.reserved);
@@ -413,8 +427,8 @@ impl Committer {
     }
 
     /// Disk, index, answers: in this order.
-    fn finish(&mut self, pending: Pending, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
-        let Pending { disk, index, answers, entries, .. } = pending;
+    fn finish(&mut self, pending: PendingCommit, own: &mpsc::WeakSender<CommitRequest>) -> Result<(), String> {
+        let PendingCommit { disk, index, answers, entries, .. } = pending;
         let is_durable = !disk.is_empty();
         if is_durable {
             let started = Instant::now();
@@ -422,10 +436,10 @@ impl Committer {
             self.shared.meters().committed(answers.len() + entries.len(), started.elapsed());
             if let Err(reason) = outcome {
                 for (reply, _) in answers {
-                    reply.send(Err(WriteError::Failed(reason.clone()))).ok();
+                    reply.send(Err(StoreWriteError::Failed(reason.clone()))).ok();
                 }
                 for reply in entries {
-                    reply.send(Err(WriteError::Failed(reason.clone()))).ok();
+                    reply.send(Err(StoreWriteError::Failed(reason.clone()))).ok();
                 }
                 return Err(reason);
             }
@@ -466,14 +480,14 @@ fn grows(current: Option<&Object>, made: &Object) -> bool {
 }
 
 /// Whether a change may be made; gives back what is there.
-fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<Option<Arc<Object>>, WriteError> {
+fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<Option<Arc<Object>>, StoreWriteError> {
     match (expect, &current) {
-        (Expect::Absent, Some(_)) => Err(WriteError::Exists),
-        (Expect::Revision(_) | Expect::Present, None) => Err(WriteError::NotFound),
+        (Expect::Absent, Some(_)) => Err(StoreWriteError::Exists),
+        (Expect::Revision(_) | Expect::Present, None) => Err(StoreWriteError::NotFound),
         (Expect::Revision(expected), Some(object)) if object.revision != expected => {
-            Err(WriteError::Conflict { expected, actual: object.revision })
+            Err(StoreWriteError::Conflict { expected, actual: object.revision })
         }
-        (Expect::Absent | Expect::Any, None) if deletes => Err(WriteError::NotFound),
+        (Expect::Absent | Expect::Any, None) if deletes => Err(StoreWriteError::NotFound),
         _ => Ok(current),
     }
 }

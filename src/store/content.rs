@@ -7,10 +7,10 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::group::{TreeName, key};
-use super::index::{Index, Logged};
-use super::record::{self, DecodeError, Former, Identity, StoredEvent, number};
+use super::index::{Logged, StoreIndex};
+use super::record::{self, DecodeError, FormerRecord, ObjectIdentity, StoredEvent, number};
 use super::seal::Sealer;
-use super::writer::Writer;
+use super::writer::TextWriter;
 use super::{Object, StoreEvent};
 
 /// Events by resource, oldest first.
@@ -21,20 +21,20 @@ type Events = HashMap<Arc<str>, Vec<Logged>>;
 const UNREADABLE_MAX: usize = 64;
 
 /// Entries of a tree by key.
-type Entries = HashMap<Vec<u8>, Bytes>;
+type TreeEntries = HashMap<Vec<u8>, Bytes>;
 
 /// All entries.
 #[derive(Default)]
-pub(super) struct Content {
+pub(super) struct StoreContent {
     /// Numbers.
     pub meta: BTreeMap<Vec<u8>, Bytes>,
-    trees: HashMap<String, (TreeName, Entries)>,
+    trees: HashMap<String, (TreeName, TreeEntries)>,
 }
 
 /// What the content means.
 pub(super) struct Loaded {
     /// Objects, events and tables.
-    pub index: Index,
+    pub index: StoreIndex,
     /// Revisions up to this one may be used for objects in memory.
     pub reserved: u64,
     /// Resources known on disk to have objects in memory.
@@ -43,7 +43,7 @@ pub(super) struct Loaded {
     pub unwitnessed: bool,
 }
 
-impl Content {
+impl StoreContent {
     /// Puts an entry, or removes it.
     pub fn put(&mut self, tree: &str, key: Vec<u8>, value: Option<Bytes>) -> Result<(), String> {
         let entries = match self.trees.get_mut(tree) {
@@ -60,7 +60,7 @@ impl Content {
                     }
                     Some(name) => name,
                 };
-                &mut self.trees.entry(tree.to_owned()).or_insert_with(|| (name, Entries::new())).1
+                &mut self.trees.entry(tree.to_owned()).or_insert_with(|| (name, TreeEntries::new())).1
             }
         };
         match value {
@@ -76,9 +76,9 @@ impl Content {
         let reserved = meta_number(&meta, key::RESERVED)?.unwrap_or(0);
         let mut revision = meta_number(&meta, key::REVISION)?.unwrap_or(0).max(reserved);
 
-        let mut objects: HashMap<Identity, Arc<Object>> = HashMap::new();
-        let mut unreadable: BTreeMap<Identity, Bytes> = BTreeMap::new();
-        let (mut log, mut tables) = (Entries::new(), Vec::new());
+        let mut objects: HashMap<ObjectIdentity, Arc<Object>> = HashMap::new();
+        let mut unreadable: BTreeMap<ObjectIdentity, Bytes> = BTreeMap::new();
+        let (mut log, mut tables) = (TreeEntries::new(), Vec::new());
         for (name, entries) in trees.into_values() {
             match name {
                 TreeName::Objects(resource) => {
@@ -87,7 +87,7 @@ impl Content {
                             let key = String::from_utf8_lossy(&key).replace('\0', "/");
                             format!("the object {resource} {key} cannot be read: {error}")
                         };
-                        let identity = Identity::from_key(Arc::clone(&resource), &key).map_err(refused)?;
+                        let identity = ObjectIdentity::from_key(Arc::clone(&resource), &key).map_err(refused)?;
                         match record::decode(identity.clone(), &value, sealer) {
                             Ok(object) => {
                                 revision = revision.max(object.revision);
@@ -118,7 +118,7 @@ impl Content {
 
         let mut trimmed = marks(&meta, key::TRIMMED)?;
         let memory: Vec<Arc<str>> = marks(&meta, key::MEMORY)?.into_keys().collect();
-        let is_kept = |identity: &Identity, revision: u64| {
+        let is_kept = |identity: &ObjectIdentity, revision: u64| {
             revision > trimmed.get(&identity.resource).copied().unwrap_or(0) && !memory.contains(&identity.resource)
         };
         let mut ended: HashSet<Arc<str>> = unreadable.keys().map(|identity| Arc::clone(&identity.resource)).collect();
@@ -147,7 +147,7 @@ impl Content {
         }
         trimmed.extend(ended.into_iter().map(|resource| (resource, revision)));
 
-        let mut index = Index::new(revision, history);
+        let mut index = StoreIndex::new(revision, history);
         for object in objects.into_values() {
             index.insert(object);
         }
@@ -172,7 +172,10 @@ impl Content {
 
 /// The events that are kept, newest first, with what they take on disk, in bytes; and whether there are some of which nobody
 /// can say what they were about.
-fn stored_events(log: Entries, is_kept: impl Fn(&Identity, u64) -> bool) -> (Vec<(usize, StoredEvent)>, bool) {
+fn stored_events(
+    log: TreeEntries,
+    is_kept: impl Fn(&ObjectIdentity, u64) -> bool,
+) -> (Vec<(usize, StoredEvent)>, bool) {
     let (mut stored, mut lost) = (Vec::new(), false);
     for (key, value) in log {
         let bytes = value.len();
@@ -195,11 +198,11 @@ fn stored_events(log: Entries, is_kept: impl Fn(&Identity, u64) -> bool) -> (Vec
 fn load_events(
     log: &[(usize, StoredEvent)],
     ended: &HashSet<Arc<str>>,
-    mut after: HashMap<Identity, Arc<Object>>,
+    mut after: HashMap<ObjectIdentity, Arc<Object>>,
     sealer: &Sealer,
 ) -> Result<Events, (Arc<str>, String)> {
     let mut events = Events::new();
-    let mut writer = Writer::default();
+    let mut writer = TextWriter::default();
     let since = Instant::now();
     for (bytes, stored) in log.iter().filter(|(_, stored)| !ended.contains(&stored.identity.resource)) {
         let StoredEvent { revision, ref identity, .. } = *stored;
@@ -209,17 +212,17 @@ fn load_events(
         };
         let former = stored.former(sealer).map_err(|error| damaged(&error.to_string()))?;
         let deleted = match &former {
-            Former::Deleted(previous) => Some(Arc::clone(previous)),
+            FormerRecord::Deleted(previous) => Some(Arc::clone(previous)),
             _ => None,
         };
         // The object that an event made has its revision.
         let made = after.get(identity).filter(|now| now.revision == revision);
         let event = match (&former, made) {
-            (Former::Added, Some(now)) => StoreEvent::Added(Arc::clone(now)),
-            (Former::Modified(previous), Some(now)) => {
+            (FormerRecord::Added, Some(now)) => StoreEvent::Added(Arc::clone(now)),
+            (FormerRecord::Modified(previous), Some(now)) => {
                 StoreEvent::Modified { object: Arc::clone(now), previous: Arc::clone(previous) }
             }
-            (Former::Deleted(previous), _) => {
+            (FormerRecord::Deleted(previous), _) => {
                 StoreEvent::Deleted(writer.move_to(previous, revision).map_err(|error| damaged(&error.to_string()))?)
             }
             (_, None) => return Err(damaged("what it made is missing")),
@@ -227,8 +230,10 @@ fn load_events(
         let logged = Logged { revision, event, deleted, stored: Some(*bytes), since };
         events.entry(Arc::clone(&identity.resource)).or_default().push(logged);
         match former {
-            Former::Added => after.remove(identity),
-            Former::Modified(previous) | Former::Deleted(previous) => after.insert(identity.clone(), previous),
+            FormerRecord::Added => after.remove(identity),
+            FormerRecord::Modified(previous) | FormerRecord::Deleted(previous) => {
+                after.insert(identity.clone(), previous)
+            }
         };
     }
     for events in events.values_mut() {

@@ -15,16 +15,16 @@ use bytes::Bytes;
 
 use super::StoreOptions;
 use super::bounds;
-use super::content::{Content, Loaded};
-use super::files::{Refusal, lock, make_private_folder, sync_folders};
-use super::generation::{self, Choice};
-use super::generation_files::{Files, NewFiles};
-use super::group::{Group, key};
+use super::content::{Loaded, StoreContent};
+use super::files::{OpenRefusal, lock, make_private_folder, sync_folders};
+use super::generation::{self, GenerationChoice};
+use super::generation_files::{GenerationFiles, NewFiles};
+use super::group::{WriteGroup, key};
 use super::legacy;
 use super::rewriting::{Cost, Moment, Rewriting};
 use super::seal::Sealer;
-use super::space::{self, Space};
-use super::witness::{self, Said, Statement, Witness};
+use super::space::{self, StoreSpace};
+use super::witness::{self, Statement, Witness, WitnessReading};
 
 /// What must be free beyond its size for changes to go on meanwhile, in bytes: they must not meet a full disk.
 const FREE_ASIDE: u64 = 128 << 20;
@@ -59,12 +59,12 @@ pub(super) enum NotAnew {
 }
 
 /// The open database. Used by the committer's thread alone.
-pub(super) struct Disk {
+pub(super) struct Database {
     path: PathBuf,
     generation: u64,
-    files: Files,
+    files: GenerationFiles,
     witness: Witness,
-    space: Space,
+    space: StoreSpace,
     sealer: Arc<Sealer>,
     revision: u64,
     /// What is to take its place.
@@ -81,34 +81,34 @@ pub(super) struct Disk {
     _lock: File,
 }
 
-impl Disk {
+impl Database {
     /// Opens or makes the database; the error is a sentence for the operator.
     pub fn open(options: &StoreOptions) -> Result<(Self, Loaded), String> {
         let path = &options.path;
         let io = |what: &str, error: io::Error| format!("cannot {what}: {error}");
         make_private_folder(path).map_err(|error| io("make the folder", error))?;
         let lock = lock(path)?;
-        let mut space = Space::new(path).map_err(|error| io("look for room", error))?;
+        let mut space = StoreSpace::new(path).map_err(|error| io("look for room", error))?;
         let said = witness::read(path).map_err(|error| io("read its witness", error))?;
         let found = generation::find(path).map_err(|error| io("read the folder", error))?;
         let used = options.key_file.try_exists().map_err(|error| io("look for the key file", error))?;
         let mut unwitnessed = false;
         let (generation, files, content) = match generation::choose(said, &found, used) {
-            Choice::New => begin(path)?,
+            GenerationChoice::New => begin(path)?,
             // It is read, and written in today's form below.
-            Choice::OldLayout => match catch_unwind(|| legacy::read(path)) {
-                Ok(read) => (0, None, read.map_err(Refusal::said)?),
-                Err(_) => return Err(Refusal::from("sled gave up reading it").said()),
+            GenerationChoice::OldLayout => match catch_unwind(|| legacy::read(path)) {
+                Ok(read) => (0, None, read.map_err(OpenRefusal::said)?),
+                Err(_) => return Err(OpenRefusal::from("sled gave up reading it").said()),
             },
-            Choice::Generation(generation) => {
+            GenerationChoice::Generation(generation) => {
                 let seen = match said {
-                    Said::This(statement) => Some(statement),
-                    Said::Nothing | Said::Unreadable => None,
+                    WitnessReading::This(statement) => Some(statement),
+                    WitnessReading::Nothing | WitnessReading::Unreadable => None,
                 };
                 let (files, content) = open_files(path, generation, seen, &mut space)?;
                 (generation, Some(files), content)
             }
-            Choice::Newest(generation) => {
+            GenerationChoice::Newest(generation) => {
                 let (files, content) = open_files(path, generation, None, &mut space)?;
                 // Without a key it was never used: the very first start was not finished.
                 if used {
@@ -117,7 +117,7 @@ impl Disk {
                 }
                 (generation, Some(files), content)
             }
-            Choice::Gone => {
+            GenerationChoice::Gone => {
                 return Err(format!(
                     "the database is gone, but {} is there; restore a backup (or, to begin anew and lose everything, \
                      move that file and {} away)",
@@ -128,7 +128,7 @@ impl Disk {
         };
         let mut witness = Witness::open(path).map_err(|error| io("open its witness", error))?;
         if let Some(files) = &files
-            && said == Said::Nothing
+            && said == WitnessReading::Nothing
         {
             // Before the key is made, which tells that there was a database.
             let statement = Statement { generation, mark: files.journal.mark(), revision: 0 };
@@ -140,7 +140,7 @@ impl Disk {
         let sealer = find_sealer(&content, options)?;
         let mut meta = content.meta.clone();
         let loaded = content.load(options.history, &sealer)?;
-        let mut group = Group::default();
+        let mut group = WriteGroup::default();
         if !meta.contains_key(key::SEAL) {
             group.seal(sealer.check_value());
         }
@@ -153,9 +153,9 @@ impl Disk {
                     .and_then(|mut new| {
                         Moment::of(&loaded.index, meta.clone()).write(&mut new.base, &sealer, |_| Ok(())).map(|()| new)
                     })
-                    .map_err(|error| Refusal::io("take over the database of an earlier version", &error))
+                    .map_err(|error| OpenRefusal::io("take over the database of an earlier version", &error))
                     .and_then(NewFiles::end)
-                    .and_then(|base| base.finish(&Group::default()))
+                    .and_then(|base| base.finish(&WriteGroup::default()))
                     .map_err(|refusal| {
                         // The room that it took is needed to try again.
                         fs::remove_dir_all(&folder).ok();
@@ -180,7 +180,8 @@ impl Disk {
             _lock: lock,
         };
         disk.commit(&group, disk.revision)?;
-        if !matches!(said, Said::This(known) if known.generation == generation && known.mark == disk.statement().mark) {
+        if !matches!(said, WitnessReading::This(known) if known.generation == generation && known.mark == disk.statement().mark)
+        {
             disk.settle_witness()?;
             // Its name, too, before anything is removed.
             sync_folders(path).map_err(|error| io("sync the folder", error))?;
@@ -291,7 +292,7 @@ impl Disk {
     }
 
     /// Puts a group on disk. When this returns `Ok`, it would survive a power cut, and the witness knows of it.
-    pub fn commit(&mut self, group: &Group, revision: u64) -> Result<(), String> {
+    pub fn commit(&mut self, group: &WriteGroup, revision: u64) -> Result<(), String> {
         self.revision = revision;
         if group.is_empty() {
             return Ok(());
@@ -439,7 +440,7 @@ impl Disk {
     }
 
     /// Lets the next generation take the place of this one.
-    pub fn turn_to(&mut self, new: Files) -> Result<(), NotAnew> {
+    pub fn turn_to(&mut self, new: GenerationFiles) -> Result<(), NotAnew> {
         let former = std::mem::replace(&mut self.files, new);
         self.generation += 1;
         self.reserves = true;
@@ -454,7 +455,7 @@ impl Disk {
 }
 
 /// Keeps the numbers of a group.
-fn note(meta: &mut BTreeMap<Vec<u8>, Bytes>, group: &Group) {
+fn note(meta: &mut BTreeMap<Vec<u8>, Bytes>, group: &WriteGroup) {
     for (key, value) in group.numbers() {
         match value {
             Some(value) => meta.insert(key.clone(), Bytes::copy_from_slice(value)),
@@ -473,26 +474,26 @@ fn open_files(
     path: &Path,
     generation: u64,
     seen: Option<Statement>,
-    space: &mut Space,
-) -> Result<(Files, Content), String> {
+    space: &mut StoreSpace,
+) -> Result<(GenerationFiles, StoreContent), String> {
     let folder = generation::folder(path, generation);
-    Files::open(folder.clone(), seen)
-        .or_else(|reason| if space.give_all() { Files::open(folder, seen) } else { Err(reason) })
-        .map_err(Refusal::said)
+    GenerationFiles::open(folder.clone(), seen)
+        .or_else(|reason| if space.give_all() { GenerationFiles::open(folder, seen) } else { Err(reason) })
+        .map_err(OpenRefusal::said)
 }
 
 /// Makes the first database: its generation, its files and nothing in it.
-fn begin(path: &Path) -> Result<(u64, Option<Files>, Content), String> {
+fn begin(path: &Path) -> Result<(u64, Option<GenerationFiles>, StoreContent), String> {
     let files = NewFiles::begin(generation::folder(path, 1))
-        .map_err(|error| Refusal::io("make the database", &error))
+        .map_err(|error| OpenRefusal::io("make the database", &error))
         .and_then(NewFiles::end)
-        .and_then(|base| base.finish(&Group::default()))
-        .map_err(Refusal::said)?;
-    Ok((1, Some(files), Content::default()))
+        .and_then(|base| base.finish(&WriteGroup::default()))
+        .map_err(OpenRefusal::said)?;
+    Ok((1, Some(files), StoreContent::default()))
 }
 
 /// Finds or makes the key that belongs to the database.
-fn find_sealer(content: &Content, options: &StoreOptions) -> Result<Sealer, String> {
+fn find_sealer(content: &StoreContent, options: &StoreOptions) -> Result<Sealer, String> {
     let key_file = &options.key_file;
     let check = content.meta.get(key::SEAL);
     match (check, Sealer::load(key_file)?) {

@@ -47,26 +47,26 @@ fn in_use(path: &Path) -> String {
 
 /// Why a database cannot be opened.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum OpenRefusal {
     /// What is in its files is not what was written there.
     Damaged(String),
     /// Anything else: no room, no right, somebody else has it.
     Other(String),
 }
 
-impl From<String> for Refusal {
+impl From<String> for OpenRefusal {
     fn from(reason: String) -> Self {
         Self::Damaged(reason)
     }
 }
 
-impl From<&str> for Refusal {
+impl From<&str> for OpenRefusal {
     fn from(reason: &str) -> Self {
         Self::Damaged(reason.to_owned())
     }
 }
 
-impl Refusal {
+impl OpenRefusal {
     /// Of an error of the file system.
     pub fn io(what: &str, error: &io::Error) -> Self {
         let advice = match error.kind() {
@@ -88,9 +88,9 @@ impl Refusal {
 }
 
 /// Opens sled; once more with nothing but its log when it finds damage.
-pub(super) fn open_sled(path: &Path) -> Result<Db, Refusal> {
+pub(super) fn open_sled(path: &Path) -> Result<Db, OpenRefusal> {
     let first = match try_open(path) {
-        Err(Refusal::Damaged(first)) => first,
+        Err(OpenRefusal::Damaged(first)) => first,
         other => return other,
     };
     let moved = repair::set_aside(path)
@@ -104,7 +104,7 @@ pub(super) fn open_sled(path: &Path) -> Result<Db, Refusal> {
     Ok(db)
 }
 
-fn try_open(path: &Path) -> Result<Db, Refusal> {
+fn try_open(path: &Path) -> Result<Db, OpenRefusal> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
         let config = sled::Config::new().path(path).cache_capacity(CACHE).flush_every_ms(None);
@@ -113,18 +113,18 @@ fn try_open(path: &Path) -> Result<Db, Refusal> {
             Ok(Ok(db)) => return Ok(db),
             // Unsupported are settings that we never write: they are damaged.
             Ok(Err(error @ (sled::Error::Corruption { .. } | sled::Error::Unsupported(_)))) => {
-                return Err(Refusal::Damaged(error.to_string()));
+                return Err(OpenRefusal::Damaged(error.to_string()));
             }
             // We hold our lock, so this is a thread of a store that was just closed, or a foreign program.
             Ok(Err(sled::Error::Io(error))) if error.to_string().contains("could not acquire lock") => {
                 if Instant::now() >= deadline {
-                    return Err(Refusal::Other(in_use(path)));
+                    return Err(OpenRefusal::Other(in_use(path)));
                 }
                 thread::sleep(LOCK_POLL);
             }
-            Ok(Err(sled::Error::Io(error))) => return Err(Refusal::io("open it", &error)),
-            Ok(Err(error)) => return Err(Refusal::Other(error.to_string())),
-            Err(_) => return Err(Refusal::Damaged("sled gave up reading it".to_owned())),
+            Ok(Err(sled::Error::Io(error))) => return Err(OpenRefusal::io("open it", &error)),
+            Ok(Err(error)) => return Err(OpenRefusal::Other(error.to_string())),
+            Err(_) => return Err(OpenRefusal::Damaged("sled gave up reading it".to_owned())),
         }
     }
 }

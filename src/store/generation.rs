@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::witness::Said;
+use super::witness::WitnessReading;
 
 const PREFIX: &str = "generation-";
 
@@ -31,7 +31,7 @@ pub(super) fn folder(path: &Path, generation: u64) -> PathBuf {
 
 /// What lies in the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FolderContents {
     /// Generations that were finished, lowest first.
     pub generations: Vec<u64>,
     /// Whether sled's files lie in the folder itself.
@@ -39,8 +39,8 @@ pub(super) struct Found {
 }
 
 /// Looks what lies there.
-pub(super) fn find(path: &Path) -> io::Result<Found> {
-    let mut found = Found::default();
+pub(super) fn find(path: &Path) -> io::Result<FolderContents> {
+    let mut found = FolderContents::default();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -59,7 +59,7 @@ pub(super) fn find(path: &Path) -> io::Result<Found> {
 
 /// What to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum GenerationChoice {
     /// Nothing was ever here: make the first generation.
     New,
     /// Take over the files that lie in the folder itself.
@@ -73,18 +73,18 @@ pub(super) enum Choice {
 }
 
 /// Decides what to open. `used` is whether there is a sign that a database was here: the key that it made.
-pub(super) fn choose(said: Said, found: &Found, used: bool) -> Choice {
+pub(super) fn choose(said: WitnessReading, found: &FolderContents, used: bool) -> GenerationChoice {
     match (said, found.generations.last()) {
-        (Said::This(statement), _) if found.generations.contains(&statement.generation) => {
-            Choice::Generation(statement.generation)
+        (WitnessReading::This(statement), _) if found.generations.contains(&statement.generation) => {
+            GenerationChoice::Generation(statement.generation)
         }
-        (Said::This(_), _) => Choice::Gone,
+        (WitnessReading::This(_), _) => GenerationChoice::Gone,
         // The witness is made when a database was taken over: without it that did not come to its end.
-        _ if found.old_layout => Choice::OldLayout,
-        (_, Some(newest)) => Choice::Newest(*newest),
-        (Said::Unreadable, None) => Choice::Gone,
-        (Said::Nothing, None) if used => Choice::Gone,
-        (Said::Nothing, None) => Choice::New,
+        _ if found.old_layout => GenerationChoice::OldLayout,
+        (_, Some(newest)) => GenerationChoice::Newest(*newest),
+        (WitnessReading::Unreadable, None) => GenerationChoice::Gone,
+        (WitnessReading::Nothing, None) if used => GenerationChoice::Gone,
+        (WitnessReading::Nothing, None) => GenerationChoice::New,
     }
 }
 
@@ -111,30 +111,30 @@ pub(super) fn sweep(path: &Path, chosen: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::journal::Mark;
+    use super::super::journal::JournalMark;
     use super::super::witness::Statement;
     use super::*;
 
     #[test]
     fn what_is_opened() {
-        let of = |generation| Said::This(Statement { generation, mark: Mark::default(), revision: 1 });
-        let table: [(Said, &[u64], bool, bool, Choice); 12] = [
-            (Said::Nothing, &[], false, false, Choice::New),
-            (Said::Nothing, &[], false, true, Choice::Gone),
-            (Said::Unreadable, &[], false, false, Choice::Gone),
-            (of(1), &[], false, true, Choice::Gone),
-            (of(1), &[2], false, true, Choice::Gone),
-            (of(1), &[1], false, true, Choice::Generation(1)),
-            (of(1), &[1, 2], false, true, Choice::Generation(1)),
+        let of = |generation| WitnessReading::This(Statement { generation, mark: JournalMark::default(), revision: 1 });
+        let table: [(WitnessReading, &[u64], bool, bool, GenerationChoice); 12] = [
+            (WitnessReading::Nothing, &[], false, false, GenerationChoice::New),
+            (WitnessReading::Nothing, &[], false, true, GenerationChoice::Gone),
+            (WitnessReading::Unreadable, &[], false, false, GenerationChoice::Gone),
+            (of(1), &[], false, true, GenerationChoice::Gone),
+            (of(1), &[2], false, true, GenerationChoice::Gone),
+            (of(1), &[1], false, true, GenerationChoice::Generation(1)),
+            (of(1), &[1, 2], false, true, GenerationChoice::Generation(1)),
             // Taken over, and the old files not yet removed.
-            (of(1), &[1], true, true, Choice::Generation(1)),
-            (Said::Nothing, &[], true, true, Choice::OldLayout),
-            (Said::Nothing, &[1], true, true, Choice::OldLayout),
-            (Said::Nothing, &[1], false, true, Choice::Newest(1)),
-            (Said::Unreadable, &[4, 5], false, true, Choice::Newest(5)),
+            (of(1), &[1], true, true, GenerationChoice::Generation(1)),
+            (WitnessReading::Nothing, &[], true, true, GenerationChoice::OldLayout),
+            (WitnessReading::Nothing, &[1], true, true, GenerationChoice::OldLayout),
+            (WitnessReading::Nothing, &[1], false, true, GenerationChoice::Newest(1)),
+            (WitnessReading::Unreadable, &[4, 5], false, true, GenerationChoice::Newest(5)),
         ];
         for (said, generations, old_layout, used, expected) in table {
-            let found = Found { generations: generations.to_vec(), old_layout };
+            let found = FolderContents { generations: generations.to_vec(), old_layout };
             assert_eq!(choose(said, &found, used), expected, "{said:?} {found:?} {used}");
         }
     }
@@ -152,9 +152,9 @@ mod tests {
         for name in ["db", "conf", "snap.00", "damaged.snap.00", "lock", "witness", "ballast", "mine"] {
             fs::write(path.join(name), "").unwrap();
         }
-        assert_eq!(find(path).unwrap(), Found { generations: vec![1, 12], old_layout: true });
+        assert_eq!(find(path).unwrap(), FolderContents { generations: vec![1, 12], old_layout: true });
         sweep(path, 12).unwrap();
-        assert_eq!(find(path).unwrap(), Found { generations: vec![12], old_layout: false });
+        assert_eq!(find(path).unwrap(), FolderContents { generations: vec![12], old_layout: false });
         let mut left: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["ballast", "generation-12", "lock", "mine", "witness"]);

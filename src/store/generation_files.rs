@@ -7,12 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use super::base::{self, Base, BaseWriter};
-use super::content::Content;
-use super::files::{Refusal, sync_folders};
+use super::content::StoreContent;
+use super::files::{OpenRefusal, sync_folders};
 use super::frames;
 use super::generation::BASE;
-use super::group::Group;
-use super::journal::Journal;
+use super::group::WriteGroup;
+use super::journal::StoreJournal;
 use super::witness::Statement;
 
 const UNFINISHED: &str = "base.new";
@@ -38,9 +38,9 @@ impl NewFiles {
     }
 
     /// Ends the base; what is in it is on disk when this returns.
-    pub fn end(self) -> Result<NewBase, Refusal> {
+    pub fn end(self) -> Result<NewBase, OpenRefusal> {
         let Self { folder, base } = self;
-        let base = base.finish().map_err(|error| Refusal::io("write the base", &error))?;
+        let base = base.finish().map_err(|error| OpenRefusal::io("write the base", &error))?;
         Ok(NewBase { folder, base })
     }
 }
@@ -54,36 +54,36 @@ pub(super) struct NewBase {
 impl NewBase {
     /// Begins its journal with what was changed since. All of it is on disk when this returns. The base gets its name last:
     /// without one, it was not finished.
-    pub fn finish(self, since: &Group) -> Result<Files, Refusal> {
+    pub fn finish(self, since: &WriteGroup) -> Result<GenerationFiles, OpenRefusal> {
         let Self { folder, base } = self;
-        let mut journal = Journal::create(&folder.join(JOURNAL), base.digest)?;
+        let mut journal = StoreJournal::create(&folder.join(JOURNAL), base.digest)?;
         if !since.is_empty() {
-            let since = since.encode().map_err(|error| Refusal::io("encode the changes since", &error))?;
-            journal.append(&since).map_err(|error| Refusal::Other(format!("cannot write its journal: {error}")))?;
+            let since = since.encode().map_err(|error| OpenRefusal::io("encode the changes since", &error))?;
+            journal.append(&since).map_err(|error| OpenRefusal::Other(format!("cannot write its journal: {error}")))?;
         }
         fs::rename(folder.join(UNFINISHED), folder.join(BASE))
             .and_then(|()| sync_folders(&folder))
-            .map_err(|error| Refusal::io("name the base", &error))?;
-        Ok(Files { folder, base, journal })
+            .map_err(|error| OpenRefusal::io("name the base", &error))?;
+        Ok(GenerationFiles { folder, base, journal })
     }
 }
 
 /// The files of a generation.
-pub(super) struct Files {
+pub(super) struct GenerationFiles {
     folder: PathBuf,
     base: Base,
     /// What was changed since the base was written.
-    pub journal: Journal,
+    pub journal: StoreJournal,
 }
 
-impl Files {
+impl GenerationFiles {
     /// Opens them and reads all of it. `seen` is where the journal was at least.
-    pub fn open(folder: PathBuf, seen: Option<Statement>) -> Result<(Self, Content), Refusal> {
+    pub fn open(folder: PathBuf, seen: Option<Statement>) -> Result<(Self, StoreContent), OpenRefusal> {
         // sled asserts what it believes of its files, so damage can also be a panic.
         catch_unwind(AssertUnwindSafe(|| {
-            let mut content = Content::default();
+            let mut content = StoreContent::default();
             let base = base::read(&folder.join(BASE), |tree, key, value| content.put(tree, key, Some(value)))?;
-            let journal = Journal::open(&folder.join(JOURNAL), base.digest, |mark, mut group| {
+            let journal = StoreJournal::open(&folder.join(JOURNAL), base.digest, |mark, mut group| {
                 if seen.is_some_and(|seen| seen.mark.sequence == mark.sequence && seen.mark != mark) {
                     return Err("it is not the one that its witness saw".to_owned());
                 }
@@ -99,7 +99,7 @@ impl Files {
     }
 
     /// Refuses a journal that does not reach as far as it did.
-    fn compare(self, seen: Option<Statement>) -> Result<Self, Refusal> {
+    fn compare(self, seen: Option<Statement>) -> Result<Self, OpenRefusal> {
         let here = self.journal.mark().sequence;
         match seen {
             Some(Statement { mark, revision, .. }) if mark.sequence > here => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Object;
 use super::TableEntry;
 use super::frames::FrameWriter;
-use super::record::{self, Former, Identity};
+use super::record::{self, FormerRecord, ObjectIdentity};
 use super::seal::Sealer;
 
 /// Name of the tree of numbers.
@@ -72,15 +72,15 @@ pub(super) mod key {
 }
 
 /// New values of one tree by key; `None` removes.
-pub(super) type Entries = HashMap<Vec<u8>, Option<Vec<u8>>>;
+pub(super) type TreeChanges = HashMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// Changes of entries. Of two changes of one entry, the later one counts.
 #[derive(Default)]
-pub(super) struct Group {
-    trees: BTreeMap<TreeName, Entries>,
+pub(super) struct WriteGroup {
+    trees: BTreeMap<TreeName, TreeChanges>,
 }
 
-impl Group {
+impl WriteGroup {
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.trees.is_empty()
@@ -117,7 +117,7 @@ impl Group {
     }
 
     /// An object's new self (or its end). Says what it takes, in bytes.
-    pub fn object(&mut self, identity: &Identity, object: Option<&Object>, sealer: &Sealer) -> usize {
+    pub fn object(&mut self, identity: &ObjectIdentity, object: Option<&Object>, sealer: &Sealer) -> usize {
         let value = object.map(|object| record::encode(object, sealer));
         let size = value.as_ref().map_or(0, Vec::len);
         self.entry(TreeName::Objects(Arc::clone(&identity.resource)), identity.key(), value);
@@ -125,7 +125,7 @@ impl Group {
     }
 
     /// An event. Says what it takes, in bytes.
-    pub fn event(&mut self, identity: &Identity, revision: u64, former: &Former, sealer: &Sealer) -> usize {
+    pub fn event(&mut self, identity: &ObjectIdentity, revision: u64, former: &FormerRecord, sealer: &Sealer) -> usize {
         let event = record::encode_event(identity, revision, former, sealer);
         let size = event.len();
         self.entry(TreeName::Log, revision.to_be_bytes().into(), Some(event));

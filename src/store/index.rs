@@ -1,6 +1,6 @@
 //! The index in memory, which readers see: all objects, for each resource the events that are still kept, and the tables.
 //!
-//! Only the committer changes it, a whole group at a time under one write lock, so that a [`Listing`](super::Listing)
+//! Only the committer changes it, a whole group at a time under one write lock, so that a [`Listing`](super::ObjectListing)
 //! and a watch from its revision never miss an event and never see one twice.
 
 mod resource;
@@ -12,14 +12,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-pub(super) use resource::{HISTORY_BYTES, Logged, Resource};
-pub(super) use shared::Shared;
+pub(super) use resource::{HISTORY_BYTES, Logged, ResourceIndex};
+pub(super) use shared::SharedStore;
 
 use super::TableEntry;
 use super::frames::put_size;
-use super::record::Identity;
+use super::record::ObjectIdentity;
 use super::retired::Retired;
-use super::{Gone, Object, StoreEvent, WriteError};
+use super::{Gone, Object, StoreEvent, StoreWriteError};
 
 /// Bytes that the histories of all resources may take: 64 MiB. There are as many resources as somebody defines.
 const HISTORIES_BYTES: usize = 64 << 20;
@@ -54,11 +54,11 @@ const FAREWELL: usize = 16 << 10;
 const LITTLE: usize = 1024;
 
 /// Entries of a table by key.
-type Entries = BTreeMap<Bytes, Bytes>;
+type TableEntries = BTreeMap<Bytes, Bytes>;
 
 /// What a group of changes does to the index.
 #[derive(Default)]
-pub(super) struct Applied {
+pub(super) struct IndexChange {
     /// What happened to objects.
     pub events: Vec<Logged>,
     /// Changes of entries, with their tables.
@@ -66,7 +66,7 @@ pub(super) struct Applied {
     /// Resources whose history ends, and at which revision.
     pub forgotten: Vec<(Arc<str>, u64)>,
     /// What could not be read and was deleted, and at which revision.
-    pub cleared: Vec<(Identity, u64)>,
+    pub cleared: Vec<(ObjectIdentity, u64)>,
 }
 
 /// Objects as they are, and what happened to them since a revision. What they were is found without the index.
@@ -95,16 +95,16 @@ impl Past {
 }
 
 /// All of it.
-pub(super) struct Index {
+pub(super) struct StoreIndex {
     revision: u64,
     history: usize,
     /// Bytes of all events, and how many those may be.
     event_bytes: usize,
     event_bytes_max: usize,
-    resources: HashMap<Arc<str>, Resource>,
+    resources: HashMap<Arc<str>, ResourceIndex>,
     /// Records of objects that cannot be read, as they are on disk. There are few.
-    unreadable: BTreeMap<Identity, Bytes>,
-    tables: BTreeMap<Arc<str>, Entries>,
+    unreadable: BTreeMap<ObjectIdentity, Bytes>,
+    tables: BTreeMap<Arc<str>, TableEntries>,
     table_bytes: usize,
     /// What all objects take of the memory, and those of each namespace.
     weight: usize,
@@ -113,7 +113,7 @@ pub(super) struct Index {
     closed: bool,
 }
 
-impl Index {
+impl StoreIndex {
     pub fn new(revision: u64, history: usize) -> Self {
         let (resources, tables) = (HashMap::new(), BTreeMap::new());
         Self {
@@ -141,21 +141,21 @@ impl Index {
     }
 
     /// All resources of which something is known.
-    pub fn resources(&self) -> &HashMap<Arc<str>, Resource> {
+    pub fn resources(&self) -> &HashMap<Arc<str>, ResourceIndex> {
         &self.resources
     }
 
     /// Records of objects that cannot be read, as they are on disk.
-    pub fn unreadable(&self) -> &BTreeMap<Identity, Bytes> {
+    pub fn unreadable(&self) -> &BTreeMap<ObjectIdentity, Bytes> {
         &self.unreadable
     }
 
-    pub fn set_unreadable(&mut self, records: BTreeMap<Identity, Bytes>) {
+    pub fn set_unreadable(&mut self, records: BTreeMap<ObjectIdentity, Bytes>) {
         self.unreadable = records;
     }
 
     /// All tables.
-    pub fn tables(&self) -> &BTreeMap<Arc<str>, Entries> {
+    pub fn tables(&self) -> &BTreeMap<Arc<str>, TableEntries> {
         &self.tables
     }
 
@@ -198,7 +198,7 @@ impl Index {
     pub fn weight_of_text(&self, object: &Object) -> usize {
         match self.resources.get(&object.resource) {
             Some(of) => of.weight_of_text(object),
-            None => Resource::new().weight_of_text(object),
+            None => ResourceIndex::new().weight_of_text(object),
         }
     }
 
@@ -213,7 +213,7 @@ impl Index {
 
     /// Why no object of this namespace may take so many bytes more, if so. A little more is given to what is there, some
     /// beyond the bound, and a mark of its deletion always.
-    pub fn crowded(&self, namespace: &str, more: usize, is_ending: bool) -> Option<WriteError> {
+    pub fn crowded(&self, namespace: &str, more: usize, is_ending: bool) -> Option<StoreWriteError> {
         let own = self.weights.get(namespace).copied().unwrap_or(0);
         let is_over = |weight: usize, bound: usize| match more {
             0 => false,
@@ -226,7 +226,7 @@ impl Index {
                 "" => "objects of no namespace".to_owned(),
                 namespace => format!("objects of namespace {namespace}"),
             };
-            return Some(WriteError::Crowded { whose, limit: WEIGHT_OF_A_NAMESPACE >> 20 });
+            return Some(StoreWriteError::Crowded { whose, limit: WEIGHT_OF_A_NAMESPACE >> 20 });
         }
         let bound = bound_of_all(namespace, own.saturating_add(more));
         is_over(self.weight, bound).then(|| {
@@ -234,7 +234,7 @@ impl Index {
                 "" => "objects together".to_owned(),
                 namespace => format!("objects together, as far as namespace {namespace} may still add to them,"),
             };
-            WriteError::Crowded { whose, limit: bound >> 20 }
+            StoreWriteError::Crowded { whose, limit: bound >> 20 }
         })
     }
 
@@ -270,13 +270,13 @@ impl Index {
         self.disk_bytes() - self.resources.values().map(|resource| resource.event_disk_bytes).sum::<usize>()
     }
 
-    pub fn resource(&self, resource: &str) -> Option<&Resource> {
+    pub fn resource(&self, resource: &str) -> Option<&ResourceIndex> {
         self.resources.get(resource)
     }
 
     /// The resource, made when it is not there: nothing ever happened to it, so all of its events are known.
-    pub fn resource_mut(&mut self, resource: &Arc<str>) -> &mut Resource {
-        self.resources.entry(Arc::clone(resource)).or_insert_with(Resource::new)
+    pub fn resource_mut(&mut self, resource: &Arc<str>) -> &mut ResourceIndex {
+        self.resources.entry(Arc::clone(resource)).or_insert_with(ResourceIndex::new)
     }
 
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<&Arc<Object>> {
@@ -292,7 +292,7 @@ impl Index {
     /// Resources that have objects in a namespace, and how many, but for those that are in memory only.
     pub fn stored_in(&self, namespace: &str) -> Vec<(Arc<str>, usize)> {
         let unreadable = |name: &Arc<str>| {
-            let is_in = |one: &&Identity| one.resource == *name && one.namespace == namespace;
+            let is_in = |one: &&ObjectIdentity| one.resource == *name && one.namespace == namespace;
             self.unreadable.keys().filter(is_in).count()
         };
         let stored = self.resources.iter().filter(|(_, resource)| !resource.published);
@@ -317,10 +317,10 @@ impl Index {
         }
     }
 
-    /// As [`Index::list`], at an earlier revision: what was written since is to be undone.
+    /// As [`StoreIndex::list`], at an earlier revision: what was written since is to be undone.
     pub fn list_at(&self, name: &str, namespace: Option<&str>, revision: u64) -> Result<Past, Gone> {
         let resource = self.resources.get(name);
-        let oldest = resource.map_or(0, Resource::trimmed);
+        let oldest = resource.map_or(0, ResourceIndex::trimmed);
         if revision < oldest || revision > self.revision {
             return Err(Gone { asked: revision, oldest });
         }
@@ -379,7 +379,7 @@ impl Index {
     }
 
     /// Makes the changes of one group visible, in order. Says which resources have news.
-    fn apply(&mut self, group: Applied) -> Vec<Arc<str>> {
+    fn apply(&mut self, group: IndexChange) -> Vec<Arc<str>> {
         let (history, retired) = (self.history, self.retired.clone());
         let (mut touched, now): (Vec<Arc<str>>, _) = (Vec::new(), Instant::now());
         for logged in group.events {

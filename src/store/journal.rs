@@ -12,7 +12,7 @@
 //!
 //! # Room
 //!
-//! Blocks behind the end of the data file are the journal's already ([`Journal::reserve`], fallocate(2) with
+//! Blocks behind the end of the data file are the journal's already ([`StoreJournal::reserve`], fallocate(2) with
 //! `FALLOC_FL_KEEP_SIZE`): whoever fills the disk cannot take them, so what must be written on a full one still is, and sled
 //! can be opened, which writes its last segment to the end.
 //!
@@ -32,7 +32,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use siphasher::sip::SipHasher13;
 use sled::{Batch, Db, IVec};
 
-use super::files::{Refusal, open_sled, sync_data, sync_folders};
+use super::files::{OpenRefusal, open_sled, sync_data, sync_folders};
 use super::repair;
 
 /// Bytes of a part: 20 of them fit into a page that sled does not put into a file of its own.
@@ -49,14 +49,14 @@ const LIMIT: usize = 64 << 20;
 
 /// A place in the journal: the number of a group, and what all up to it add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct JournalMark {
     /// Groups since the base, of which the first is empty: every journal has one.
     pub sequence: u64,
     /// Link of the chain.
     pub chain: u64,
 }
 
-impl Mark {
+impl JournalMark {
     /// The mark after one more group.
     fn next(self, group: &[u8]) -> Self {
         let sequence = self.sequence + 1;
@@ -69,11 +69,11 @@ impl Mark {
 }
 
 /// An open journal.
-pub(super) struct Journal {
+pub(super) struct StoreJournal {
     db: Db,
     /// Second handle of the data file, for what sled's flush leaves out.
     data: File,
-    last: Mark,
+    last: JournalMark,
     /// What is there of a group after the last one.
     unfinished: Vec<IVec>,
     /// What the data file took of the disk with what is reserved, in bytes, when it was last known to be whole.
@@ -82,13 +82,13 @@ pub(super) struct Journal {
 
 /// What is there of a group: its parts with their places.
 #[derive(Default)]
-struct Found {
+struct GroupParts {
     sequence: u64,
     keys: Vec<IVec>,
     parts: Vec<(u16, IVec)>,
 }
 
-impl Found {
+impl GroupParts {
     /// The link of the chain and the bytes, when all of it is there.
     fn whole(&self) -> Option<(u64, Vec<u8>)> {
         let in_order = self.parts.iter().zip(0..).all(|((place, _), expected)| *place == expected);
@@ -102,14 +102,14 @@ impl Found {
     }
 }
 
-impl Journal {
+impl StoreJournal {
     /// Makes one for the base of this digest, in a folder that is not there yet.
-    pub fn create(path: &Path, origin: u64) -> Result<Self, Refusal> {
+    pub fn create(path: &Path, origin: u64) -> Result<Self, OpenRefusal> {
         let mut journal = Self::files(path, origin)?;
-        journal.append(&[]).map_err(|error| Refusal::Other(format!("cannot begin its journal: {error}")))?;
+        journal.append(&[]).map_err(|error| OpenRefusal::Other(format!("cannot begin its journal: {error}")))?;
         // Of the data file also its length, and the names.
-        journal.data.sync_all().map_err(|error| Refusal::io("sync the data file", &error))?;
-        sync_folders(path).map_err(|error| Refusal::io("sync the folder", &error))?;
+        journal.data.sync_all().map_err(|error| OpenRefusal::io("sync the data file", &error))?;
+        sync_folders(path).map_err(|error| OpenRefusal::io("sync the folder", &error))?;
         Ok(journal)
     }
 
@@ -117,12 +117,12 @@ impl Journal {
     pub fn open(
         path: &Path,
         origin: u64,
-        mut visit: impl FnMut(Mark, &[u8]) -> Result<(), String>,
-    ) -> Result<Self, Refusal> {
+        mut visit: impl FnMut(JournalMark, &[u8]) -> Result<(), String>,
+    ) -> Result<Self, OpenRefusal> {
         if !path.is_dir() {
             return Err("its journal is gone".into());
         }
-        repair::sweep(path).map_err(|error| Refusal::io("clean up after a crash", &error))?;
+        repair::sweep(path).map_err(|error| OpenRefusal::io("clean up after a crash", &error))?;
         let mut journal = Self::files(path, origin)?;
         let mut entries = journal.db.iter().peekable();
         while let Some(found) = next_group(&mut entries)? {
@@ -149,18 +149,18 @@ impl Journal {
         Ok(journal)
     }
 
-    fn files(path: &Path, origin: u64) -> Result<Self, Refusal> {
+    fn files(path: &Path, origin: u64) -> Result<Self, OpenRefusal> {
         // What a crashed predecessor left to the kernel's care is made durable before anything builds on it.
-        sync_data(path).map_err(|error| Refusal::io("sync the data file", &error))?;
+        sync_data(path).map_err(|error| OpenRefusal::io("sync the data file", &error))?;
         let held = std::fs::metadata(path.join("db")).map_or(0, |metadata| metadata.blocks() * 512);
         let db = open_sled(path)?;
         let data = OpenOptions::new().read(true).write(true).open(path.join("db"));
-        let data = data.map_err(|error| Refusal::io("open the data file", &error))?;
-        Ok(Self { db, data, last: Mark { sequence: 0, chain: origin }, unfinished: Vec::new(), held })
+        let data = data.map_err(|error| OpenRefusal::io("open the data file", &error))?;
+        Ok(Self { db, data, last: JournalMark { sequence: 0, chain: origin }, unfinished: Vec::new(), held })
     }
 
     /// Where it is.
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> JournalMark {
         self.last
     }
 
@@ -242,8 +242,8 @@ impl Journal {
 /// All that is there of the next group.
 fn next_group(
     entries: &mut Peekable<impl Iterator<Item = sled::Result<(IVec, IVec)>>>,
-) -> Result<Option<Found>, Refusal> {
-    let mut found = Found::default();
+) -> Result<Option<GroupParts>, OpenRefusal> {
+    let mut found = GroupParts::default();
     while let Some(entry) = entries.peek() {
         let key = entry.as_ref().map_err(|error| unreadable(error.clone()))?.0.clone();
         let (sequence, place) = split(&key).ok_or("an entry of its journal has no number")?;
@@ -280,11 +280,11 @@ mod tests {
 
     use super::*;
 
-    type Groups = Vec<(Mark, Vec<u8>)>;
+    type Groups = Vec<(JournalMark, Vec<u8>)>;
 
-    fn open(path: &Path, origin: u64) -> Result<(Journal, Groups), Refusal> {
+    fn open(path: &Path, origin: u64) -> Result<(StoreJournal, Groups), OpenRefusal> {
         let mut groups = Vec::new();
-        let journal = Journal::open(path, origin, |mark, group| {
+        let journal = StoreJournal::open(path, origin, |mark, group| {
             groups.push((mark, group.to_vec()));
             Ok(())
         })?;
@@ -293,7 +293,7 @@ mod tests {
 
     fn reason(path: &Path, origin: u64) -> String {
         match open(path, origin).map(|_| ()) {
-            Err(Refusal::Damaged(reason)) => reason,
+            Err(OpenRefusal::Damaged(reason)) => reason,
             other => panic!("{other:?}"),
         }
     }
@@ -303,7 +303,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         assert_eq!(reason(&path, 9), "its journal is gone");
-        let mut journal = Journal::create(&path, 9).unwrap();
+        let mut journal = StoreJournal::create(&path, 9).unwrap();
         let written: Vec<Vec<u8>> =
             [10, 0, PART - 1, PART, PART + 1, 700_000, 20].iter().map(|length| vec![3; *length]).collect();
         let mut marks = vec![journal.mark()];
@@ -349,7 +349,7 @@ mod tests {
         for missing in [&[4, 5][..], &[0], &[2], &[0, 1, 2, 3, 4]] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("journal");
-            let mut journal = Journal::create(&path, 1).unwrap();
+            let mut journal = StoreJournal::create(&path, 1).unwrap();
             journal.append(b"first").unwrap();
             let before = journal.mark();
             journal.append(&[5; 30_000]).unwrap();
@@ -374,7 +374,7 @@ mod tests {
     fn what_is_reserved_is_used_and_counts_as_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
-        let mut journal = Journal::create(&path, 1).unwrap();
+        let mut journal = StoreJournal::create(&path, 1).unwrap();
         let (before, had) = (journal.disk_bytes(), journal.reserved());
         journal.reserve(4 << 20).unwrap();
         assert_eq!(journal.disk_bytes(), before);
@@ -390,7 +390,7 @@ mod tests {
     fn what_is_reserved_is_there_after_it_was_opened_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
-        let mut journal = Journal::create(&path, 1).unwrap();
+        let mut journal = StoreJournal::create(&path, 1).unwrap();
         journal.reserve(4 << 20).unwrap();
         journal.append(&[7; 10_000]).unwrap();
         let before = journal.sizes().unwrap();
@@ -408,7 +408,7 @@ mod tests {
     fn a_group_that_could_not_be_read_back_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
-        let mut journal = Journal::create(&path, 1).unwrap();
+        let mut journal = StoreJournal::create(&path, 1).unwrap();
         let before = journal.mark();
         assert!(journal.append(&vec![0; LIMIT + 1]).unwrap_err().contains("more than the"));
         drop(journal);

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::content::Content;
-use super::files::{Refusal, open_sled, sync_data};
+use super::content::StoreContent;
+use super::files::{OpenRefusal, open_sled, sync_data};
 use super::group::{META, TreeName};
 use super::record::number;
 use super::repair;
@@ -16,10 +16,10 @@ use super::repair;
 const FORMAT: u64 = 1;
 
 /// Reads all of it. The files are closed when this returns.
-pub(super) fn read(path: &Path) -> Result<Content, Refusal> {
-    repair::sweep(path).map_err(|error| Refusal::io("clean up after a crash", &error))?;
+pub(super) fn read(path: &Path) -> Result<StoreContent, OpenRefusal> {
+    repair::sweep(path).map_err(|error| OpenRefusal::io("clean up after a crash", &error))?;
     let unreadable = |error: sled::Error| format!("cannot read the database: {error}");
-    sync_data(path).map_err(|error| Refusal::io("sync the data file", &error))?;
+    sync_data(path).map_err(|error| OpenRefusal::io("sync the data file", &error))?;
     let db = open_sled(path)?;
     let meta = db.open_tree(META).map_err(unreadable)?;
     match meta.get("format").map_err(unreadable)? {
@@ -27,12 +27,12 @@ pub(super) fn read(path: &Path) -> Result<Content, Refusal> {
         Some(bytes) => match number(&bytes) {
             Some(FORMAT) => {}
             Some(other) => {
-                return Err(Refusal::Other(format!("its format is {other}, of another version; use that one")));
+                return Err(OpenRefusal::Other(format!("its format is {other}, of another version; use that one")));
             }
             None => return Err("its format is not a number".into()),
         },
     }
-    let mut content = Content::default();
+    let mut content = StoreContent::default();
     for name in db.tree_names() {
         let Some(tree) = std::str::from_utf8(&name).ok().filter(|name| TreeName::parse(name).is_some()) else {
             continue;

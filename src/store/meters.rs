@@ -8,7 +8,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 /// Counters and histograms of a store. Clones share their values.
 #[derive(Clone, Debug)]
-pub struct Meters {
+pub struct StoreMeters {
     /// Groups that went to disk.
     pub commits: Counter,
     /// Requests in a group that went to disk.
@@ -25,7 +25,7 @@ pub struct Meters {
     pub disk_bytes: Gauge,
 }
 
-impl Default for Meters {
+impl Default for StoreMeters {
     fn default() -> Self {
         Self {
             commits: Counter::default(),
@@ -41,7 +41,7 @@ impl Default for Meters {
     }
 }
 
-impl Meters {
+impl StoreMeters {
     pub(super) fn committed(&self, requests: usize, took: Duration) {
         self.commits.inc();
         self.group_size.observe(requests as f64);

@@ -60,7 +60,7 @@
 //! * The data file never shrinks, and what is free in it is found slowly. So it holds only what changed lately.
 //! * It cannot be opened on a full disk, and a write that the disk refuses ends it. So some room is kept for opening
 //!   (`space.rs`) and some that only the journal can use (`journal.rs`), which has it before a group is taken. Before all is
-//!   used up, nothing may grow any more, and then nothing change ([`WriteError::Full`]). Deleting goes on, and ends the
+//!   used up, nothing may grow any more, and then nothing change ([`StoreWriteError::Full`]). Deleting goes on, and ends the
 //!   history of the resource instead of writing events.
 //! * An error of the disk is remembered inside sled and all later writes fail. So after the first failed write
 //!   the store is read-only, says so to [`Store::failed`], and the process is expected to end and be
@@ -129,18 +129,18 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use committer::{Committer, Request};
-use index::Shared;
+use committer::{CommitRequest, Committer};
+use index::SharedStore;
 
 pub use backup::{NewStore, Snapshot};
 pub(crate) use files::make_private_folder;
-pub use meters::Meters;
+pub use meters::StoreMeters;
 pub use object::{Object, json_len};
 pub use retired::Retired;
-pub use table::Table;
+pub use table::StoreTable;
 pub use types::{
-    Expect, Gone, KEY_LIMIT, Listing, Mutation, OBJECT_LIMIT, OpenError, StoreEvent, StoreOptions, TableEntry,
-    TableItem, WriteError,
+    Expect, Gone, KEY_LIMIT, Mutation, OBJECT_LIMIT, ObjectListing, StoreEvent, StoreOpenError, StoreOptions,
+    StoreWriteError, TableEntry, TableItem,
 };
 pub use watch::Watch;
 
@@ -150,11 +150,11 @@ const DEPTH_LIMIT: usize = 100;
 /// Requests that may wait for the committer before [`Store::write`] itself waits.
 const QUEUE: usize = 1024;
 
-/// The store. Cheap to clone. Dropping the last clone (and the last [`Table`]) ends the committer after what it has.
+/// The store. Cheap to clone. Dropping the last clone (and the last [`StoreTable`]) ends the committer after what it has.
 #[derive(Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
-    requests: mpsc::Sender<Request>,
+    shared: Arc<SharedStore>,
+    requests: mpsc::Sender<CommitRequest>,
     doubt: Option<&'static str>,
 }
 
@@ -165,17 +165,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] when another process has the store, the files cannot be read or made, the key file is not the
+    /// [`StoreOpenError`] when another process has the store, the files cannot be read or made, the key file is not the
     /// one that sealed the secrets, or the database is of a format this version does not know.
-    pub fn open(options: StoreOptions) -> Result<Self, OpenError> {
+    pub fn open(options: StoreOptions) -> Result<Self, StoreOpenError> {
         let path = options.path.clone();
-        let (disk, loaded) = disk::Disk::open(&options).map_err(|reason| OpenError { path: path.clone(), reason })?;
+        let (disk, loaded) =
+            disk::Database::open(&options).map_err(|reason| StoreOpenError { path: path.clone(), reason })?;
         let doubt = loaded.unwitnessed.then_some(disk::UNWITNESSED);
         let (committer, shared) = Committer::new(disk, loaded);
         let (requests, receiver) = mpsc::channel(QUEUE);
         committer
             .start(receiver, requests.downgrade())
-            .map_err(|error| OpenError { path, reason: format!("cannot start the committer: {error}") })?;
+            .map_err(|error| StoreOpenError { path, reason: format!("cannot start the committer: {error}") })?;
         Ok(Self { shared, requests, doubt })
     }
 
@@ -208,9 +209,9 @@ impl Store {
     }
 
     /// All objects of a resource, or those of one namespace (`Some("")`: the cluster-scoped ones).
-    pub fn list(&self, resource: &str, namespace: Option<&str>) -> Listing {
+    pub fn list(&self, resource: &str, namespace: Option<&str>) -> ObjectListing {
         let index = self.shared.read();
-        Listing { objects: index.list(resource, namespace), revision: index.revision() }
+        ObjectListing { objects: index.list(resource, namespace), revision: index.revision() }
     }
 
     /// All objects of a resource that have this name, each of another namespace.
@@ -228,9 +229,9 @@ impl Store {
     /// # Errors
     ///
     /// [`Gone`] when the revision was never given, or events after it were dropped.
-    pub fn list_at(&self, resource: &str, namespace: Option<&str>, revision: u64) -> Result<Listing, Gone> {
+    pub fn list_at(&self, resource: &str, namespace: Option<&str>, revision: u64) -> Result<ObjectListing, Gone> {
         let past = self.shared.read().list_at(resource, namespace, revision)?;
-        Ok(Listing { objects: past.objects(), revision })
+        Ok(ObjectListing { objects: past.objects(), revision })
     }
 
     /// Returns once the store has reached a revision; at once when it has.
@@ -268,7 +269,7 @@ impl Store {
     }
 
     /// What was counted and measured since the store was opened.
-    pub fn meters(&self) -> &Meters {
+    pub fn meters(&self) -> &StoreMeters {
         self.shared.meters()
     }
 
@@ -276,8 +277,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`WriteError::Failed`] when the disk refused one, or the store is closed.
-    pub fn writable(&self) -> Result<(), WriteError> {
+    /// [`StoreWriteError::Failed`] when the disk refused one, or the store is closed.
+    pub fn writable(&self) -> Result<(), StoreWriteError> {
         self.shared.writable()?;
         if self.shared.is_closed() { Err(self.shared.write_error()) } else { Ok(()) }
     }
@@ -289,9 +290,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; nothing was changed then, with one exception: after [`WriteError::Failed`] the change may or may
+    /// [`StoreWriteError`]; nothing was changed then, with one exception: after [`StoreWriteError::Failed`] the change may or may
     /// not be there when the store is opened again.
-    pub async fn write(&self, change: Mutation) -> Result<Arc<Object>, WriteError> {
+    pub async fn write(&self, change: Mutation) -> Result<Arc<Object>, StoreWriteError> {
         self.change(change, true).await
     }
 
@@ -299,18 +300,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// As [`Store::write`], and [`WriteError::Malformed`] when objects of the resource were written, as for writing those
+    /// As [`Store::write`], and [`StoreWriteError::Malformed`] when objects of the resource were written, as for writing those
     /// of a resource that were published.
-    pub async fn publish(&self, change: Mutation) -> Result<Arc<Object>, WriteError> {
+    pub async fn publish(&self, change: Mutation) -> Result<Arc<Object>, StoreWriteError> {
         self.change(change, false).await
     }
 
-    async fn change(&self, change: Mutation, durable: bool) -> Result<Arc<Object>, WriteError> {
+    async fn change(&self, change: Mutation, durable: bool) -> Result<Arc<Object>, StoreWriteError> {
         check(&change)?;
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();
         self.requests
-            .send(Request::Mutation { change, durable, reply })
+            .send(CommitRequest::Mutation { change, durable, reply })
             .await
             .map_err(|_| self.shared.write_error())?;
         match answer.await {
@@ -324,11 +325,11 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`WriteError::Failed`] when the disk refused, or the store is closed.
-    pub async fn forget(&self, resource: &str) -> Result<(), WriteError> {
+    /// [`StoreWriteError::Failed`] when the disk refused, or the store is closed.
+    pub async fn forget(&self, resource: &str) -> Result<(), StoreWriteError> {
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();
-        let request = Request::Forget { resource: resource.into(), reply };
+        let request = CommitRequest::Forget { resource: resource.into(), reply };
         self.requests.send(request).await.map_err(|_| self.shared.write_error())?;
         match answer.await {
             Ok(result) => result,
@@ -336,7 +337,7 @@ impl Store {
         }
     }
 
-    /// Events of a resource after a revision: that of a [`Listing`], of an object, or of the last event seen.
+    /// Events of a resource after a revision: that of a [`ObjectListing`], of an object, or of the last event seen.
     ///
     /// # Errors
     ///
@@ -359,16 +360,16 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`WriteError::Malformed`] when the name is empty, longer than 64 bytes, or has a NUL byte;
-    /// [`WriteError::Failed`] when the store is closed.
-    pub fn table(&self, name: &str) -> Result<Table, WriteError> {
+    /// [`StoreWriteError::Malformed`] when the name is empty, longer than 64 bytes, or has a NUL byte;
+    /// [`StoreWriteError::Failed`] when the store is closed.
+    pub fn table(&self, name: &str) -> Result<StoreTable, StoreWriteError> {
         if name.is_empty() || name.len() > 64 || name.contains('\0') {
-            return Err(WriteError::Malformed("a table's name has 1 to 64 bytes and no NUL"));
+            return Err(StoreWriteError::Malformed("a table's name has 1 to 64 bytes and no NUL"));
         }
         if self.shared.is_closed() {
             return Err(self.shared.write_error());
         }
-        Ok(Table::new(name.into(), Arc::clone(&self.shared), self.requests.clone()))
+        Ok(StoreTable::new(name.into(), Arc::clone(&self.shared), self.requests.clone()))
     }
 
     /// Resolves with the reason when the disk refused a write and the store became read-only. Never resolves otherwise.
@@ -389,31 +390,31 @@ impl Store {
     /// When this returns, the files are closed and the store may be opened again.
     pub async fn close(&self) {
         // A send that fails means that the committer is closing or has ended.
-        self.requests.send(Request::Close).await.ok();
+        self.requests.send(CommitRequest::Close).await.ok();
         self.shared.ended().await;
     }
 }
 
 /// Refuses what could not be read back.
-fn check(change: &Mutation) -> Result<(), WriteError> {
+fn check(change: &Mutation) -> Result<(), StoreWriteError> {
     let Mutation { resource, namespace, name, value, .. } = change;
     if resource.is_empty() || name.is_empty() {
-        return Err(WriteError::Malformed("it has no name"));
+        return Err(StoreWriteError::Malformed("it has no name"));
     }
     if resource.contains('\0') || namespace.contains('\0') || name.contains('\0') {
-        return Err(WriteError::Malformed("its name has a NUL byte"));
+        return Err(StoreWriteError::Malformed("its name has a NUL byte"));
     }
     let size = resource.len() + namespace.len() + name.len();
     if size > KEY_LIMIT {
-        return Err(WriteError::TooLarge { size, limit: KEY_LIMIT });
+        return Err(StoreWriteError::TooLarge { size, limit: KEY_LIMIT });
     }
     match value {
         None => Ok(()),
-        Some(value) if !value.is_object() => Err(WriteError::Malformed("it is not a JSON object")),
+        Some(value) if !value.is_object() => Err(StoreWriteError::Malformed("it is not a JSON object")),
         Some(value) if value.get("metadata").is_some_and(|metadata| !metadata.is_object()) => {
-            Err(WriteError::Malformed("its metadata is not a JSON object"))
+            Err(StoreWriteError::Malformed("its metadata is not a JSON object"))
         }
-        Some(value) if deeper_than(value, DEPTH_LIMIT) => Err(WriteError::Malformed("it is nested too deeply")),
+        Some(value) if deeper_than(value, DEPTH_LIMIT) => Err(StoreWriteError::Malformed("it is nested too deeply")),
         Some(_) => Ok(()),
     }
 }

@@ -14,8 +14,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use siphasher::sip::SipHasher13;
 
-use super::retired::{Mark, Retired};
-use super::text::Text;
+use super::retired::{Retired, RetiredMark};
+use super::text::StoredText;
 use crate::json_marks::marks;
 
 /// One stored object, immutable.
@@ -30,7 +30,7 @@ pub struct Object {
     /// Revision of its last write; `metadata.resourceVersion` says the same.
     pub revision: u64,
     /// The object as JSON text, ready to send once it is unpacked.
-    text: Text,
+    text: StoredText,
     /// Labels, in order of their keys.
     labels: Box<[(Box<str>, Box<str>)]>,
     /// Where `metadata` is in the unpacked text.
@@ -43,7 +43,7 @@ pub struct Object {
     ending: bool,
     /// What is kept of it unpacked, in bytes.
     unpacked: usize,
-    retired: Mark,
+    retired: RetiredMark,
 }
 
 /// What a label takes besides its text, in bytes: two places in a list and two allocations.
@@ -113,7 +113,7 @@ impl Object {
         revision: u64,
         json: &[u8],
     ) -> Result<Self, serde_json::Error> {
-        Self::with_text(resource, namespace, name, revision, json, || Text::new(json))
+        Self::with_text(resource, namespace, name, revision, json, || StoredText::new(json))
     }
 
     /// As [`Object::new`], of a text and the form in which it is kept.
@@ -123,7 +123,7 @@ impl Object {
         name: String,
         revision: u64,
         json: &[u8],
-        text: impl FnOnce() -> Text,
+        text: impl FnOnce() -> StoredText,
     ) -> Result<Self, serde_json::Error> {
         let outline: Outline<'_> = serde_json::from_slice(json)?;
         let (metadata, digest) = match outline.metadata {
@@ -158,11 +158,11 @@ impl Object {
             ownership,
             ending,
             unpacked,
-            retired: Mark::default(),
+            retired: RetiredMark::default(),
         })
     }
 
-    pub(super) fn text(&self) -> &Text {
+    pub(super) fn text(&self) -> &StoredText {
         &self.text
     }
 
@@ -261,8 +261,8 @@ impl Object {
 
 /// Length of a value as JSON text, in bytes.
 pub fn json_len(value: &Value) -> usize {
-    struct Counter(usize);
-    impl io::Write for Counter {
+    struct SizeCounter(usize);
+    impl io::Write for SizeCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -271,7 +271,7 @@ pub fn json_len(value: &Value) -> usize {
             Ok(())
         }
     }
-    let mut counter = Counter(0);
+    let mut counter = SizeCounter(0);
     // Counting does not fail; what cannot be written is refused when it is.
     serde_json::to_writer(&mut counter, value).ok();
     counter.0

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::Object;
 use super::seal::{self, Sealer};
-use super::text::{PACKED_MAX, Text};
+use super::text::{PACKED_MAX, StoredText};
 
 const PLAIN: u8 = 1;
 const SEALED: u8 = 2;
@@ -52,13 +52,13 @@ pub(super) enum DecodeError {
 
 /// Which object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Identity {
+pub(super) struct ObjectIdentity {
     pub resource: Arc<str>,
     pub namespace: String,
     pub name: String,
 }
 
-impl Identity {
+impl ObjectIdentity {
     pub fn of(object: &Object) -> Self {
         Self { resource: Arc::clone(&object.resource), namespace: object.namespace.clone(), name: object.name.clone() }
     }
@@ -88,7 +88,7 @@ fn full_name(resource: &str, namespace: &str, name: &str) -> Vec<u8> {
 
 /// What an event did, with the former self.
 #[derive(Debug)]
-pub(super) enum Former {
+pub(super) enum FormerRecord {
     Added,
     Modified(Arc<Object>),
     Deleted(Arc<Object>),
@@ -105,8 +105,8 @@ pub(super) fn encode(object: &Object, sealer: &Sealer) -> Vec<u8> {
 pub(super) fn size(object: &Object) -> usize {
     let text = match object.text() {
         _ if is_secret(&object.resource) => object.json_len() + seal::OVERHEAD,
-        Text::Packed { block, .. } => PACKED_HEADER + block.len(),
-        Text::Plain(json) => json.len(),
+        StoredText::Packed { block, .. } => PACKED_HEADER + block.len(),
+        StoredText::Plain(json) => json.len(),
     };
     HEADER + text
 }
@@ -124,8 +124,10 @@ fn write_record(out: &mut Vec<u8>, object: &Object, sealer: &Sealer) {
     }
     match object.text() {
         // No text that is packed is longer than PACKED_MAX.
-        Text::Packed { length, block } => write(WORDED, [&u32::try_from(*length).unwrap_or(0).to_be_bytes(), block]),
-        Text::Plain(json) => write(PLAIN, [json, &[]]),
+        StoredText::Packed { length, block } => {
+            write(WORDED, [&u32::try_from(*length).unwrap_or(0).to_be_bytes(), block])
+        }
+        StoredText::Plain(json) => write(PLAIN, [json, &[]]),
     }
 }
 
@@ -152,11 +154,11 @@ pub(super) fn revision(record: &[u8]) -> Option<u64> {
 }
 
 /// The object of a record.
-pub(super) fn decode(identity: Identity, record: &[u8], sealer: &Sealer) -> Result<Object, DecodeError> {
+pub(super) fn decode(identity: ObjectIdentity, record: &[u8], sealer: &Sealer) -> Result<Object, DecodeError> {
     let (header, text) = record.split_at_checked(HEADER).ok_or(DecodeError::Short)?;
     let (&[format], revision) = header.split_first_chunk::<1>().ok_or(DecodeError::Short)?;
     let revision = number(revision).ok_or(DecodeError::Short)?;
-    let Identity { resource, namespace, name } = identity;
+    let ObjectIdentity { resource, namespace, name } = identity;
     let json = match format {
         PLAIN => Cow::Borrowed(text),
         SEALED => sealer.open(text, &full_name(&resource, &namespace, &name)).ok_or(DecodeError::Seal)?.into(),
@@ -164,7 +166,7 @@ pub(super) fn decode(identity: Identity, record: &[u8], sealer: &Sealer) -> Resu
         LZ4 => unlz4(text).ok_or(DecodeError::Packed)?.into(),
         WORDED => {
             let (length, block) = packed(text).ok_or(DecodeError::Packed)?;
-            let (text, json) = Text::from_block(length, block).ok_or(DecodeError::Packed)?;
+            let (text, json) = StoredText::from_block(length, block).ok_or(DecodeError::Packed)?;
             return Ok(Object::with_text(resource, namespace, name, revision, &json, || text)?);
         }
         other => return Err(DecodeError::Format(other)),
@@ -173,12 +175,17 @@ pub(super) fn decode(identity: Identity, record: &[u8], sealer: &Sealer) -> Resu
 }
 
 /// An event; `former` says what it did to the object of that identity.
-pub(super) fn encode_event(identity: &Identity, revision: u64, former: &Former, sealer: &Sealer) -> Vec<u8> {
+pub(super) fn encode_event(
+    identity: &ObjectIdentity,
+    revision: u64,
+    former: &FormerRecord,
+    sealer: &Sealer,
+) -> Vec<u8> {
     let place = full_name(&identity.resource, &identity.namespace, &identity.name);
     let (kind, previous) = match former {
-        Former::Added => (0, None),
-        Former::Modified(previous) => (1, Some(previous)),
-        Former::Deleted(previous) => (2, Some(previous)),
+        FormerRecord::Added => (0, None),
+        FormerRecord::Modified(previous) => (1, Some(previous)),
+        FormerRecord::Deleted(previous) => (2, Some(previous)),
     };
     let mut event = Vec::with_capacity(
         11 + place.len() + previous.map_or(0, |object| HEADER + PACKED_HEADER + object.text().size()),
@@ -197,7 +204,7 @@ pub(super) fn encode_event(identity: &Identity, revision: u64, former: &Former, 
 /// An event on disk, its former self not yet read.
 pub(super) struct StoredEvent {
     pub revision: u64,
-    pub identity: Identity,
+    pub identity: ObjectIdentity,
     kind: u8,
     bytes: Bytes,
     /// Where the former self begins.
@@ -214,17 +221,17 @@ impl StoredEvent {
         let place = rest.get(..length).ok_or(DecodeError::Short)?;
         let place = std::str::from_utf8(place).map_err(|_| DecodeError::Name)?;
         let (resource, key) = place.split_once('\0').ok_or(DecodeError::Name)?;
-        let identity = Identity::from_key(resource.into(), key.as_bytes())?;
+        let identity = ObjectIdentity::from_key(resource.into(), key.as_bytes())?;
         Ok(Self { revision: u64::from_be_bytes(*revision), identity, kind, record: 11 + length, bytes })
     }
 
-    pub fn former(&self, sealer: &Sealer) -> Result<Former, DecodeError> {
+    pub fn former(&self, sealer: &Sealer) -> Result<FormerRecord, DecodeError> {
         let record = self.bytes.get(self.record..).unwrap_or_default();
         let previous = || decode(self.identity.clone(), record, sealer).map(Arc::new);
         match self.kind {
-            0 => Ok(Former::Added),
-            1 => Ok(Former::Modified(previous()?)),
-            2 => Ok(Former::Deleted(previous()?)),
+            0 => Ok(FormerRecord::Added),
+            1 => Ok(FormerRecord::Modified(previous()?)),
+            2 => Ok(FormerRecord::Deleted(previous()?)),
             other => Err(DecodeError::Format(other)),
         }
     }
@@ -257,15 +264,21 @@ mod tests {
             let before = object(resource, length);
             let record = encode(&before, &sealer);
             assert_eq!((record[0], record.len()), (format, size(&before)));
-            let after = decode(Identity::of(&before), &record, &sealer).unwrap();
+            let after = decode(ObjectIdentity::of(&before), &record, &sealer).unwrap();
             assert_eq!((after.revision, after.json()), (7, before.json()));
             for cut in 0..record.len() {
-                assert!(decode(Identity::of(&before), &record[..cut], &sealer).is_err(), "{resource} {length} {cut}");
+                assert!(
+                    decode(ObjectIdentity::of(&before), &record[..cut], &sealer).is_err(),
+                    "{resource} {length} {cut}"
+                );
             }
         }
         let mut record = encode(&object("/configmaps", 5000), &sealer);
         record[HEADER..HEADER + 4].fill(0xff);
-        assert!(matches!(decode(Identity::of(&object("/configmaps", 1)), &record, &sealer), Err(DecodeError::Packed)));
+        assert!(matches!(
+            decode(ObjectIdentity::of(&object("/configmaps", 1)), &record, &sealer),
+            Err(DecodeError::Packed)
+        ));
     }
 
     #[test]
@@ -276,7 +289,7 @@ mod tests {
         let mut record = vec![PLAIN];
         record.extend_from_slice(&7_u64.to_be_bytes());
         record.extend_from_slice(&before.json());
-        assert_eq!(decode(Identity::of(&before), &record, &sealer).unwrap().json(), before.json());
+        assert_eq!(decode(ObjectIdentity::of(&before), &record, &sealer).unwrap().json(), before.json());
     }
 
     #[test]
@@ -291,10 +304,10 @@ mod tests {
             record.extend_from_slice(&7_u64.to_be_bytes());
             record.extend_from_slice(&u32::try_from(before.json_len()).unwrap().to_be_bytes());
             record.extend_from_slice(&block);
-            let after = decode(Identity::of(&before), &record, &sealer).unwrap();
+            let after = decode(ObjectIdentity::of(&before), &record, &sealer).unwrap();
             assert_eq!((after.revision, after.json()), (7, before.json()));
             for cut in 0..record.len() {
-                assert!(decode(Identity::of(&before), &record[..cut], &sealer).is_err(), "{format} {cut}");
+                assert!(decode(ObjectIdentity::of(&before), &record[..cut], &sealer).is_err(), "{format} {cut}");
             }
         }
     }

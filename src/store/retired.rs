@@ -19,9 +19,9 @@ impl Retired {
 
 /// An object's mark that the store has let go of it, which counts it until it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Mark(OnceLock<(Retired, usize)>);
+pub(super) struct RetiredMark(OnceLock<(Retired, usize)>);
 
-impl Mark {
+impl RetiredMark {
     /// Counts this many bytes from now on. A second mark counts nothing.
     pub fn set(&self, retired: &Retired, bytes: usize) {
         if self.0.set((retired.clone(), bytes)).is_ok() {
@@ -35,7 +35,7 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for RetiredMark {
     fn drop(&mut self) {
         if let Some((retired, bytes)) = self.0.get() {
             retired.0.fetch_sub(*bytes, Ordering::Relaxed);

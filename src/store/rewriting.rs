@@ -14,11 +14,11 @@ use bytes::Bytes;
 
 use super::Object;
 use super::base::BaseWriter;
-use super::files::Refusal;
+use super::files::OpenRefusal;
 use super::generation_files::{NewBase, NewFiles};
-use super::group::{Group, LOG, META, TreeName, key};
-use super::index::Index;
-use super::record::{self, Former, Identity};
+use super::group::{LOG, META, TreeName, WriteGroup, key};
+use super::index::StoreIndex;
+use super::record::{self, FormerRecord, ObjectIdentity};
 use super::seal::Sealer;
 use super::types::TableItem;
 
@@ -35,15 +35,15 @@ const SMALL: usize = 64 << 10;
 /// Everything that is in the database at one moment. Objects are shared with the index.
 pub(super) struct Moment {
     objects: Vec<(Arc<str>, Vec<Arc<Object>>)>,
-    unreadable: Vec<(Identity, Bytes)>,
-    events: Vec<(Identity, u64, Former)>,
+    unreadable: Vec<(ObjectIdentity, Bytes)>,
+    events: Vec<(ObjectIdentity, u64, FormerRecord)>,
     tables: Vec<(Arc<str>, Vec<TableItem>)>,
     meta: BTreeMap<Vec<u8>, Bytes>,
 }
 
 impl Moment {
     /// What is in the index, and the numbers.
-    pub fn of(index: &Index, mut meta: BTreeMap<Vec<u8>, Bytes>) -> Self {
+    pub fn of(index: &StoreIndex, mut meta: BTreeMap<Vec<u8>, Bytes>) -> Self {
         let resources = || index.resources().iter().filter(|(_, resource)| !resource.is_published());
         for (name, resource) in resources().filter(|(_, resource)| resource.trimmed() > 0) {
             // Events up to there are not written.
@@ -65,7 +65,7 @@ impl Moment {
                 .map(|(identity, record)| (identity.clone(), record.clone()))
                 .collect(),
             events: events
-                .map(|logged| (Identity::of(logged.event.object()), logged.revision, logged.former()))
+                .map(|logged| (ObjectIdentity::of(logged.event.object()), logged.revision, logged.former()))
                 .collect(),
             tables: tables.collect(),
             meta,
@@ -82,7 +82,7 @@ impl Moment {
         for (resource, objects) in self.objects {
             let tree = TreeName::Objects(resource).name();
             for object in objects {
-                base.entry(&tree, &Identity::of(&object).key(), &record::encode(&object, sealer))?;
+                base.entry(&tree, &ObjectIdentity::of(&object).key(), &record::encode(&object, sealer))?;
                 proceeds(base)?;
             }
         }
@@ -111,7 +111,7 @@ impl Moment {
 
 /// How far the thread is, and whether it is still wanted.
 #[derive(Default)]
-struct Progress {
+struct RewriteProgress {
     written: AtomicU64,
     is_done: AtomicBool,
     is_given_up: AtomicBool,
@@ -119,8 +119,8 @@ struct Progress {
 
 /// The database being written anew by a thread of its own.
 pub(super) struct Rewriting {
-    thread: Option<JoinHandle<Result<NewBase, Refusal>>>,
-    progress: Arc<Progress>,
+    thread: Option<JoinHandle<Result<NewBase, OpenRefusal>>>,
+    progress: Arc<RewriteProgress>,
     began: Instant,
     /// Whether the disk had little room then: it is to give some back.
     began_low: bool,
@@ -128,7 +128,7 @@ pub(super) struct Rewriting {
     size: u64,
     /// What it may grow by together with the database as it is, in bytes, when it was begun.
     room: u64,
-    since: Group,
+    since: WriteGroup,
     since_bytes: usize,
 }
 
@@ -147,7 +147,7 @@ impl Rewriting {
         began_low: bool,
         wake: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(RewriteProgress::default());
         let own = Arc::clone(&progress);
         let write = move || {
             let mut synced = 0;
@@ -164,7 +164,7 @@ impl Rewriting {
                     }
                     Ok(())
                 })
-                .map_err(|error| Refusal::io("write the base", &error))
+                .map_err(|error| OpenRefusal::io("write the base", &error))
                 .and_then(|()| files.end())
         };
         let own = Arc::clone(&progress);
@@ -174,7 +174,7 @@ impl Rewriting {
             wake();
             outcome
         })?;
-        let (since, since_bytes, began) = (Group::default(), 0, Instant::now());
+        let (since, since_bytes, began) = (WriteGroup::default(), 0, Instant::now());
         Ok(Self { thread: Some(thread), progress, began, began_low, size, room, since, since_bytes })
     }
 
@@ -202,7 +202,7 @@ impl Rewriting {
     }
 
     /// Notes what was changed meanwhile; `bytes` is what it takes.
-    pub fn note(&mut self, group: &Group, bytes: usize) {
+    pub fn note(&mut self, group: &WriteGroup, bytes: usize) {
         self.since.add(group);
         self.since_bytes += bytes;
     }
@@ -215,7 +215,7 @@ impl Rewriting {
     }
 
     /// Waits for its end. Gives back what was written, and what was changed meanwhile.
-    pub fn end(mut self) -> Result<(NewBase, Group), String> {
+    pub fn end(mut self) -> Result<(NewBase, WriteGroup), String> {
         let since = std::mem::take(&mut self.since);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(Ok(base))) => Ok((base, since)),
@@ -266,7 +266,7 @@ mod tests {
             began_low: false,
             size: 0,
             room: 10 << 20,
-            since: Group::default(),
+            since: WriteGroup::default(),
             since_bytes: 0,
         };
         let (small, large) = (Cost::of(0, 16_000), Cost::of(900_000, 0));

@@ -55,7 +55,7 @@ const KEEPERS: &str = "ballast-inodes";
 
 /// What is to be done with the ballast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum BallastStep {
     Stay,
     /// Little is left: give the ballast back.
     Release,
@@ -65,14 +65,14 @@ enum Step {
 
 /// What counts as little, by the size of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bounds {
+struct SpaceThresholds {
     disk: u64,
     low: u64,
     ballast: u64,
     reserve: u64,
 }
 
-impl Bounds {
+impl SpaceThresholds {
     fn of(disk: u64) -> Self {
         Self { disk, low: LOW.min(disk / 8), ballast: BALLAST.min(disk / 4), reserve: RESERVE.min(disk / 16) }
     }
@@ -83,21 +83,21 @@ impl Bounds {
     }
 
     /// Whether the disk is low, and what to do, by what is free and whether it was low.
-    fn judge(self, free: u64, was_low: bool) -> (bool, Step) {
+    fn judge(self, free: u64, was_low: bool) -> (bool, BallastStep) {
         match was_low {
-            false if free < self.low => (true, Step::Release),
-            true if free >= self.plenty() => (false, Step::Take),
-            _ => (was_low, Step::Stay),
+            false if free < self.low => (true, BallastStep::Release),
+            true if free >= self.plenty() => (false, BallastStep::Take),
+            _ => (was_low, BallastStep::Stay),
         }
     }
 }
 
 /// Watches over the room.
-pub(super) struct Space {
+pub(super) struct StoreSpace {
     path: PathBuf,
     /// The folder, open: asking takes no new descriptor, of which there may be none.
     folder: File,
-    bounds: Bounds,
+    bounds: SpaceThresholds,
     low: bool,
     free: u64,
     /// Inodes that are free; the largest number where the file system makes them as it needs them.
@@ -105,14 +105,14 @@ pub(super) struct Space {
     looked: Option<Instant>,
 }
 
-impl Space {
+impl StoreSpace {
     /// Looks at the file system of a folder. Gives the ballast back when little is left, and makes it otherwise.
     pub fn new(path: &Path) -> io::Result<Self> {
         let folder = File::open(path)?;
         let mut space = Self {
             path: path.to_owned(),
             folder,
-            bounds: Bounds::of(u64::MAX),
+            bounds: SpaceThresholds::of(u64::MAX),
             low: false,
             free: u64::MAX,
             inodes: u64::MAX,
@@ -209,7 +209,7 @@ impl Space {
                 if lacks_inodes(self.inodes, self.low) {
                     self.free = 0;
                 }
-                self.bounds = Bounds::of(bytes(&found, found.blocks()));
+                self.bounds = SpaceThresholds::of(bytes(&found, found.blocks()));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot read how much room the disk of the database has");
@@ -219,8 +219,8 @@ impl Space {
         let (low, step) = self.bounds.judge(self.free, self.low);
         self.low = low;
         match step {
-            Step::Stay => {}
-            Step::Release => {
+            BallastStep::Stay => {}
+            BallastStep::Release => {
                 match lacks_inodes(self.inodes, false) {
                     true => tracing::error!(
                         free_inodes = self.inodes,
@@ -234,7 +234,7 @@ impl Space {
                 }
                 self.release(NAMES[0]);
             }
-            Step::Take => {
+            BallastStep::Take => {
                 tracing::info!(free_bytes = self.free, "the disk of the database has room again");
                 self.take();
             }
@@ -328,26 +328,29 @@ mod tests {
     fn when_the_disk_is_low() {
         const MIB: u64 = 1 << 20;
         for (free, was_low, expected) in [
-            (100 * MIB, false, (false, Step::Stay)),
-            (8 * MIB, false, (false, Step::Stay)),
-            (8 * MIB - 1, false, (true, Step::Release)),
-            (0, false, (true, Step::Release)),
-            (0, true, (true, Step::Stay)),
+            (100 * MIB, false, (false, BallastStep::Stay)),
+            (8 * MIB, false, (false, BallastStep::Stay)),
+            (8 * MIB - 1, false, (true, BallastStep::Release)),
+            (0, false, (true, BallastStep::Release)),
+            (0, true, (true, BallastStep::Stay)),
             // What the released ballast gave.
-            (24 * MIB, true, (true, Step::Stay)),
-            (32 * MIB - 1, true, (true, Step::Stay)),
-            (32 * MIB, true, (false, Step::Take)),
+            (24 * MIB, true, (true, BallastStep::Stay)),
+            (32 * MIB - 1, true, (true, BallastStep::Stay)),
+            (32 * MIB, true, (false, BallastStep::Take)),
         ] {
-            assert_eq!(Bounds::of(1 << 40).judge(free, was_low), expected, "{free} {was_low}");
+            assert_eq!(SpaceThresholds::of(1 << 40).judge(free, was_low), expected, "{free} {was_low}");
         }
-        assert_eq!(Bounds::of(8 * MIB), Bounds { disk: 8 * MIB, low: MIB, ballast: 2 * MIB, reserve: MIB / 2 });
+        assert_eq!(
+            SpaceThresholds::of(8 * MIB),
+            SpaceThresholds { disk: 8 * MIB, low: MIB, ballast: 2 * MIB, reserve: MIB / 2 }
+        );
     }
 
     #[test]
     fn the_ballast_takes_room_and_is_made_once() {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().unwrap();
-        let space = Space::new(folder.path()).unwrap();
+        let space = StoreSpace::new(folder.path()).unwrap();
         assert!(!space.is_low() && space.free() > 0);
         for name in NAMES {
             let file = fs::metadata(folder.path().join(name)).unwrap();

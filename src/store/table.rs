@@ -5,23 +5,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use super::committer::Request;
-use super::index::Shared;
-use super::{KEY_LIMIT, OBJECT_LIMIT, TableEntry, TableItem, WriteError};
+use super::committer::CommitRequest;
+use super::index::SharedStore;
+use super::{KEY_LIMIT, OBJECT_LIMIT, StoreWriteError, TableEntry, TableItem};
 
 /// Largest size of entries that are written together, keys and values, in bytes: 4 MiB.
 const ENTRIES_LIMIT: usize = 4 << 20;
 
 /// A table of bytes, which is in memory, too. Cheap to clone.
 #[derive(Clone)]
-pub struct Table {
+pub struct StoreTable {
     name: Arc<str>,
-    shared: Arc<Shared>,
-    requests: mpsc::Sender<Request>,
+    shared: Arc<SharedStore>,
+    requests: mpsc::Sender<CommitRequest>,
 }
 
-impl Table {
-    pub(super) fn new(name: Arc<str>, shared: Arc<Shared>, requests: mpsc::Sender<Request>) -> Self {
+impl StoreTable {
+    pub(super) fn new(name: Arc<str>, shared: Arc<SharedStore>, requests: mpsc::Sender<CommitRequest>) -> Self {
         Self { name, shared, requests }
     }
 
@@ -39,9 +39,9 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`WriteError::TooLarge`] for a key over 1 KiB or a value over 1 MiB; [`WriteError::Full`] and
-    /// [`WriteError::Failed`] as for objects.
-    pub async fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<(), WriteError> {
+    /// [`StoreWriteError::TooLarge`] for a key over 1 KiB or a value over 1 MiB; [`StoreWriteError::Full`] and
+    /// [`StoreWriteError::Failed`] as for objects.
+    pub async fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<(), StoreWriteError> {
         self.write_all(vec![(key, value)]).await
     }
 
@@ -51,22 +51,22 @@ impl Table {
     /// # Errors
     ///
     /// As [`Self::write`]; when one entry is too large, or all together are larger than 4 MiB, none is written.
-    pub async fn write_all(&self, entries: Vec<TableEntry>) -> Result<(), WriteError> {
+    pub async fn write_all(&self, entries: Vec<TableEntry>) -> Result<(), StoreWriteError> {
         for (key, value) in &entries {
             for (size, limit) in [(key.len(), KEY_LIMIT), (value.as_ref().map_or(0, Bytes::len), OBJECT_LIMIT)] {
                 if size > limit {
-                    return Err(WriteError::TooLarge { size, limit });
+                    return Err(StoreWriteError::TooLarge { size, limit });
                 }
             }
         }
         let size = entries.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
         if size > ENTRIES_LIMIT {
-            return Err(WriteError::TooLarge { size, limit: ENTRIES_LIMIT });
+            return Err(StoreWriteError::TooLarge { size, limit: ENTRIES_LIMIT });
         }
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();
         self.requests
-            .send(Request::Entries { table: Arc::clone(&self.name), entries, reply })
+            .send(CommitRequest::Entries { table: Arc::clone(&self.name), entries, reply })
             .await
             .map_err(|_| self.shared.write_error())?;
         match answer.await {

@@ -18,7 +18,7 @@ pub(super) const PACKED_MAX: usize = 64 << 20;
 
 /// A text in memory of just the size that it needs.
 #[derive(Clone, Debug)]
-pub(super) enum Text {
+pub(super) enum StoredText {
     /// As it is.
     Plain(Bytes),
     /// An LZ4 block that refers to [`WORDS`].
@@ -30,7 +30,7 @@ pub(super) enum Text {
     },
 }
 
-impl Text {
+impl StoredText {
     /// Packs a text, when that is worth it.
     pub fn new(text: &[u8]) -> Self {
         if (PACK_FROM..=PACKED_MAX).contains(&text.len()) {
@@ -113,8 +113,8 @@ mod tests {
         let noise: Vec<u8> =
             std::iter::successors(Some(7_u64), shuffle).flat_map(u64::to_le_bytes).take(5000).collect();
         for (text, packs) in [(&words[..], true), (&words[..PACK_FROM - 1], false), (&noise, false), (b"", false)] {
-            let kept = Text::new(text);
-            assert_eq!((kept.len(), matches!(kept, Text::Packed { .. })), (text.len(), packs));
+            let kept = StoredText::new(text);
+            assert_eq!((kept.len(), matches!(kept, StoredText::Packed { .. })), (text.len(), packs));
             assert_eq!(kept.unpacked(), text);
             let mut after = b"before".to_vec();
             assert!(kept.put(&mut after));
@@ -127,7 +127,7 @@ mod tests {
         let digest = sha2::Sha256::digest(WORDS).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(digest, "aa62f7f25474d53508f6b6c93c3e65a20de5c139a4670fae5a26efc11bb4d5a2");
         for line in WORDS.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let kept = Text::new(line);
+            let kept = StoredText::new(line);
             assert!(kept.size() < 64, "{} of {} bytes", kept.size(), line.len());
             assert_eq!(kept.unpacked(), line);
         }
@@ -136,13 +136,13 @@ mod tests {
     #[test]
     fn damage_is_noticed() {
         let text = "a text that has much the same again ".repeat(100);
-        let Text::Packed { length, block } = Text::new(text.as_bytes()) else { panic!("it packs") };
-        assert!(Text::from_block(length, &block).is_some());
+        let StoredText::Packed { length, block } = StoredText::new(text.as_bytes()) else { panic!("it packs") };
+        assert!(StoredText::from_block(length, &block).is_some());
         for wrong in [0, length - 1, length + 1, PACKED_MAX + 1] {
-            assert!(Text::from_block(wrong, &block).is_none(), "{wrong}");
+            assert!(StoredText::from_block(wrong, &block).is_none(), "{wrong}");
         }
         for cut in 0..block.len() {
-            assert!(Text::from_block(length, &block[..cut]).is_none(), "{cut}");
+            assert!(StoredText::from_block(length, &block[..cut]).is_none(), "{cut}");
         }
     }
 }

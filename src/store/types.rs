@@ -40,7 +40,7 @@ pub enum Expect {
     Revision(u64),
     /// The object exists.
     Present,
-    /// Anything. (Deleting what does not exist is [`WriteError::NotFound`] all the same.)
+    /// Anything. (Deleting what does not exist is [`StoreWriteError::NotFound`] all the same.)
     Any,
 }
 
@@ -61,7 +61,7 @@ pub struct Mutation {
 
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
-pub enum WriteError {
+pub enum StoreWriteError {
     /// The object exists already.
     #[error("already exists")]
     Exists,
@@ -117,7 +117,7 @@ pub enum WriteError {
 /// The store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the store in {path}: {reason}")]
-pub struct OpenError {
+pub struct StoreOpenError {
     /// The folder.
     pub path: PathBuf,
     /// Why, and what to do.
@@ -125,7 +125,7 @@ pub struct OpenError {
 }
 
 /// Objects at one revision, in order of namespace and name.
-pub struct Listing {
+pub struct ObjectListing {
     /// The objects.
     pub objects: Vec<Arc<Object>>,
     /// The store's revision they are at.

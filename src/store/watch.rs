@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::index::Shared;
+use super::index::SharedStore;
 use super::{Gone, StoreEvent};
 
 /// Events of one resource, in order, none missing.
 pub struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     resource: Arc<str>,
     /// Revision of the last event given out.
     position: u64,
@@ -20,7 +20,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(shared: &Arc<Shared>, name: &str, after: u64) -> Result<Self, Gone> {
+    pub(super) fn new(shared: &Arc<SharedStore>, name: &str, after: u64) -> Result<Self, Gone> {
         let resource: Arc<str> = name.into();
         // Before looking: an event that comes meanwhile is kept in the history, behind `after`.
         let news = shared.subscribe(&resource);

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use siphasher::sip::SipHasher13;
 
-use super::journal::Mark;
+use super::journal::JournalMark;
 
 /// Name of the file, in the folder of the database.
 pub(super) const NAME: &str = "witness";
@@ -41,7 +41,7 @@ pub(super) struct Statement {
     /// Which database.
     pub generation: u64,
     /// The last group of its journal.
-    pub mark: Mark,
+    pub mark: JournalMark,
     /// The newest revision.
     pub revision: u64,
 }
@@ -65,7 +65,7 @@ impl Statement {
         if &bytes[..8] != MAGIC || bytes[56..] != check(&bytes[..56]) {
             return None;
         }
-        let mark = Mark { sequence: number(16)?, chain: number(24)? };
+        let mark = JournalMark { sequence: number(16)?, chain: number(24)? };
         Some(Self { generation: number(8)?, mark, revision: number(32)? })
     }
 }
@@ -78,7 +78,7 @@ fn check(bytes: &[u8]) -> [u8; 8] {
 
 /// What the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum WitnessReading {
     /// There is no file.
     Nothing,
     /// There is one, and neither place can be read.
@@ -88,10 +88,10 @@ pub(super) enum Said {
 }
 
 /// Reads the file of a folder.
-pub(super) fn read(folder: &Path) -> io::Result<Said> {
+pub(super) fn read(folder: &Path) -> io::Result<WitnessReading> {
     let file = match File::open(folder.join(NAME)) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Said::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(WitnessReading::Nothing),
         Err(error) => return Err(error),
     };
     let mut newest: Option<Statement> = None;
@@ -114,7 +114,7 @@ pub(super) fn read(folder: &Path) -> io::Result<Said> {
             newest = Some(statement);
         }
     }
-    Ok(newest.map_or(Said::Unreadable, Said::This))
+    Ok(newest.map_or(WitnessReading::Unreadable, WitnessReading::This))
 }
 
 /// The file, open for writing.
@@ -170,19 +170,19 @@ mod tests {
     use super::*;
 
     fn statement(generation: u64, sequence: u64) -> Statement {
-        Statement { generation, mark: Mark { sequence, chain: 4 }, revision: 5 }
+        Statement { generation, mark: JournalMark { sequence, chain: 4 }, revision: 5 }
     }
 
     #[test]
     fn the_newer_place_counts_and_one_damaged_place_does_not_matter() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read(folder.path()).unwrap(), Said::Nothing);
+        assert_eq!(read(folder.path()).unwrap(), WitnessReading::Nothing);
         let mut witness = Witness::open(folder.path()).unwrap();
-        assert_eq!(read(folder.path()).unwrap(), Said::Unreadable);
+        assert_eq!(read(folder.path()).unwrap(), WitnessReading::Unreadable);
         witness.settle(statement(1, 1)).unwrap();
         for sequence in 2..=7 {
             witness.note(statement(1, sequence)).unwrap();
-            assert_eq!(read(folder.path()).unwrap(), Said::This(statement(1, sequence)));
+            assert_eq!(read(folder.path()).unwrap(), WitnessReading::This(statement(1, sequence)));
         }
         let path = folder.path().join(NAME);
         let whole = fs::read(&path).unwrap();
@@ -190,13 +190,15 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
             fs::write(&path, &damaged).unwrap();
-            let Said::This(found) = read(folder.path()).unwrap() else { panic!("byte {at}: nothing can be read") };
+            let WitnessReading::This(found) = read(folder.path()).unwrap() else {
+                panic!("byte {at}: nothing can be read")
+            };
             let in_a_place = PLACES.iter().any(|place| (*place..*place + LENGTH as u64).contains(&(at as u64)));
             assert!(found == statement(1, 7) || (in_a_place && found == statement(1, 6)), "byte {at}: {found:?}");
         }
         for length in [0, 10, LENGTH - 1] {
             fs::write(&path, &whole[..length]).unwrap();
-            assert_eq!(read(folder.path()).unwrap(), Said::Unreadable, "{length}");
+            assert_eq!(read(folder.path()).unwrap(), WitnessReading::Unreadable, "{length}");
         }
     }
 
@@ -213,7 +215,7 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[usize::try_from(place).unwrap() + 20] ^= 1;
             fs::write(&path, &damaged).unwrap();
-            assert_eq!(read(folder.path()).unwrap(), Said::This(statement(1, 2)), "{place}");
+            assert_eq!(read(folder.path()).unwrap(), WitnessReading::This(statement(1, 2)), "{place}");
         }
     }
 
@@ -223,6 +225,6 @@ mod tests {
         let mut witness = Witness::open(folder.path()).unwrap();
         witness.settle(statement(1, 900)).unwrap();
         witness.note(statement(2, 1)).unwrap();
-        assert_eq!(read(folder.path()).unwrap(), Said::This(statement(2, 1)));
+        assert_eq!(read(folder.path()).unwrap(), WitnessReading::This(statement(2, 1)));
     }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::ration::{Rank, Shares};
+use crate::ration::{Rank, RankShares};
 
-/// Transfers at once, over all clients; who is not known has [a share](Shares) of them. A request beyond it takes the
+/// Transfers at once, over all clients; who is not known has [a share](RankShares) of them. A request beyond it takes the
 /// place of the oldest transfer that its client never answered; else one of the address that has most, if that has more than
 /// the newcomer will have. When there is none it is dropped, and firmware asks again after some seconds.
 pub const MAX_TRANSFERS: usize = 352;
@@ -47,7 +47,7 @@ pub enum Busy {
 pub struct TransferTable {
     clients: HashMap<SocketAddr, TransferEntry>,
     addresses: HashMap<IpAddr, usize>,
-    shares: Shares,
+    shares: RankShares,
     last: u64,
 }
 
@@ -236,7 +236,7 @@ mod tests {
     fn who_never_answered_gives_way_the_oldest_first_and_strangers_before_others() {
         let mut table = TransferTable::default();
         let mut ids = Vec::new();
-        let quarter = Shares::of_strangers(MAX_TRANSFERS);
+        let quarter = RankShares::of_strangers(MAX_TRANSFERS);
         for number in 0..quarter as u16 {
             let who = client((number % 250) as u8, number + 1);
             assert_eq!(table.admit(who, b"a", Rank::Stranger, NONE), TransferAdmission::Start);
@@ -278,7 +278,7 @@ mod tests {
     fn a_few_addresses_that_answer_slowly_keep_nobody_out() {
         let mut table = TransferTable::default();
         let admit = |table: &mut TransferTable, host, port, rank| table.admit(client(host, port), b"a", rank, ALL);
-        let quarter = Shares::of_strangers(MAX_TRANSFERS) as u16;
+        let quarter = RankShares::of_strangers(MAX_TRANSFERS) as u16;
         for number in 0..quarter {
             assert_eq!(admit(&mut table, (number % 6) as u8, number + 1, Rank::Stranger), TransferAdmission::Start);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use slipway::agent::inventory::lldp;
 use slipway::agent::inventory::nics::addresses;
 use slipway::agent::net::packet::{ETHERTYPE_LLDP, PacketSocket};
-use slipway::agent::net::{Network, Wanted};
+use slipway::agent::net::{AgentNetwork, NetworkNeeds};
 use slipway::api::MacAddress;
 
 const INNER: &str = "SLIPWAY_TEST_IN_NAMESPACE";
@@ -99,8 +99,9 @@ async fn inner() {
         std::fs::read_to_string(format!("/sys/class/net/{name}/address")).unwrap().trim().parse().unwrap()
     };
     let appliance = Ipv4Addr::new(198, 51, 100, 1);
-    let wanted = Wanted { root: root.path().into(), mac: Some(mac("boot")), appliance: Some(appliance), plan: None };
-    let network = Network::start(wanted).unwrap();
+    let wanted =
+        NetworkNeeds { root: root.path().into(), mac: Some(mac("boot")), appliance: Some(appliance), plan: None };
+    let network = AgentNetwork::start(wanted).unwrap();
     // Nobody answers yet: the client must go on asking.
     let error = network.ready(LIMIT, LIMIT, Duration::from_secs(3)).await.unwrap_err().to_string();
     assert!(error.contains("boot") && error.contains("DHCP"), "{error}");

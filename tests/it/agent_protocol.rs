@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
 use slipway::agent::client::{ApplianceClient, ClientTiming};
-use slipway::agent::log::Log;
-use slipway::agent::session::{Done, Executor, SessionEnd, StepError, StepJob, run};
+use slipway::agent::log::LogRing;
+use slipway::agent::session::{Executor, SessionEnd, StepDone, StepError, StepJob, run};
 use slipway::api::metal3::{AutomatedCleaningMode, HardwareDetails, RootDeviceHints};
-use slipway::protocol::{Action, Chunk, MAX_LOG, Manifest, OpenSession, Session, Step};
+use slipway::protocol::{Action, AgentSession, AgentStep, Chunk, ImageManifest, MAX_LOG, OpenSession};
 use tokio::sync::{Notify, watch};
 
 const DIGEST: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -29,16 +29,16 @@ struct Fake {
 
 #[async_trait]
 impl Executor for Fake {
-    fn opened(&self, session: &Session) {
+    fn opened(&self, session: &AgentSession) {
         *self.host.lock().unwrap() = session.host.clone();
     }
 
-    async fn run(&self, job: StepJob) -> Result<Done, StepError> {
+    async fn run(&self, job: StepJob) -> Result<StepDone, StepError> {
         self.runs.fetch_add(1, Ordering::SeqCst);
         match job.action {
             Action::Inspect => {
                 let inventory = HardwareDetails { hostname: "node-7".into(), ..HardwareDetails::default() };
-                Ok(Done { message: "inspected".into(), inventory: Some(inventory), bmc: None })
+                Ok(StepDone { message: "inspected".into(), inventory: Some(inventory), bmc: None })
             }
             Action::WriteImage { digest, .. } => {
                 let manifest = job.client.manifest(&digest).await.map_err(|error| StepError(error.to_string()))?;
@@ -50,7 +50,7 @@ impl Executor for Fake {
                 }
                 // The last state is told only if the step lives long enough: wait for an event to be due.
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                Ok(Done::new(format!("{done} bytes")))
+                Ok(StepDone::new(format!("{done} bytes")))
             }
             Action::Erase { .. } => {
                 self.started.store(true, Ordering::SeqCst);
@@ -59,11 +59,11 @@ impl Executor for Fake {
                         self.cancelled.store(true, Ordering::SeqCst);
                         Err(StepError("cancelled".into()))
                     }
-                    () = self.end.notified() => Ok(Done::new("erased")),
+                    () = self.end.notified() => Ok(StepDone::new("erased")),
                 }
             }
             Action::SetBootEntry { .. } => panic!("no such firmware"),
-            Action::Kexec { root_device_hints: None } => Ok(Done::new("starting /vmlinuz")),
+            Action::Kexec { root_device_hints: None } => Ok(StepDone::new("starting /vmlinuz")),
             Action::Kexec { .. } => Err(StepError("no kernel was found".into())),
             other => Err(StepError(format!("{other:?} is not for this node"))),
         }
@@ -74,15 +74,15 @@ impl Executor for Fake {
     }
 }
 
-fn step(id: &str, action: Action) -> Step {
-    Step { id: id.into(), generation: GENERATION, action }
+fn step(id: &str, action: Action) -> AgentStep {
+    AgentStep { id: id.into(), generation: GENERATION, action }
 }
 
-fn erase(id: &str) -> Step {
+fn erase(id: &str) -> AgentStep {
     step(id, Action::Erase { mode: AutomatedCleaningMode::Metadata })
 }
 
-fn reboot() -> Step {
+fn reboot() -> AgentStep {
     step("the-end", Action::Reboot)
 }
 
@@ -118,12 +118,12 @@ fn client(url: &str, pin: [u8; 32], timing: ClientTiming) -> ApplianceClient {
 struct Running {
     end: tokio::task::JoinHandle<SessionEnd>,
     fake: Arc<Fake>,
-    log: Log,
+    log: LogRing,
 }
 
 impl Running {
     fn start_as(client: ApplianceClient, token: &str) -> Self {
-        let (fake, log, hello) = (Arc::new(Fake::default()), Log::default(), hello(token));
+        let (fake, log, hello) = (Arc::new(Fake::default()), LogRing::default(), hello(token));
         let (executor, log_of_run) = (fake.clone(), log.clone());
         let end = tokio::spawn(async move { run(client, &hello, executor, &log_of_run).await });
         Self { end, fake, log }
@@ -145,7 +145,7 @@ impl Running {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_step_is_done_once_and_told_and_the_reboot_comes_last() {
     let piece = |offset| Chunk { offset, length: 4096, sha256: DIGEST.into(), stored: 500 };
-    let image = Manifest { virtual_size: 1000, chunks: vec![piece(0), piece(4096)], catalog: None };
+    let image = ImageManifest { virtual_size: 1000, chunks: vec![piece(0), piece(4096)], catalog: None };
     let mut foreign = erase("old");
     foreign.generation = GENERATION - 1;
     let appliance = Appliance::start(vec![
@@ -329,7 +329,7 @@ async fn an_image_that_is_not_there_fails_its_step_with_the_reason() {
 }
 
 /// The digest that names a manifest: SHA-256 of its JSON.
-fn digest_of(manifest: &Manifest) -> String {
+fn digest_of(manifest: &ImageManifest) -> String {
     let text = serde_json::to_vec(manifest).unwrap();
     Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -21,10 +21,10 @@ use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, HardwareData};
 use slipway::api::slipway::{BootIntent, Image};
 use slipway::config::Config;
 use slipway::simulate::appliance_process::{ApplianceProcess, serve_image};
-use slipway::simulate::disk::{Content, DiskEvent};
-use slipway::simulate::objects::{self, HostWithSecret, Objects};
-use slipway::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, SimulationPlan};
-use slipway::simulate::rack::{Machines, RackMachine};
+use slipway::simulate::disk::{DiskContent, DiskEvent};
+use slipway::simulate::objects::{self, HostWithSecret, RunObjects};
+use slipway::simulate::plan::{Appliance, BmcKind, Delays, FaultRates, Goal, SimulatedDownload, SimulationPlan};
+use slipway::simulate::rack::{RackMachine, SimulatedMachines};
 use slipway::store::{Store, StoreOptions};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -125,7 +125,7 @@ struct Site {
     own: ApplianceProcess,
     _following: AbortOnDropHandle<()>,
     states: watch::Receiver<Option<States>>,
-    machines: Machines,
+    machines: SimulatedMachines,
     /// How often it was killed in each state.
     killed: BTreeMap<String, usize>,
     kills: usize,
@@ -142,8 +142,8 @@ impl Drop for Site {
 }
 
 impl Site {
-    fn objects(&self) -> Objects {
-        Objects::new(self.own.client.clone(), NAMESPACE, RUN)
+    fn objects(&self) -> RunObjects {
+        RunObjects::new(self.own.client.clone(), NAMESPACE, RUN)
     }
 
     async fn kill(&mut self, why: &str) {
@@ -165,7 +165,7 @@ impl Site {
 
     /// Kills whenever a host is in a state that had too few kills, and now and then, until `done` and all hosts rest.
     /// At most `by_chance` kills by chance.
-    async fn until(&mut self, what: &str, mut by_chance: usize, done: impl Fn(&States, &Machines) -> bool) {
+    async fn until(&mut self, what: &str, mut by_chance: usize, done: impl Fn(&States, &SimulatedMachines) -> bool) {
         let mut next = self.moment();
         loop {
             let Some(states) = self.states.borrow_and_update().clone() else {
@@ -248,7 +248,7 @@ fn done_to(seen: &RackMachine) -> Vec<DiskEvent> {
 
 /// What must have happened to a machine that got an image.
 fn installed(digest: &str) -> Vec<DiskEvent> {
-    let image = Content::Image(digest.to_owned());
+    let image = DiskContent::Image(digest.to_owned());
     vec![
         DiskEvent::Erase,
         DiskEvent::Write(digest.to_owned()),
@@ -283,8 +283,8 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
         bmc_address: None,
         boot: None,
         delays: Delays { bmc: short / 10, power: short, firmware: short, ramdisk: short, step: short },
-        faults: Faults::default(),
-        download: Download::Sample,
+        faults: FaultRates::default(),
+        download: SimulatedDownload::Sample,
         until: Goal::Deleted,
         deadline: DEADLINE,
         namespace: NAMESPACE.into(),
@@ -306,7 +306,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
     foreign.host.metadata.name = Some(FOREIGN.into());
     foreign.host.spec.externally_provisioned = true;
     made.iter_mut().for_each(|one| one.mark(RUN));
-    let machines = Machines::start(&plan, own.network, &mut made, &token).await.unwrap();
+    let machines = SimulatedMachines::start(&plan, own.network, &mut made, &token).await.unwrap();
     let (following, states) = follow(own.client.clone());
     let mut site = Site {
         own,
@@ -329,7 +329,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
     let all_are = |states: &States, names: &[String], state: &str| {
         names.iter().all(|name| states.get(name).is_some_and(|now| now == state))
     };
-    let runs = |machines: &Machines, names: &[String]| {
+    let runs = |machines: &SimulatedMachines, names: &[String]| {
         let mut wanted = machines.all.iter().filter(|seen| names.contains(&seen.name));
         wanted.all(|seen| seen.machine.is_on() && matches!(seen.disk.events().last(), Some(DiskEvent::System(_))))
     };
@@ -367,7 +367,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
                 assert_eq!(done_to(seen), expected, "{} was to be written once, and started once", seen.name);
                 assert!(rests(seen), "{}: {:?}", seen.name, seen.disk.events());
             }
-            None => assert_eq!(seen.disk.content(), Content::Former, "{}", seen.name),
+            None => assert_eq!(seen.disk.content(), DiskContent::Former, "{}", seen.name),
         }
     }
 
@@ -390,7 +390,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
             }
             None => {
                 let touched =
-                    seen.disk.events().iter().any(|event| !matches!(event, DiskEvent::System(Content::Former)));
+                    seen.disk.events().iter().any(|event| !matches!(event, DiskEvent::System(DiskContent::Former)));
                 assert!(!touched, "{}: {:?}", seen.name, seen.disk.events());
             }
         }

@@ -338,11 +338,11 @@ async fn imports_of_one_namespace_do_not_go_before_those_of_another() {
     }
     let mut names = Vec::new();
     for (namespace, name) in sources {
-        let wanted = metal3::Image {
+        let wanted = metal3::HostImage {
             url: format!("{server}/{name}"),
             checksum: Some("0".repeat(64)),
             format: Some("raw".into()),
-            ..metal3::Image::default()
+            ..metal3::HostImage::default()
         };
         let spec = BareMetalHostSpec { image: Some(wanted.clone()), ..BareMetalHostSpec::default() };
         let hosts = Api::<BareMetalHost>::namespaced(client.clone(), namespace);

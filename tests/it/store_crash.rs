@@ -21,7 +21,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-use slipway::store::{Expect, Mutation, Store, StoreEvent, StoreOptions, WriteError};
+use slipway::store::{Expect, Mutation, Store, StoreEvent, StoreOptions, StoreWriteError};
 
 /// Set in the child: `folder;steps done by each writer`.
 const LOAD: &str = "SLIPWAY_STORE_LOAD";
@@ -109,7 +109,7 @@ fn say(line: &str) {
 }
 
 /// Runs one writer's step; `Ok` is the revision (0 for tables), once it is acknowledged.
-async fn run_step(store: &Store, writer: usize, number: u64) -> Result<u64, WriteError> {
+async fn run_step(store: &Store, writer: usize, number: u64) -> Result<u64, StoreWriteError> {
     let step = step(writer, number);
     let outcome = match WRITERS[writer] {
         Kind::Object(resource) => store.write(change(resource, step)).await.map(|object| object.revision),
@@ -121,7 +121,7 @@ async fn run_step(store: &Store, writer: usize, number: u64) -> Result<u64, Writ
     };
     match outcome {
         // Removing what is not there.
-        Err(WriteError::NotFound) => Ok(0),
+        Err(StoreWriteError::NotFound) => Ok(0),
         other => other,
     }
 }
@@ -400,7 +400,7 @@ fn meet_a_refusal(folder: &Path) {
                 for number in 0.. {
                     match run_step(&store, writer, number).await {
                         Ok(revision) => say(&format!("ack {writer} {number} {revision}")),
-                        Err(WriteError::Failed(reason)) => return reason,
+                        Err(StoreWriteError::Failed(reason)) => return reason,
                         Err(other) => panic!("{other}"),
                     }
                 }
@@ -417,7 +417,7 @@ fn meet_a_refusal(folder: &Path) {
         // Read-only: what is there can be read, nothing can be written, memory included.
         assert!(!store.list("metal3.io/baremetalhosts", None).objects.is_empty());
         let view = Mutation { value: Some(json!({})), ..change("slipway.dev/views", step(0, 0)) };
-        assert!(matches!(store.publish(view).await, Err(WriteError::Failed(_))));
+        assert!(matches!(store.publish(view).await, Err(StoreWriteError::Failed(_))));
         tokio::time::timeout(DEADLINE, store.close()).await.expect("it can be closed");
     });
     say("ack closed");

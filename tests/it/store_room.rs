@@ -11,7 +11,7 @@ use std::{env, fs, thread};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-use slipway::store::{Expect, Mutation, Store, StoreOptions, WriteError};
+use slipway::store::{Expect, Mutation, Store, StoreOptions, StoreWriteError};
 
 /// How long the size is watched, in seconds; 10 unless this says otherwise.
 const SECONDS: &str = "SLIPWAY_STORE_SECONDS";
@@ -276,7 +276,7 @@ async fn fill(store: &Store, random: &mut StdRng) -> usize {
     for number in 0..100_000 {
         match store.write(put(format!("fill-{number}"), 30_000, random)).await {
             Ok(_) => {}
-            Err(WriteError::Full) => return number,
+            Err(StoreWriteError::Full) => return number,
             Err(error) => panic!("{error}"),
         }
     }
@@ -301,7 +301,7 @@ async fn meet_a_full_disk(folder: &Path) {
     let store = Store::open(options(folder, 100)).unwrap();
     assert_eq!(count(&store), made);
     let refused = store.write(put("one-more".into(), 30_000, &mut random)).await;
-    assert!(matches!(refused, Err(WriteError::Full)), "{refused:?}");
+    assert!(matches!(refused, Err(StoreWriteError::Full)), "{refused:?}");
     // What needs no more room is written, as long as there is some to write it beside what was there.
     store.write(put("fill-0".into(), 30_000, &mut random)).await.unwrap();
     let leases = store.table("leases").unwrap();
@@ -309,12 +309,12 @@ async fn meet_a_full_disk(folder: &Path) {
     for turn in 0..400_u32 {
         match store.write(put("fill-0".into(), 30_000, &mut random)).await {
             Ok(_) => {}
-            Err(WriteError::Full) => refused.0 += 1,
+            Err(StoreWriteError::Full) => refused.0 += 1,
             Err(error) => panic!("{error}"),
         }
         match leases.write(turn.to_be_bytes().to_vec().into(), Some(vec![7; 30_000].into())).await {
             Ok(()) => {}
-            Err(WriteError::Full) => refused.1 += 1,
+            Err(StoreWriteError::Full) => refused.1 += 1,
             Err(error) => panic!("{error}"),
         }
     }
@@ -333,7 +333,7 @@ async fn meet_a_full_disk(folder: &Path) {
     fs::remove_file(&rest).unwrap();
     let until = Instant::now() + Duration::from_secs(20);
     while let Err(error) = store.write(put("fill-0".into(), 30_000, &mut random)).await {
-        assert!(matches!(error, WriteError::Full) && Instant::now() < until, "{error}");
+        assert!(matches!(error, StoreWriteError::Full) && Instant::now() < until, "{error}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     store.close().await;
@@ -374,7 +374,7 @@ async fn update_many_on_a_full_disk(folder: &Path) {
     for _ in 0..3 {
         let changes: Vec<Mutation> = (0..100).map(|turn| secret(turn % made)).collect();
         for outcome in futures::future::join_all(changes.into_iter().map(|change| store.write(change))).await {
-            assert!(matches!(outcome, Ok(_) | Err(WriteError::Full)), "{outcome:?}");
+            assert!(matches!(outcome, Ok(_) | Err(StoreWriteError::Full)), "{outcome:?}");
         }
     }
     store.close().await;

@@ -1,6 +1,6 @@
 //! What `systemd/slipway.service` bounds, against what `docs/security.md` says of it and what the program needs.
 
-use slipway::descriptors::{Shares, share};
+use slipway::descriptors::{DescriptorShares, share};
 
 const UNIT: &str = include_str!("../../systemd/slipway.service");
 const PAGE: &str = include_str!("../../docs/security.md");
@@ -55,7 +55,7 @@ fn the_units_files_are_enough_for_the_connections_that_the_page_promises() {
     let (api, boot) = (first("connections to 8443"), first("connections to boot HTTP"));
     assert_eq!(api, slipway::apiserver::tls::CONNECTIONS_MAX as u64);
     assert_eq!(boot, slipway::boot::MAX_CONNECTIONS as u64);
-    let most = Shares { api: api as usize, boot: boot as usize };
+    let most = DescriptorShares { api: api as usize, boot: boot as usize };
     assert_eq!(share(number(value("LimitNOFILE")), most), Ok(most));
 }
 

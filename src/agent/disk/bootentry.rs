@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use super::DiskError;
-use super::device::Disk;
-use super::gpt::{Gpt, Partition, TYPE_ESP};
+use super::device::BlockDevice;
+use super::gpt::{Gpt, GptPartition, TYPE_ESP};
 
 /// Where firmware's variables are.
 pub const EFIVARS: &str = "/sys/firmware/efi/efivars";
@@ -124,16 +124,16 @@ pub fn set_boot_entry(efivars: &Path, disk: &Path) -> Result<Option<String>, Dis
     if efivars.parent().is_none_or(|efi| !efi.exists()) {
         return Ok(None);
     }
-    let device = Disk::open(disk)?;
+    let device = BlockDevice::open(disk)?;
     let partitions = Gpt::read(&device)?.map(|table| table.partitions()).unwrap_or_default();
     let esp = partitions.into_iter().find(|p| p.kind == TYPE_ESP).ok_or_else(|| {
         DiskError::table(disk, "the machine boots by UEFI, but the image has no EFI system partition: use a UEFI image")
     })?;
     let entry = option(disk, &esp);
-    Firmware { folder: efivars.into() }.set(&entry).map(Some)
+    EfiVariables { folder: efivars.into() }.set(&entry).map(Some)
 }
 
-fn option(disk: &Path, esp: &Partition) -> LoadOption {
+fn option(disk: &Path, esp: &GptPartition) -> LoadOption {
     let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     LoadOption {
         description: format!("{DESCRIPTION}: {name}"),
@@ -146,11 +146,11 @@ fn option(disk: &Path, esp: &Partition) -> LoadOption {
     }
 }
 
-struct Firmware {
+struct EfiVariables {
     folder: PathBuf,
 }
 
-impl Firmware {
+impl EfiVariables {
     fn set(&self, entry: &LoadOption) -> Result<String, DiskError> {
         let mut others = Vec::new();
         let mut ours = Vec::new();

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::DiskError;
-use super::device::{Buffer, Disk};
+use super::device::{BlockDevice, Buffer};
 use super::gpt::{Gpt, TYPE_LINUX};
 use super::mbr::Mbr;
 
@@ -35,7 +35,7 @@ pub struct ConfigPartition {
 /// Blocks; call it where that is allowed. Fails when the disk has no partition table, no room behind its last
 /// partition, or (DOS partition table) no free primary partition.
 pub fn write_config_drive(path: &Path, iso: &[u8]) -> Result<ConfigPartition, DiskError> {
-    let disk = Disk::open(path)?;
+    let disk = BlockDevice::open(path)?;
     let length = (iso.len() as u64).next_multiple_of(ALIGN);
     if iso.is_empty() || length > MAX_SIZE {
         let reason = format!("a config drive of {} bytes; 1 byte to {} MiB fit", iso.len(), MAX_SIZE >> 20);
@@ -56,7 +56,7 @@ pub fn write_config_drive(path: &Path, iso: &[u8]) -> Result<ConfigPartition, Di
 }
 
 /// The place at the end for a partition: first sector.
-fn place(disk: &Disk, end: u64, length: u64, taken: u64) -> Result<u64, DiskError> {
+fn place(disk: &BlockDevice, end: u64, length: u64, taken: u64) -> Result<u64, DiskError> {
     let sector = disk.sector();
     let start = (end * sector).checked_sub(length).map_or(0, |start| start / ALIGN * ALIGN);
     if start < (taken * sector).max(ALIGN) {
@@ -73,7 +73,7 @@ fn place(disk: &Disk, end: u64, length: u64, taken: u64) -> Result<u64, DiskErro
     Ok(start / sector)
 }
 
-fn in_gpt(disk: &Disk, mut table: Gpt, iso: &[u8], length: u64) -> Result<ConfigPartition, DiskError> {
+fn in_gpt(disk: &BlockDevice, mut table: Gpt, iso: &[u8], length: u64) -> Result<ConfigPartition, DiskError> {
     table.remove(NAME);
     // Writing the table moves its end to the disk's, so the room is known afterwards.
     table.write(disk)?;
@@ -89,7 +89,7 @@ fn in_gpt(disk: &Disk, mut table: Gpt, iso: &[u8], length: u64) -> Result<Config
     Ok(ConfigPartition { number, offset: first * disk.sector(), length })
 }
 
-fn in_mbr(disk: &Disk, mut table: Mbr, iso: &[u8], length: u64) -> Result<ConfigPartition, DiskError> {
+fn in_mbr(disk: &BlockDevice, mut table: Mbr, iso: &[u8], length: u64) -> Result<ConfigPartition, DiskError> {
     for old in table.partitions() {
         if old.kind == LINUX && is_config_drive(disk, old.first)? {
             table.remove(old.number);
@@ -110,7 +110,7 @@ fn in_mbr(disk: &Disk, mut table: Mbr, iso: &[u8], length: u64) -> Result<Config
 }
 
 /// Whether an ISO 9660 file system with our label begins here.
-fn is_config_drive(disk: &Disk, first: u64) -> Result<bool, DiskError> {
+fn is_config_drive(disk: &BlockDevice, first: u64) -> Result<bool, DiskError> {
     let mut descriptor = [0; 72];
     let at = first.saturating_mul(disk.sector()).saturating_add(16 * 2048);
     if at.saturating_add(72) > disk.size() {
@@ -122,7 +122,7 @@ fn is_config_drive(disk: &Disk, first: u64) -> Result<bool, DiskError> {
 }
 
 /// Writes the file system and reads it back from the disk.
-fn fill(disk: &Disk, offset: u64, iso: &[u8], length: u64) -> Result<(), DiskError> {
+fn fill(disk: &BlockDevice, offset: u64, iso: &[u8], length: u64) -> Result<(), DiskError> {
     let mut data = Buffer::new(length as usize);
     data[..iso.len()].copy_from_slice(iso);
     disk.write_bulk(offset, data.len(), &data)?;

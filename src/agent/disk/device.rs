@@ -67,7 +67,7 @@ impl DerefMut for Buffer {
 }
 
 /// An open disk.
-pub struct Disk {
+pub struct BlockDevice {
     path: PathBuf,
     file: File,
     direct: Option<File>,
@@ -79,7 +79,7 @@ pub struct Disk {
     unsynced: AtomicU64,
 }
 
-impl Disk {
+impl BlockDevice {
     /// Opens a disk for reading and writing.
     pub fn open(path: &Path) -> Result<Self, DiskError> {
         let fail = |what: &str, e: io::Error| DiskError::io(path, what, e);

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::DiskError;
-use super::device::{Buffer, Disk};
+use super::device::{BlockDevice, Buffer};
 use super::gpt::Gpt;
 use super::mbr::Mbr;
 
@@ -73,7 +73,7 @@ pub fn erase_all(disks: &[PathBuf], mut goes_on: impl FnMut(&Path) -> bool) -> R
 
 /// Erases the metadata of one disk and reads it back.
 pub fn erase_disk(path: &Path) -> Result<(), DiskError> {
-    let disk = Disk::open(path)?;
+    let disk = BlockDevice::open(path)?;
     let inner = inside(&disk);
     let outer = around(0, disk.size(), DISK_ENDS);
     for ranges in [&inner, &outer] {
@@ -108,7 +108,7 @@ fn around(start: u64, end: u64, ends: u64) -> Vec<(u64, u64)> {
 }
 
 /// The ranges of the partitions. Damaged tables have none: this is best effort, the ends of the disk are not.
-fn inside(disk: &Disk) -> Vec<(u64, u64)> {
+fn inside(disk: &BlockDevice) -> Vec<(u64, u64)> {
     let sector = disk.sector();
     let backup = (disk.size() / sector).saturating_sub(1);
     let mut spans = Vec::new();
@@ -126,7 +126,7 @@ fn inside(disk: &Disk) -> Vec<(u64, u64)> {
     spans.into_iter().flat_map(|(first, end)| around(bytes(first), bytes(end), PARTITION_ENDS)).collect()
 }
 
-fn verify(disk: &Disk, offset: u64, length: u64) -> Result<(), DiskError> {
+fn verify(disk: &BlockDevice, offset: u64, length: u64) -> Result<(), DiskError> {
     let mut buffer = Buffer::new(1 << 20);
     let mut at = offset;
     while at < offset + length {

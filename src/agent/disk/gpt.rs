@@ -1,7 +1,7 @@
 //! GUID partition tables (UEFI specification 2.10, section 5.3): read, changed, written twice.
 
 use super::DiskError;
-use super::device::Disk;
+use super::device::BlockDevice;
 
 /// Partition type of a Linux file system, 0FC63DAF-8483-4772-8E79-3D69D8477DE4, as on disk.
 pub const TYPE_LINUX: [u8; 16] =
@@ -30,7 +30,7 @@ pub struct Gpt {
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Partition {
+pub struct GptPartition {
     /// From 1.
     pub number: u32,
     /// Type, as on disk.
@@ -68,7 +68,7 @@ impl Gpt {
     ///
     /// Only the primary is read, as firmware does first; a damaged one is an error, and so is one for sectors of
     /// another size.
-    pub fn read(disk: &Disk) -> Result<Option<Self>, DiskError> {
+    pub fn read(disk: &BlockDevice) -> Result<Option<Self>, DiskError> {
         let sector = disk.sector();
         if disk.size() < 4 * 4096 {
             return Ok(None);
@@ -90,7 +90,7 @@ impl Gpt {
     }
 
     /// The table whose header is in this sector.
-    pub fn read_at(disk: &Disk, at: u64) -> Result<Self, DiskError> {
+    pub fn read_at(disk: &BlockDevice, at: u64) -> Result<Self, DiskError> {
         let sector = disk.sector();
         let fail = |why: &str| Err(DiskError::table(disk.path(), format!("the GPT is damaged: {why}")));
         let mut header = vec![0; sector as usize];
@@ -134,7 +134,7 @@ impl Gpt {
     }
 
     /// Partitions, by number.
-    pub fn partitions(&self) -> Vec<Partition> {
+    pub fn partitions(&self) -> Vec<GptPartition> {
         let used = self.entries.chunks_exact(self.entry_size()).zip(1..).filter(|(entry, _)| entry[..16] != [0; 16]);
         used.map(|(entry, number)| {
             let guid = |at: usize| {
@@ -144,7 +144,7 @@ impl Gpt {
             };
             let units = entry[NAME].as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit));
             let name = char::decode_utf16(units.take_while(|unit| *unit != 0)).map(|c| c.unwrap_or('\u{fffd}'));
-            Partition {
+            GptPartition {
                 number,
                 kind: guid(0),
                 guid: guid(16),
@@ -187,7 +187,7 @@ impl Gpt {
 
     /// Writes the table: the backup at the end of the disk first, then the primary, then the protective MBR.
     /// A backup that was elsewhere is removed.
-    pub fn write(&mut self, disk: &Disk) -> Result<(), DiskError> {
+    pub fn write(&mut self, disk: &BlockDevice) -> Result<(), DiskError> {
         let sector = disk.sector();
         let end = disk.size() / sector - 1;
         let array = (self.entries.len() as u64).div_ceil(sector);
@@ -230,7 +230,7 @@ impl Gpt {
     }
 
     /// Makes the protective MBR's partition span the disk. Hybrid tables keep their other partitions.
-    fn protect(&self, disk: &Disk, end: u64) -> Result<(), DiskError> {
+    fn protect(&self, disk: &BlockDevice, end: u64) -> Result<(), DiskError> {
         let mut mbr = [0; 512];
         disk.read(0, &mut mbr)?;
         let length = u32::try_from(end).unwrap_or(u32::MAX);
@@ -244,7 +244,7 @@ impl Gpt {
 }
 
 /// Moves the backup table of an image to the end of the disk it was written to. Whether there was a table.
-pub fn fit_to_disk(disk: &Disk) -> Result<bool, DiskError> {
+pub fn fit_to_disk(disk: &BlockDevice) -> Result<bool, DiskError> {
     let Some(mut table) = Gpt::read(disk)? else { return Ok(false) };
     table.write(disk)?;
     Ok(true)

@@ -1,7 +1,7 @@
 //! DOS partition tables: four primary partitions, and the chain of logical ones for reading.
 
 use super::DiskError;
-use super::device::Disk;
+use super::device::BlockDevice;
 
 const TABLE: usize = 446;
 const ENTRY: usize = 16;
@@ -14,7 +14,7 @@ const PROTECTIVE: u8 = 0xee;
 
 /// A partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Partition {
+pub struct MbrPartition {
     /// 1 to 4.
     pub number: u32,
     /// Type.
@@ -36,7 +36,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 impl Mbr {
     /// The table of a disk; `None` when there is none: no signature, nothing in it, nonsense in it (the boot
     /// sector of a file system), or a GPT's protective one.
-    pub fn read(disk: &Disk) -> Result<Option<Self>, DiskError> {
+    pub fn read(disk: &BlockDevice) -> Result<Option<Self>, DiskError> {
         let mut bytes = vec![0; 512];
         if disk.size() < 512 {
             return Ok(None);
@@ -55,14 +55,14 @@ impl Mbr {
     }
 
     /// Primary partitions, by number.
-    pub fn partitions(&self) -> Vec<Partition> {
+    pub fn partitions(&self) -> Vec<MbrPartition> {
         let entries = self.0[TABLE..510].chunks_exact(ENTRY).zip(1..);
         let used = entries.filter(|(entry, _)| entry[4] != 0 && word(entry, 12) > 0);
-        used.map(|(e, number)| Partition { number, kind: e[4], first: word(e, 8), length: word(e, 12) }).collect()
+        used.map(|(e, number)| MbrPartition { number, kind: e[4], first: word(e, 8), length: word(e, 12) }).collect()
     }
 
     /// First sectors of all partitions, logical ones too. Errors end the search.
-    pub fn starts(&self, disk: &Disk) -> Vec<u64> {
+    pub fn starts(&self, disk: &BlockDevice) -> Vec<u64> {
         let mut starts: Vec<u64> = self.partitions().iter().map(|p| p.first).collect();
         for extended in self.partitions().into_iter().filter(|p| EXTENDED.contains(&p.kind)) {
             let mut at = extended.first;
@@ -104,7 +104,7 @@ impl Mbr {
     }
 
     /// Writes the table.
-    pub fn write(&self, disk: &Disk) -> Result<(), DiskError> {
+    pub fn write(&self, disk: &BlockDevice) -> Result<(), DiskError> {
         disk.write(0, &self.0)?;
         disk.sync()
     }

@@ -21,9 +21,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::DiskError;
-use super::device::{Buffer, Disk};
+use super::device::{BlockDevice, Buffer};
 use super::gpt;
-use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
+use crate::protocol::{CHUNK_SIZE, Chunk, ImageManifest};
 
 /// Zeroed at the end of the disk, and after the image: old backup partition tables and RAID superblocks.
 const REMNANTS: u64 = 1 << 20;
@@ -104,14 +104,14 @@ pub struct WriteSummary {
 /// `progress` is called at most four times a second and once at the end.
 pub async fn write_image(
     source: Arc<dyn ChunkSource>,
-    manifest: &Manifest,
+    manifest: &ImageManifest,
     disk: &Path,
     progress: impl Fn(WriteProgress) + Send + Sync,
 ) -> Result<WriteSummary, DiskError> {
     let summary = write_exact(source, manifest, disk, WriteOptions::default(), progress).await?;
     let path = disk.to_owned();
     blocking(move || {
-        let disk = Disk::open(&path)?;
+        let disk = BlockDevice::open(&path)?;
         gpt::fit_to_disk(&disk)?;
         disk.sync()?;
         disk.reread_partitions();
@@ -125,7 +125,7 @@ pub async fn write_image(
 /// and old partition tables behind that are gone.
 pub async fn write_exact(
     source: Arc<dyn ChunkSource>,
-    manifest: &Manifest,
+    manifest: &ImageManifest,
     disk: &Path,
     options: WriteOptions,
     progress: impl Fn(WriteProgress) + Send + Sync,
@@ -133,9 +133,9 @@ pub async fn write_exact(
     let pieces = plan(manifest)?;
     let path = disk.to_owned();
     let total = manifest.virtual_size;
-    let writer = blocking(move || Writer::begin(&path, total)).await?;
+    let writer = blocking(move || DiskWriter::begin(&path, total)).await?;
     let writer = Arc::new(writer);
-    let report = Report { progress, total, done: AtomicU64::new(0), said: Mutex::new(None) };
+    let report = WriteReporter { progress, total, done: AtomicU64::new(0), said: Mutex::new(None) };
     // What is at the start comes last; see above.
     let (start, rest): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece.offset() == 0);
     for (part, in_flight) in [(rest, options.in_flight.max(1)), (start, 1)] {
@@ -159,13 +159,13 @@ pub async fn write_exact(
 
 /// One thing to do.
 #[derive(Debug, Clone)]
-enum Piece {
+enum WritePiece {
     Data(Chunk),
     Hole { offset: u64, length: u64 },
 }
 
 /// The pieces that cover the image, by rising offset.
-fn plan(manifest: &Manifest) -> Result<Vec<Piece>, DiskError> {
+fn plan(manifest: &ImageManifest) -> Result<Vec<WritePiece>, DiskError> {
     let size = manifest.virtual_size;
     let fail = |why: String| Err(DiskError::Manifest(why));
     if size == 0 || !size.is_multiple_of(512) {
@@ -173,11 +173,11 @@ fn plan(manifest: &Manifest) -> Result<Vec<Piece>, DiskError> {
     }
     let mut pieces = Vec::with_capacity(manifest.chunks.len() * 2);
     let mut end = 0;
-    let hole = |from: u64, to: u64, pieces: &mut Vec<Piece>| {
+    let hole = |from: u64, to: u64, pieces: &mut Vec<WritePiece>| {
         let mut at = from;
         while at < to {
             let length = (to - at).min(HOLE);
-            pieces.push(Piece::Hole { offset: at, length });
+            pieces.push(WritePiece::Hole { offset: at, length });
             at += length;
         }
     };
@@ -193,14 +193,14 @@ fn plan(manifest: &Manifest) -> Result<Vec<Piece>, DiskError> {
             return fail(format!("the chunk at {offset} is stored in {} bytes", chunk.stored));
         }
         hole(end, offset, &mut pieces);
-        pieces.push(Piece::Data(chunk.clone()));
+        pieces.push(WritePiece::Data(chunk.clone()));
         end = next;
     }
     hole(end, size, &mut pieces);
     Ok(pieces)
 }
 
-impl Piece {
+impl WritePiece {
     fn offset(&self) -> u64 {
         match self {
             Self::Data(chunk) => chunk.offset,
@@ -219,7 +219,7 @@ impl Piece {
         self,
         number: usize,
         source: &Arc<dyn ChunkSource>,
-        writer: &Arc<Writer>,
+        writer: &Arc<DiskWriter>,
         options: WriteOptions,
     ) -> Result<(), DiskError> {
         let writer = writer.clone();
@@ -290,8 +290,8 @@ struct Workspace {
     unpacker: zstd::bulk::Decompressor<'static>,
 }
 
-struct Writer {
-    disk: Disk,
+struct DiskWriter {
+    disk: BlockDevice,
     size: u64,
     spaces: Mutex<Vec<Workspace>>,
     /// Differences in a row.
@@ -302,10 +302,10 @@ struct Writer {
     zeroed: AtomicU64,
 }
 
-impl Writer {
+impl DiskWriter {
     /// Opens the disk and takes away what could boot or be mistaken for a partition table.
     fn begin(path: &Path, size: u64) -> Result<Self, DiskError> {
-        let disk = Disk::open(path)?;
+        let disk = BlockDevice::open(path)?;
         let have = disk.size();
         if have < size {
             return Err(DiskError::TooSmall { path: path.into(), needed: size, have });
@@ -422,14 +422,14 @@ impl Writer {
     }
 }
 
-struct Report<F> {
+struct WriteReporter<F> {
     progress: F,
     total: u64,
     done: AtomicU64,
     said: Mutex<Option<Instant>>,
 }
 
-impl<F: Fn(WriteProgress)> Report<F> {
+impl<F: Fn(WriteProgress)> WriteReporter<F> {
     fn add(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ const DEP: &str = "nvme: nvme-core t10-pi\nnvme-core:\nt10_pi: crc_t10dif\nvirti
 
 #[test]
 fn devices_find_their_modules_and_what_these_need() {
-    let catalogue = Catalogue::parse(ALIAS, DEP);
+    let catalogue = ModuleCatalogue::parse(ALIAS, DEP);
     assert_eq!(catalogue.modules("pci:v00008086d00001521sv0sd0bc02sc00i00"), ["igb"]);
     assert_eq!(catalogue.modules("pci:v00001AF4d00001041sv0sd0bc01sc08i02"), ["nvme", "virtio_pci"]);
     assert_eq!(catalogue.modules("virtio:d00000008v00001AF4"), ["virtio_blk"]);
@@ -54,7 +54,7 @@ fn coldplug_goes_on_until_nothing_new_appears() {
     let activity = Activity::new();
     let mut loader = Loader {
         folder: modules,
-        catalogue: Catalogue::parse(ALIAS, DEP),
+        catalogue: ModuleCatalogue::parse(ALIAS, DEP),
         tried: HashSet::new(),
         activity: activity.clone(),
         insert: &mut insert,

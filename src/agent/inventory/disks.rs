@@ -61,7 +61,7 @@ fn disk(root: &Path, name: &str, link: &Path) -> Option<Storage> {
     let kernel = format!("/dev/{name}");
     let names = path_id::names(root, &path, name);
     let by_path = names.iter().map(|name| format!("/dev/disk/by-path/{name}"));
-    let identity = Identity::read(&path);
+    let identity = DiskIdentity::read(&path);
     Some(Storage {
         name: by_path.clone().next().unwrap_or_else(|| kernel.clone()),
         alternate_names: std::iter::once(kernel).chain(by_path).collect(),
@@ -90,7 +90,7 @@ fn disk(root: &Path, name: &str, link: &Path) -> Option<Storage> {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Identity {
+struct DiskIdentity {
     model: String,
     serial: String,
     wwn: String,
@@ -98,7 +98,7 @@ struct Identity {
     wwn_with_extension: String,
 }
 
-impl Identity {
+impl DiskIdentity {
     fn read(path: &Path) -> Self {
         let mut identity = Self { model: text(&path.join("device/model")), ..Self::default() };
         // NVMe, virtio, eMMC.

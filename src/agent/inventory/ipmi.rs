@@ -119,12 +119,12 @@ impl Device {
     pub fn ask(&mut self, function: u8, command: u8, data: &[u8]) -> Result<Vec<u8>, IpmiError> {
         self.number += 1;
         let mut data = data.to_vec();
-        let mut address = kernel::Address::bmc();
-        let request = kernel::Request {
+        let mut address = kernel::IpmiAddr::bmc();
+        let request = kernel::IpmiReq {
             address: &raw mut address,
             address_length: kernel::BMC_ADDRESS_LENGTH,
             number: self.number,
-            message: kernel::Message::new(function, command, &mut data),
+            message: kernel::IpmiMsg::new(function, command, &mut data),
         };
         let mut request = request;
         // SAFETY: the kernel reads the request, and the address and the data that it points to, all of which live
@@ -147,13 +147,13 @@ impl Device {
     /// The answer to the last command, if it is there. Answers to earlier ones and events are dropped.
     fn receive(&self) -> Result<Option<Vec<u8>>, IpmiError> {
         let mut data = vec![0; MAX_ANSWER];
-        let mut address = kernel::Address::bmc();
-        let mut received = kernel::Received {
+        let mut address = kernel::IpmiAddr::bmc();
+        let mut received = kernel::IpmiRecv {
             kind: 0,
             address: &raw mut address,
             address_length: kernel::ADDRESS_LENGTH,
             number: 0,
-            message: kernel::Message::new(0, 0, &mut data),
+            message: kernel::IpmiMsg::new(0, 0, &mut data),
         };
         // SAFETY: the kernel writes the record, and at most as much to address and data as their lengths say; both
         // live until the call returns.
@@ -174,7 +174,7 @@ mod kernel {
     use nix::libc::{c_int, c_long, c_short, c_uint};
 
     pub const RESPONSE: c_int = 1;
-    pub const ADDRESS_LENGTH: c_uint = size_of::<Address>() as c_uint;
+    pub const ADDRESS_LENGTH: c_uint = size_of::<IpmiAddr>() as c_uint;
     /// `struct ipmi_system_interface_addr`: type, channel, unit, and what it is filled up with.
     pub const BMC_ADDRESS_LENGTH: c_uint = 8;
     const SYSTEM_INTERFACE: c_int = 0x0c;
@@ -182,13 +182,13 @@ mod kernel {
 
     /// `struct ipmi_addr`, the largest of the addresses.
     #[repr(C)]
-    pub struct Address {
+    pub struct IpmiAddr {
         kind: c_int,
         channel: c_short,
         data: [u8; 32],
     }
 
-    impl Address {
+    impl IpmiAddr {
         pub fn bmc() -> Self {
             Self { kind: SYSTEM_INTERFACE, channel: BMC_CHANNEL, data: [0; 32] }
         }
@@ -196,14 +196,14 @@ mod kernel {
 
     /// `struct ipmi_msg`
     #[repr(C)]
-    pub struct Message {
+    pub struct IpmiMsg {
         function: u8,
         command: u8,
         length: u16,
         data: *mut u8,
     }
 
-    impl Message {
+    impl IpmiMsg {
         /// Of a buffer that must outlive it.
         pub fn new(function: u8, command: u8, data: &mut [u8]) -> Self {
             let length = u16::try_from(data.len()).unwrap_or(u16::MAX);
@@ -217,25 +217,25 @@ mod kernel {
 
     /// `struct ipmi_req`
     #[repr(C)]
-    pub struct Request {
-        pub address: *mut Address,
+    pub struct IpmiReq {
+        pub address: *mut IpmiAddr,
         pub address_length: c_uint,
         pub number: c_long,
-        pub message: Message,
+        pub message: IpmiMsg,
     }
 
     /// `struct ipmi_recv`
     #[repr(C)]
-    pub struct Received {
+    pub struct IpmiRecv {
         pub kind: c_int,
-        pub address: *mut Address,
+        pub address: *mut IpmiAddr,
         pub address_length: c_uint,
         pub number: c_long,
-        pub message: Message,
+        pub message: IpmiMsg,
     }
 
-    nix::ioctl_read!(send, b'i', 13, Request);
-    nix::ioctl_readwrite!(receive, b'i', 11, Received);
+    nix::ioctl_read!(send, b'i', 13, IpmiReq);
+    nix::ioctl_readwrite!(receive, b'i', 11, IpmiRecv);
 }
 
 #[cfg(test)]
@@ -299,7 +299,7 @@ mod tests {
     fn the_kernels_structures_have_their_sizes() {
         #[cfg(target_pointer_width = "64")]
         assert_eq!(
-            (size_of::<kernel::Message>(), size_of::<kernel::Request>(), size_of::<kernel::Received>()),
+            (size_of::<kernel::IpmiMsg>(), size_of::<kernel::IpmiReq>(), size_of::<kernel::IpmiRecv>()),
             (16, 40, 48)
         );
         assert_eq!(kernel::ADDRESS_LENGTH, 40);

@@ -22,7 +22,7 @@ use smbios::Smbios;
 
 /// What is known of the network and not in sysfs.
 #[derive(Clone, Debug, Default)]
-pub struct Observed {
+pub struct ObservedNetwork {
     /// Addresses by interface.
     pub addresses: BTreeMap<String, Vec<IpAddr>>,
     /// Switch ports by interface.
@@ -32,7 +32,7 @@ pub struct Observed {
 }
 
 /// Reads the whole inventory. What cannot be read is left out.
-pub fn read(root: &Path, observed: &Observed) -> HardwareDetails {
+pub fn read(root: &Path, observed: &ObservedNetwork) -> HardwareDetails {
     let smbios = Smbios::read(root);
     let meminfo = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let ram_mebibytes = smbios::memory(&smbios, &meminfo);
@@ -62,7 +62,7 @@ mod tests {
         fs::write(root.path().join("proc/meminfo"), "MemTotal: 2030000 kB\n").unwrap();
         fs::write(root.path().join("proc/cpuinfo"), "processor : 0\nprocessor : 1\nmodel name : QEMU\n").unwrap();
         fs::write(root.path().join("proc/sys/kernel/hostname"), "node-1\n").unwrap();
-        let hardware = read(root.path(), &Observed::default());
+        let hardware = read(root.path(), &ObservedNetwork::default());
         let json = serde_json::to_value(&hardware).unwrap();
         let expected = serde_json::json!({
             "ramMebibytes": 1984, "hostname": "node-1",

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::lldp::Neighbour;
-use crate::agent::net::link::{self, Interface};
+use crate::agent::net::link::{self, EthernetInterface};
 use crate::api::MacAddress;
 use crate::api::metal3::Nic;
 
@@ -30,7 +30,12 @@ pub fn read(
     nics
 }
 
-fn describe(root: &Path, interface: &Interface, neighbour: Option<&Neighbour>, boot: Option<MacAddress>) -> Nic {
+fn describe(
+    root: &Path,
+    interface: &EthernetInterface,
+    neighbour: Option<&Neighbour>,
+    boot: Option<MacAddress>,
+) -> Nic {
     let path = root.join("sys/class/net").join(&interface.name);
     let read = |file: &str| std::fs::read_to_string(path.join(file)).map(|text| text.trim().to_owned()).ok();
     let ids = [read("device/vendor"), read("device/device")];

@@ -12,7 +12,7 @@ pub fn names(root: &Path, device: &Path, kernel: &str) -> Vec<String> {
         Ok(devices) => devices,
         Err(_) => return Vec::new(),
     };
-    let mut walk = Walk { parts: Vec::new(), older: None, transport: false, bus: false };
+    let mut walk = PathIdWalk { parts: Vec::new(), older: None, transport: false, bus: false };
     let mut ancestors = device.ancestors().skip(1).take_while(|path| path.starts_with(&devices)).peekable();
     while let Some(path) = ancestors.next() {
         let subsystem = subsystem(path);
@@ -62,7 +62,7 @@ pub fn names(root: &Path, device: &Path, kernel: &str) -> Vec<String> {
     walk.finish(kernel)
 }
 
-struct Walk {
+struct PathIdWalk {
     /// From the device upwards.
     parts: Vec<String>,
     /// What stands for the last part in older names.
@@ -71,7 +71,7 @@ struct Walk {
     bus: bool,
 }
 
-impl Walk {
+impl PathIdWalk {
     fn push(&mut self, part: String) {
         self.parts.push(part);
     }

@@ -16,7 +16,7 @@ const MAX_VARIABLES: usize = 1000;
 
 /// A kernel with what it is given. Paths are those of the file system that the configuration lies on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct BootEntry {
     /// Kernel.
     pub kernel: String,
     /// Initial ramdisks, in order.
@@ -36,13 +36,13 @@ pub fn environment(text: &str) -> Variables {
 
 /// The entry that a `grub.cfg` boots by itself: the one that `default` counts to, or the first that names a kernel.
 /// `None` when there is none. Variables that the file sets are added to `variables`.
-pub fn grub(text: &str, variables: &mut Variables) -> Option<Entry> {
-    let mut entries: Vec<Option<Entry>> = Vec::new();
+pub fn grub(text: &str, variables: &mut Variables) -> Option<BootEntry> {
+    let mut entries: Vec<Option<BootEntry>> = Vec::new();
     let mut default = 0;
     let (mut depth, mut entry_at, mut submenu_at) = (0_usize, None, None);
     for statement in statements(text) {
         let words: Vec<String> = statement.iter().map(|word| word.expand(variables)).collect();
-        let opens = statement.last().is_some_and(Word::opens);
+        let opens = statement.last().is_some_and(RawWord::opens);
         match words.first().map(String::as_str) {
             Some("menuentry") if submenu_at.is_none() && entry_at.is_none() => {
                 entries.push(None);
@@ -68,7 +68,7 @@ pub fn grub(text: &str, variables: &mut Variables) -> Option<Entry> {
                 if let (Some(kernel), Some(last)) = (words.get(1), entries.last_mut()) {
                     let initrds = last.take().map(|entry| entry.initrds).unwrap_or_default();
                     let options = words[2..].iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>();
-                    *last = Some(Entry { kernel: kernel.clone(), initrds, options: options.join(" ") });
+                    *last = Some(BootEntry { kernel: kernel.clone(), initrds, options: options.join(" ") });
                 }
             }
             Some("initrd" | "initrdefi" | "initrd16") if entry_at.is_some() => {
@@ -91,18 +91,18 @@ pub fn grub(text: &str, variables: &mut Variables) -> Option<Entry> {
 }
 
 /// The newest of some entries, by file name as the specification sorts them. Each is file name and content.
-pub fn entries(files: &[(String, String)], variables: &Variables) -> Option<Entry> {
+pub fn entries(files: &[(String, String)], variables: &Variables) -> Option<BootEntry> {
     let usable = files.iter().filter_map(|(name, text)| entry(text, variables).map(|entry| (name, entry)));
     // A rescue entry boots a system that finds its way on other hardware, not the one that was installed.
     let usable = usable.filter(|(name, _)| !name.contains("-rescue"));
     usable.max_by(|(one, _), (other, _)| versions(one, other)).map(|(_, entry)| entry)
 }
 
-fn entry(text: &str, variables: &Variables) -> Option<Entry> {
-    let (mut found, mut options) = (Entry::default(), Vec::new());
+fn entry(text: &str, variables: &Variables) -> Option<BootEntry> {
+    let (mut found, mut options) = (BootEntry::default(), Vec::new());
     for line in text.lines().map(str::trim) {
         let Some((key, value)) = line.split_once(char::is_whitespace) else { continue };
-        let value = Word::plain(value.trim()).expand(variables);
+        let value = RawWord::plain(value.trim()).expand(variables);
         match key {
             "linux" => found.kernel = value,
             "initrd" => found.initrds.extend(value.split_whitespace().map(str::to_owned)),
@@ -144,13 +144,13 @@ fn run<'a>(text: &mut &'a str) -> &'a str {
 
 /// A word with its variables not yet put in.
 #[derive(Default)]
-struct Word {
+struct RawWord {
     /// Text, and whether `$` in it names a variable.
     pieces: Vec<(String, bool)>,
     quoted: bool,
 }
 
-impl Word {
+impl RawWord {
     fn plain(text: &str) -> Self {
         Self { pieces: vec![(text.to_owned(), true)], quoted: false }
     }
@@ -198,12 +198,12 @@ impl Word {
 }
 
 /// Splits a script into statements of words, as GRUB's lexer does: quotes, backslashes, comments, `;` and line ends.
-fn statements(text: &str) -> Vec<Vec<Word>> {
+fn statements(text: &str) -> Vec<Vec<RawWord>> {
     let mut all = vec![Vec::new()];
-    let mut word = Word::default();
+    let mut word = RawWord::default();
     let mut count = 0;
     let mut chars = text.chars().peekable();
-    let mut end = |word: &mut Word, all: &mut Vec<Vec<Word>>| {
+    let mut end = |word: &mut RawWord, all: &mut Vec<Vec<RawWord>>| {
         if !word.is_empty()
             && let Some(statement) = all.last_mut()
         {
@@ -242,7 +242,7 @@ fn statements(text: &str) -> Vec<Vec<Word>> {
             }
             '}' if word.is_empty() => {
                 // A statement of its own, also on the line of another.
-                all.push(vec![Word::plain("}")]);
+                all.push(vec![RawWord::plain("}")]);
                 all.push(Vec::new());
             }
             '{' if word.is_empty() => {

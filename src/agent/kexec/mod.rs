@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use bootconfig::{Entry, Variables};
+use bootconfig::{BootEntry, Variables};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc;
@@ -137,7 +137,7 @@ impl Drop for Mounted {
 }
 
 /// What a file system's boot loader configuration boots.
-fn installed(root: &Path) -> Option<Entry> {
+fn installed(root: &Path) -> Option<BootEntry> {
     for folder in ["boot/grub", "boot/grub2", "grub", "grub2"] {
         let mut variables =
             text_of(root, &format!("{folder}/grubenv")).map(|text| bootconfig::environment(&text)).unwrap_or_default();
@@ -150,7 +150,7 @@ fn installed(root: &Path) -> Option<Entry> {
 }
 
 /// The same by the Boot Loader Specification.
-fn specified(root: &Path, variables: &Variables) -> Option<Entry> {
+fn specified(root: &Path, variables: &Variables) -> Option<BootEntry> {
     ["loader/entries", "boot/loader/entries"].into_iter().find_map(|folder| {
         let names = std::fs::read_dir(root.join(folder)).ok()?.flatten().take(MAX_ENTRIES);
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -178,7 +178,7 @@ fn open_in(root: &Path, path: &str) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
 }
 
-fn load_entry(root: &Path, entry: &Entry, kernel: &File) -> Result<(), KexecError> {
+fn load_entry(root: &Path, entry: &BootEntry, kernel: &File) -> Result<(), KexecError> {
     let failed = |what: String| move |source: io::Error| KexecError::File { what, source };
     let too_long = || io::Error::other(format!("it has {} bytes, at most {MAX_OPTIONS} fit", entry.options.len()));
     if entry.options.len() >= MAX_OPTIONS {

@@ -26,7 +26,7 @@ const LEASE_LEAST: Duration = Duration::from_secs(30);
 
 /// An address and what came with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct ClientLease {
     /// The machine's address.
     pub address: Ipv4Addr,
     /// Length of the subnet's prefix, 1 to 32.
@@ -58,9 +58,9 @@ pub enum Transmit {
 
 /// What changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum LeaseChange {
     /// There is a lease, new or renewed.
-    Bound(Lease),
+    Bound(ClientLease),
     /// There is none any more, and why.
     Lost(&'static str),
 }
@@ -71,24 +71,24 @@ pub struct Actions {
     /// Send this.
     pub transmit: Option<Transmit>,
     /// Tell this.
-    pub change: Option<Change>,
+    pub change: Option<LeaseChange>,
 }
 
-enum State {
+enum DhcpState {
     Init { at: Duration },
-    Selecting { resend: Duration, pause: Duration, held: Option<Offer> },
-    Requesting { offer: Offer, tries: u32, resend: Duration },
-    Bound { lease: Lease, since: Duration, next: Duration },
+    Selecting { resend: Duration, pause: Duration, held: Option<ClientOffer> },
+    Requesting { offer: ClientOffer, tries: u32, resend: Duration },
+    Bound { lease: ClientLease, since: Duration, next: Duration },
 }
 
 #[derive(Clone)]
-struct Offer {
-    lease: Lease,
+struct ClientOffer {
+    lease: ClientLease,
     choose: Duration,
 }
 
 /// The client of one interface. Times are since any fixed moment.
-pub struct Client {
+pub struct DhcpClient {
     mac: MacAddress,
     appliance: Option<Ipv4Addr>,
     xid: u32,
@@ -96,22 +96,24 @@ pub struct Client {
     /// DISCOVERs sent since the last lease.
     pub discovers: u32,
     refusals: u32,
-    state: State,
+    state: DhcpState,
 }
 
-impl Client {
+impl DhcpClient {
     /// A client that asks at its first tick. `xid` must be random; `appliance` is the preferred server.
     pub fn new(mac: MacAddress, appliance: Option<Ipv4Addr>, xid: u32, now: Duration) -> Self {
-        Self { mac, appliance, xid, started: now, discovers: 0, refusals: 0, state: State::Init { at: now } }
+        Self { mac, appliance, xid, started: now, discovers: 0, refusals: 0, state: DhcpState::Init { at: now } }
     }
 
-    /// When [`Client::tick`] wants to be called next.
+    /// When [`DhcpClient::tick`] wants to be called next.
     pub fn deadline(&self) -> Duration {
         match &self.state {
-            State::Init { at } => *at,
-            State::Selecting { resend, held, .. } => held.as_ref().map_or(*resend, |offer| offer.choose.min(*resend)),
-            State::Requesting { resend, .. } => *resend,
-            State::Bound { next, .. } => *next,
+            DhcpState::Init { at } => *at,
+            DhcpState::Selecting { resend, held, .. } => {
+                held.as_ref().map_or(*resend, |offer| offer.choose.min(*resend))
+            }
+            DhcpState::Requesting { resend, .. } => *resend,
+            DhcpState::Bound { next, .. } => *next,
         }
     }
 
@@ -121,34 +123,34 @@ impl Client {
             return Actions::default();
         }
         match &mut self.state {
-            State::Init { .. } => {
+            DhcpState::Init { .. } => {
                 self.started = now;
                 // A new exchange: late answers to the old one are not for it.
                 self.xid = self.xid.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
                 self.discover(now, Duration::from_secs(1))
             }
-            State::Selecting { pause, held, .. } => match held.take() {
+            DhcpState::Selecting { pause, held, .. } => match held.take() {
                 Some(offer) => self.request(now, offer, 1),
                 None => {
                     let pause = (*pause * 2).min(RESEND_MOST);
                     self.discover(now, pause)
                 }
             },
-            State::Requesting { offer, tries, .. } if *tries < REQUESTS => {
+            DhcpState::Requesting { offer, tries, .. } if *tries < REQUESTS => {
                 let (offer, tries) = (offer.clone(), *tries + 1);
                 self.request(now, offer, tries)
             }
-            State::Requesting { .. } => {
-                self.state = State::Init { at: now };
+            DhcpState::Requesting { .. } => {
+                self.state = DhcpState::Init { at: now };
                 self.tick(now)
             }
-            State::Bound { lease, since, next } => {
+            DhcpState::Bound { lease, since, next } => {
                 let age = now.saturating_sub(*since);
                 if age >= lease.time {
-                    self.state = State::Init { at: now };
+                    self.state = DhcpState::Init { at: now };
                     return Actions {
                         transmit: self.tick(now).transmit,
-                        change: Some(Change::Lost("the lease ran out, no server renewed it")),
+                        change: Some(LeaseChange::Lost("the lease ran out, no server renewed it")),
                     };
                 }
                 // RFC 2131 section 4.4.5: retry after half of what is left, not more often than every minute.
@@ -169,31 +171,31 @@ impl Client {
     pub fn receive(&mut self, now: Duration, payload: &[u8]) -> Actions {
         let Some(answer) = ServerMessage::parse(payload, self.mac, self.xid) else { return Actions::default() };
         match (&mut self.state, answer.kind) {
-            (State::Selecting { held, .. }, 2) => {
+            (DhcpState::Selecting { held, .. }, 2) => {
                 let Some(lease) = answer.lease() else { return Actions::default() };
                 let wanted = |server| self.appliance.is_none_or(|appliance| appliance == server);
-                let offer = Offer { choose: now + CHOOSE, lease };
+                let offer = ClientOffer { choose: now + CHOOSE, lease };
                 if wanted(offer.lease.server) || wanted(answer.next_server) {
                     return self.request(now, offer, 1);
                 }
                 held.get_or_insert(offer);
                 Actions::default()
             }
-            (State::Requesting { offer, .. }, 5) => match answer.lease() {
+            (DhcpState::Requesting { offer, .. }, 5) => match answer.lease() {
                 Some(lease) if lease.server == offer.lease.server => self.bind(now, lease),
                 _ => Actions::default(),
             },
-            (State::Bound { lease: held, .. }, 5) => match answer.lease() {
+            (DhcpState::Bound { lease: held, .. }, 5) => match answer.lease() {
                 Some(lease) if lease.address == held.address => self.bind(now, lease),
                 _ => Actions::default(),
             },
-            (State::Requesting { offer, .. }, 6) if answer.server == Some(offer.lease.server) => {
+            (DhcpState::Requesting { offer, .. }, 6) if answer.server == Some(offer.lease.server) => {
                 self.refused(now);
                 Actions::default()
             }
-            (State::Bound { .. }, 6) => {
+            (DhcpState::Bound { .. }, 6) => {
                 self.refused(now);
-                Actions { transmit: None, change: Some(Change::Lost("the server took the lease back")) }
+                Actions { transmit: None, change: Some(LeaseChange::Lost("the server took the lease back")) }
             }
             _ => Actions::default(),
         }
@@ -202,33 +204,33 @@ impl Client {
     /// Starts over after a NAK, later each time.
     fn refused(&mut self, now: Duration) {
         self.refusals = (self.refusals + 1).min(5);
-        self.state = State::Init { at: now + Duration::from_secs(1 << self.refusals) };
+        self.state = DhcpState::Init { at: now + Duration::from_secs(1 << self.refusals) };
     }
 
-    fn bind(&mut self, now: Duration, lease: Lease) -> Actions {
+    fn bind(&mut self, now: Duration, lease: ClientLease) -> Actions {
         self.discovers = 0;
         self.refusals = 0;
-        self.state = State::Bound { next: now + lease.renew, since: now, lease: lease.clone() };
-        Actions { transmit: None, change: Some(Change::Bound(lease)) }
+        self.state = DhcpState::Bound { next: now + lease.renew, since: now, lease: lease.clone() };
+        Actions { transmit: None, change: Some(LeaseChange::Bound(lease)) }
     }
 
     fn discover(&mut self, now: Duration, pause: Duration) -> Actions {
         self.discovers = self.discovers.saturating_add(1);
         // Machines that were powered on together must not ask together: up to a quarter of the pause is random.
         let jitter = pause / 4 * (self.xid.rotate_left(self.discovers) & 0xff) / 256;
-        self.state = State::Selecting { resend: now + pause + jitter, pause, held: None };
+        self.state = DhcpState::Selecting { resend: now + pause + jitter, pause, held: None };
         let message = self.message(now, v4::MessageType::Discover, |_| {});
         Actions { transmit: message.map(Transmit::Discover), change: None }
     }
 
-    fn request(&mut self, now: Duration, offer: Offer, tries: u32) -> Actions {
+    fn request(&mut self, now: Duration, offer: ClientOffer, tries: u32) -> Actions {
         let (address, server) = (offer.lease.address, offer.lease.server);
         let message = self.message(now, v4::MessageType::Request, |message| {
             message.opts_mut().insert(DhcpOption::RequestedIpAddress(address));
             message.opts_mut().insert(DhcpOption::ServerIdentifier(server));
         });
         let resend = now + Duration::from_secs(1 << tries.min(3)) / 2;
-        self.state = State::Requesting { offer, tries, resend };
+        self.state = DhcpState::Requesting { offer, tries, resend };
         Actions { transmit: message.map(Transmit::Discover), change: None }
     }
 
@@ -299,7 +301,7 @@ impl<'a> ServerMessage<'a> {
     }
 
     /// The lease that it offers; `None` when its address cannot be used.
-    fn lease(&self) -> Option<Lease> {
+    fn lease(&self) -> Option<ClientLease> {
         let option = |code| find(&self.areas, code);
         let seconds = |code| {
             let value: [u8; 4] = option(code)?.try_into().ok()?;
@@ -317,7 +319,7 @@ impl<'a> ServerMessage<'a> {
         let time = seconds(51).unwrap_or(Duration::from_secs(3600)).max(LEASE_LEAST);
         let rebind = seconds(59).filter(|rebind| *rebind < time).unwrap_or(time * 7 / 8);
         let renew = seconds(58).filter(|renew| *renew < rebind && *renew > LEASE_LEAST / 4).unwrap_or(time / 2);
-        Some(Lease {
+        Some(ClientLease {
             address: self.address,
             prefix,
             router: option(3).and_then(|value| address(value.get(..4)?)).filter(usable),

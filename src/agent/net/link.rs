@@ -7,16 +7,16 @@ use ipnetwork::IpNetwork;
 use rtnetlink::packet_route::route::RouteMessage;
 use rtnetlink::{AddressMessageBuilder, Handle, LinkBond, LinkUnspec, LinkVlan, RouteMessageBuilder};
 
-use super::dhcp::Lease;
+use super::dhcp::ClientLease;
 use crate::api::MacAddress;
-use crate::network_data::Route;
+use crate::network_data::StaticRoute;
 
 /// ARPHRD_ETHER of `linux/if_arp.h`.
 const ETHERNET: &str = "1";
 
 /// An Ethernet interface of real hardware (or what a hypervisor passes for it).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct EthernetInterface {
     /// Kernel name.
     pub name: String,
     /// Interface index.
@@ -29,7 +29,7 @@ pub struct Interface {
     pub driver: String,
 }
 
-impl Interface {
+impl EthernetInterface {
     /// Whether a switch port may be at the other end: hypervisors' own bridges do not speak LLDP.
     pub fn has_switch(&self) -> bool {
         !matches!(self.driver.as_str(), "virtio_net" | "vmxnet3" | "hv_netvsc" | "xen_netfront" | "vif")
@@ -37,7 +37,7 @@ impl Interface {
 }
 
 /// Every Ethernet interface that has a device behind it, by name.
-pub fn interfaces(root: &Path) -> Vec<Interface> {
+pub fn interfaces(root: &Path) -> Vec<EthernetInterface> {
     let mut found = Vec::new();
     let Ok(entries) = std::fs::read_dir(root.join("sys/class/net")) else { return found };
     for entry in entries.flatten() {
@@ -50,7 +50,7 @@ pub fn interfaces(root: &Path) -> Vec<Interface> {
     found
 }
 
-fn interface(path: &Path, name: String) -> Option<Interface> {
+fn interface(path: &Path, name: String) -> Option<EthernetInterface> {
     let read = |file: &str| std::fs::read_to_string(path.join(file)).map(|text| text.trim().to_owned()).ok();
     if read("type")? != ETHERNET || !path.join("device").exists() {
         return None;
@@ -59,7 +59,7 @@ fn interface(path: &Path, name: String) -> Option<Interface> {
         .ok()
         .and_then(|link| Some(link.file_name()?.to_str()?.to_owned()))
         .unwrap_or_default();
-    Some(Interface {
+    Some(EthernetInterface {
         name,
         index: read("ifindex")?.parse().ok()?,
         mac: read("address")?.parse().ok()?,
@@ -70,11 +70,11 @@ fn interface(path: &Path, name: String) -> Option<Interface> {
 
 /// Changes interfaces through rtnetlink. Needs CAP_NET_ADMIN. Cheap to clone.
 #[derive(Clone)]
-pub struct Links {
+pub struct LinkControl {
     handle: Handle,
 }
 
-impl Links {
+impl LinkControl {
     /// Opens the netlink socket; its task runs until the last clone is dropped.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Links {
     ///
     /// # Errors
     /// What the kernel says.
-    pub async fn apply(&self, index: u32, lease: &Lease, metric: u32) -> Result<(), rtnetlink::Error> {
+    pub async fn apply(&self, index: u32, lease: &ClientLease, metric: u32) -> Result<(), rtnetlink::Error> {
         if let Some(mtu) = lease.mtu {
             let set = LinkUnspec::new_with_index(index).mtu(mtu).build();
             if let Err(error) = self.handle.link().set(set).execute().await {
@@ -117,7 +117,7 @@ impl Links {
     ///
     /// # Errors
     /// What the kernel says.
-    pub async fn remove(&self, index: u32, lease: &Lease) -> Result<(), rtnetlink::Error> {
+    pub async fn remove(&self, index: u32, lease: &ClientLease) -> Result<(), rtnetlink::Error> {
         let address =
             AddressMessageBuilder::<Ipv4Addr>::new().index(index).address(lease.address, lease.prefix).build();
         self.handle.address().del(address).execute().await
@@ -144,7 +144,7 @@ impl Links {
     ///
     /// # Errors
     /// What the kernel says.
-    pub async fn add_route(&self, index: u32, route: &Route, metric: u32) -> Result<(), rtnetlink::Error> {
+    pub async fn add_route(&self, index: u32, route: &StaticRoute, metric: u32) -> Result<(), rtnetlink::Error> {
         let message = match (route.to, route.via) {
             (IpNetwork::V4(to), via) => {
                 let message = RouteMessageBuilder::<Ipv4Addr>::new()
@@ -231,7 +231,7 @@ pub fn address(name: &str) -> Option<MacAddress> {
     std::fs::read_to_string(Path::new("/sys/class/net").join(name).join("address")).ok()?.trim().parse().ok()
 }
 
-fn default_route(index: u32, lease: &Lease, metric: u32) -> Option<RouteMessage> {
+fn default_route(index: u32, lease: &ClientLease, metric: u32) -> Option<RouteMessage> {
     let router = lease.router.filter(|router| *router != lease.address)?;
     let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(router).output_interface(index).priority(metric);
     // A router outside the subnet, as some hosters' networks have it.
@@ -239,7 +239,7 @@ fn default_route(index: u32, lease: &Lease, metric: u32) -> Option<RouteMessage>
 }
 
 /// Whether an address is in the lease's subnet.
-pub fn same_subnet(address: Ipv4Addr, lease: &Lease) -> bool {
+pub fn same_subnet(address: Ipv4Addr, lease: &ClientLease) -> bool {
     let mask = u32::MAX.checked_shl(32 - u32::from(lease.prefix)).unwrap_or(0);
     u32::from(address) & mask == u32::from(lease.address) & mask
 }

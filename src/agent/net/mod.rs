@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use super::inventory::lldp::Neighbour;
 use crate::api::MacAddress;
 use crate::network_data::NetworkPlan;
-use dhcp::Lease;
-use link::{Interface, Links, same_subnet};
+use dhcp::ClientLease;
+use link::{EthernetInterface, LinkControl, same_subnet};
 
 /// How often sysfs is read for new interfaces and links.
 const POLL: Duration = Duration::from_millis(200);
@@ -33,7 +33,7 @@ const TELL: Duration = Duration::from_secs(10);
 
 /// State of one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum NicStatus {
     /// It cannot be used, and why.
     Failed(String),
     /// No cable, or a switch port that is shut.
@@ -41,14 +41,14 @@ pub enum Status {
     /// Asks for an address; DISCOVERs sent so far.
     Asking(u32),
     /// Has an address.
-    Up(Lease),
+    Up(ClientLease),
     /// Has the addresses of its network data.
     Fixed(Vec<IpNetwork>),
     /// Network data does not name it.
     Unused,
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for NicStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(reason) => write!(f, "failed: {reason}"),
@@ -67,20 +67,20 @@ impl fmt::Display for Status {
 
 /// An interface and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nic {
+pub struct ManagedNic {
     /// The interface.
-    pub interface: Interface,
+    pub interface: EthernetInterface,
     /// Its state.
-    pub status: Status,
+    pub status: NicStatus,
     /// When its link came up.
     pub link_since: Option<Instant>,
 }
 
-type Nics = BTreeMap<String, Nic>;
+type Nics = BTreeMap<String, ManagedNic>;
 
 /// The running network. Cheap to clone.
 #[derive(Clone)]
-pub struct Network {
+pub struct AgentNetwork {
     nics: watch::Receiver<Nics>,
     order: watch::Receiver<Vec<String>>,
     preferred: Option<MacAddress>,
@@ -90,7 +90,7 @@ pub struct Network {
 
 /// What the network needs to know of this boot.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct NetworkNeeds {
     /// Where sysfs is mounted: `/`.
     pub root: PathBuf,
     /// Interface that the firmware booted from.
@@ -117,13 +117,13 @@ pub enum NetworkError {
     },
 }
 
-impl Network {
+impl AgentNetwork {
     /// Starts to look for interfaces and to bring them up. Runs until the process ends.
     ///
     /// # Errors
     /// When there is no netlink socket.
-    pub fn start(wanted: Wanted) -> std::io::Result<Self> {
-        let links = Links::open()?;
+    pub fn start(wanted: NetworkNeeds) -> std::io::Result<Self> {
+        let links = LinkControl::open()?;
         let (nics, nics_now) = watch::channel(Nics::new());
         let (order, order_now) = watch::channel(Vec::new());
         let neighbours = Arc::new(Mutex::new(BTreeMap::new()));
@@ -134,7 +134,7 @@ impl Network {
             planned: wanted.plan.is_some(),
             neighbours: neighbours.clone(),
         };
-        let context = nic::Context { wanted: wanted.clone(), links, nics: Arc::new(nics), neighbours };
+        let context = nic::NicContext { wanted: wanted.clone(), links, nics: Arc::new(nics), neighbours };
         let mut changes = network.nics.clone();
         tokio::spawn(async move {
             while changes.changed().await.is_ok() {
@@ -155,10 +155,10 @@ impl Network {
     }
 
     /// The lease of the best interface.
-    pub fn best_lease(&self) -> Option<Lease> {
+    pub fn best_lease(&self) -> Option<ClientLease> {
         let name = self.order.borrow().first().cloned()?;
         match &self.nics.borrow().get(&name)?.status {
-            Status::Up(lease) => Some(lease.clone()),
+            NicStatus::Up(lease) => Some(lease.clone()),
             _ => None,
         }
     }
@@ -246,12 +246,12 @@ impl Network {
     }
 }
 
-fn has_address(status: &Status) -> bool {
-    matches!(status, Status::Up(_) | Status::Fixed(_))
+fn has_address(status: &NicStatus) -> bool {
+    matches!(status, NicStatus::Up(_) | NicStatus::Fixed(_))
 }
 
 /// Starts a task for each interface that appears.
-async fn watch_interfaces(context: nic::Context) {
+async fn watch_interfaces(context: nic::NicContext) {
     let mut known: BTreeMap<u32, MacAddress> = BTreeMap::new();
     loop {
         for interface in link::interfaces(&context.wanted.root) {
@@ -268,12 +268,12 @@ fn best_first(nics: &Nics, mac: Option<MacAddress>, appliance: Option<Ipv4Addr>)
     let mut up: Vec<(bool, bool, &String)> = nics
         .iter()
         .filter_map(|(name, nic)| match &nic.status {
-            Status::Up(lease) => Some((
+            NicStatus::Up(lease) => Some((
                 mac != Some(nic.interface.mac),
                 !appliance.is_some_and(|appliance| same_subnet(appliance, lease)),
                 name,
             )),
-            Status::Fixed(addresses) => Some((
+            NicStatus::Fixed(addresses) => Some((
                 mac != Some(nic.interface.mac),
                 !appliance.is_some_and(|appliance| addresses.iter().any(|one| one.contains(appliance.into()))),
                 name,
@@ -289,8 +289,8 @@ fn best_first(nics: &Nics, mac: Option<MacAddress>, appliance: Option<Ipv4Addr>)
 mod tests {
     use super::*;
 
-    fn lease(address: [u8; 4]) -> Status {
-        Status::Up(Lease {
+    fn lease(address: [u8; 4]) -> NicStatus {
+        NicStatus::Up(ClientLease {
             address: address.into(),
             prefix: 24,
             router: None,
@@ -303,26 +303,27 @@ mod tests {
         })
     }
 
-    fn nic(last: u8, status: Status) -> (String, Nic) {
+    fn nic(last: u8, status: NicStatus) -> (String, ManagedNic) {
         let mac = MacAddress([2, 0, 0, 0, 0, last]);
         let name = format!("eth{last}");
-        let interface = Interface { name: name.clone(), index: last.into(), mac, carrier: true, driver: String::new() };
-        (name, Nic { interface, status, link_since: None })
+        let interface =
+            EthernetInterface { name: name.clone(), index: last.into(), mac, carrier: true, driver: String::new() };
+        (name, ManagedNic { interface, status, link_since: None })
     }
 
     #[test]
     fn the_boot_interface_comes_first_then_the_appliances_subnet() {
         let nics: Nics = [
             nic(0, lease([10, 0, 0, 5])),
-            nic(1, Status::NoLink),
+            nic(1, NicStatus::NoLink),
             nic(2, lease([172, 22, 0, 7])),
             nic(3, lease([10, 0, 1, 5])),
-            nic(4, Status::Asking(3)),
+            nic(4, NicStatus::Asking(3)),
         ]
         .into();
         let appliance = Some(Ipv4Addr::new(172, 22, 0, 1));
-        let fixed = Status::Fixed(vec!["172.22.0.9/24".parse().unwrap(), "fd00::9/64".parse().unwrap()]);
-        let beside: Nics = [nic(0, lease([10, 0, 0, 5])), nic(5, fixed), nic(6, Status::Unused)].into();
+        let fixed = NicStatus::Fixed(vec!["172.22.0.9/24".parse().unwrap(), "fd00::9/64".parse().unwrap()]);
+        let beside: Nics = [nic(0, lease([10, 0, 0, 5])), nic(5, fixed), nic(6, NicStatus::Unused)].into();
         assert_eq!(best_first(&beside, None, appliance), ["eth5", "eth0"]);
         let mac = |last| Some(MacAddress([2, 0, 0, 0, 0, last]));
         assert_eq!(best_first(&nics, mac(3), appliance), ["eth3", "eth2", "eth0"]);
@@ -331,11 +332,11 @@ mod tests {
         assert!(best_first(&Nics::new(), None, appliance).is_empty());
     }
 
-    fn network(nics: Nics, preferred: Option<MacAddress>) -> (Network, watch::Sender<Nics>) {
+    fn network(nics: Nics, preferred: Option<MacAddress>) -> (AgentNetwork, watch::Sender<Nics>) {
         let order = best_first(&nics, preferred, None);
         let (sender, nics) = watch::channel(nics);
         let (_, order) = watch::channel(order);
-        (Network { nics, order, preferred, planned: false, neighbours: Arc::default() }, sender)
+        (AgentNetwork { nics, order, preferred, planned: false, neighbours: Arc::default() }, sender)
     }
 
     const SHORT: Duration = Duration::from_millis(50);
@@ -345,7 +346,7 @@ mod tests {
     async fn each_wait_ends_with_its_reason() {
         let (none, _nics) = network(Nics::new(), None);
         assert_eq!(none.ready(LONG, SHORT, LONG).await, Err(NetworkError::NoInterface(0)));
-        let (mute, _nics) = network([nic(0, Status::NoLink), nic(1, Status::Asking(4))].into(), None);
+        let (mute, _nics) = network([nic(0, NicStatus::NoLink), nic(1, NicStatus::Asking(4))].into(), None);
         let error = mute.ready(LONG, LONG, SHORT).await.unwrap_err().to_string();
         assert_eq!(
             error,
@@ -357,7 +358,7 @@ mod tests {
     #[tokio::test]
     async fn another_interface_is_used_when_the_preferred_one_stays_mute() {
         let preferred = Some(MacAddress([2, 0, 0, 0, 0, 1]));
-        let (network, nics) = network([nic(0, lease([10, 0, 0, 5])), nic(1, Status::NoLink)].into(), preferred);
+        let (network, nics) = network([nic(0, lease([10, 0, 0, 5])), nic(1, NicStatus::NoLink)].into(), preferred);
         assert!(network.ready(LONG, LONG, SHORT).await.is_err(), "the preferred interface gets its time");
         assert_eq!(network.ready(SHORT, LONG, LONG).await, Ok(()));
         nics.send_modify(|nics| {

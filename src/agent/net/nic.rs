@@ -10,11 +10,11 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::dhcp::{Actions, Change, Client, Lease, Transmit};
-use super::link::{Interface, Links};
+use super::dhcp::{Actions, ClientLease, DhcpClient, LeaseChange, Transmit};
+use super::link::{EthernetInterface, LinkControl};
 use super::packet::{BROADCAST, ETHERTYPE_IPV4, ETHERTYPE_LLDP, PacketSocket, broadcast_datagram, client_payload};
-use super::static_network::{self, Role};
-use super::{Nic, Nics, Status, Wanted};
+use super::static_network::{self, NicRole};
+use super::{ManagedNic, NetworkNeeds, NicStatus, Nics};
 use crate::agent::inventory::lldp::{self, Neighbour};
 
 /// How often the link is looked at.
@@ -26,22 +26,22 @@ const METRIC: u32 = 100;
 
 /// What the tasks of the interfaces share.
 #[derive(Clone)]
-pub struct Context {
-    pub wanted: Wanted,
-    pub links: Links,
+pub struct NicContext {
+    pub wanted: NetworkNeeds,
+    pub links: LinkControl,
     pub nics: Arc<watch::Sender<Nics>>,
     pub neighbours: Arc<Mutex<BTreeMap<String, Neighbour>>>,
 }
 
-impl Context {
-    pub(super) fn tell(&self, interface: &Interface, status: Status) {
+impl NicContext {
+    pub(super) fn tell(&self, interface: &EthernetInterface, status: NicStatus) {
         self.nics.send_if_modified(|nics| {
-            let nic = nics.entry(interface.name.clone()).or_insert_with(|| Nic {
+            let nic = nics.entry(interface.name.clone()).or_insert_with(|| ManagedNic {
                 interface: interface.clone(),
-                status: Status::NoLink,
+                status: NicStatus::NoLink,
                 link_since: None,
             });
-            let link = matches!(status, Status::Asking(_) | Status::Up(_) | Status::Fixed(_));
+            let link = matches!(status, NicStatus::Asking(_) | NicStatus::Up(_) | NicStatus::Fixed(_));
             let changed = nic.status != status || nic.link_since.is_some() != link;
             nic.link_since = nic.link_since.filter(|_| link).or_else(|| link.then(Instant::now));
             nic.status = status;
@@ -49,41 +49,41 @@ impl Context {
         });
     }
 
-    pub(super) fn carrier(&self, interface: &Interface) -> bool {
+    pub(super) fn carrier(&self, interface: &EthernetInterface) -> bool {
         let path = self.wanted.root.join("sys/class/net").join(&interface.name).join("carrier");
         std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
     }
 }
 
 /// Runs an interface until the process ends.
-pub async fn run(context: Context, interface: Interface) {
+pub async fn run(context: NicContext, interface: EthernetInterface) {
     tracing::info!(interface = interface.name, mac = %interface.mac, driver = interface.driver, "found a network interface");
-    context.tell(&interface, Status::NoLink);
+    context.tell(&interface, NicStatus::NoLink);
     loop {
         match context.links.up(interface.index).await {
             Ok(()) => break,
             Err(error) => {
                 let reason = format!("cannot be brought up: {error}");
                 tracing::warn!(interface = interface.name, %error, "cannot bring an interface up");
-                context.tell(&interface, Status::Failed(reason));
+                context.tell(&interface, NicStatus::Failed(reason));
             }
         }
         tokio::time::sleep(RETRY).await;
     }
     tokio::spawn(hear_neighbour(context.clone(), interface.clone()));
     match context.wanted.plan.as_ref().map(|plan| static_network::role(plan, interface.mac)) {
-        Some(Role::Unused) => context.tell(&interface, Status::Unused),
-        Some(Role::Planned) => {}
-        None | Some(Role::Dhcp) => ask(&context, &interface).await,
+        Some(NicRole::Unused) => context.tell(&interface, NicStatus::Unused),
+        Some(NicRole::Planned) => {}
+        None | Some(NicRole::Dhcp) => ask(&context, &interface).await,
     }
 }
 
 /// Gets an address from DHCP and keeps it until the process ends.
-pub(super) async fn ask(context: &Context, interface: &Interface) {
+pub(super) async fn ask(context: &NicContext, interface: &EthernetInterface) {
     let mut told = false;
     loop {
         if !context.carrier(interface) {
-            context.tell(interface, Status::NoLink);
+            context.tell(interface, NicStatus::NoLink);
             tokio::time::sleep(POLL).await;
             continue;
         }
@@ -94,17 +94,17 @@ pub(super) async fn ask(context: &Context, interface: &Interface) {
         if let Err(error) = hold_lease(context, interface).await {
             let reason = format!("DHCP: {error}");
             tracing::warn!(interface = interface.name, %error, "cannot get an address by DHCP");
-            context.tell(interface, Status::Failed(reason));
+            context.tell(interface, NicStatus::Failed(reason));
             tokio::time::sleep(RETRY).await;
         }
     }
 }
 
 /// Gets a lease and renews it. Returns when the link is gone and there is no lease to keep.
-async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result<()> {
+async fn hold_lease(context: &NicContext, interface: &EthernetInterface) -> std::io::Result<()> {
     let started = Instant::now();
-    let mut client = Client::new(interface.mac, context.wanted.appliance, rand::random(), Duration::ZERO);
-    let mut lease: Option<Lease> = None;
+    let mut client = DhcpClient::new(interface.mac, context.wanted.appliance, rand::random(), Duration::ZERO);
+    let mut lease: Option<ClientLease> = None;
     // The packet socket sees all of the interface's traffic: it is open only while there is no address.
     let mut packets: Option<PacketSocket> = None;
     let udp = udp_socket(&interface.name)?;
@@ -115,7 +115,7 @@ async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result
             if !context.carrier(interface) {
                 return Ok(());
             }
-            context.tell(interface, Status::Asking(client.discovers));
+            context.tell(interface, NicStatus::Asking(client.discovers));
             if packets.is_none() {
                 packets = Some(PacketSocket::open(interface.index, ETHERTYPE_IPV4)?);
             }
@@ -135,7 +135,7 @@ async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result
         };
         let Actions { transmit, change } = actions;
         match change {
-            Some(Change::Bound(new)) => {
+            Some(LeaseChange::Bound(new)) => {
                 let metric = METRIC + if context.wanted.mac == Some(interface.mac) { 0 } else { interface.index };
                 if let Some(old) = lease.as_ref().filter(|old| (old.address, old.prefix) != (new.address, new.prefix)) {
                     drop_address(context, interface, old).await;
@@ -152,16 +152,16 @@ async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result
                         "got an address by DHCP"
                     );
                 }
-                context.tell(interface, Status::Up(new.clone()));
+                context.tell(interface, NicStatus::Up(new.clone()));
                 lease = Some(new);
                 packets = None;
             }
-            Some(Change::Lost(reason)) => {
+            Some(LeaseChange::Lost(reason)) => {
                 tracing::warn!(interface = interface.name, reason, "the interface lost its address");
                 if let Some(old) = lease.take() {
                     drop_address(context, interface, &old).await;
                 }
-                context.tell(interface, Status::Asking(0));
+                context.tell(interface, NicStatus::Asking(0));
                 packets = Some(PacketSocket::open(interface.index, ETHERTYPE_IPV4)?);
             }
             None => {}
@@ -187,7 +187,7 @@ async fn receive(packets: Option<&PacketSocket>, buffer: &mut [u8]) -> std::io::
     }
 }
 
-async fn drop_address(context: &Context, interface: &Interface, lease: &Lease) {
+async fn drop_address(context: &NicContext, interface: &EthernetInterface, lease: &ClientLease) {
     if let Err(error) = context.links.remove(interface.index, lease).await {
         tracing::warn!(interface = interface.name, address = %lease.address, %error, "cannot remove an address");
     }
@@ -206,7 +206,7 @@ fn udp_socket(interface: &str) -> std::io::Result<UdpSocket> {
 
 /// Keeps what the switch says of itself. Says hello itself when the link comes up: a switch that sees a new
 /// neighbour answers within a second (IEEE 802.1AB, fast start) instead of within 30.
-async fn hear_neighbour(context: Context, interface: Interface) {
+async fn hear_neighbour(context: NicContext, interface: EthernetInterface) {
     let socket = match PacketSocket::open(interface.index, ETHERTYPE_LLDP) {
         Ok(socket) => socket,
         Err(error) => {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::link::{self, Interface};
-use super::nic::{self, Context};
-use super::{POLL, Status};
+use super::link::{self, EthernetInterface};
+use super::nic::{self, NicContext};
+use super::{NicStatus, POLL};
 use crate::agent::drivers;
 use crate::api::MacAddress;
 use crate::network_data::{Link, LinkType, NetworkPlan};
@@ -17,7 +17,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// What the plan makes of a network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum NicRole {
     /// The plan does not name it: it is brought up to hear its switch, and asks nobody for an address.
     Unused,
     /// It asks for an address.
@@ -27,17 +27,17 @@ pub(super) enum Role {
 }
 
 /// What the plan makes of the card with this address.
-pub(super) fn role(plan: &NetworkPlan, mac: MacAddress) -> Role {
+pub(super) fn role(plan: &NetworkPlan, mac: MacAddress) -> NicRole {
     let named = plan.links.iter().position(|link| link.kind == LinkType::Card(mac));
     match named.map(|at| &plan.links[at]) {
-        None => Role::Unused,
-        Some(link) if link.dhcp && link.addresses.is_empty() => Role::Dhcp,
-        Some(_) => Role::Planned,
+        None => NicRole::Unused,
+        Some(link) if link.dhcp && link.addresses.is_empty() => NicRole::Dhcp,
+        Some(_) => NicRole::Planned,
     }
 }
 
 /// Makes the plan true, link by link; goes on trying what fails until the process ends.
-pub(super) async fn run(context: Context, plan: NetworkPlan) {
+pub(super) async fn run(context: NicContext, plan: NetworkPlan) {
     let modules: Vec<&str> = plan
         .links
         .iter()
@@ -55,7 +55,7 @@ pub(super) async fn run(context: Context, plan: NetworkPlan) {
             tracing::warn!(%error, "cannot load the drivers for bonds and VLANs");
         }
     }
-    let mut made: BTreeMap<usize, Interface> = BTreeMap::new();
+    let mut made: BTreeMap<usize, EthernetInterface> = BTreeMap::new();
     for at in 0..plan.links.len() {
         let link = &plan.links[at];
         let interface = loop {
@@ -68,7 +68,7 @@ pub(super) async fn run(context: Context, plan: NetworkPlan) {
             }
         };
         made.insert(at, interface.clone());
-        if matches!(link.kind, LinkType::Card(mac) if role(&plan, mac) != Role::Planned) {
+        if matches!(link.kind, LinkType::Card(mac) if role(&plan, mac) != NicRole::Planned) {
             continue;
         }
         tokio::spawn(hold(context.clone(), link.clone(), interface, METRIC + at as u32));
@@ -77,11 +77,11 @@ pub(super) async fn run(context: Context, plan: NetworkPlan) {
 
 /// The interface of a link, made or found.
 async fn make(
-    context: &Context,
+    context: &NicContext,
     plan: &NetworkPlan,
     at: usize,
-    made: &BTreeMap<usize, Interface>,
-) -> Result<Interface, String> {
+    made: &BTreeMap<usize, EthernetInterface>,
+) -> Result<EthernetInterface, String> {
     let link = &plan.links[at];
     let say = |error: rtnetlink::Error| error.to_string();
     let name = match &link.kind {
@@ -111,11 +111,11 @@ async fn make(
     let mac = link::address(&name).unwrap_or(MacAddress([0; 6]));
     let driver = if matches!(link.kind, LinkType::Bond { .. }) { "bonding" } else { "8021q" };
     tracing::info!(interface = name, link = link.id, "made an interface for a link of the network data");
-    Ok(Interface { name, index, mac, carrier: false, driver: driver.into() })
+    Ok(EthernetInterface { name, index, mac, carrier: false, driver: driver.into() })
 }
 
 /// Waits for a card's driver.
-async fn card(context: &Context, mac: MacAddress) -> Interface {
+async fn card(context: &NicContext, mac: MacAddress) -> EthernetInterface {
     loop {
         if let Some(found) = link::interfaces(&context.wanted.root).into_iter().find(|one| one.mac == mac) {
             return found;
@@ -125,8 +125,8 @@ async fn card(context: &Context, mac: MacAddress) -> Interface {
 }
 
 /// Gives an interface its addresses and routes when it has a link, and says how it is.
-async fn hold(context: Context, link: Link, interface: Interface, metric: u32) {
-    context.tell(&interface, Status::NoLink);
+async fn hold(context: NicContext, link: Link, interface: EthernetInterface, metric: u32) {
+    context.tell(&interface, NicStatus::NoLink);
     if let Some(mtu) = link.mtu
         && let Err(error) = context.links.set_mtu(interface.index, mtu).await
     {
@@ -157,19 +157,24 @@ async fn hold(context: Context, link: Link, interface: Interface, metric: u32) {
                 Err(error) => {
                     let reason = format!("network data: {error}");
                     tracing::warn!(interface = interface.name, %error, "cannot set addresses by network data");
-                    context.tell(&interface, Status::Failed(reason));
+                    context.tell(&interface, NicStatus::Failed(reason));
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
             }
         }
-        let status = if carrier { Status::Fixed(link.addresses.clone()) } else { Status::NoLink };
+        let status = if carrier { NicStatus::Fixed(link.addresses.clone()) } else { NicStatus::NoLink };
         context.tell(&interface, status);
         tokio::time::sleep(POLL).await;
     }
 }
 
-async fn apply(context: &Context, link: &Link, interface: &Interface, metric: u32) -> Result<(), rtnetlink::Error> {
+async fn apply(
+    context: &NicContext,
+    link: &Link,
+    interface: &EthernetInterface,
+    metric: u32,
+) -> Result<(), rtnetlink::Error> {
     for address in &link.addresses {
         context.links.add_address(interface.index, *address).await?;
     }
@@ -193,7 +198,7 @@ mod tests {
             "networks": [{"type": "ipv4_dhcp", "link": "a"}, {"type": "ipv4", "link": "b", "ip_address": "10.0.0.2/24"},
             {"type": "ipv4_dhcp", "link": "v"}]}"#;
         let plan = NetworkPlan::parse(text.as_bytes()).expect("plan").expect("some");
-        let roles: Vec<Role> = (1..=4).map(|last| role(&plan, MacAddress([0x52, 0x54, 0, 0, 0, last]))).collect();
-        assert_eq!(roles, [Role::Dhcp, Role::Planned, Role::Planned, Role::Unused]);
+        let roles: Vec<NicRole> = (1..=4).map(|last| role(&plan, MacAddress([0x52, 0x54, 0, 0, 0, last]))).collect();
+        assert_eq!(roles, [NicRole::Dhcp, NicRole::Planned, NicRole::Planned, NicRole::Unused]);
     }
 }

@@ -18,7 +18,7 @@ pub const GROUP: &str = "bootstrap.cluster.x-k8s.io";
 /// Form of the user data.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Format {
+pub enum UserDataFormat {
     /// cloud-init's.
     #[default]
     CloudConfig,
@@ -26,7 +26,7 @@ pub enum Format {
     Ignition,
 }
 
-impl Format {
+impl UserDataFormat {
     /// As it is written.
     pub fn word(self) -> &'static str {
         match self {

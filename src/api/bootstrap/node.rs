@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A file on the node.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct File {
+pub struct UserDataFile {
     /// Where it is.
     #[schemars(length(min = 1, max = 512))]
     pub path: String,
@@ -20,7 +20,7 @@ pub struct File {
     pub permissions: Option<String>,
     /// How the content is encoded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub encoding: Option<Encoding>,
+    pub encoding: Option<FileEncoding>,
     /// Whether the content is appended to what is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append: Option<bool>,
@@ -38,7 +38,7 @@ pub struct File {
 
 /// How a file's content is encoded.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub enum FileEncoding {
     /// base64.
     #[serde(rename = "base64")]
     Base64,
@@ -80,7 +80,7 @@ pub struct SecretKey {
 /// A user of the node.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct User {
+pub struct NodeUser {
     /// Name.
     #[schemars(length(min = 1, max = 256))]
     pub name: String,

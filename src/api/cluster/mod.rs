@@ -215,7 +215,7 @@ pub struct FailureDomain {
 /// How many machines there are.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Replicas {
+pub struct ReplicaCounts {
     /// Machines wished for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_replicas: Option<i32>,

@@ -36,7 +36,7 @@ pub enum RolloutStrategyType {
 /// How machines are replaced one after the other.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct RollingUpdate {
+pub struct ControlPlaneRollingUpdate {
     /// Machines that may be there beyond those wished for: 1, or 0 where at least three are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_surge: Option<IntOrString>,
@@ -44,7 +44,7 @@ pub struct RollingUpdate {
 
 /// How the machines are named.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct MachineNaming {
+pub struct ControlPlaneMachineNaming {
     /// A name with `{{ .cluster.name }}`, `{{ .kubeadmControlPlane.name }}` and `{{ .random }}`, the last of which must be there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]

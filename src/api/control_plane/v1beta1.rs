@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MachineNaming, RollingUpdate, RolloutStrategyType};
+use super::{ControlPlaneMachineNaming, ControlPlaneRollingUpdate, RolloutStrategyType};
 use crate::api::bootstrap::v1beta1::KubeadmConfigSpec;
 use crate::api::cluster::v1beta2::MachineTaint;
 use crate::api::cluster::{ConditionGate, OldCondition, TemplateMeta, VersionCount, conditions, gates, version_counts};
@@ -63,13 +63,13 @@ pub struct KubeadmControlPlaneSpec {
     /// How machines are replaced by others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}))]
-    pub rollout_strategy: Option<RolloutStrategy>,
+    pub rollout_strategy: Option<ControlPlaneRolloutStrategy>,
     /// How unhealthy machines are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remediation_strategy: Option<RemediationStrategy>,
+    pub remediation_strategy: Option<ControlPlaneRemediationStrategy>,
     /// How its machines are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine_naming_strategy: Option<MachineNaming>,
+    pub machine_naming_strategy: Option<ControlPlaneMachineNaming>,
 }
 
 /// How machines of a control plane are. Timeouts are durations, of which zero means without end.
@@ -115,19 +115,19 @@ pub struct RolloutBefore {
 /// How machines are replaced.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct RolloutStrategy {
+pub struct ControlPlaneRolloutStrategy {
     /// In which way.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<RolloutStrategyType>,
     /// How, where it is one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rolling_update: Option<RollingUpdate>,
+    pub rolling_update: Option<ControlPlaneRollingUpdate>,
 }
 
 /// How unhealthy machines are replaced.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct RemediationStrategy {
+pub struct ControlPlaneRemediationStrategy {
     /// Replacements that may become unhealthy in turn; without end when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retry: Option<i32>,
@@ -274,13 +274,13 @@ pub struct ControlPlaneTemplateSpec {
     /// How machines are replaced by others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}))]
-    pub rollout_strategy: Option<RolloutStrategy>,
+    pub rollout_strategy: Option<ControlPlaneRolloutStrategy>,
     /// How unhealthy machines are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remediation_strategy: Option<RemediationStrategy>,
+    pub remediation_strategy: Option<ControlPlaneRemediationStrategy>,
     /// How its machines are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine_naming_strategy: Option<MachineNaming>,
+    pub machine_naming_strategy: Option<ControlPlaneMachineNaming>,
 }
 
 /// How machines are, in a template of control planes.

@@ -5,9 +5,9 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MachineNaming, RollingUpdate, RolloutStrategyType};
+use super::{ControlPlaneMachineNaming, ControlPlaneRollingUpdate, RolloutStrategyType};
 use crate::api::bootstrap::v1beta2::KubeadmConfigSpec;
-use crate::api::cluster::v1beta2::{MachineTaint, Reference};
+use crate::api::cluster::v1beta2::{ContractReference, MachineTaint};
 use crate::api::cluster::{ConditionGate, OldCondition, TemplateMeta, VersionCount, conditions, gates, version_counts};
 
 /// A control plane that kubeadm makes: what it should be.
@@ -56,14 +56,14 @@ pub struct KubeadmControlPlaneSpec {
     pub kubeadm_config_spec: Option<KubeadmConfigSpec>,
     /// When and how machines are replaced by others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rollout: Option<Rollout>,
+    pub rollout: Option<ControlPlaneRollout>,
     /// How unhealthy machines are replaced.
     #[serde(default, rename = "remediation", skip_serializing_if = "Option::is_none")]
     pub remediation: Option<RemediationRules>,
     /// How its machines are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minProperties" = 1))]
-    pub machine_naming: Option<MachineNaming>,
+    pub machine_naming: Option<ControlPlaneMachineNaming>,
 }
 
 /// How machines of a control plane are.
@@ -74,22 +74,22 @@ pub struct MachineTemplate {
     #[schemars(extend("minProperties" = 1))]
     pub metadata: Option<TemplateMeta>,
     /// What else.
-    pub spec: MachineTemplateSpec,
+    pub spec: ControlPlaneMachineTemplateSpec,
 }
 
 /// How machines of a control plane are.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct MachineTemplateSpec {
+pub struct ControlPlaneMachineTemplateSpec {
     /// Template of what they run on.
-    pub infrastructure_ref: Reference,
+    pub infrastructure_ref: ContractReference,
     /// Further conditions that count for a machine's `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "gates")]
     pub readiness_gates: Vec<ConditionGate>,
     /// How they are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deletion: Option<Deletion>,
+    pub deletion: Option<ControlPlaneMachineDeletion>,
     /// Taints that their nodes are to have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
@@ -103,7 +103,7 @@ pub struct MachineTemplateSpec {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("minProperties" = 1))]
-pub struct Deletion {
+pub struct ControlPlaneMachineDeletion {
     /// Seconds for draining the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -121,7 +121,7 @@ pub struct Deletion {
 /// When and how machines are replaced by others.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[schemars(extend("minProperties" = 1))]
-pub struct Rollout {
+pub struct ControlPlaneRollout {
     /// Before something happens to them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<RolloutBefore>,
@@ -130,7 +130,7 @@ pub struct Rollout {
     pub after: Option<Time>,
     /// How.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub strategy: Option<RolloutStrategy>,
+    pub strategy: Option<ControlPlaneRolloutStrategy>,
 }
 
 /// Before what machines are replaced.
@@ -148,14 +148,14 @@ pub struct RolloutBefore {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("minProperties" = 1))]
-pub struct RolloutStrategy {
+pub struct ControlPlaneRolloutStrategy {
     /// In which way.
     #[serde(rename = "type")]
     pub type_: RolloutStrategyType,
     /// How, where it is one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minProperties" = 1))]
-    pub rolling_update: Option<RollingUpdate>,
+    pub rolling_update: Option<ControlPlaneRollingUpdate>,
 }
 
 /// How unhealthy machines are replaced.
@@ -187,7 +187,7 @@ pub struct KubeadmControlPlaneStatus {
     pub conditions: Vec<Condition>,
     /// What is done once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initialization: Option<Initialization>,
+    pub initialization: Option<ControlPlaneInitialization>,
     /// Labels of its machines, as a query has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
@@ -228,7 +228,7 @@ pub struct KubeadmControlPlaneStatus {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("minProperties" = 1))]
-pub struct Initialization {
+pub struct ControlPlaneInitialization {
     /// The API server has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane_initialized: Option<bool>,
@@ -253,13 +253,13 @@ pub struct LastRemediation {
 pub struct Deprecated {
     /// Of v1beta1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub v1beta1: Option<DeprecatedStatus>,
+    pub v1beta1: Option<ControlPlaneDeprecatedStatus>,
 }
 
 /// Fields of a status in v1beta1 that v1beta2 no longer has.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct DeprecatedStatus {
+pub struct ControlPlaneDeprecatedStatus {
     /// Conditions of the old form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<OldCondition>,
@@ -327,14 +327,14 @@ pub struct ControlPlaneTemplateSpec {
     pub kubeadm_config_spec: Option<KubeadmConfigSpec>,
     /// When and how machines are replaced by others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rollout: Option<Rollout>,
+    pub rollout: Option<ControlPlaneRollout>,
     /// How unhealthy machines are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<RemediationRules>,
     /// How its machines are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minProperties" = 1))]
-    pub machine_naming: Option<MachineNaming>,
+    pub machine_naming: Option<ControlPlaneMachineNaming>,
 }
 
 /// How machines are, in a template of control planes.
@@ -356,7 +356,7 @@ pub struct TemplateMachineTemplate {
 pub struct TemplateMachineTemplateSpec {
     /// How they are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deletion: Option<Deletion>,
+    pub deletion: Option<ControlPlaneMachineDeletion>,
     /// Taints that their nodes are to have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(

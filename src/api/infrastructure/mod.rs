@@ -29,7 +29,7 @@ const OCI_HAS_NO_CHECKSUM: &str =
 
 /// Where a cluster's API server is reached.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct Endpoint {
+pub struct ControlPlaneEndpoint {
     /// Host name or address.
     pub host: String,
     /// Port.
@@ -44,7 +44,7 @@ fn default_port() -> i32 {
 
 /// A deploy method other than writing an image.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct CustomDeploy {
+pub struct MachineCustomDeploy {
     /// Name of the method.
     pub method: String,
 }
@@ -86,7 +86,7 @@ pub struct TemplateMetadata {
 /// Algorithm of an image's checksum.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum ChecksumType {
+pub enum MachineChecksumType {
     /// MD5.
     Md5,
     /// SHA-256.

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ChecksumType, CustomDeploy, DiskFormat, Endpoint, HostSelector, NEEDS_DEPLOY, NEEDS_ENDPOINT, OCI_HAS_NO_CHECKSUM,
+    ControlPlaneEndpoint, DiskFormat, HostSelector, MachineChecksumType, MachineCustomDeploy, NEEDS_DEPLOY,
+    NEEDS_ENDPOINT, OCI_HAS_NO_CHECKSUM,
 };
 use crate::api::cluster::{FailureDomainSpec, MachineAddress, NewConditions, OldCondition};
 use crate::api::metal3::{AutomatedCleaningMode, ObjectReference, SecretReference};
@@ -44,7 +45,7 @@ use crate::api::metal3::{AutomatedCleaningMode, ObjectReference, SecretReference
 pub struct Metal3ClusterSpec {
     /// Where the cluster's API server is reached. Whoever makes the cluster provides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control_plane_endpoint: Option<Endpoint>,
+    pub control_plane_endpoint: Option<ControlPlaneEndpoint>,
     /// Deprecated: the opposite of `cloudProviderEnabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_cloud_provider: Option<bool>,
@@ -139,10 +140,10 @@ pub struct Metal3MachineSpec {
     pub provider_id: Option<String>,
     /// The image that the host gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<Image>,
+    pub image: Option<MachineImage>,
     /// A deploy method other than writing an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub custom_deploy: Option<CustomDeploy>,
+    pub custom_deploy: Option<MachineCustomDeploy>,
     /// Secret with user data, instead of the bootstrap provider's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<SecretReference>,
@@ -177,7 +178,7 @@ pub struct Metal3MachineSpec {
     },
     {"rule": OCI_HAS_NO_CHECKSUM, "message": "checksum must be empty for an oci url"},
 ]))]
-pub struct Image {
+pub struct MachineImage {
     /// Where it is. Empty means that there is no image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
@@ -186,7 +187,7 @@ pub struct Image {
     pub checksum: Option<String>,
     /// Algorithm of the checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checksum_type: Option<ChecksumType>,
+    pub checksum_type: Option<MachineChecksumType>,
     /// Form of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DiskFormat>,

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ChecksumType, CustomDeploy, DiskFormat, Endpoint, HostSelector, NEEDS_DEPLOY, NEEDS_ENDPOINT, OCI_HAS_NO_CHECKSUM,
-    TemplateMetadata,
+    ControlPlaneEndpoint, DiskFormat, HostSelector, MachineChecksumType, MachineCustomDeploy, NEEDS_DEPLOY,
+    NEEDS_ENDPOINT, OCI_HAS_NO_CHECKSUM, TemplateMetadata,
 };
 use crate::api::cluster::{DeprecatedStatus, FailureDomain, MachineAddress, conditions, failure_domains};
 use crate::api::metal3::{AutomatedCleaningMode, SecretReference};
@@ -41,7 +41,7 @@ use crate::api::metal3::{AutomatedCleaningMode, SecretReference};
 pub struct Metal3ClusterSpec {
     /// Where the cluster's API server is reached. Whoever makes the cluster provides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control_plane_endpoint: Option<Endpoint>,
+    pub control_plane_endpoint: Option<ControlPlaneEndpoint>,
     /// Whether a cloud provider in the cluster gives nodes their identity; otherwise it is found by their labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
@@ -65,7 +65,7 @@ pub struct Metal3ClusterStatus {
     pub last_updated: Option<Time>,
     /// What is done once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initialization: Option<Initialization>,
+    pub initialization: Option<InfrastructureInitialization>,
     /// Where machines may be, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "failure_domains")]
@@ -78,7 +78,7 @@ pub struct Metal3ClusterStatus {
 /// What is done once, and stays done.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[schemars(extend("minProperties" = 1))]
-pub struct Initialization {
+pub struct InfrastructureInitialization {
     /// All is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned: Option<bool>,
@@ -145,10 +145,10 @@ pub struct Metal3MachineSpec {
     pub provider_id: Option<String>,
     /// The image that the host gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<Image>,
+    pub image: Option<MachineImage>,
     /// A deploy method other than writing an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub custom_deploy: Option<CustomDeploy>,
+    pub custom_deploy: Option<MachineCustomDeploy>,
     /// Secret with user data, instead of the bootstrap provider's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<SecretReference>,
@@ -184,7 +184,7 @@ pub struct Metal3MachineSpec {
     },
     {"rule": OCI_HAS_NO_CHECKSUM, "message": "checksum must be empty for an oci url"},
 ]))]
-pub struct Image {
+pub struct MachineImage {
     /// Where it is.
     #[schemars(length(min = 1))]
     pub url: String,
@@ -193,7 +193,7 @@ pub struct Image {
     pub checksum: Option<String>,
     /// Algorithm of the checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checksum_type: Option<ChecksumType>,
+    pub checksum_type: Option<MachineChecksumType>,
     /// Form of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_format: Option<DiskFormat>,
@@ -228,7 +228,7 @@ pub struct Metal3MachineStatus {
     pub addresses: Vec<MachineAddress>,
     /// What is done once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initialization: Option<Initialization>,
+    pub initialization: Option<InfrastructureInitialization>,
     /// Secret with the user data that is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<SecretReference>,

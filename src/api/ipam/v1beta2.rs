@@ -71,12 +71,12 @@ pub struct IPAddressClaimStatus {
     pub address_ref: Option<NameReference>,
     /// What v1beta1 has besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deprecated: Option<DeprecatedStatus>,
+    pub deprecated: Option<ClaimDeprecatedStatus>,
 }
 
 /// What a claim's status keeps of v1beta1.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct DeprecatedStatus {
+pub struct ClaimDeprecatedStatus {
     /// Of v1beta1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v1beta1: Option<OldConditions>,

@@ -19,7 +19,7 @@ pub use machine::{
     AgentUpgradeStatus, HostInfo, LCMMachine, LCMMachineSpec, LCMMachineStatus, MachineRole, NodeState, RebootStatus,
     StateItemStatus,
 };
-pub use state_item::{AgentConfig, MAX_ITEMS, Phase, Runner, StateItem, UNHASHED_PARAMS};
+pub use state_item::{AgentConfig, MAX_ITEMS, Phase, StateItem, StepRunner, UNHASHED_PARAMS};
 
 /// API group.
 pub const GROUP: &str = "lcm.mirantis.com";

@@ -27,7 +27,7 @@ pub const UNHASHED_PARAMS: &[&str] = &[
 pub struct StateItem {
     /// What does it.
     #[serde(default)]
-    pub runner: Runner,
+    pub runner: StepRunner,
     /// Its name, by which its status is found.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
@@ -62,7 +62,7 @@ impl StateItem {
 /// What does a step.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
-pub enum Runner {
+pub enum StepRunner {
     /// Fetches a file: `url`, `sha256`, `path`.
     Downloader,
     /// Runs a script: `script`, or `path` of one that was fetched; all other parameters are in its environment.
@@ -127,7 +127,7 @@ mod tests {
         let others: [fn(&mut StateItem); 5] = [
             |item| item.name = "kubeadm".into(),
             |item| item.version = "1.34.5".into(),
-            |item| item.runner = Runner::Ansible,
+            |item| item.runner = StepRunner::Ansible,
             |item| item.phase = Phase::Reconfigure,
             |item| drop(item.params.insert("script".into(), "false".into())),
         ];

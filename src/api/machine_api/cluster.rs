@@ -19,7 +19,7 @@ use crate::api::metal3::any_object;
     singular = "cluster",
     shortname = "cl",
     namespaced,
-    status = "ClusterStatus",
+    status = "MachineApiClusterStatus",
     derive = "PartialEq",
     derive = "Default",
     printcolumn = r#"{"name":"Release","type":"string","jsonPath":".spec.providerSpec.value.release","description":"Release that it is to have"}"#,
@@ -30,10 +30,10 @@ use crate::api::metal3::any_object;
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
 )]
 #[serde(rename_all = "camelCase")]
-pub struct ClusterSpec {
+pub struct MachineApiClusterSpec {
     /// Networks of pods and services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cluster_network: Option<ClusterNetwork>,
+    pub cluster_network: Option<MachineApiClusterNetwork>,
     /// What its provider needs to know.
     #[serde(default)]
     pub provider_spec: ProviderSpec,
@@ -42,7 +42,7 @@ pub struct ClusterSpec {
 /// Networks of a cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct ClusterNetwork {
+pub struct MachineApiClusterNetwork {
     /// Of its services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<CidrBlocks>,
@@ -67,10 +67,10 @@ pub struct CidrBlocks {
 /// A cluster of whatever provider: what it is.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct ClusterStatus {
+pub struct MachineApiClusterStatus {
     /// Where its API server is reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub api_endpoints: Vec<ApiEndpoint>,
+    pub api_endpoints: Vec<MachineApiEndpoint>,
     /// Fault that keeps it from going on, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_reason: Option<String>,
@@ -88,7 +88,7 @@ pub struct ClusterStatus {
 
 /// Where an API server is reached.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
-pub struct ApiEndpoint {
+pub struct MachineApiEndpoint {
     /// Name or address.
     #[serde(default)]
     pub host: String,

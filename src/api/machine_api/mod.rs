@@ -14,7 +14,9 @@ use super::metal3::{ObjectReference, any_object};
 
 mod cluster;
 
-pub use cluster::{ApiEndpoint, CidrBlocks, Cluster, ClusterNetwork, ClusterSpec, ClusterStatus};
+pub use cluster::{
+    CidrBlocks, Cluster, MachineApiClusterNetwork, MachineApiClusterSpec, MachineApiClusterStatus, MachineApiEndpoint,
+};
 
 /// The API group.
 pub const GROUP: &str = "cluster.k8s.io";
@@ -29,7 +31,7 @@ pub const GROUP: &str = "cluster.k8s.io";
     singular = "machine",
     shortname = "ma",
     namespaced,
-    status = "MachineStatus",
+    status = "MachineApiStatus",
     derive = "PartialEq",
     derive = "Default",
     printcolumn = r#"{"name":"ProviderID","type":"string","jsonPath":".spec.providerID","description":"Identity of the machine at its provider"}"#,
@@ -40,7 +42,7 @@ pub const GROUP: &str = "cluster.k8s.io";
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
 )]
 #[serde(rename_all = "camelCase")]
-pub struct MachineSpec {
+pub struct MachineApiSpec {
     /// Metadata of its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
@@ -92,7 +94,7 @@ pub struct MachineVersions {
 /// A machine of whatever provider: what it is.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct MachineStatus {
+pub struct MachineApiStatus {
     /// Its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<ObjectReference>,

@@ -116,7 +116,7 @@ pub struct BareMetalHostSpec {
     pub boot_mode: Option<BootMode>,
     /// The image to provision. Setting its URL asks for provisioning, removing it for deprovisioning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<Image>,
+    pub image: Option<HostImage>,
     /// A deploy method other than writing an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_deploy: Option<CustomDeploy>,
@@ -210,7 +210,7 @@ pub enum BootMode {
 /// An operating system image and how to check it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Image {
+pub struct HostImage {
     /// Where the image is.
     pub url: String,
     /// Checksum, or the URL of a file of checksums.

@@ -144,7 +144,7 @@ pub struct BareMetalHostStatus {
     pub provisioning_fail_count: i64,
     /// The image that was tried last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_attempted_image: Option<Image>,
+    pub last_attempted_image: Option<HostImage>,
     /// When this status was written last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_updated: Option<Time>,
@@ -247,7 +247,7 @@ pub struct ProvisionStatus {
     pub id: String,
     /// The image on the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<Image>,
+    pub image: Option<HostImage>,
     /// The hints that were used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_device_hints: Option<RootDeviceHints>,

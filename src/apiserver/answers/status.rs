@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
-use crate::store::{Gone, WriteError};
+use crate::store::{Gone, StoreWriteError};
 
 /// Seconds after which a client may try again when the server could not serve it.
 const RETRY_AFTER: u32 = 1;
@@ -351,21 +351,21 @@ impl ApiError {
     }
 
     /// What a failed write means for the client.
-    pub fn from_write(error: &WriteError, resource: &dyn ResourceNames, name: &str) -> Self {
+    pub fn from_write(error: &StoreWriteError, resource: &dyn ResourceNames, name: &str) -> Self {
         match error {
-            WriteError::Exists => Self::exists(resource, name),
-            WriteError::NotFound => Self::not_found(resource, name),
-            WriteError::Conflict { .. } => Self::stale(resource, name),
-            WriteError::Malformed(_) => Self::bad_request(error.to_string()).about(resource, name),
-            WriteError::TooLarge { .. } => {
+            StoreWriteError::Exists => Self::exists(resource, name),
+            StoreWriteError::NotFound => Self::not_found(resource, name),
+            StoreWriteError::Conflict { .. } => Self::stale(resource, name),
+            StoreWriteError::Malformed(_) => Self::bad_request(error.to_string()).about(resource, name),
+            StoreWriteError::TooLarge { .. } => {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", error.to_string())
                     .about(resource, name)
             }
-            WriteError::Full | WriteError::Crowded { .. } | WriteError::TooMany { .. } => {
+            StoreWriteError::Full | StoreWriteError::Crowded { .. } | StoreWriteError::TooMany { .. } => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
                     .about(resource, name)
             }
-            WriteError::Failed(_) => {
+            StoreWriteError::Failed(_) => {
                 tracing::error!(resource = resource.plural(), object = name, %error, "cannot write an object");
                 let mut answer = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string());
                 answer.details = json!({ "retryAfterSeconds": RETRY_AFTER });

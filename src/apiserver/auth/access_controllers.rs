@@ -19,7 +19,7 @@ use crate::apiserver::ApiServer;
 use crate::apiserver::answers::status::ApiError;
 use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
-use crate::store::{Expect, Mutation, Object, StoreEvent, WriteError};
+use crate::store::{Expect, Mutation, Object, StoreEvent, StoreWriteError};
 
 /// Time to the next try after the store refused a write.
 const RETRY: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ fn settle(roles: &mut BTreeMap<String, Value>) -> Vec<String> {
 
 impl ApiServer {
     /// Makes or completes the default roles and bindings.
-    pub(in crate::apiserver) async fn make_default_roles(&self) -> Result<(), WriteError> {
+    pub(in crate::apiserver) async fn make_default_roles(&self) -> Result<(), StoreWriteError> {
         let mut wanted: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
         let registry = self.registry();
         for (plural, default) in defaults::all(&registry) {
@@ -191,9 +191,11 @@ impl ApiServer {
     async fn put(&self, resource: &ServedResource, change: Mutation) -> Result<(), ApiError> {
         let name = change.name.clone();
         match self.commit(resource, change).await {
-            Ok(_) | Err(WriteError::Exists | WriteError::NotFound | WriteError::Conflict { .. }) => Ok(()),
+            Ok(_) | Err(StoreWriteError::Exists | StoreWriteError::NotFound | StoreWriteError::Conflict { .. }) => {
+                Ok(())
+            }
             // It costs itself alone: whoever can fill an object, or a namespace, keeps nothing from the others.
-            Err(error @ (WriteError::TooLarge { .. } | WriteError::Crowded { .. })) => {
+            Err(error @ (StoreWriteError::TooLarge { .. } | StoreWriteError::Crowded { .. })) => {
                 tracing::warn!(resource = resource.plural, object = name, %error, "cannot keep an object up to date: it stays as it is");
                 Ok(())
             }

@@ -18,7 +18,7 @@ use super::super::webhooks::conversion::Converter;
 use super::names::{self, BUILT_IN, is_built_in};
 use super::{extension, weight};
 use crate::api::{Complete, Kind, ServedVersion, StoragePolicy};
-use crate::store::{Object, WriteError};
+use crate::store::{Object, StoreWriteError};
 
 /// What is little more for a definition that is there, in bytes: a condition.
 const LITTLE: usize = 4 << 10;
@@ -79,7 +79,7 @@ impl Default for CompiledDefinitions {
 impl CompiledDefinitions {
     /// Whether a definition may become this. One that takes no more than before always may, and so may the mark that one
     /// is to go; one that takes little more, as for a status, a sixteenth beyond the bound.
-    pub fn check_room(&self, name: &str, definition: &Value) -> Result<(), WriteError> {
+    pub fn check_room(&self, name: &str, definition: &Value) -> Result<(), StoreWriteError> {
         if is_built_in(definition) {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl CompiledDefinitions {
             return Ok(());
         }
         let whose = "CustomResourceDefinitions together, with their schemas,".to_owned();
-        Err(WriteError::Crowded { whose, limit: self.limit >> 20 })
+        Err(StoreWriteError::Crowded { whose, limit: self.limit >> 20 })
     }
 
     /// What they may take with what is given to those that are there, in bytes.

@@ -28,7 +28,7 @@ use super::objects::meta;
 use super::upkeep::round::{SweepOutcome, SweepRound, from_anywhere};
 use super::writing::delete::DeleteOptions;
 use crate::api::Kind;
-use crate::store::{Expect, Mutation, Object, WriteError};
+use crate::store::{Expect, Mutation, Object, StoreWriteError};
 
 mod compiled;
 mod extension;
@@ -191,7 +191,7 @@ pub(super) fn set_terminating(definition: &mut Value) {
 
 impl ApiServer {
     /// Writes a definition and settles what follows from it. The caller may be dropped meanwhile: both are done.
-    pub(super) async fn commit_definition(&self, change: Mutation) -> Result<Arc<Object>, WriteError> {
+    pub(super) async fn commit_definition(&self, change: Mutation) -> Result<Arc<Object>, StoreWriteError> {
         let api = self.clone();
         let both = async move {
             // The request keeps it only for as long as it is there. What was stored with more than it may ask for is weighed
@@ -217,12 +217,12 @@ impl ApiServer {
         };
         match tokio::spawn(both).await {
             Ok(result) => result,
-            Err(panic) => Err(WriteError::Failed(panic.to_string())),
+            Err(panic) => Err(StoreWriteError::Failed(panic.to_string())),
         }
     }
 
     /// Brings the status of all definitions, and what is served, in line with what is stored.
-    async fn settle(&self, compiled: &mut CompiledDefinitions) -> Result<(), WriteError> {
+    async fn settle(&self, compiled: &mut CompiledDefinitions) -> Result<(), StoreWriteError> {
         let mut settled = false;
         for _ in 0..ATTEMPTS {
             compiled.note(&self.store().list(STORAGE, None).objects);
@@ -246,9 +246,9 @@ impl ApiServer {
                 };
                 match self.store().write(change).await {
                     // Only this function and those that hold its lock write definitions.
-                    Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound) => {}
+                    Ok(_) | Err(StoreWriteError::Conflict { .. } | StoreWriteError::NotFound) => {}
                     // It costs itself alone: all others are settled and served.
-                    Err(error @ WriteError::TooLarge { .. }) => {
+                    Err(error @ StoreWriteError::TooLarge { .. }) => {
                         tracing::warn!(definition = object.name, %error, "cannot write the status of a definition: it is too large");
                     }
                     Err(error) => return Err(error),
@@ -271,7 +271,7 @@ impl ApiServer {
     }
 
     /// Writes the definitions of the built-in kinds, and serves what users defined before.
-    pub(super) async fn install_definitions(&self, kinds: &[Kind]) -> Result<(), WriteError> {
+    pub(super) async fn install_definitions(&self, kinds: &[Kind]) -> Result<(), StoreWriteError> {
         let mut compiled = self.inner.definitions.lock().await;
         let mut own = Vec::new();
         for kind in kinds {
@@ -297,7 +297,7 @@ impl ApiServer {
                     annotations.remove(BUILT_IN);
                 }
                 match self.write_definition(&object.name, Expect::Revision(object.revision), value).await {
-                    Err(error @ WriteError::TooLarge { .. }) => {
+                    Err(error @ StoreWriteError::TooLarge { .. }) => {
                         tracing::warn!(definition = object.name, %error, "cannot change a definition, which is too large: it stays marked as built in");
                     }
                     written => written?,
@@ -312,7 +312,7 @@ impl ApiServer {
         name: &str,
         spec: &Value,
         labels: Option<&BTreeMap<String, String>>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreWriteError> {
         let object = self.store().get(STORAGE, "", name);
         let before = object.as_deref().map(Object::value);
         let mut value = match &before {
@@ -356,7 +356,7 @@ impl ApiServer {
         }
         let expect = Expect::Revision(object.revision);
         match self.write_definition(name, expect, value.clone()).await {
-            Err(error @ WriteError::TooLarge { .. }) => {
+            Err(error @ StoreWriteError::TooLarge { .. }) => {
                 // Rather without what users added to it than not at all: the program needs its kinds.
                 tracing::warn!(definition = name, %error, "a definition is too large: it is written without the annotations, labels and managers of others");
                 if let Some(metadata) = value["metadata"].as_object_mut() {
@@ -370,7 +370,7 @@ impl ApiServer {
         }
     }
 
-    async fn write_definition(&self, name: &str, expect: Expect, mut value: Value) -> Result<(), WriteError> {
+    async fn write_definition(&self, name: &str, expect: Expect, mut value: Value) -> Result<(), StoreWriteError> {
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
         }

@@ -26,7 +26,7 @@ use crate::apiserver::kinds::registry;
 use crate::apiserver::requests::request::{RequestRoute, RequestTarget};
 use crate::apiserver::shares::inflight::InflightLimits;
 use crate::apiserver::webhooks::meters as webhook_meters;
-use crate::metrics::{self, Meters};
+use crate::metrics::{self, RegisterMetrics};
 use crate::store::Store;
 
 /// Seconds that divide requests by how long they took: upstream's, and below them what this server mostly needs.
@@ -69,7 +69,7 @@ pub(in crate::apiserver) struct ApiServerMetrics {
     watches: Family<RequestLabels, Gauge>,
     events: Family<WatchLabels, Counter>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
-    rooms: Arc<Mutex<Vec<Meters>>>,
+    rooms: Arc<Mutex<Vec<RegisterMetrics>>>,
 }
 
 impl Default for ApiServerMetrics {
@@ -192,7 +192,7 @@ impl ApiServerMetrics {
     }
 
     /// Adds a room's own.
-    pub fn add(&self, meters: Meters) {
+    pub fn add(&self, meters: RegisterMetrics) {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner).push(meters);
     }
 

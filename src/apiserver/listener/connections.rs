@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection_memory::{CLASSES, ConnectionId, ConnectionMemory, STEP};
 use crate::apiserver::shares::caller_shares;
-use crate::ration::{Rank, Shares};
+use crate::ration::{Rank, RankShares};
 
 /// What a newcomer sent may still be in memory up to so many bytes: a piece of 16 KiB for each stream and each entry of the
 /// table of HPACK, and what is half read.
@@ -155,7 +155,7 @@ impl ListenerConnections {
 
 /// What each class may have of so much when others want it, too.
 fn shares(most: usize) -> [usize; CLASSES] {
-    let (unknown, strangers) = (Shares::of_unknown(most), Shares::of_strangers(most));
+    let (unknown, strangers) = (RankShares::of_unknown(most), RankShares::of_strangers(most));
     [most - unknown, unknown - strangers, strangers]
 }
 

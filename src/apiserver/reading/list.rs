@@ -20,7 +20,7 @@ use crate::apiserver::objects::selectors::ObjectSelector;
 use crate::apiserver::requests::request::{Params, parse_revision};
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::webhooks::converting;
-use crate::store::{Listing, Object};
+use crate::store::{Object, ObjectListing};
 
 /// Longest continue token that is read.
 const TOKEN_MAX: usize = 4096;
@@ -225,7 +225,7 @@ pub(in crate::apiserver) async fn list(context: &RequestContext<'_>) -> Result<R
     Ok(send_list(context, objects, &head))
 }
 
-async fn read(context: &RequestContext<'_>, wanted: &WantedRevision) -> Result<Listing, ApiError> {
+async fn read(context: &RequestContext<'_>, wanted: &WantedRevision) -> Result<ObjectListing, ApiError> {
     let store = context.api.store();
     let (storage, namespace) = (&context.resource.storage, context.target.namespace.as_deref());
     match wanted {

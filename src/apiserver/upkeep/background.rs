@@ -27,8 +27,8 @@ use crate::apiserver::kinds::events;
 use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::writing::delete::DeleteOptions;
 use crate::apiserver::{ApiServer, UserIdentity};
-use crate::runtime::Task;
-use crate::store::{Expect, Mutation, Object, WriteError};
+use crate::runtime::SupervisedTask;
+use crate::store::{Expect, Mutation, Object, StoreWriteError};
 
 /// A sweep is made at least this often.
 const EVERY: Duration = Duration::from_secs(300);
@@ -48,7 +48,7 @@ const SERIES_EVERY: Duration = Duration::from_secs(1);
 const SWEEPS: [&str; 3] = ["garbage-collection", "namespace-removal", "definition-removal"];
 
 /// One run of a sweep.
-async fn one(task: Task, work: impl Future<Output = Result<(), ApiError>>) -> Result<(), ApiError> {
+async fn one(task: SupervisedTask, work: impl Future<Output = Result<(), ApiError>>) -> Result<(), ApiError> {
     task.run(work).await.map_err(|fault| fault.into_error(ApiError::internal))
 }
 
@@ -210,13 +210,13 @@ impl ApiServer {
             value: (!ends).then_some(value),
         };
         match self.commit(resource, change).await {
-            Ok(_) | Err(WriteError::NotFound) => Ok(SweepOutcome::Done),
-            Err(WriteError::Conflict { .. }) => Ok(SweepOutcome::Changed),
-            Err(WriteError::Full) if !ends => {
-                Ok(round.is_full(ApiError::from_write(&WriteError::Full, resource, &object.name)))
+            Ok(_) | Err(StoreWriteError::NotFound) => Ok(SweepOutcome::Done),
+            Err(StoreWriteError::Conflict { .. }) => Ok(SweepOutcome::Changed),
+            Err(StoreWriteError::Full) if !ends => {
+                Ok(round.is_full(ApiError::from_write(&StoreWriteError::Full, resource, &object.name)))
             }
             // Others have room.
-            Err(error @ (WriteError::Crowded { .. } | WriteError::TooMany { .. })) => {
+            Err(error @ (StoreWriteError::Crowded { .. } | StoreWriteError::TooMany { .. })) => {
                 Ok(SweepOutcome::Refused(error.to_string()))
             }
             Err(error) => {

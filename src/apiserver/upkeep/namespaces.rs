@@ -12,7 +12,7 @@ use crate::apiserver::kinds::registry::ResourceRegistry;
 use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
 use crate::apiserver::writing::delete::DeleteOptions;
-use crate::store::{Expect, Mutation, Object, WriteError};
+use crate::store::{Expect, Mutation, Object, StoreWriteError};
 
 impl ApiServer {
     /// Empties namespaces that are being deleted, and removes those that are empty.
@@ -107,8 +107,8 @@ impl ApiServer {
             value: None,
         };
         match self.commit(namespaces, change).await {
-            Ok(_) | Err(WriteError::NotFound) => Ok(SweepOutcome::Done),
-            Err(WriteError::Conflict { .. }) => Ok(SweepOutcome::Changed),
+            Ok(_) | Err(StoreWriteError::NotFound) => Ok(SweepOutcome::Done),
+            Err(StoreWriteError::Conflict { .. }) => Ok(SweepOutcome::Changed),
             Err(error) => Err(ApiError::from_write(&error, namespaces, &namespace.name)),
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::round::SweepRound;
 use crate::apiserver::ApiServer;
 use crate::apiserver::kinds::events;
-use crate::store::{Expect, Mutation, Object, WriteError};
+use crate::store::{Expect, Mutation, Object, StoreWriteError};
 
 /// Events that are removed at once, so that they share what a write takes.
 const EVENTS_AT_ONCE: usize = 64;
@@ -76,7 +76,7 @@ impl ApiServer {
             };
             let removals: Vec<_> = events.iter().map(removal).map(|change| self.store().write(change)).collect();
             for removed in futures::future::join_all(removals).await {
-                if let Err(error @ (WriteError::Failed(_) | WriteError::Full)) = removed {
+                if let Err(error @ (StoreWriteError::Failed(_) | StoreWriteError::Full)) = removed {
                     tracing::warn!(%error, "cannot remove an old event: trying again later");
                     return;
                 }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use super::super::server::ApiServer;
 use super::weight;
-use crate::store::{Mutation, Object, WriteError};
+use crate::store::{Mutation, Object, StoreWriteError};
 
 impl ApiServer {
     /// Writes a configuration, which is in force then. The caller may be dropped meanwhile: both are done.
-    pub(in crate::apiserver) async fn commit_configuration(&self, change: Mutation) -> Result<Arc<Object>, WriteError> {
+    pub(in crate::apiserver) async fn commit_configuration(
+        &self,
+        change: Mutation,
+    ) -> Result<Arc<Object>, StoreWriteError> {
         let api = self.clone();
         let both = async move {
             let webhooks = &api.inner.webhooks;
@@ -22,7 +25,7 @@ impl ApiServer {
         };
         match tokio::spawn(both).await {
             Ok(result) => result,
-            Err(panic) => Err(WriteError::Failed(panic.to_string())),
+            Err(panic) => Err(StoreWriteError::Failed(panic.to_string())),
         }
     }
 

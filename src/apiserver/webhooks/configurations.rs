@@ -15,7 +15,7 @@ use super::kinds::{MUTATING, VALIDATING};
 use super::weight::{self, Size};
 use crate::config::WebhooksConfig;
 use crate::live::Live;
-use crate::store::{Object, Store, WriteError};
+use crate::store::{Object, Store, StoreWriteError};
 
 /// Calls under way of one configuration, so that a slow webhook has no more of the appliance than that.
 const CALLS: usize = 16;
@@ -152,7 +152,7 @@ impl Webhooks {
 
 impl KnownConfigurations {
     /// Whether a configuration may become this large. One that takes no more than before always may.
-    pub fn check_room(&self, kind: &str, name: &str, wanted: Size) -> Result<(), WriteError> {
+    pub fn check_room(&self, kind: &str, name: &str, wanted: Size) -> Result<(), StoreWriteError> {
         let known = KINDS.iter().zip(&self.kinds).find(|(one, _)| **one == kind).and_then(|(_, known)| known.get(name));
         let before = known.map_or_else(Size::default, |known| known.size);
         if wanted.is_within(before) {
@@ -162,11 +162,11 @@ impl KnownConfigurations {
         let after =
             Size { hooks: all.hooks - before.hooks + wanted.hooks, bytes: all.bytes - before.bytes + wanted.bytes };
         if after.hooks > self.most.hooks && wanted.hooks > before.hooks {
-            return Err(WriteError::TooMany { what: "webhooks of configurations", most: self.most.hooks });
+            return Err(StoreWriteError::TooMany { what: "webhooks of configurations", most: self.most.hooks });
         }
         if after.bytes > self.most.bytes && wanted.bytes > before.bytes {
             let whose = "webhook configurations together".to_owned();
-            return Err(WriteError::Crowded { whose, limit: self.most.bytes >> 20 });
+            return Err(StoreWriteError::Crowded { whose, limit: self.most.bytes >> 20 });
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::super::answers::status::shorten;
 use crate::config::{WebhookAddress, WebhooksConfig};
 use crate::live::Live;
-use crate::outbound::client::{Client, ClientSettings, Error, Response};
+use crate::outbound::client::{ClientSettings, OutboundClient, OutboundError, OutboundResponse};
 use crate::outbound::{self, Allowed, Guard};
 
 /// Bytes of an answer, with its head and TLS.
@@ -62,7 +62,7 @@ enum ClientAddress {
 
 /// A client and the settings that it was made with.
 struct Idle {
-    client: Client,
+    client: OutboundClient,
     settings: Arc<WebhooksConfig>,
 }
 
@@ -201,7 +201,12 @@ impl WebhookEndpoint {
     }
 
     /// A client for the next call.
-    async fn connect(&self, settings: &Arc<WebhooksConfig>, url: &Url, within: Duration) -> Result<Client, CallFault> {
+    async fn connect(
+        &self,
+        settings: &Arc<WebhooksConfig>,
+        url: &Url,
+        within: Duration,
+    ) -> Result<OutboundClient, CallFault> {
         let tls = self.tls.get_or_init(|| tls(self.authorities.as_deref())).clone().map_err(CallFault::Call)?;
         let (guard, addresses) = match &self.address {
             ClientAddress::Service { namespace, name, port, .. } => {
@@ -211,7 +216,7 @@ impl WebhookEndpoint {
             }
             _ => (Some(guard(settings.allow.clone())), Vec::new()),
         };
-        Ok(Client::new(ClientSettings {
+        Ok(OutboundClient::new(ClientSettings {
             guard,
             port: url.port_or_known_default().unwrap_or(443),
             addresses,
@@ -224,13 +229,13 @@ impl WebhookEndpoint {
         }))
     }
 
-    fn kept(&self, settings: &Arc<WebhooksConfig>) -> Option<Client> {
+    fn kept(&self, settings: &Arc<WebhooksConfig>) -> Option<OutboundClient> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|one| Arc::ptr_eq(&one.settings, settings));
         idle.pop().map(|one| one.client)
     }
 
-    fn keep(&self, client: Client, settings: &Arc<WebhooksConfig>) {
+    fn keep(&self, client: OutboundClient, settings: &Arc<WebhooksConfig>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
             idle.push(Idle { client, settings: Arc::clone(settings) });
@@ -321,7 +326,7 @@ fn certificates(bundle: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     if found.is_empty() { Err(faulty()) } else { Ok(found) }
 }
 
-async fn read(url: &Url, mut answer: Response) -> Result<Vec<u8>, CallFault> {
+async fn read(url: &Url, mut answer: OutboundResponse) -> Result<Vec<u8>, CallFault> {
     let mut text = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|error| call(url, &error))? {
         if text.len() + piece.len() > ANSWER_MAX {
@@ -333,7 +338,7 @@ async fn read(url: &Url, mut answer: Response) -> Result<Vec<u8>, CallFault> {
 }
 
 /// Why a call came to nothing, in the words of Go's clients where they are known.
-fn call(url: &Url, error: &Error) -> CallFault {
+fn call(url: &Url, error: &OutboundError) -> CallFault {
     if error.is_timeout() {
         return CallFault::Call("context deadline exceeded".into());
     }

@@ -16,7 +16,7 @@ use crate::apiserver::requests::options;
 use crate::apiserver::objects::meta;
 use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::{AdmissionOperation, AdmissionRequest, ApiServer, UserIdentity};
-use crate::store::{Expect, Mutation, Object, WriteError};
+use crate::store::{Expect, Mutation, Object, StoreWriteError};
 
 /// Namespaces that stay.
 pub(in crate::apiserver) const PERMANENT_NAMESPACES: [&str; 2] = ["default", "kube-system"];
@@ -278,7 +278,7 @@ impl ApiServer {
             match self.commit(resource, change).await {
                 Ok(object) if held => return Ok(Deleted::Held(object)),
                 Ok(object) => return Ok(Deleted::Gone(object)),
-                Err(WriteError::Conflict { .. }) => {}
+                Err(StoreWriteError::Conflict { .. }) => {}
                 Err(error) => return Err(ApiError::from_write(&error, resource, name)),
             }
         }

@@ -23,7 +23,7 @@ use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::shares::blocking;
 use crate::apiserver::webhooks::{self, Manner, PreparedWrite, Remarks, converting};
 use crate::apiserver::{ApiServer, auth, crd};
-use crate::store::{Expect, Mutation, Object, WriteError};
+use crate::store::{Expect, Mutation, Object, StoreWriteError};
 
 mod preconditions;
 
@@ -55,7 +55,7 @@ impl ApiServer {
         &self,
         resource: &ServedResource,
         change: Mutation,
-    ) -> Result<Arc<Object>, WriteError> {
+    ) -> Result<Arc<Object>, StoreWriteError> {
         let gone = change.value.is_none();
         let written = match resource.policy {
             _ if crd::is_definition(resource) => self.commit_definition(change).await,
@@ -277,7 +277,7 @@ async fn insert(
             });
             let outcome = if dry_run {
                 match context.api.store().get(&resource.storage, &namespace, &name) {
-                    Some(_) => Err(WriteError::Exists),
+                    Some(_) => Err(StoreWriteError::Exists),
                     None => unwritten(context, &namespace, &name, &stored),
                 }
             } else {
@@ -292,13 +292,13 @@ async fn insert(
             };
             // Rather an object without its managers than none.
             match outcome {
-                Err(WriteError::TooLarge { .. }) if !managers.is_empty() => managers.clear(),
+                Err(StoreWriteError::TooLarge { .. }) if !managers.is_empty() => managers.clear(),
                 outcome => break outcome,
             }
         };
         match outcome {
             Ok(object) => return Ok(WriteOutcome { object, created: true, remarks: warnings.told() }),
-            Err(WriteError::Exists) => {
+            Err(StoreWriteError::Exists) => {
                 if generated.is_none() {
                     return Err(ApiError::exists(resource, &name));
                 }
@@ -411,10 +411,10 @@ pub(in crate::apiserver) async fn change(
         let stored = converting::stored(context.api, resource, stored).await?;
         match commit_change(context, &live.object, stored, ends, dry_run).await {
             Ok(object) => return Ok(WriteOutcome { object, created: false, remarks: warnings.told() }),
-            Err(WriteError::Conflict { .. }) if !named_revision => {}
-            Err(WriteError::NotFound) if creates(context, write) => {}
+            Err(StoreWriteError::Conflict { .. }) if !named_revision => {}
+            Err(StoreWriteError::NotFound) if creates(context, write) => {}
             // Rather an object without its managers than none.
-            Err(WriteError::TooLarge { .. }) if write != WriteRequest::Apply && managed => with_managers = false,
+            Err(StoreWriteError::TooLarge { .. }) if write != WriteRequest::Apply && managed => with_managers = false,
             Err(error) => return Err(ApiError::from_write(&error, resource, name)),
         }
     }
@@ -427,7 +427,7 @@ async fn commit_change(
     stored: Value,
     ends: bool,
     dry_run: bool,
-) -> Result<Arc<Object>, WriteError> {
+) -> Result<Arc<Object>, StoreWriteError> {
     let Object { namespace, name, revision, .. } = current;
     if dry_run {
         return unwritten(context, namespace, name, &stored);
@@ -469,11 +469,11 @@ fn unwritten(
     namespace: &str,
     name: &str,
     value: &Value,
-) -> Result<Arc<Object>, WriteError> {
+) -> Result<Arc<Object>, StoreWriteError> {
     let (storage, revision) = (Arc::clone(&context.resource.storage), context.api.store().revision());
     Object::new(storage, namespace.to_owned(), name.to_owned(), revision, value.to_string().as_bytes())
         .map(Arc::new)
-        .map_err(|_| WriteError::Malformed("it cannot be written as JSON"))
+        .map_err(|_| StoreWriteError::Malformed("it cannot be written as JSON"))
 }
 
 /// Whether the object is stored in another version than it would be now: then a write that changes nothing else is

@@ -15,7 +15,7 @@ fn header() -> Header {
 }
 
 fn backup(header: &Header) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new(), header).unwrap();
+    let mut writer = BackupWriter::new(Vec::new(), header).unwrap();
     writer.object(&object("/configmaps", "a", 3)).unwrap();
     writer.object(&object("/secrets", "a", 9)).unwrap();
     writer.entry("leases", &[0, 255], b"\n").unwrap();
@@ -28,9 +28,9 @@ fn reading(text: &[u8]) -> Result<Vec<String>, String> {
     let mut items = Vec::new();
     let done = read(text, |_, item| {
         items.push(match item {
-            Item::Object(object) => format!("{} {} {:?}", object.resource, object.revision, object.json()),
-            Item::Entry { table, key, value } => format!("{table} {key:?} {value:?}"),
-            Item::File { name, text } => format!("{name} {text:?}"),
+            BackupItem::Object(object) => format!("{} {} {:?}", object.resource, object.revision, object.json()),
+            BackupItem::Entry { table, key, value } => format!("{table} {key:?} {value:?}"),
+            BackupItem::File { name, text } => format!("{name} {text:?}"),
         });
         Ok(())
     });
@@ -63,8 +63,8 @@ fn every_cut_and_every_changed_bit_is_noticed() {
 
 #[test]
 fn what_no_store_can_have_had_is_refused() {
-    let with = |change: &dyn Fn(&mut Writer<Vec<u8>>) -> io::Result<()>, objects, entries, files| {
-        let mut writer = Writer::new(Vec::new(), &Header { objects, entries, files, ..header() }).unwrap();
+    let with = |change: &dyn Fn(&mut BackupWriter<Vec<u8>>) -> io::Result<()>, objects, entries, files| {
+        let mut writer = BackupWriter::new(Vec::new(), &Header { objects, entries, files, ..header() }).unwrap();
         change(&mut writer).unwrap();
         reading(&writer.finish().unwrap()).unwrap_err()
     };

@@ -11,9 +11,9 @@ use nix::fcntl::OFlag;
 use super::{CONFIG_FILE, MARK};
 
 /// The file that says that a restore is under way, locked for as long as it is.
-pub(super) struct Mark(File);
+pub(super) struct RestoreMark(File);
 
-impl Mark {
+impl RestoreMark {
     /// Takes possession of an empty folder, or of one that another restore left.
     pub(super) fn begin(folder: &Path) -> anyhow::Result<Self> {
         DirBuilder::new()

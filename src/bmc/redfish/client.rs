@@ -98,7 +98,7 @@ pub struct ServiceEndpoint {
 
 /// One service, one account.
 pub struct RedfishClient {
-    http: outbound::client::Client,
+    http: outbound::client::OutboundClient,
     /// The base, as it is judged.
     url: Url,
     base: String,
@@ -124,7 +124,7 @@ impl RedfishClient {
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
         let url = Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
-        let http = outbound::client::Client::new(outbound::client::ClientSettings {
+        let http = outbound::client::OutboundClient::new(outbound::client::ClientSettings {
             guard: settings.guard.clone(),
             port: url.port_or_known_default().unwrap_or_default(),
             addresses,

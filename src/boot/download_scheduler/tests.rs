@@ -97,7 +97,7 @@ fn who_has_two_gives_one_to_who_has_none() {
         let now = Instant::now();
         let mut table = Queues::<u8>::default();
         let mut ends = Vec::new();
-        let permits = if rank == Rank::Known { BOOT_PERMITS } else { Shares::of_unknown(BOOT_PERMITS) };
+        let permits = if rank == Rank::Known { BOOT_PERMITS } else { RankShares::of_unknown(BOOT_PERMITS) };
         for number in 0..permits as u8 {
             let client = machine(number / 2);
             table.boot.waiting.push_back(QueuedDownload { client: client.clone(), rank, waiter: number });
@@ -338,8 +338,8 @@ async fn a_known_host_gets_its_ramdisk_while_strangers_do_their_worst() {
         }
     }
     let mut hosts = Vec::new();
-    for number in 0..Shares::of_unknown(BOOT_PERMITS) as u8 {
+    for number in 0..RankShares::of_unknown(BOOT_PERMITS) as u8 {
         hosts.push(scheduler.acquire(machine(number), Rank::Known).now_or_never().expect("a host waits for strangers"));
     }
-    assert_eq!(held.len(), Shares::of_strangers(BOOT_PERMITS));
+    assert_eq!(held.len(), RankShares::of_strangers(BOOT_PERMITS));
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::merge;
 use crate::cli::local::as_user;
-use crate::pki::users::{self, Owner};
+use crate::pki::users::{self, FileOwner};
 
 /// Longest kubeconfig that is read, in bytes.
 const FILE_MAX: u64 = 8 << 20;
@@ -22,7 +22,7 @@ const FILE_MAX: u64 = 8 << 20;
 pub(super) struct KubeconfigTarget {
     file: PathBuf,
     /// Whose rights are used; none: those of this process.
-    owner: Option<Owner>,
+    owner: Option<FileOwner>,
 }
 
 impl KubeconfigTarget {
@@ -134,12 +134,12 @@ fn first_of(list: &OsStr) -> Option<PathBuf> {
 }
 
 /// Whose a file is; of one that is not there, whose the folder is that it will be in.
-fn owner_of(file: &Path) -> Option<Owner> {
+fn owner_of(file: &Path) -> Option<FileOwner> {
     let found = file.ancestors().find_map(|at| {
         let at = if at.as_os_str().is_empty() { Path::new(".") } else { at };
         fs::symlink_metadata(at).ok()
     })?;
-    Some(Owner { user: found.uid(), group: found.gid() })
+    Some(FileOwner { user: found.uid(), group: found.gid() })
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::api::Convert;
 use crate::api::bootstrap::convert::{config_to_storage, template_to_storage};
-use crate::api::bootstrap::node::{ContentSource, Encoding, TableType};
+use crate::api::bootstrap::node::{ContentSource, FileEncoding, TableType};
 use crate::api::bootstrap::v1beta2::{KubeadmConfig, KubeadmConfigSpec, KubeadmConfigTemplate};
-use crate::api::bootstrap::{Format, GROUP};
+use crate::api::bootstrap::{GROUP, UserDataFormat};
 use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 /// Rules for a KubeadmConfig.
@@ -63,10 +63,10 @@ pub fn spec_faults(spec: &KubeadmConfigSpec, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     files(spec, path, &mut errors);
     users(spec, path, &mut errors);
-    if spec.format == Some(Format::Ignition) {
+    if spec.format == Some(UserDataFormat::Ignition) {
         ignition(spec, path, &mut errors);
     } else if spec.ignition.is_some() {
-        let format = json!(spec.format.map(Format::word).unwrap_or_default());
+        let format = json!(spec.format.map(UserDataFormat::word).unwrap_or_default());
         errors.push(FieldError::invalid(format!("{path}.format"), &format, "ignition is only for the format ignition"));
     }
     let partitions = spec.disk_setup.iter().flat_map(|disks| &disks.partitions);
@@ -147,7 +147,7 @@ fn ignition(spec: &KubeadmConfigSpec, path: &str, errors: &mut Vec<FieldError>) 
         }
     }
     for (number, file) in spec.files.iter().enumerate() {
-        if matches!(file.encoding, Some(Encoding::Gzip | Encoding::GzipBase64)) {
+        if matches!(file.encoding, Some(FileEncoding::Gzip | FileEncoding::GzipBase64)) {
             refuse(format!("files[{number}].encoding"));
         }
     }

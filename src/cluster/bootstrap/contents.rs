@@ -6,7 +6,7 @@ use kube::api::Api;
 
 use super::fault::BootstrapFault;
 use super::render::NodeFile;
-use crate::api::bootstrap::node::{ContentFormat, File, SecretKey, User};
+use crate::api::bootstrap::node::{ContentFormat, NodeUser, SecretKey, UserDataFile};
 
 /// Bytes of a password's hash; one as crypt(5) has them takes some 120.
 const HASH_MAX: usize = 1024;
@@ -14,7 +14,7 @@ const HASH_MAX: usize = 1024;
 const CONTENT_MAX: usize = 1 << 20;
 
 /// Whether a file is to be filled in.
-pub fn is_template(file: &File) -> bool {
+pub fn is_template(file: &UserDataFile) -> bool {
     file.content_format == Some(ContentFormat::Template)
 }
 
@@ -26,7 +26,7 @@ pub fn is_template(file: &File) -> bool {
 pub async fn files(
     client: &Client,
     namespace: &str,
-    files: &[File],
+    files: &[UserDataFile],
     version: Option<&str>,
 ) -> Result<Vec<NodeFile>, BootstrapFault> {
     let (mut made, mut left) = (Vec::new(), CONTENT_MAX);
@@ -60,7 +60,7 @@ pub async fn files(
 /// # Errors
 ///
 /// When a Secret is not there, or has no such key.
-pub async fn users(client: &Client, namespace: &str, users: &[User]) -> Result<Vec<User>, BootstrapFault> {
+pub async fn users(client: &Client, namespace: &str, users: &[NodeUser]) -> Result<Vec<NodeUser>, BootstrapFault> {
     let mut made = Vec::new();
     for (number, user) in users.iter().enumerate() {
         let mut user = user.clone();

@@ -18,7 +18,7 @@ use crate::cluster::contract::{ReferencedObjects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
 use crate::runtime::throttle::{MESSAGES, MessageThrottle};
-use crate::runtime::{Cache, Change, Key, Slim, Watches, key, run};
+use crate::runtime::{Cache, ObjectKey, Slim, WatchChange, Watches, key, run};
 
 /// What is waited for is looked at so often. Tokens are looked at thrice in the time that they are good for.
 const TIMES: BootstrapTimes =
@@ -34,7 +34,7 @@ pub struct BootstrapLife {
 /// What of a machine counts for its KubeadmConfig.
 #[derive(Clone, PartialEq)]
 struct MachineCounts {
-    config: Key,
+    config: ObjectKey,
     cluster: String,
     version: Option<String>,
     secret: Option<String>,
@@ -86,18 +86,18 @@ impl BootstrapLife {
     /// None, until the watches run.
     pub fn new(watches: &mut Watches, workloads: Workloads) -> Self {
         let configs = Cache::new(watches, Slim::<KubeadmConfig>::clone);
-        let machines: Arc<Mutex<HashMap<Key, MachineCounts>>> = Arc::default();
+        let machines: Arc<Mutex<HashMap<ObjectKey, MachineCounts>>> = Arc::default();
         watches.observe({
             let (machines, wakes) = (machines.clone(), configs.wakes().clone());
-            move |change: &Change<'_, Machine>| {
+            move |change: &WatchChange<'_, Machine>| {
                 let mut known = machines.lock().unwrap_or_else(PoisonError::into_inner);
                 let (before, now) = match change {
-                    Change::Put(machine) => match MachineCounts::of(machine) {
+                    WatchChange::Put(machine) => match MachineCounts::of(machine) {
                         Some(counts) => (known.insert(key(*machine), counts.clone()), Some(counts)),
                         None => (known.remove(&key(*machine)), None),
                     },
-                    Change::Gone(key) => (known.remove(*key), None),
-                    Change::Listed => return,
+                    WatchChange::Gone(key) => (known.remove(*key), None),
+                    WatchChange::Listed => return,
                 };
                 if before != now {
                     before.into_iter().chain(now).for_each(|counts| wakes.wake(counts.config));
@@ -105,10 +105,10 @@ impl BootstrapLife {
             }
         });
         watches.observe({
-            let (wakes, mut known) = (configs.wakes().clone(), HashMap::<Key, ClusterCounts>::new());
-            move |change: &Change<'_, Cluster>| {
+            let (wakes, mut known) = (configs.wakes().clone(), HashMap::<ObjectKey, ClusterCounts>::new());
+            move |change: &WatchChange<'_, Cluster>| {
                 let (namespace, cluster) = match change {
-                    Change::Put(cluster) => {
+                    WatchChange::Put(cluster) => {
                         let counts = ClusterCounts::of(cluster);
                         let key = key(*cluster);
                         if known.get(&key) == Some(&counts) {
@@ -117,11 +117,11 @@ impl BootstrapLife {
                         known.insert(key.clone(), counts);
                         key
                     }
-                    Change::Gone(key) => {
+                    WatchChange::Gone(key) => {
                         known.remove(*key);
                         (*key).clone()
                     }
-                    Change::Listed => return,
+                    WatchChange::Listed => return,
                 };
                 let machines = machines.lock().unwrap_or_else(PoisonError::into_inner);
                 let of = machines.values().filter(|one| one.config.0 == namespace && one.cluster == cluster);

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use crate::api::bootstrap::v1beta2::{Initialization, KubeadmConfigStatus};
-use crate::runtime::conditions::{self, Severity, Truth, Verdict};
+use crate::api::bootstrap::v1beta2::{BootstrapInitialization, KubeadmConfigStatus};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity, Truth};
 
 const READY: &str = "Ready";
 const DATA: &str = "DataSecretAvailable";
@@ -13,7 +13,7 @@ const CERTIFICATES: &str = "CertificatesAvailable";
 #[derive(Clone, Debug, PartialEq)]
 pub struct BootstrapCondition {
     /// The condition.
-    pub verdict: Verdict,
+    pub verdict: ConditionVerdict,
     /// Its reason in the older shape, where it does not hold.
     pub old_reason: &'static str,
     /// How grave that is.
@@ -23,23 +23,23 @@ pub struct BootstrapCondition {
 impl BootstrapCondition {
     /// It holds.
     pub fn available() -> Self {
-        Self { verdict: Verdict::yes("Available"), old_reason: "", severity: Severity::Info }
+        Self { verdict: ConditionVerdict::yes("Available"), old_reason: "", severity: Severity::Info }
     }
 
     /// The user data waits for something.
     pub fn waits(old_reason: &'static str, message: impl Into<String>) -> Self {
-        Self { verdict: Verdict::no("NotAvailable", message), old_reason, severity: Severity::Info }
+        Self { verdict: ConditionVerdict::no("NotAvailable", message), old_reason, severity: Severity::Info }
     }
 
     /// User data cannot be made.
     pub fn failed(message: impl Into<String>) -> Self {
-        let verdict = Verdict::no("NotAvailable", message);
+        let verdict = ConditionVerdict::no("NotAvailable", message);
         Self { verdict, old_reason: "DataSecretGenerationFailed", severity: Severity::Warning }
     }
 
     /// Certificates are not there yet.
     pub fn uncertified(message: impl Into<String>) -> Self {
-        let verdict = Verdict::no("NotAvailable", message);
+        let verdict = ConditionVerdict::no("NotAvailable", message);
         Self { verdict, old_reason: "CertificatesGenerationFailed", severity: Severity::Warning }
     }
 
@@ -50,7 +50,7 @@ impl BootstrapCondition {
 
     /// Nobody knows: the API fails.
     pub fn unknown(message: impl Into<String>) -> Self {
-        let verdict = Verdict::unknown("InternalError", message);
+        let verdict = ConditionVerdict::unknown("InternalError", message);
         Self { verdict, old_reason: "CertificatesGenerationFailed", severity: Severity::Warning }
     }
 }
@@ -76,18 +76,18 @@ pub fn report(
     let mut status = before.clone();
     if let Some(secret) = &findings.secret {
         status.data_secret_name = Some(secret.clone());
-        status.initialization = Some(Initialization { data_secret_created: Some(true) });
+        status.initialization = Some(BootstrapInitialization { data_secret_created: Some(true) });
     }
     for (type_, found) in [(DATA, &findings.data), (CERTIFICATES, &findings.certificates)] {
         let Some(found) = found else { continue };
         conditions::set(&mut status.conditions, type_, &found.verdict, generation, now);
-        let old = Verdict { reason: found.old_reason.to_owned(), ..found.verdict.clone() };
+        let old = ConditionVerdict { reason: found.old_reason.to_owned(), ..found.verdict.clone() };
         // What nobody knows was False before there was a word for it.
         let truth = if old.is_true() { Truth::True } else { Truth::False };
-        let old = Verdict { truth, ..old };
+        let old = ConditionVerdict { truth, ..old };
         conditions::set_old(conditions::older(&mut status.deprecated), type_, &old, found.severity, now);
     }
-    let of = |type_: &str| conditions::find(&status.conditions, type_).map(Verdict::of);
+    let of = |type_: &str| conditions::find(&status.conditions, type_).map(ConditionVerdict::of);
     let ready = conditions::summary(
         &[(DATA, of(DATA), true), (CERTIFICATES, of(CERTIFICATES), true)],
         ["Ready", "NotReady", "ReadyUnknown"],
@@ -100,14 +100,14 @@ pub fn report(
             .cloned()
     });
     let (ready, severity) = match worst {
-        None => (Verdict::yes("Ready"), Severity::Info),
+        None => (ConditionVerdict::yes("Ready"), Severity::Info),
         Some(worst) => {
             let severity = match worst.severity.as_deref() {
                 Some("Error") => Severity::Error,
                 Some("Warning") => Severity::Warning,
                 _ => Severity::Info,
             };
-            (Verdict::no(&worst.reason.unwrap_or_default(), worst.message.unwrap_or_default()), severity)
+            (ConditionVerdict::no(&worst.reason.unwrap_or_default(), worst.message.unwrap_or_default()), severity)
         }
     };
     if !all.is_empty() {
@@ -176,7 +176,7 @@ mod tests {
                 "old CertificatesAvailable=True - -"
             ]
         );
-        assert_eq!(last.initialization, Some(Initialization { data_secret_created: Some(true) }));
+        assert_eq!(last.initialization, Some(BootstrapInitialization { data_secret_created: Some(true) }));
         assert_eq!((last.data_secret_name.as_deref(), last.observed_generation), (Some("n"), Some(2)));
         let unknown = BootstrapFindings {
             certificates: Some(BootstrapCondition::unknown("the API")),

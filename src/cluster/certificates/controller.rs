@@ -19,7 +19,7 @@ use super::kubeconfig;
 use super::pair::CertificatePurpose;
 use super::secrets::{self, CertificateError, ClusterCertificates};
 use crate::api::bootstrap::v1beta2::ClusterConfiguration;
-use crate::api::cluster::v1beta2::{Cluster, Reference};
+use crate::api::cluster::v1beta2::{Cluster, ContractReference};
 use crate::cluster::contract::{FoundObject, ReferenceError, ReferencedObjects, fields, pause};
 use crate::runtime::{Conflict, Note, Reconcile, Slim, events, key, owners};
 
@@ -111,7 +111,7 @@ fn is_initialized(cluster: &Cluster) -> bool {
 }
 
 /// Whether a control plane is of the kind that is kept by kubeadm.
-fn is_kubeadm(reference: &Reference) -> bool {
+fn is_kubeadm(reference: &ContractReference) -> bool {
     reference.api_group == GROUP && reference.kind == KIND
 }
 

@@ -6,9 +6,9 @@
 use serde_json::Value;
 
 use crate::api::cluster::{
-    AddressType, ApiEndpoint, CLUSTER_VERSIONS_MAX, FailureDomain, MachineAddress, Replicas, VersionCount,
+    AddressType, ApiEndpoint, CLUSTER_VERSIONS_MAX, FailureDomain, MachineAddress, ReplicaCounts, VersionCount,
 };
-use crate::runtime::conditions::{Truth, Verdict};
+use crate::runtime::conditions::{ConditionVerdict, Truth};
 
 /// Longest text that is taken over.
 const TEXT_MAX: usize = 512;
@@ -99,9 +99,9 @@ pub fn failure(object: &Value) -> Option<(String, String)> {
 }
 
 /// How many machines a control plane has.
-pub fn replicas(object: &Value) -> Replicas {
+pub fn replicas(object: &Value) -> ReplicaCounts {
     let number = |path: &str| object.pointer(path)?.as_i64().and_then(|number| i32::try_from(number).ok());
-    Replicas {
+    ReplicaCounts {
         desired_replicas: number("/spec/replicas"),
         replicas: number("/status/replicas"),
         up_to_date_replicas: number("/status/upToDateReplicas").or_else(|| number("/status/updatedReplicas")),
@@ -129,11 +129,11 @@ fn versions(object: &Value) -> Vec<VersionCount> {
 }
 
 /// What a condition of an object says, of whichever shape it is.
-pub fn condition(object: &Value, type_: &str) -> Option<Verdict> {
+pub fn condition(object: &Value, type_: &str) -> Option<ConditionVerdict> {
     let list = object.pointer("/status/conditions")?.as_array()?;
     let found = list.iter().take(LIST_MAX).find(|condition| condition["type"] == type_)?;
     let text = |name: &str| found[name].as_str().unwrap_or_default().chars().take(MESSAGE_MAX).collect::<String>();
-    Some(Verdict { truth: Truth::read(&text("status")), reason: text("reason"), message: text("message") })
+    Some(ConditionVerdict { truth: Truth::read(&text("status")), reason: text("reason"), message: text("message") })
 }
 
 /// Where the newer field is not there the older one counts.
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(failure(&new), Some((String::new(), "the disk is".into())));
         assert_eq!(failure(&json!({"status": {"failureReason": ""}})), None);
         let object = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Why"}]}});
-        assert_eq!(condition(&object, "Ready"), Some(Verdict::no("Why", "")));
+        assert_eq!(condition(&object, "Ready"), Some(ConditionVerdict::no("Why", "")));
         assert_eq!(condition(&object, "Other"), None);
         let counted = json!({"spec": {"replicas": 3}, "status": {"replicas": 2, "updatedReplicas": 1}});
         let counted = replicas(&counted);

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::size::is_too_large;
-use crate::api::cluster::v1beta2::Reference;
+use crate::api::cluster::v1beta2::ContractReference;
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::api::{bootstrap, control_plane, infrastructure};
 use crate::apiserver::subdomain;
@@ -213,7 +213,11 @@ impl ReferencedObjects {
     /// # Errors
     ///
     /// When references do not lead there, or the API fails.
-    pub async fn get(&self, namespace: &str, reference: &Reference) -> Result<Option<FoundObject>, ReferenceError> {
+    pub async fn get(
+        &self,
+        namespace: &str,
+        reference: &ContractReference,
+    ) -> Result<Option<FoundObject>, ReferenceError> {
         // A name is a part of a path: what no object is called leads nowhere.
         if !subdomain(&reference.name).is_empty() {
             return Ok(None);

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::api::cluster::keys::ANNOTATION_PAUSED;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::runtime::changes::write_status;
-use crate::runtime::conditions::{Verdict, set};
+use crate::runtime::conditions::{ConditionVerdict, set};
 
 /// Name of the condition.
 pub const PAUSED: &str = "Paused";
@@ -53,16 +53,16 @@ pub fn is_annotated(object: &impl ResourceExt) -> bool {
 }
 
 /// The condition `Paused` of an object.
-pub fn verdict(cluster: Option<&Cluster>, object: &impl ResourceExt) -> Verdict {
+pub fn verdict(cluster: Option<&Cluster>, object: &impl ResourceExt) -> ConditionVerdict {
     let by_cluster = cluster.is_some_and(|cluster| cluster.spec.paused == Some(true));
     let by_itself = format!("the object has the annotation {ANNOTATION_PAUSED}");
     let why = match (by_cluster, is_annotated(object)) {
-        (false, false) => return Verdict::no("NotPaused", ""),
+        (false, false) => return ConditionVerdict::no("NotPaused", ""),
         (true, false) => "spec.paused of the cluster is true".to_owned(),
         (false, true) => by_itself,
         (true, true) => format!("spec.paused of the cluster is true, and {by_itself}"),
     };
-    Verdict { message: why, ..Verdict::yes("Paused") }
+    ConditionVerdict { message: why, ..ConditionVerdict::yes("Paused") }
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
         let mut cluster = Cluster::new("c", Default::default());
         let mut machine = Machine::new("m", Default::default());
         assert!(!is_paused(Some(&cluster), &machine) && !is_paused(None, &machine));
-        assert_eq!(verdict(None, &machine), Verdict::no("NotPaused", ""));
+        assert_eq!(verdict(None, &machine), ConditionVerdict::no("NotPaused", ""));
         cluster.spec.paused = Some(true);
         assert!(is_paused(Some(&cluster), &machine));
         assert!(verdict(Some(&cluster), &machine).message.contains("spec.paused"));

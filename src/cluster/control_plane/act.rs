@@ -22,7 +22,7 @@ use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::cluster::contract::{FoundObject, KubeVersion, ReferencedObjects};
 use crate::cluster::workload::Workload;
 use crate::runtime::changes::change;
-use crate::runtime::conditions::{self, Severity, Verdict, older, set_old};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity, older, set_old};
 use crate::runtime::throttle::MessageThrottle;
 use crate::runtime::{Note, events};
 
@@ -205,8 +205,8 @@ pub(super) async fn say(
     refusal: &RemediationRefusal,
 ) -> Result<(), ControlPlaneFault> {
     let owned = named(scope, &refusal.machine)?;
-    let verdict = Verdict::no(refusal.reason, refusal.message.clone());
-    let known = conditions::find(owned.conditions(), OWNER_REMEDIATED).map(Verdict::of);
+    let verdict = ConditionVerdict::no(refusal.reason, refusal.message.clone());
+    let known = conditions::find(owned.conditions(), OWNER_REMEDIATED).map(ConditionVerdict::of);
     if known.as_ref() == Some(&verdict) {
         return Ok(());
     }
@@ -253,14 +253,14 @@ pub(super) struct Both {
 }
 
 /// Sets a condition that has only the newer shape.
-pub(super) fn set_new(all: &mut Both, type_: &'static str, verdict: &Verdict, generation: Option<i64>) {
+pub(super) fn set_new(all: &mut Both, type_: &'static str, verdict: &ConditionVerdict, generation: Option<i64>) {
     conditions::set(&mut all.new, type_, verdict, generation, Timestamp::now());
     // It was written in both before.
     conditions::clear_old(&mut all.old, type_);
 }
 
 /// Sets a condition in both of its shapes.
-pub(super) fn set(all: &mut Both, type_: &'static str, verdict: &Verdict, generation: Option<i64>) {
+pub(super) fn set(all: &mut Both, type_: &'static str, verdict: &ConditionVerdict, generation: Option<i64>) {
     let now = Timestamp::now();
     conditions::set(&mut all.new, type_, verdict, generation, now);
     set_old(&mut all.old, type_, verdict, Severity::Warning, now);
@@ -279,10 +279,10 @@ mod tests {
     #[test]
     fn what_was_written_in_the_older_shape_too_goes_from_there() {
         let mut all = Both { new: Vec::new(), old: Vec::new() };
-        let set_yes = |all: &mut Both, type_| set(all, type_, &Verdict::yes("Set"), None);
+        let set_yes = |all: &mut Both, type_| set(all, type_, &ConditionVerdict::yes("Set"), None);
         set_yes(&mut all, "Other");
         set_yes(&mut all, "NodeKubeadmLabelsAndTaintsSet");
-        set_new(&mut all, "NodeKubeadmLabelsAndTaintsSet", &Verdict::yes("Set"), None);
+        set_new(&mut all, "NodeKubeadmLabelsAndTaintsSet", &ConditionVerdict::yes("Set"), None);
         let old: Vec<&str> = all.old.iter().map(|condition| condition.type_.as_str()).collect();
         assert_eq!((all.new.len(), old.as_slice()), (2, &["Other"][..]));
     }

@@ -26,9 +26,9 @@ use crate::api::control_plane::v1beta2::{KubeadmControlPlane, KubeadmControlPlan
 use crate::api::control_plane::{ANNOTATION_REMEDIATING, FINALIZER};
 use crate::cluster::contract::{FoundObject, KubeVersion, ReferencedObjects, fields, pause};
 use crate::cluster::workload::{Workload, Workloads};
-use crate::runtime::conditions::{self, Truth, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Truth};
 use crate::runtime::throttle::{MessageThrottle, again};
-use crate::runtime::{Conflict, Key, Reconcile, Slim, key, objects, owners};
+use crate::runtime::{Conflict, ObjectKey, Reconcile, Slim, key, objects, owners};
 
 /// When something was done.
 pub(super) const SOON: Duration = Duration::from_secs(1);
@@ -57,14 +57,14 @@ pub(super) struct ControlPlaneReconciler {
     /// When statuses of control planes and of their machines were written.
     pub(super) throttle: MessageThrottle,
     /// Since when clusters do not answer.
-    pub(super) silent: Mutex<HashMap<Key, Instant>>,
+    pub(super) silent: Mutex<HashMap<ObjectKey, Instant>>,
 }
 
 /// What a look has found out, for the status.
 #[derive(Default)]
 pub(super) struct ControlPlaneFindings {
     pub(super) initialized: bool,
-    pub(super) certificates: Option<Verdict>,
+    pub(super) certificates: Option<ConditionVerdict>,
     pub(super) shown: Vec<ShownMachine>,
     pub(super) ready_nodes: Option<usize>,
     pub(super) etcd: Option<plan::EtcdStatus>,
@@ -139,7 +139,7 @@ impl ControlPlaneReconciler {
         Api::namespaced(self.objects.client().clone(), namespace)
     }
 
-    fn silences(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Instant>> {
+    fn silences(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Instant>> {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -259,7 +259,7 @@ impl ControlPlaneReconciler {
             if let (Some(workload), Contact::Seen(_)) = (&inside.workload, &inside.contact) {
                 settle::settle(&self.objects, scope, workload, budget, findings).await?;
             }
-            let all_well = findings.shown.iter().all(|shown| shown.parts.values().all(Verdict::is_true));
+            let all_well = findings.shown.iter().all(|shown| shown.parts.values().all(ConditionVerdict::is_true));
             return Ok(Some(if all_well { self.times.settled } else { self.times.pause }));
         }
         Ok(Some(if acted { self.times.pause.min(SOON) } else { self.times.pause }))
@@ -373,10 +373,10 @@ impl ControlPlaneReconciler {
 }
 
 /// Whether a machine is as it should be.
-fn up_to_date(owned: &Owned, outdated: &[String]) -> Verdict {
+fn up_to_date(owned: &Owned, outdated: &[String]) -> ConditionVerdict {
     if !outdated.is_empty() {
         let lines: Vec<String> = outdated.iter().map(|why| format!("* {why}")).collect();
-        return Verdict::no("NotUpToDate", lines.join("\n"));
+        return ConditionVerdict::no("NotUpToDate", lines.join("\n"));
     }
     let kubelet = owned
         .machine
@@ -386,9 +386,9 @@ fn up_to_date(owned: &Owned, outdated: &[String]) -> Verdict {
         .map(|info| info.kubelet_version.as_str());
     match (kubelet.filter(|version| !version.is_empty()), owned.machine.spec.version.as_deref()) {
         (Some(has), Some(wanted)) if has != wanted => {
-            Verdict::no("Updating", format!("* The kubelet is {has}, {wanted} required"))
+            ConditionVerdict::no("Updating", format!("* The kubelet is {has}, {wanted} required"))
         }
-        _ => Verdict::yes("UpToDate"),
+        _ => ConditionVerdict::yes("UpToDate"),
     }
 }
 

@@ -239,7 +239,9 @@ pub(super) fn etcd_managed(spec: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::api::cluster::TemplateMeta;
-    use crate::api::control_plane::v1beta2::{Deletion, MachineTemplate, MachineTemplateSpec};
+    use crate::api::control_plane::v1beta2::{
+        ControlPlaneMachineDeletion, ControlPlaneMachineTemplateSpec, MachineTemplate,
+    };
 
     fn version(text: &str) -> KubeVersion {
         text.parse().unwrap()
@@ -386,12 +388,15 @@ mod tests {
 
     #[test]
     fn what_changes_in_place_is_put_into_machines() {
-        let deletion = Deletion { node_drain_timeout_seconds: Some(5), ..Deletion::default() };
+        let deletion = ControlPlaneMachineDeletion {
+            node_drain_timeout_seconds: Some(5),
+            ..ControlPlaneMachineDeletion::default()
+        };
         let gate = |type_: &str| ConditionGate { condition_type: type_.to_owned(), polarity: None };
-        let template = MachineTemplateSpec {
+        let template = ControlPlaneMachineTemplateSpec {
             deletion: Some(deletion),
             readiness_gates: vec![gate("Fine"), gate("EtcdPodHealthy")],
-            ..MachineTemplateSpec::default()
+            ..ControlPlaneMachineTemplateSpec::default()
         };
         let spec = KubeadmControlPlaneSpec {
             machine_template: MachineTemplate { metadata: None, spec: template },

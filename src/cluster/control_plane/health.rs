@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use super::plan::{self, EtcdStatus, WellState};
 use crate::cluster::workload::brief;
-use crate::runtime::conditions::{Truth, Verdict};
+use crate::runtime::conditions::{ConditionVerdict, Truth};
 
 /// Label of nodes of a control plane.
 pub(super) const NODE_LABEL: &str = "node-role.kubernetes.io/control-plane";
@@ -69,12 +69,12 @@ pub(super) struct MachineHealth {
 }
 
 /// What the conditions of a machine say, by type.
-pub(super) type Verdicts = BTreeMap<&'static str, Verdict>;
+pub(super) type Verdicts = BTreeMap<&'static str, ConditionVerdict>;
 
 /// How the parts on a machine are.
 pub(super) fn examine(host: &MachineHealth, contact: &Contact, etcd_managed: bool) -> Verdicts {
     let pods = PODS.iter().filter(|(_, pod)| etcd_managed || *pod != "etcd");
-    let all = |verdict: &dyn Fn(&'static str) -> Verdict| -> Verdicts {
+    let all = |verdict: &dyn Fn(&'static str) -> ConditionVerdict| -> Verdicts {
         let mut verdicts: Verdicts = pods.clone().map(|(type_, _)| (*type_, verdict(type_))).collect();
         verdicts.insert(NODE_MARKED, verdict(NODE_MARKED));
         if etcd_managed {
@@ -82,14 +82,14 @@ pub(super) fn examine(host: &MachineHealth, contact: &Contact, etcd_managed: boo
         }
         verdicts
     };
-    let unknown = |reason: &'static str, why: &str| all(&|_| Verdict::unknown(reason, why));
+    let unknown = |reason: &'static str, why: &str| all(&|_| ConditionVerdict::unknown(reason, why));
     let seen = match contact {
         Contact::Early => return unknown(INSPECTION_FAILED, "Waiting for the control plane to be initialized"),
         Contact::Down(why) => return unknown(CONNECTION_DOWN, why),
         Contact::Seen(seen) => seen,
     };
     if host.deleted {
-        return all(&|_| Verdict::no("Deleting", "The Machine is being deleted"));
+        return all(&|_| ConditionVerdict::no("Deleting", "The Machine is being deleted"));
     }
     let Some(name) = &host.node else { return unknown(INSPECTION_FAILED, "Waiting for the Machine's Node") };
     let Some(node) = seen.nodes.get(name) else {
@@ -123,14 +123,14 @@ pub(super) fn states(verdicts: &Verdicts) -> plan::ComponentHealth {
     plan::ComponentHealth { api_server, controller_manager, scheduler, etcd_pod, etcd_member, node }
 }
 
-fn examine_node(node: &Node, untainted: bool) -> Verdict {
+fn examine_node(node: &Node, untainted: bool) -> ConditionVerdict {
     let labelled = node.labels().contains_key(NODE_LABEL);
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let tainted = untainted || taints.iter().any(|taint| taint.key == NODE_LABEL);
     match (labelled, tainted) {
-        (true, true) => Verdict::yes("Set"),
-        (false, _) => Verdict::no("NotSet", format!("The Node lacks the label {NODE_LABEL}")),
-        (true, false) => Verdict::no("NotSet", format!("The Node lacks the taint {NODE_LABEL}")),
+        (true, true) => ConditionVerdict::yes("Set"),
+        (false, _) => ConditionVerdict::no("NotSet", format!("The Node lacks the label {NODE_LABEL}")),
+        (true, false) => ConditionVerdict::no("NotSet", format!("The Node lacks the taint {NODE_LABEL}")),
     }
 }
 
@@ -146,65 +146,65 @@ fn is_unreachable(node: &Node) -> bool {
     taints.iter().any(|taint| taint.key == "node.kubernetes.io/unreachable")
 }
 
-fn examine_pod(pod: Option<&Pod>) -> Verdict {
-    let Some(pod) = pod else { return Verdict::no("DoesNotExist", "The Pod does not exist") };
+fn examine_pod(pod: Option<&Pod>) -> ConditionVerdict {
+    let Some(pod) = pod else { return ConditionVerdict::no("DoesNotExist", "The Pod does not exist") };
     let Some(status) = &pod.status else {
-        return Verdict::unknown(INSPECTION_FAILED, "The Pod says nothing of itself");
+        return ConditionVerdict::unknown(INSPECTION_FAILED, "The Pod says nothing of itself");
     };
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let holds = |type_: &str| conditions.iter().any(|one| one.type_ == type_ && one.status == "True");
-    let provisioning = |why: &str| Verdict::no("Provisioning", why);
+    let provisioning = |why: &str| ConditionVerdict::no("Provisioning", why);
     match status.phase.as_deref().unwrap_or_default() {
         "Pending" if !holds("PodScheduled") => provisioning("The Pod has no Node yet"),
         "Pending" if !holds("Initialized") => provisioning("Init containers are running"),
         "Pending" => provisioning("The Pod is starting"),
-        "Running" if holds("Ready") => Verdict::yes("Running"),
+        "Running" if holds("Ready") => ConditionVerdict::yes("Running"),
         "Running" => examine_containers(status.container_statuses.as_deref().unwrap_or_default()),
-        "Succeeded" | "Failed" => Verdict::no("Failed", "All containers have ended"),
-        _ => Verdict::unknown(INSPECTION_FAILED, "The Pod's phase is not known"),
+        "Succeeded" | "Failed" => ConditionVerdict::no("Failed", "All containers have ended"),
+        _ => ConditionVerdict::unknown(INSPECTION_FAILED, "The Pod's phase is not known"),
     }
 }
 
 /// Why a pod that runs is not ready.
-fn examine_containers(containers: &[ContainerStatus]) -> Verdict {
+fn examine_containers(containers: &[ContainerStatus]) -> ConditionVerdict {
     let states = || containers.iter().filter_map(|container| container.state.as_ref());
     let waiting: Vec<&str> =
         states().filter_map(|state| state.waiting.as_ref()).filter_map(|state| state.reason.as_deref()).collect();
     if !waiting.is_empty() {
         let last = containers.iter().filter_map(|container| container.last_state.as_ref()?.terminated.as_ref());
         let failed = last.into_iter().any(|terminated| terminated.exit_code != 0);
-        return Verdict::no(if failed { "Failed" } else { "Provisioning" }, brief(&waiting.join(", ")));
+        return ConditionVerdict::no(if failed { "Failed" } else { "Provisioning" }, brief(&waiting.join(", ")));
     }
     let ended: Vec<&str> =
         states().filter_map(|state| state.terminated.as_ref()).filter_map(|state| state.reason.as_deref()).collect();
     if ended.is_empty() {
-        Verdict::no("Provisioning", "Waiting for its probes")
+        ConditionVerdict::no("Provisioning", "Waiting for its probes")
     } else {
-        Verdict::no("Failed", brief(&ended.join(", ")))
+        ConditionVerdict::no("Failed", brief(&ended.join(", ")))
     }
 }
 
-fn examine_member(node: &str, etcd: Option<&Result<EtcdStatus, String>>) -> Verdict {
+fn examine_member(node: &str, etcd: Option<&Result<EtcdStatus, String>>) -> ConditionVerdict {
     let etcd = match etcd {
-        None => return Verdict::unknown(INSPECTION_FAILED, "etcd was not asked yet"),
-        Some(Err(why)) => return Verdict::unknown(INSPECTION_FAILED, format!("etcd cannot be asked: {why}")),
+        None => return ConditionVerdict::unknown(INSPECTION_FAILED, "etcd was not asked yet"),
+        Some(Err(why)) => return ConditionVerdict::unknown(INSPECTION_FAILED, format!("etcd cannot be asked: {why}")),
         Some(Ok(etcd)) => etcd,
     };
     let Some(member) = etcd.members.iter().find(|member| member.name == node) else {
-        return Verdict::no("NotHealthy", format!("etcd has no member {node}"));
+        return ConditionVerdict::no("NotHealthy", format!("etcd has no member {node}"));
     };
     if member.learner {
-        return Verdict::no("NotHealthy", "The member of etcd has no vote yet");
+        return ConditionVerdict::no("NotHealthy", "The member of etcd has no vote yet");
     }
     if let Some(why) = etcd.silent.get(node) {
-        return Verdict::unknown(INSPECTION_FAILED, format!("The member of etcd does not answer: {why}"));
+        return ConditionVerdict::unknown(INSPECTION_FAILED, format!("The member of etcd does not answer: {why}"));
     }
     let alarms: Vec<&str> =
         etcd.alarms.iter().filter(|(id, _)| *id == member.id).map(|(_, alarm)| alarm.as_str()).collect();
     if alarms.is_empty() {
-        return Verdict::yes("Healthy");
+        return ConditionVerdict::yes("Healthy");
     }
-    Verdict::no("NotHealthy", brief(&format!("etcd raises alarms: {}", alarms.join(", "))))
+    ConditionVerdict::no("NotHealthy", brief(&format!("etcd raises alarms: {}", alarms.join(", "))))
 }
 
 /// What is wrong with etcd as a whole: members without a machine.

@@ -18,7 +18,7 @@ use crate::api::bootstrap;
 use crate::api::bootstrap::v1beta2::{KubeadmConfig, KubeadmConfigSpec};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE_NAME;
-use crate::api::cluster::v1beta2::{Machine, MachineSpec, Reference};
+use crate::api::cluster::v1beta2::{ContractReference, Machine, MachineSpec};
 use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATION_FOR};
 use crate::cluster::contract::{FoundObject, KubeVersion, ReferenceError, ReferencedObjects, template};
 use crate::runtime::owners;
@@ -75,8 +75,11 @@ pub(super) async fn machine(
         infrastructure_ref: infrastructure,
         ..MachineSpec::default()
     };
-    spec.bootstrap.config_ref =
-        Some(Reference { kind: "KubeadmConfig".into(), name: name.clone(), api_group: bootstrap::GROUP.into() });
+    spec.bootstrap.config_ref = Some(ContractReference {
+        kind: "KubeadmConfig".into(),
+        name: name.clone(),
+        api_group: bootstrap::GROUP.into(),
+    });
     desired::in_place(&mut spec, &scope.plane.spec, scope.etcd_managed());
     let mut annotations = desired::annotations(&scope.plane.spec);
     annotations.insert(ANNOTATION_CLEANUP_HOOK.to_owned(), String::new());
@@ -144,9 +147,9 @@ async fn left_behind(
 async fn discard(objects: &ReferencedObjects, scope: &ControlPlaneScope, name: &str) -> Result<(), ControlPlaneFault> {
     let reference = &scope.plane.spec.machine_template.spec.infrastructure_ref;
     let of_infrastructure =
-        Reference { kind: template::kind(&reference.kind).into(), name: name.into(), ..reference.clone() };
+        ContractReference { kind: template::kind(&reference.kind).into(), name: name.into(), ..reference.clone() };
     let of_bootstrap =
-        Reference { kind: "KubeadmConfig".into(), name: name.into(), api_group: bootstrap::GROUP.into() };
+        ContractReference { kind: "KubeadmConfig".into(), name: name.into(), api_group: bootstrap::GROUP.into() };
     let uid = scope.plane.uid().unwrap_or_default();
     for reference in [of_infrastructure, of_bootstrap] {
         if let Some(found) = objects.get(&scope.namespace(), &reference).await?
@@ -188,7 +191,7 @@ async fn infrastructure(
     scope: &ControlPlaneScope,
     template: &FoundObject,
     name: &str,
-) -> Result<Reference, ControlPlaneFault> {
+) -> Result<ContractReference, ControlPlaneFault> {
     let cluster = scope.name_of_cluster();
     let clone = template::Clone {
         name,
@@ -206,7 +209,7 @@ async fn infrastructure(
         }
         created => drop(created?),
     }
-    Ok(Reference { kind: resource.kind, name: name.to_owned(), api_group: resource.group })
+    Ok(ContractReference { kind: resource.kind, name: name.to_owned(), api_group: resource.group })
 }
 
 /// What has the name already must have been made for this control plane.

@@ -21,7 +21,7 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::control_plane::v1beta2::KubeadmControlPlane;
 use crate::api::control_plane::{ANNOTATION_CLEANUP_HOOK, ANNOTATION_REMEDIATING, ANNOTATION_REMEDIATION_FOR};
 use crate::cluster::contract::{FoundObject, KubeVersion, ReferencedObjects};
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict};
 use crate::runtime::owners;
 
 /// Machines of a cluster that are listed at once.
@@ -64,7 +64,9 @@ impl Owned {
     /// What its conditions say of its parts.
     pub(super) fn parts(&self) -> Verdicts {
         let types = PODS.iter().map(|(type_, _)| *type_).chain([NODE_MARKED, health::ETCD_MEMBER]);
-        types.filter_map(|type_| Some((type_, Verdict::of(conditions::find(self.conditions(), type_)?)))).collect()
+        types
+            .filter_map(|type_| Some((type_, ConditionVerdict::of(conditions::find(self.conditions(), type_)?))))
+            .collect()
     }
 
     /// For the status.
@@ -72,7 +74,7 @@ impl Owned {
         let said = ["Ready", "Available", "UpToDate", OWNER_REMEDIATED];
         let said = said
             .into_iter()
-            .filter_map(|type_| Some((type_, Verdict::of(conditions::find(self.conditions(), type_)?))));
+            .filter_map(|type_| Some((type_, ConditionVerdict::of(conditions::find(self.conditions(), type_)?))));
         ShownMachine {
             name: self.name(),
             version: self.machine.spec.version.clone(),

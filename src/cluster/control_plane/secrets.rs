@@ -7,7 +7,7 @@ use super::fault::ControlPlaneFault;
 use super::scope::ControlPlaneScope;
 use crate::cluster::certificates::{self, CertificateError, ClusterCertificates};
 use crate::cluster::contract::ReferencedObjects;
-use crate::runtime::conditions::Verdict;
+use crate::runtime::conditions::ConditionVerdict;
 use crate::runtime::owners;
 
 /// How the certificates of a cluster are.
@@ -23,11 +23,11 @@ pub(super) enum Provided {
 
 impl Provided {
     /// For the status.
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> ConditionVerdict {
         match self {
-            Self::Available => Verdict::yes("Available"),
-            Self::BeingMade => Verdict::no("NotAvailable", "The certificates are being made"),
-            Self::Faulty(why) => Verdict::no("NotAvailable", why.clone()),
+            Self::Available => ConditionVerdict::yes("Available"),
+            Self::BeingMade => ConditionVerdict::no("NotAvailable", "The certificates are being made"),
+            Self::Faulty(why) => ConditionVerdict::no("NotAvailable", why.clone()),
         }
     }
 

@@ -14,9 +14,9 @@ use super::health::{self, ETCD_MEMBER, Verdicts};
 use super::plan::{ControlPlaneAction, ControlPlaneDecision, EtcdStatus, RECOVERY, Remediation};
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
-use crate::api::control_plane::v1beta2::{Initialization, KubeadmControlPlaneStatus, LastRemediation};
+use crate::api::control_plane::v1beta2::{ControlPlaneInitialization, KubeadmControlPlaneStatus, LastRemediation};
 use crate::cluster::contract::count_versions;
-use crate::runtime::conditions::{self, Truth, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Truth};
 
 /// A machine that takes longer to go is named.
 const SLOW_DELETION: SignedDuration = SignedDuration::from_mins(15);
@@ -34,7 +34,7 @@ pub(super) struct ShownMachine {
     /// A health check failed.
     pub(super) unhealthy: bool,
     /// What its conditions say: Ready, Available, UpToDate, OwnerRemediated.
-    pub(super) said: BTreeMap<&'static str, Verdict>,
+    pub(super) said: BTreeMap<&'static str, ConditionVerdict>,
     /// How its parts are.
     pub(super) parts: Verdicts,
     /// What it replaces.
@@ -43,7 +43,7 @@ pub(super) struct ShownMachine {
 
 impl ShownMachine {
     fn holds(&self, type_: &str) -> bool {
-        self.said.get(type_).is_some_and(Verdict::is_true)
+        self.said.get(type_).is_some_and(ConditionVerdict::is_true)
     }
 
     /// Whether it is to be replaced by the control plane.
@@ -69,9 +69,9 @@ pub(super) struct ControlPlaneStatusInput<'a> {
     pub(super) desired: usize,
     pub(super) etcd_managed: bool,
     pub(super) initialized: bool,
-    pub(super) paused: Verdict,
+    pub(super) paused: ConditionVerdict,
     /// `None` as long as nobody looked.
-    pub(super) certificates: Option<Verdict>,
+    pub(super) certificates: Option<ConditionVerdict>,
     pub(super) machines: &'a [ShownMachine],
     /// Nodes that are ready, where that is known.
     pub(super) ready_nodes: Option<usize>,
@@ -103,11 +103,11 @@ pub(super) fn status(
         status.version = Some(oldest.version.clone());
     }
     if report.initialized {
-        status.initialization = Some(Initialization { control_plane_initialized: Some(true) });
+        status.initialization = Some(ControlPlaneInitialization { control_plane_initialized: Some(true) });
     }
     status.observed_generation = report.generation.filter(|generation| *generation > 0);
     status.last_remediation = last_remediation(report).or(status.last_remediation);
-    let mut set = |type_: &str, verdict: &Verdict| {
+    let mut set = |type_: &str, verdict: &ConditionVerdict| {
         conditions::set(&mut status.conditions, type_, verdict, report.generation, report.now);
     };
     if let Some(certificates) = &report.certificates {
@@ -144,11 +144,11 @@ fn last_remediation(report: &ControlPlaneStatusInput<'_>) -> Option<LastRemediat
 }
 
 /// How etcd and the parts of the control plane are as a whole.
-fn whole(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, Verdict)> {
+fn whole(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, ConditionVerdict)> {
     const REASONS: [&str; 3] = ["Healthy", "NotHealthy", "HealthUnknown"];
     let unknown = match report.contact {
-        health::Contact::Early => Some(Verdict::unknown("InspectionFailed", waiting(report))),
-        health::Contact::Down(why) => Some(Verdict::unknown("ConnectionDown", why.clone())),
+        health::Contact::Early => Some(ConditionVerdict::unknown("InspectionFailed", waiting(report))),
+        health::Contact::Down(why) => Some(ConditionVerdict::unknown("ConnectionDown", why.clone())),
         health::Contact::Seen(_) => None,
     };
     let of_parts = |wanted: &dyn Fn(&str) -> bool| {
@@ -170,7 +170,7 @@ fn whole(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, Verdict)> {
         if !strays.is_empty() {
             let mut lines: Vec<String> = strays.iter().map(|stray| format!("* {stray}")).collect();
             lines.extend((!verdict.message.is_empty()).then(|| verdict.message.clone()));
-            verdict = Verdict::no("NotHealthy", lines.join("\n"));
+            verdict = ConditionVerdict::no("NotHealthy", lines.join("\n"));
         }
         verdicts.push(("EtcdClusterHealthy", verdict));
     }
@@ -194,12 +194,16 @@ fn waiting(report: &ControlPlaneStatusInput<'_>) -> String {
 }
 
 /// What is under way.
-fn progress(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, Verdict)> {
+fn progress(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, ConditionVerdict)> {
     let machines = report.machines;
-    let initialized = if report.initialized { Verdict::yes("Initialized") } else { Verdict::no("NotInitialized", "") };
+    let initialized = if report.initialized {
+        ConditionVerdict::yes("Initialized")
+    } else {
+        ConditionVerdict::no("NotInitialized", "")
+    };
     let said = |type_: &'static str, reasons| {
         if machines.is_empty() {
-            return Verdict::yes("NoReplicas");
+            return ConditionVerdict::yes("NoReplicas");
         }
         conditions::all(
             machines.iter().map(|machine| (machine.name.as_str(), machine.said.get(type_).cloned())),
@@ -207,8 +211,10 @@ fn progress(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, Verdict)
         )
     };
     let deleting = match &report.deleting {
-        None => Verdict::no("NotDeleting", ""),
-        Some(Deleting { reason, message }) => Verdict { message: message.clone(), ..Verdict::yes(reason) },
+        None => ConditionVerdict::no("NotDeleting", ""),
+        Some(Deleting { reason, message }) => {
+            ConditionVerdict { message: message.clone(), ..ConditionVerdict::yes(reason) }
+        }
     };
     vec![
         ("Initialized", initialized),
@@ -222,18 +228,18 @@ fn progress(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, Verdict)
     ]
 }
 
-fn yes(reason: &str, message: String) -> Verdict {
-    Verdict { message, ..Verdict::yes(reason) }
+fn yes(reason: &str, message: String) -> ConditionVerdict {
+    ConditionVerdict { message, ..ConditionVerdict::yes(reason) }
 }
 
-fn rolling_out(machines: &[ShownMachine]) -> Verdict {
-    let outdated: Vec<&Verdict> = machines
+fn rolling_out(machines: &[ShownMachine]) -> ConditionVerdict {
+    let outdated: Vec<&ConditionVerdict> = machines
         .iter()
         .filter_map(|machine| machine.said.get("UpToDate"))
         .filter(|verdict| verdict.truth == Truth::False)
         .collect();
     if outdated.is_empty() {
-        return Verdict::no("NotRollingOut", "");
+        return ConditionVerdict::no("NotRollingOut", "");
     }
     let mut reasons: Vec<&str> = outdated.iter().flat_map(|verdict| verdict.message.lines()).collect();
     // What changed of the version comes first.
@@ -272,34 +278,34 @@ fn wanted(report: &ControlPlaneStatusInput<'_>) -> usize {
     if report.deleting.is_some() { 0 } else { report.desired }
 }
 
-fn scaling_up(report: &ControlPlaneStatusInput<'_>) -> Verdict {
+fn scaling_up(report: &ControlPlaneStatusInput<'_>) -> ConditionVerdict {
     let (current, desired) = (report.machines.len(), wanted(report));
     if current >= desired {
         let message = report.blocked.as_ref().map(|why| format!("Scaling up would be blocked because {why}"));
-        return Verdict::no("NotScalingUp", message.unwrap_or_default());
+        return ConditionVerdict::no("NotScalingUp", message.unwrap_or_default());
     }
     let begin = format!("Scaling up from {current} to {desired} replicas");
     yes("ScalingUp", sentence(begin, &hindrances(report)))
 }
 
-fn scaling_down(report: &ControlPlaneStatusInput<'_>) -> Verdict {
+fn scaling_down(report: &ControlPlaneStatusInput<'_>) -> ConditionVerdict {
     let (current, desired) = (report.machines.len(), wanted(report));
     if current <= desired {
-        return Verdict::no("NotScalingDown", "");
+        return ConditionVerdict::no("NotScalingDown", "");
     }
     let mut because = hindrances(report);
     because.extend(slow(report.machines, report.now).map(|slow| format!("* {slow}")));
     yes("ScalingDown", sentence(format!("Scaling down from {current} to {desired} replicas"), &because))
 }
 
-fn remediating(machines: &[ShownMachine]) -> Verdict {
+fn remediating(machines: &[ShownMachine]) -> ConditionVerdict {
     let to_remediate: Vec<&ShownMachine> = machines.iter().filter(|machine| machine.to_remediate()).collect();
     if to_remediate.is_empty() {
         let ill: Vec<&str> =
             machines.iter().filter(|machine| machine.unhealthy).map(|machine| machine.name.as_str()).collect();
         let message =
             if ill.is_empty() { String::new() } else { format!("{} not healthy, not to be remediated", few(&ill)) };
-        return Verdict::no("NotRemediating", message);
+        return ConditionVerdict::no("NotRemediating", message);
     }
     let said = to_remediate.iter().map(|machine| (machine.name.as_str(), machine.said.get(OWNER_REMEDIATED).cloned()));
     yes("Remediating", conditions::all(said, ["", "", ""]).message)

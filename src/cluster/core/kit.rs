@@ -13,7 +13,7 @@ use crate::api::cluster::v1beta2::{
 };
 use crate::cluster::contract::{ReferenceError, ReferencedObjects};
 use crate::cluster::workload::{WorkloadError, Workloads, said};
-use crate::runtime::{Cache, Conflict, Key, Mention, Note, Watches, events, objects, owners};
+use crate::runtime::{Cache, Conflict, Mention, Note, ObjectKey, Watches, events, objects, owners};
 
 /// Who tells events.
 const COMPONENT: &str = "slipway-cluster";
@@ -77,7 +77,7 @@ impl CoreCaches {
 }
 
 /// A cluster, as the one that an object is of.
-pub(super) fn of_cluster((namespace, name): &Key) -> Mention {
+pub(super) fn of_cluster((namespace, name): &ObjectKey) -> Mention {
     Mention::new("Cluster", namespace, name)
 }
 
@@ -99,7 +99,7 @@ fn mentions(object: &impl ResourceExt, cluster: &str) -> Vec<Mention> {
 }
 
 /// A cluster, as the one that an object is of which nothing controls.
-pub(super) fn nobodys((namespace, cluster): &Key) -> Mention {
+pub(super) fn nobodys((namespace, cluster): &ObjectKey) -> Mention {
     Mention::new("Nobody's of the cluster", namespace, cluster)
 }
 

@@ -18,7 +18,7 @@ use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 use crate::cluster::contract::{ReferencedObjects, pause};
 use crate::cluster::workload::Workloads;
 use crate::module::{Acting, Life, Service, service};
-use crate::runtime::{Change, Key, Watches, key, run, wake};
+use crate::runtime::{ObjectKey, WatchChange, Watches, key, run, wake};
 
 /// How often what changes unseen is looked at.
 const PAUSE: Duration = Duration::from_secs(15);
@@ -58,7 +58,7 @@ impl ClusterLife {
 
 /// What belongs to a cluster has it looked at.
 fn members(watches: &mut Watches, caches: &CoreCaches) {
-    fn of<K: Resource>(object: &K, cluster: &str) -> Vec<Key> {
+    fn of<K: Resource>(object: &K, cluster: &str) -> Vec<ObjectKey> {
         vec![(object.namespace().unwrap_or_default(), cluster.to_owned())]
     }
     let wakes = || caches.clusters.wakes().clone();
@@ -101,10 +101,10 @@ struct ClusterDigest {
 
 /// A cluster has its members looked at when something changes that counts for them: not each time that one more of them is ready.
 fn cluster(watches: &mut Watches, caches: &CoreCaches) {
-    let (caches, mut known) = (caches.clone(), HashMap::<Key, ClusterDigest>::new());
-    watches.observe(move |change: &Change<'_, Cluster>| {
+    let (caches, mut known) = (caches.clone(), HashMap::<ObjectKey, ClusterDigest>::new());
+    watches.observe(move |change: &WatchChange<'_, Cluster>| {
         let of = match change {
-            Change::Put(cluster) => {
+            WatchChange::Put(cluster) => {
                 let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
                 let counts = ClusterDigest {
                     paused: pause::is_paused(Some(cluster), *cluster),
@@ -119,11 +119,11 @@ fn cluster(watches: &mut Watches, caches: &CoreCaches) {
                 known.insert(key.clone(), counts);
                 key
             }
-            Change::Gone(key) => {
+            WatchChange::Gone(key) => {
                 known.remove(*key);
                 (*key).clone()
             }
-            Change::Listed => return,
+            WatchChange::Listed => return,
         };
         let of = of_cluster(&of);
         caches.machines.wake_mentioning(&of);

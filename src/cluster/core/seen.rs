@@ -5,10 +5,10 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::kit::CoreFault;
-use crate::api::cluster::v1beta2::Reference;
+use crate::api::cluster::v1beta2::ContractReference;
 use crate::api::{bootstrap, control_plane, infrastructure};
 use crate::cluster::contract::{FoundObject, ReferenceError, ReferencedObjects, fields};
-use crate::runtime::conditions::Verdict;
+use crate::runtime::conditions::ConditionVerdict;
 use crate::runtime::owners;
 
 /// As what an object is named.
@@ -57,7 +57,7 @@ pub(super) enum SeenObject {
         /// Whether it says that it is ready, in the contract's own field.
         done: bool,
         /// Its condition, where it has one.
-        condition: Option<Verdict>,
+        condition: Option<ConditionVerdict>,
         /// Whether it is going.
         deleted: bool,
         /// A fault that nobody will mend.
@@ -71,10 +71,10 @@ impl NamedObject {
         objects: &ReferencedObjects,
         namespace: &str,
         role: ReferenceRole,
-        reference: Option<&Reference>,
+        reference: Option<&ContractReference>,
     ) -> Result<Self, CoreFault> {
         let Some(reference) = reference else { return Ok(Self::None) };
-        let Reference { kind, name, api_group } = reference;
+        let ContractReference { kind, name, api_group } = reference;
         let followed = role.group();
         if !followed.contains(&api_group.as_str()) {
             let error = ReferenceError::Group { kind: kind.clone(), group: api_group.clone(), followed };
@@ -142,19 +142,21 @@ impl NamedObject {
 }
 
 /// What a condition says of an object that is named: what the object says of itself, or else the contract's field.
-pub(super) fn mirrored(seen: &SeenObject, [ready, not_ready, missing]: [&str; 3]) -> Verdict {
+pub(super) fn mirrored(seen: &SeenObject, [ready, not_ready, missing]: [&str; 3]) -> ConditionVerdict {
     match seen {
-        SeenObject::Unnamed => Verdict::no(missing, "none is named"),
-        SeenObject::Missing(why) => Verdict::no(missing, why.clone()),
+        SeenObject::Unnamed => ConditionVerdict::no(missing, "none is named"),
+        SeenObject::Missing(why) => ConditionVerdict::no(missing, why.clone()),
         SeenObject::There { condition: Some(condition), .. } => {
             let reason = if condition.reason.is_empty() {
                 if condition.is_true() { ready } else { not_ready }
             } else {
                 &condition.reason
             };
-            Verdict { reason: reason.to_owned(), ..condition.clone() }
+            ConditionVerdict { reason: reason.to_owned(), ..condition.clone() }
         }
-        SeenObject::There { done: true, .. } => Verdict::yes(ready),
-        SeenObject::There { what, .. } => Verdict::no(not_ready, format!("{what} does not say that it is ready yet")),
+        SeenObject::There { done: true, .. } => ConditionVerdict::yes(ready),
+        SeenObject::There { what, .. } => {
+            ConditionVerdict::no(not_ready, format!("{what} does not say that it is ready yet"))
+        }
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn has(machine: &Machine, kept: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::api::cluster::TemplateMeta;
-    use crate::api::cluster::v1beta2::{MachineDeletion, Reference};
+    use crate::api::cluster::v1beta2::{ContractReference, MachineDeletion};
 
     fn template(version: &str) -> MachineTemplateSpec {
         let spec = MachineSpec { version: Some(version.into()), ..MachineSpec::default() };
@@ -119,7 +119,7 @@ mod tests {
         assert!(is_same(&one, &in_place));
         assert_eq!(hash(&one, None), hash(&in_place, None));
         let mut other = one.clone();
-        other.spec.infrastructure_ref = Reference { name: "other".into(), ..Reference::default() };
+        other.spec.infrastructure_ref = ContractReference { name: "other".into(), ..ContractReference::default() };
         for different in [template("v1.36.0"), other] {
             assert!(!is_same(&one, &different));
             assert_ne!(hash(&one, None), hash(&different, None));

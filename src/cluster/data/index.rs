@@ -14,7 +14,7 @@ use crate::api::infrastructure::{self, data::FINALIZER_CLAIM};
 use crate::api::ipam::metal3::IPClaim;
 use crate::api::ipam::v1beta2::IPAddressClaim;
 use crate::cluster::contract::pause;
-use crate::runtime::{Change, Grouped, Key, Wakes, Watches, key, objects, owners};
+use crate::runtime::{Grouped, ObjectKey, Wakes, WatchChange, Watches, key, objects, owners};
 
 /// Whose claims of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,9 +38,9 @@ struct DataState {
     /// Claims of addresses by their data.
     addresses: HashMap<AddressClaims, Grouped<()>>,
     /// The templates of claims, by the claims' cluster.
-    of_cluster: Grouped<Key>,
+    of_cluster: Grouped<ObjectKey>,
     /// Whether clusters are paused.
-    clusters: HashMap<Key, bool>,
+    clusters: HashMap<ObjectKey, bool>,
     /// Kinds that were not listed yet.
     awaited: usize,
 }
@@ -55,7 +55,7 @@ pub(super) struct WakeTargets {
 }
 
 /// The template that is referred to from a namespace; none of another namespace.
-pub(super) fn template_of(namespace: &str, reference: Option<&Metal3Reference>) -> Option<Key> {
+pub(super) fn template_of(namespace: &str, reference: Option<&Metal3Reference>) -> Option<ObjectKey> {
     let reference = reference.filter(|reference| !reference.name.is_empty())?;
     let other = reference.namespace.as_deref().unwrap_or_default();
     (other.is_empty() || other == namespace).then(|| (namespace.to_owned(), reference.name.clone()))
@@ -78,7 +78,7 @@ pub(super) fn claim(object: &Metal3DataClaim) -> DataClaim {
     }
 }
 
-fn data(object: &Metal3Data) -> Option<(Key, IndexedData)> {
+fn data(object: &Metal3Data) -> Option<(ObjectKey, IndexedData)> {
     let template = template_of(&key(object).0, object.spec.template.as_ref())?;
     let claim = object.spec.claim.as_ref().map(|claim| claim.name.clone()).unwrap_or_default();
     let claim_uid = owners::of_kind(&object.metadata, infrastructure::GROUP, "Metal3DataClaim");
@@ -102,8 +102,8 @@ impl DataIndex {
 
     fn follow_claims(&self, watches: &mut Watches, templates: Wakes) {
         let index = self.listed_later();
-        watches.observe(move |change: &Change<'_, Metal3DataClaim>| match change {
-            Change::Put(object) => {
+        watches.observe(move |change: &WatchChange<'_, Metal3DataClaim>| match change {
+            WatchChange::Put(object) => {
                 let place = key(*object);
                 let template = template_of(&place.0, object.spec.template.as_ref());
                 let claim = claim(object);
@@ -111,18 +111,18 @@ impl DataIndex {
                 index.lock().of_cluster.put(&place, cluster.zip(template.clone()));
                 index.put(&templates, |known| known.claims.put(&place, template.map(|of| (of, claim))));
             }
-            Change::Gone(place) => {
+            WatchChange::Gone(place) => {
                 index.lock().of_cluster.put(place, None);
                 index.put(&templates, |known| known.claims.put(place, None));
             }
-            Change::Listed => index.listed(&templates, 0),
+            WatchChange::Listed => index.listed(&templates, 0),
         });
     }
 
     fn follow_data(&self, watches: &mut Watches, templates: Wakes) {
         let index = self.listed_later();
-        watches.observe(move |change: &Change<'_, Metal3Data>| match change {
-            Change::Put(object) => {
+        watches.observe(move |change: &WatchChange<'_, Metal3Data>| match change {
+            WatchChange::Put(object) => {
                 index.put(&templates, |known| known.data.put(&key(*object), data(object)));
                 let machine = owners::of_kind(&object.metadata, infrastructure::GROUP, "Metal3Machine");
                 let place = key(*object);
@@ -130,11 +130,11 @@ impl DataIndex {
                 let of = machine.map(|machine| ((place.0.clone(), machine.name.clone()), ready));
                 index.lock().of_machine.put(&place, of);
             }
-            Change::Gone(place) => {
+            WatchChange::Gone(place) => {
                 index.put(&templates, |known| known.data.put(place, None));
                 index.lock().of_machine.put(place, None);
             }
-            Change::Listed => index.listed(&templates, 1),
+            WatchChange::Listed => index.listed(&templates, 1),
         });
     }
 
@@ -143,8 +143,8 @@ impl DataIndex {
         K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
     {
         let (index, WakeTargets { templates, data: woken }) = (self.listed_later(), woken.clone());
-        watches.observe(move |change: &Change<'_, K>| match change {
-            Change::Put(object) => {
+        watches.observe(move |change: &WatchChange<'_, K>| match change {
+            WatchChange::Put(object) => {
                 let place = key(*object);
                 let owner = owners::of_kind(object.meta(), infrastructure::GROUP, "Metal3Data");
                 let owner = owner.map(|owner| (place.0.clone(), owner.name.clone()));
@@ -152,17 +152,17 @@ impl DataIndex {
                 // Each change of it may be what is waited for.
                 owner.into_iter().for_each(|owner| woken.wake(owner));
             }
-            Change::Gone(place) => {
+            WatchChange::Gone(place) => {
                 index.put(&woken, |known| known.addresses.entry(of).or_default().put(place, None));
             }
-            Change::Listed => index.listed(&templates, 2 + of as usize),
+            WatchChange::Listed => index.listed(&templates, 2 + of as usize),
         });
     }
 
     fn follow_machines(&self, watches: &mut Watches, woken: Wakes) {
         let index = self.clone();
-        watches.observe(move |change: &Change<'_, Metal3Machine>| {
-            let Change::Put(object) = change else { return };
+        watches.observe(move |change: &WatchChange<'_, Metal3Machine>| {
+            let WatchChange::Put(object) = change else { return };
             let place = key(*object);
             let known = index.lock();
             let waiting = known.of_machine.of(&place).filter(|(_, ready)| !**ready);
@@ -172,21 +172,21 @@ impl DataIndex {
 
     fn follow_clusters(&self, watches: &mut Watches, templates: Wakes) {
         let index = self.clone();
-        watches.observe(move |change: &Change<'_, Cluster>| match change {
-            Change::Put(cluster) => {
+        watches.observe(move |change: &WatchChange<'_, Cluster>| match change {
+            WatchChange::Put(cluster) => {
                 let (place, paused) = (key(*cluster), cluster.spec.paused == Some(true));
                 let mut known = index.lock();
                 if known.clusters.insert(place.clone(), paused) == Some(true) && !paused {
                     known.of_cluster.of(&place).for_each(|(_, template)| templates.wake(template.clone()));
                 }
             }
-            Change::Gone(place) => drop(index.lock().clusters.remove(*place)),
-            Change::Listed => {}
+            WatchChange::Gone(place) => drop(index.lock().clusters.remove(*place)),
+            WatchChange::Listed => {}
         });
     }
 
     /// Claims and data of a template; `None` as long as not everything was listed.
-    pub fn of(&self, template: &Key) -> Option<(Vec<DataClaim>, Vec<IndexedData>)> {
+    pub fn of(&self, template: &ObjectKey) -> Option<(Vec<DataClaim>, Vec<IndexedData>)> {
         let known = self.lock();
         let claims = known.claims.of(template).map(|(_, claim)| claim.clone());
         let data = known.data.of(template).map(|(_, data)| data.clone());
@@ -194,19 +194,19 @@ impl DataIndex {
     }
 
     /// Whether a cluster is paused.
-    pub fn is_paused(&self, cluster: &Key) -> bool {
+    pub fn is_paused(&self, cluster: &ObjectKey) -> bool {
         self.lock().clusters.get(cluster).copied().unwrap_or_default()
     }
 
     /// The names of claims of addresses that were made for data; `None` as long as not everything was listed.
-    pub fn addresses_of(&self, data: &Key, of: AddressClaims) -> Option<Vec<String>> {
+    pub fn addresses_of(&self, data: &ObjectKey, of: AddressClaims) -> Option<Vec<String>> {
         let known = self.lock();
         let claims = known.addresses.get(&of).into_iter().flat_map(|claims| claims.of(data));
         (known.awaited == 0).then(|| claims.map(|(name, ())| name.clone()).collect())
     }
 
     /// The names of a template's claims.
-    pub fn claims_of(&self, template: &Key) -> Vec<String> {
+    pub fn claims_of(&self, template: &ObjectKey) -> Vec<String> {
         self.lock().claims.of(template).map(|(name, _)| name.clone()).collect()
     }
 
@@ -216,7 +216,7 @@ impl DataIndex {
     }
 
     /// Takes note of a claim of addresses that was just stored for data.
-    pub fn stored_address(&self, claim: &Key, data: &Key, of: AddressClaims) {
+    pub fn stored_address(&self, claim: &ObjectKey, data: &ObjectKey, of: AddressClaims) {
         self.lock().addresses.entry(of).or_default().put(claim, Some((data.clone(), ())));
     }
 
@@ -233,7 +233,7 @@ impl DataIndex {
         self.clone()
     }
 
-    fn put(&self, wakes: &Wakes, put: impl FnOnce(&mut DataState) -> [Option<Key>; 2]) {
+    fn put(&self, wakes: &Wakes, put: impl FnOnce(&mut DataState) -> [Option<ObjectKey>; 2]) {
         let concerned = put(&mut self.lock());
         concerned.into_iter().flatten().for_each(|key| wakes.wake(key));
     }

@@ -35,7 +35,7 @@ use crate::api::{Declared, ServedVersion, StoragePolicy, cluster, infrastructure
 use crate::apiserver::AdmissionRules;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
-use crate::runtime::{Cache, Change, Mention, Slim, Watches, key, run};
+use crate::runtime::{Cache, Mention, Slim, WatchChange, Watches, key, run};
 
 /// What is kept of each claim and data beside the store.
 const MEMORY: usize = 2000;
@@ -142,18 +142,18 @@ impl MachineData {
         index.follow(watches, &WakeTargets { templates: templates.wakes().clone(), data: data.wakes().clone() });
         let all = Self { templates, claims, data, index };
         let known = all.clone();
-        watches.observe(move |change: &Change<'_, Metal3DataTemplate>| match change {
+        watches.observe(move |change: &WatchChange<'_, Metal3DataTemplate>| match change {
             // Without their template, claims are looked at themselves.
-            Change::Gone(template) => {
+            WatchChange::Gone(template) => {
                 let names = known.index.claims_of(template);
                 names.into_iter().for_each(|name| known.claims.wakes().wake((template.0.clone(), name)));
             }
-            Change::Put(_) | Change::Listed => {}
+            WatchChange::Put(_) | WatchChange::Listed => {}
         });
         let known = all.clone();
-        watches.observe(move |change: &Change<'_, Metal3DataClaim>| {
+        watches.observe(move |change: &WatchChange<'_, Metal3DataClaim>| {
             // Data that is to go waits for its claim.
-            if let Change::Gone((namespace, claim)) = change {
+            if let WatchChange::Gone((namespace, claim)) = change {
                 known.data.wake_mentioning(&goes_with(namespace, claim));
             }
         });

@@ -9,7 +9,7 @@ use super::machine::{DataMachine, DataRenderError};
 use super::pools::{PoolAddresses, of, of_gateway, of_network};
 use crate::api::MacAddress;
 use crate::api::infrastructure::data::v1beta2::{self, BondLink, Links};
-use crate::api::infrastructure::data::{MacSource, NetworkRoute, Networks, Services, StaticNetwork};
+use crate::api::infrastructure::data::{LinkNetworks, MacSource, NetworkRoute, Services, StaticNetwork};
 
 /// Routes in all networks.
 const ROUTES_MAX: usize = 1000;
@@ -112,7 +112,7 @@ fn mac(source: &MacSource, link: &str, machine: &DataMachine) -> Result<Option<S
 
 /// Static ones, those by DHCP, those by router advertisements.
 fn all_networks(
-    networks: &Networks,
+    networks: &LinkNetworks,
     machine: &DataMachine,
     addresses: &PoolAddresses,
 ) -> Result<Vec<Value>, DataRenderError> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::machine::{DataMachine, DataRenderError};
 use crate::api::infrastructure::data::v1beta2::Metal3DataTemplateSpec;
 use crate::api::infrastructure::data::{
-    DEFAULT_POOL_GROUP, DEFAULT_POOL_KIND, Gateway, NetworkRoute, PoolReference, StaticNetwork,
+    DEFAULT_POOL_GROUP, DEFAULT_POOL_KIND, DataPoolReference, Gateway, NetworkRoute, StaticNetwork,
 };
 
 /// Most pools of one template.
@@ -73,7 +73,7 @@ pub(super) fn of_gateway(gateway: &Gateway, machine: &DataMachine) -> Result<Opt
 
 fn first(
     annotation: Option<&crate::api::infrastructure::data::FromAnnotation>,
-    reference: Option<&PoolReference>,
+    reference: Option<&DataPoolReference>,
     name: Option<&String>,
     machine: &DataMachine,
 ) -> Result<Option<(String, Pool)>, DataRenderError> {

@@ -26,7 +26,7 @@ use crate::api::infrastructure::{self};
 use crate::api::metal3::{BareMetalHost, HardwareData, SecretReference};
 use crate::apiserver::subdomain;
 use crate::cluster::contract::pause;
-use crate::runtime::{Key, Reconcile, Slim, changes, key, objects, owners};
+use crate::runtime::{ObjectKey, Reconcile, Slim, changes, key, objects, owners};
 
 /// Annotation of a Metal3Machine: namespace and name of its BareMetalHost.
 const ANNOTATION_HOST: &str = "metal3.io/BareMetalHost";
@@ -124,7 +124,7 @@ impl Rendering {
     }
 
     /// Gives back what was taken for it, once its claim is gone: until then the machine may use it.
-    async fn end(&self, place: &Key, data: &Metal3Data) -> Result<Action, kube::Error> {
+    async fn end(&self, place: &ObjectKey, data: &Metal3Data) -> Result<Action, kube::Error> {
         let is_held_by = |finalizer: &str| objects::is_held(data, finalizer);
         if !is_held_by(FINALIZER_DATA) && !is_held_by(FINALIZER_CLAIM) {
             return Ok(Action::await_change());
@@ -150,7 +150,7 @@ impl Rendering {
     }
 
     /// Makes what is not there yet.
-    async fn make(&self, place: &Key, data: Metal3Data) -> Result<(), RenderWait> {
+    async fn make(&self, place: &ObjectKey, data: Metal3Data) -> Result<(), RenderWait> {
         if self.is_made(place, &data).await? {
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl Rendering {
     }
 
     /// Whether everything was made and is there: what it was made of need not be, any more.
-    async fn is_made(&self, place: &Key, data: &Metal3Data) -> Result<bool, kube::Error> {
+    async fn is_made(&self, place: &ObjectKey, data: &Metal3Data) -> Result<bool, kube::Error> {
         if data.status.as_ref().and_then(|status| status.ready) != Some(true) {
             return Ok(false);
         }
@@ -230,7 +230,7 @@ impl Rendering {
     /// The Metal3Machine that the data is for: it must still want this template.
     async fn metal3_machine(
         &self,
-        place: &Key,
+        place: &ObjectKey,
         data: &Metal3Data,
         template: &str,
     ) -> Result<Metal3Machine, RenderWait> {
@@ -259,7 +259,7 @@ impl Rendering {
     /// Holds the data, and notes how its Secrets are called.
     async fn name(
         &self,
-        place: &Key,
+        place: &ObjectKey,
         data: Metal3Data,
         template: &Metal3DataTemplateSpec,
         machine: &str,
@@ -275,7 +275,7 @@ impl Rendering {
     }
 
     /// Everything of the machine that its data may be made of.
-    async fn facts(&self, place: &Key, metal3: &Metal3Machine) -> Result<DataMachine, RenderWait> {
+    async fn facts(&self, place: &ObjectKey, metal3: &Metal3Machine) -> Result<DataMachine, RenderWait> {
         let owner = owners::of_kind(&metal3.metadata, cluster::GROUP, "Machine");
         let Some(owner) = owner else { return wait("waiting for Machine Controller to set OwnerRef on Metal3Machine") };
         let Some(machine) = self.api::<v1beta2::Machine>(&place.0).get_opt(&owner.name).await? else {
@@ -311,7 +311,7 @@ impl Rendering {
         Ok(facts)
     }
 
-    async fn report(&self, place: &Key, ready: bool, error: Option<String>) -> Result<(), kube::Error> {
+    async fn report(&self, place: &ObjectKey, ready: bool, error: Option<String>) -> Result<(), kube::Error> {
         let all = self.api::<Metal3Data>(&place.0);
         let Some(data) = all.get_opt(&place.1).await? else { return Ok(()) };
         let known = data.status.clone().unwrap_or_default();

@@ -20,7 +20,7 @@ use crate::api::infrastructure::data::v1beta2::{
 use crate::api::infrastructure::data::{FINALIZER_CLAIM, FINALIZER_TEMPLATE};
 use crate::api::infrastructure::v1beta2::Metal3Reference;
 use crate::cluster::contract::pause;
-use crate::runtime::{Key, Reconcile, Slim, changes, key, objects, owners};
+use crate::runtime::{ObjectKey, Reconcile, Slim, changes, key, objects, owners};
 
 /// Claims of a template that are written for at once.
 const AT_ONCE: usize = 16;
@@ -102,7 +102,7 @@ struct TemplateOutcome {
 
 impl Templates {
     /// Brings claims to where they belong, as many as have their turn in one look; `None` before anything is known.
-    async fn answer(&self, place: &Key, closed: Option<&str>) -> Option<TemplateOutcome> {
+    async fn answer(&self, place: &ObjectKey, closed: Option<&str>) -> Option<TemplateOutcome> {
         let writer = DataWriter { client: &self.client, index: &self.index, namespace: &place.0 };
         let mut foreign = BTreeSet::new();
         for round in 0.. {

@@ -22,7 +22,7 @@ use super::choose::{
 use super::consumer::{Consumer, MachineId, MachineKind};
 use super::names::LABEL_REUSE;
 use crate::api::metal3::{BareMetalHost, HardwareData};
-use crate::runtime::{Cache, Key, Mention, Wakes, Watches, key};
+use crate::runtime::{Cache, Mention, ObjectKey, Wakes, Watches, key};
 
 /// How long a host that was taken counts as such before that is heard of: it is told of at once, unless a watch is broken.
 const UNHEARD: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ pub struct HostPool {
 /// Hosts that are about to be taken, and whom that keeps waiting.
 #[derive(Default)]
 struct Taking {
-    by_host: HashMap<Key, Intent>,
+    by_host: HashMap<ObjectKey, Intent>,
     /// Machines of each namespace that got no host while others were about to take some.
     waiting: HashMap<String, HashSet<MachineId>>,
     /// Whose turn it is to choose, of each namespace where somebody does.
@@ -68,7 +68,7 @@ pub struct NoHost {
 /// A host that a machine is about to take. When it is dropped untaken, others may have it, and those are looked at that waited.
 pub struct Pick {
     hosts: HostPool,
-    host: Key,
+    host: ObjectKey,
     /// How it was chosen.
     pub way: ChoiceReason,
     is_taken: bool,
@@ -159,7 +159,7 @@ impl HostPool {
         let mut taking = self.taking();
         let now = Instant::now();
         let is_heard_of =
-            |host: &Key| self.hosts.get(host).is_none_or(|host| matches!(host.consumer, Consumer::Machine(_)));
+            |host: &ObjectKey| self.hosts.get(host).is_none_or(|host| matches!(host.consumer, Consumer::Machine(_)));
         taking.by_host.retain(|host, intent| {
             let is_past = intent.until.is_some_and(|until| until <= now || is_heard_of(host));
             intent.machine != *machine && !is_past
@@ -216,7 +216,7 @@ impl HostPool {
     }
 
     /// A look has ended that was to take a host.
-    fn end(&self, host: &Key, is_taken: bool) {
+    fn end(&self, host: &ObjectKey, is_taken: bool) {
         let mut taken = self.taking();
         if is_taken {
             if let Some(intent) = taken.by_host.get_mut(host) {

@@ -10,8 +10,8 @@ use super::consumer::MachineId;
 use super::host_changes::{HostChanges, consumer};
 use super::names::{ANNOTATION_BLOCK_MOVE, LABEL_REUSE, PAUSED_BY_CLUSTER};
 use crate::api::cluster::LABEL_CLUSTER;
-use crate::api::infrastructure::v1beta2::Image;
-use crate::api::infrastructure::{ChecksumType, CustomDeploy, DiskFormat};
+use crate::api::infrastructure::v1beta2::MachineImage;
+use crate::api::infrastructure::{DiskFormat, MachineChecksumType, MachineCustomDeploy};
 use crate::api::metal3::{
     self, ANNOTATION_PAUSED, ANNOTATION_STATUS, AutomatedCleaningMode, BareMetalHost, ProvisioningState,
     SecretReference,
@@ -40,9 +40,9 @@ pub fn claim(host: &BareMetalHost, machine: &MachineId, cluster: Option<&str>) -
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostSpecPatch<'a> {
     /// The image.
-    pub image: Option<&'a Image>,
+    pub image: Option<&'a MachineImage>,
     /// A method other than writing an image.
-    pub custom_deploy: Option<&'a CustomDeploy>,
+    pub custom_deploy: Option<&'a MachineCustomDeploy>,
     /// Secret with its user data.
     pub user_data: Option<&'a SecretReference>,
     /// Secret with its meta data.
@@ -101,12 +101,12 @@ fn keep(host: &BareMetalHost, cleaning: Option<AutomatedCleaningMode>, mut patch
 }
 
 /// An image of a machine as a host has it.
-pub fn image_of(image: &Image) -> metal3::Image {
+pub fn image_of(image: &MachineImage) -> metal3::HostImage {
     let checksum = image.checksum.clone().filter(|checksum| !checksum.is_empty());
     let checksum_type = image.checksum_type.filter(|_| checksum.is_some()).map(|type_| match type_ {
-        ChecksumType::Md5 => metal3::ChecksumType::Md5,
-        ChecksumType::Sha256 => metal3::ChecksumType::Sha256,
-        ChecksumType::Sha512 => metal3::ChecksumType::Sha512,
+        MachineChecksumType::Md5 => metal3::ChecksumType::Md5,
+        MachineChecksumType::Sha256 => metal3::ChecksumType::Sha256,
+        MachineChecksumType::Sha512 => metal3::ChecksumType::Sha512,
     });
     let format = image.disk_format.map(|format| match format {
         DiskFormat::Raw => "raw",
@@ -116,7 +116,7 @@ pub fn image_of(image: &Image) -> metal3::Image {
         DiskFormat::LiveIso => "live-iso",
     });
     let format = format.map(str::to_owned);
-    metal3::Image { url: image.url.clone(), checksum, checksum_type, format, ..metal3::Image::default() }
+    metal3::HostImage { url: image.url.clone(), checksum, checksum_type, format, ..metal3::HostImage::default() }
 }
 
 /// For whom a host is kept that is let go.
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn a_host_is_told_once_what_to_run() {
         let image = json!({"url": "http://x/y", "checksum": "aa", "diskFormat": "qcow2"});
-        let image: Image = serde_json::from_value(image).expect("an image");
+        let image: MachineImage = serde_json::from_value(image).expect("an image");
         let (user, network) = (SecretReference { namespace: Some("far".into()), ..secret("u") }, secret("n"));
         let deployment = HostSpecPatch {
             image: Some(&image),
@@ -350,7 +350,7 @@ mod tests {
         let patch = deploy(&running).expect("a patch");
         assert_eq!(patch["spec"], json!({"online": true, "automatedCleaningMode": "disabled"}));
         // No checksum of a kind that says nothing.
-        let plain = Image { url: "oci://x/y".into(), checksum: Some(String::new()), ..Image::default() };
+        let plain = MachineImage { url: "oci://x/y".into(), checksum: Some(String::new()), ..MachineImage::default() };
         assert_eq!(json!(image_of(&plain)), json!({"url": "oci://x/y"}));
     }
 

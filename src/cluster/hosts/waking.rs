@@ -10,7 +10,7 @@ use super::choose::{CandidateHost, Capacity, HardwareView};
 use super::consumer::{Consumer, MachineKind};
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::runtime::wake::on_change;
-use crate::runtime::{Cache, Change, Key, Mention, Wakes, Watches, key};
+use crate::runtime::{Cache, Mention, ObjectKey, Wakes, WatchChange, Watches, key};
 
 /// The hosts of a namespace, as those that a machine wants one of.
 pub fn wants_host(namespace: &str) -> Mention {
@@ -23,9 +23,9 @@ where
     V: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
 {
     let (waiting, wakes) = (machines.clone(), machines.wakes().clone());
-    let mut known: HashMap<Key, (Consumer, u64)> = HashMap::new();
-    watches.observe::<BareMetalHost>(move |change: &Change<'_, BareMetalHost>| match change {
-        Change::Put(host) => {
+    let mut known: HashMap<ObjectKey, (Consumer, u64)> = HashMap::new();
+    watches.observe::<BareMetalHost>(move |change: &WatchChange<'_, BareMetalHost>| match change {
+        WatchChange::Put(host) => {
             let consumer = Consumer::of(host.spec.consumer_ref.as_ref(), &host.namespace().unwrap_or_default());
             let facts = (consumer, facts_of(host));
             match known.insert(key(*host), facts.clone()) {
@@ -39,12 +39,12 @@ where
                 }
             }
         }
-        Change::Gone(key) => {
+        WatchChange::Gone(key) => {
             if let Some((consumer, _)) = known.remove(*key) {
                 tell(&wakes, (kind, key.0.as_str()), &consumer);
             }
         }
-        Change::Listed => {}
+        WatchChange::Listed => {}
     });
     let all = waiting.clone();
     on_change(watches, offer, move |(namespace, _), offer| {

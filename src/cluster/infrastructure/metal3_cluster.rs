@@ -18,10 +18,12 @@ use super::names::FINALIZER_CLUSTER;
 use super::waking::{claims, endpoint_of, has};
 use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
-use crate::api::infrastructure::v1beta2::{Initialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine};
+use crate::api::infrastructure::v1beta2::{
+    InfrastructureInitialization, Metal3Cluster, Metal3ClusterStatus, Metal3Machine,
+};
 use crate::cluster::contract::pause;
 use crate::runtime::changes::write_status;
-use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
+use crate::runtime::conditions::{ConditionVerdict, Severity, find, older, set, set_old, summary, whole};
 use crate::runtime::{Cache, Reconcile, Slim, key, objects, owners, run as run_controller};
 
 /// Whether all is there.
@@ -250,30 +252,33 @@ fn status(object: &Metal3Cluster, around: Metal3ClusterScope<'_>, now: Timestamp
     let endpoint = object.spec.control_plane_endpoint.as_ref();
     let is_reachable = endpoint.is_some_and(|endpoint| !endpoint.host.is_empty() && endpoint.port > 0);
     let (verdict, severity) = match (owner, left) {
-        (_, Some(left)) => (Verdict::no("Deleting", format!("{left} must go first")), Severity::Info),
-        (OwnerCluster::Unsaid, _) => {
-            (Verdict::no("WaitingForClusterOwnerRef", "Waiting for a Cluster to own this object"), Severity::Info)
-        }
-        (OwnerCluster::Gone, _) => {
-            (Verdict::no("FailedToGetOwnerCluster", "The Cluster that owns this object is not there"), Severity::Error)
-        }
+        (_, Some(left)) => (ConditionVerdict::no("Deleting", format!("{left} must go first")), Severity::Info),
+        (OwnerCluster::Unsaid, _) => (
+            ConditionVerdict::no("WaitingForClusterOwnerRef", "Waiting for a Cluster to own this object"),
+            Severity::Info,
+        ),
+        (OwnerCluster::Gone, _) => (
+            ConditionVerdict::no("FailedToGetOwnerCluster", "The Cluster that owns this object is not there"),
+            Severity::Error,
+        ),
         (OwnerCluster::Is(_), _) if !is_reachable => {
             let why = "spec.controlPlaneEndpoint needs a host and a port";
-            (Verdict::no("ControlPlaneEndpointFailed", why), Severity::Error)
+            (ConditionVerdict::no("ControlPlaneEndpointFailed", why), Severity::Error)
         }
         (OwnerCluster::Is(_), _) => match holder {
-            None => (Verdict::yes("Ready"), Severity::Info),
+            None => (ConditionVerdict::yes("Ready"), Severity::Info),
             Some(holder) => {
                 let why = format!("spec.controlPlaneEndpoint is that of Metal3Cluster {holder} already");
-                (Verdict::no("ControlPlaneEndpointInUse", why), Severity::Error)
+                (ConditionVerdict::no("ControlPlaneEndpointInUse", why), Severity::Error)
             }
         },
     };
     if matches!(owner, OwnerCluster::Is(_)) && left.is_none() {
-        status.initialization = Some(Initialization { provisioned: Some(is_reachable && holder.is_none()) });
+        status.initialization =
+            Some(InfrastructureInitialization { provisioned: Some(is_reachable && holder.is_none()) });
     }
     set(&mut status.conditions, INFRASTRUCTURE, &verdict, generation, now);
-    let ready = find(&status.conditions, INFRASTRUCTURE).map(Verdict::of);
+    let ready = find(&status.conditions, INFRASTRUCTURE).map(ConditionVerdict::of);
     let mut ready = summary(&[(INFRASTRUCTURE, ready, true)], ["Ready", "NotReady", "ReadyUnknown"]);
     if left.is_some() {
         ready.reason = "Deleting".to_owned();

@@ -6,13 +6,13 @@ use kube::ResourceExt;
 
 use super::machine::{ANNOTATION_PREFIXES, MachineView, made_from, of_cluster};
 use super::metal3_cluster;
-use crate::api::cluster::v1beta2::{Cluster, Machine, Reference};
+use crate::api::cluster::v1beta2::{Cluster, ContractReference, Machine};
 use crate::api::cluster::{GROUP as CLUSTER_GROUP, LABEL_CLUSTER};
 use crate::api::infrastructure::GROUP;
 use crate::api::infrastructure::data::v1beta2::{Metal3Data, Metal3DataClaim};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine, Metal3MachineTemplate};
 use crate::cluster::hosts::{self, MachineKind};
-use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key, owners, wake};
+use crate::runtime::{Cache, Mention, ObjectKey, Slim, WatchChange, Watches, key, owners, wake};
 
 /// Letters of the host of an endpoint: no name or address has more, and what does is nobody's.
 const HOST: usize = 253;
@@ -84,12 +84,12 @@ fn left<K>(
 ) where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
-    let mut known: HashMap<Key, String> = HashMap::new();
-    watches.observe::<K>(move |change: &Change<'_, K>| {
+    let mut known: HashMap<ObjectKey, String> = HashMap::new();
+    watches.observe::<K>(move |change: &WatchChange<'_, K>| {
         let (place, now) = match change {
-            Change::Put(object) => (key(*object), of(object)),
-            Change::Gone(place) => ((*place).clone(), None),
-            Change::Listed => return,
+            WatchChange::Put(object) => (key(*object), of(object)),
+            WatchChange::Gone(place) => ((*place).clone(), None),
+            WatchChange::Listed => return,
         };
         if known.get(&place) == now.as_ref() {
             return;
@@ -171,7 +171,7 @@ fn cluster_facts(cluster: &Cluster) -> (Option<bool>, Option<bool>, bool, bool) 
     )
 }
 
-fn named(namespace: Option<String>, reference: Option<&Reference>, kind: &str) -> Vec<Key> {
+fn named(namespace: Option<String>, reference: Option<&ContractReference>, kind: &str) -> Vec<ObjectKey> {
     let reference = reference.filter(|one| one.kind == kind && one.api_group == GROUP);
     reference.map(|one| (namespace.unwrap_or_default(), one.name.clone())).into_iter().collect()
 }

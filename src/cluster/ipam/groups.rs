@@ -14,8 +14,8 @@ use super::allocation::{AllocationRefusal, Given};
 use crate::api::ipam::metal3::{self, IPAddress, IPAddressSpec, IPClaim, IPPool};
 use crate::api::ipam::{self, ANNOTATION_ADDRESS, CONDITION_READY, v1beta2};
 use crate::api::metal3::ObjectReference;
-use crate::runtime::conditions::{self, Severity, Verdict};
-use crate::runtime::{Key, key, objects};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity};
+use crate::runtime::{ObjectKey, key, objects};
 
 /// Most characters of a message that are kept.
 const MESSAGE_MAX: usize = 1000;
@@ -95,7 +95,7 @@ pub(super) enum Refers {
     /// To one of another namespace.
     Abroad,
     /// To this one.
-    Pool(Key),
+    Pool(ObjectKey),
 }
 
 /// The kinds of a group.
@@ -280,9 +280,9 @@ impl Kinds for ClusterApiGroup {
 
     fn tell(claim: &Self::Claim, told: &ClaimMessage, now: Timestamp) -> Value {
         let verdict = match told {
-            ClaimMessage::Nothing => Verdict::unknown("NotYetAllocated", ""),
-            ClaimMessage::Address(_) => Verdict::yes("Ready"),
-            ClaimMessage::Refused(reason, message) => Verdict::no(reason, message),
+            ClaimMessage::Nothing => ConditionVerdict::unknown("NotYetAllocated", ""),
+            ClaimMessage::Address(_) => ConditionVerdict::yes("Ready"),
+            ClaimMessage::Refused(reason, message) => ConditionVerdict::no(reason, message),
         };
         let known = claim.status.clone().unwrap_or_default();
         let mut conditions = known.conditions;

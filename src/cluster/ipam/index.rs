@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::groups::{self, AddressClaim, Kinds, PoolAddress, PoolGroup, Refers};
-use crate::runtime::{Change, Grouped, Key, Wakes, Watches, key};
+use crate::runtime::{Grouped, ObjectKey, Wakes, WatchChange, Watches, key};
 
 /// Claims and addresses of all pools. Cheap to clone.
 #[derive(Clone, Default)]
@@ -32,16 +32,18 @@ impl IpamIndex {
     pub fn follow_claims<K: Kinds>(&self, watches: &mut Watches, pools: Wakes) {
         let index = self.listed_later();
         let mut listed = false;
-        watches.observe(move |change: &Change<'_, K::Claim>| match change {
-            Change::Put(object) => {
+        watches.observe(move |change: &WatchChange<'_, K::Claim>| match change {
+            WatchChange::Put(object) => {
                 let of = match K::claimed(object) {
                     Refers::Pool(pool) => Some((pool, groups::claim::<K>(object))),
                     _ => None,
                 };
                 index.put(&pools, |known| known.claims.entry(K::GROUP).or_default().put(&key(*object), of));
             }
-            Change::Gone(key) => index.put(&pools, |known| known.claims.entry(K::GROUP).or_default().put(key, None)),
-            Change::Listed => index.listed(&mut listed, &pools),
+            WatchChange::Gone(key) => {
+                index.put(&pools, |known| known.claims.entry(K::GROUP).or_default().put(key, None))
+            }
+            WatchChange::Listed => index.listed(&mut listed, &pools),
         });
     }
 
@@ -49,18 +51,20 @@ impl IpamIndex {
     pub fn follow_addresses<K: Kinds>(&self, watches: &mut Watches, pools: Wakes) {
         let index = self.listed_later();
         let mut listed = false;
-        watches.observe(move |change: &Change<'_, K::Address>| match change {
-            Change::Put(object) => {
+        watches.observe(move |change: &WatchChange<'_, K::Address>| match change {
+            WatchChange::Put(object) => {
                 let of = of::<K>(object);
                 index.put(&pools, |known| known.addresses.entry(K::GROUP).or_default().put(&key(*object), of));
             }
-            Change::Gone(key) => index.put(&pools, |known| known.addresses.entry(K::GROUP).or_default().put(key, None)),
-            Change::Listed => index.listed(&mut listed, &pools),
+            WatchChange::Gone(key) => {
+                index.put(&pools, |known| known.addresses.entry(K::GROUP).or_default().put(key, None))
+            }
+            WatchChange::Listed => index.listed(&mut listed, &pools),
         });
     }
 
     /// What is known of a pool; `None` as long as not everything was listed.
-    pub fn of(&self, pool: &Key) -> Option<OfPool> {
+    pub fn of(&self, pool: &ObjectKey) -> Option<OfPool> {
         let known = self.lock();
         (known.awaited == 0).then(|| OfPool {
             claims: known.claims.values().flat_map(|claims| claims.of(pool)).map(|(_, claim)| claim.clone()).collect(),
@@ -74,7 +78,7 @@ impl IpamIndex {
     }
 
     /// The addresses of one claim of a pool; `None` as long as not everything was listed.
-    pub fn of_claim(&self, pool: &Key, (group, claim): (PoolGroup, &str)) -> Option<Vec<PoolAddress>> {
+    pub fn of_claim(&self, pool: &ObjectKey, (group, claim): (PoolGroup, &str)) -> Option<Vec<PoolAddress>> {
         let known = self.lock();
         let all = known.addresses.get(&group).into_iter().flat_map(|all| all.of(pool)).map(|(_, one)| one);
         let its = all.filter(|one| one.claim == claim).cloned().collect();
@@ -82,7 +86,7 @@ impl IpamIndex {
     }
 
     /// The names of a pool's claims of a group.
-    pub fn claims_of(&self, pool: &Key, group: PoolGroup) -> Vec<String> {
+    pub fn claims_of(&self, pool: &ObjectKey, group: PoolGroup) -> Vec<String> {
         let known = self.lock();
         let claims = known.claims.get(&group);
         claims.into_iter().flat_map(|claims| claims.of(pool)).map(|(name, _)| name.clone()).collect()
@@ -98,7 +102,7 @@ impl IpamIndex {
         self.clone()
     }
 
-    fn put(&self, pools: &Wakes, put: impl FnOnce(&mut IpamState) -> [Option<Key>; 2]) {
+    fn put(&self, pools: &Wakes, put: impl FnOnce(&mut IpamState) -> [Option<ObjectKey>; 2]) {
         let concerned = put(&mut self.lock());
         concerned.into_iter().flatten().for_each(|pool| pools.wake(pool));
     }
@@ -117,7 +121,7 @@ impl IpamIndex {
     }
 }
 
-fn of<K: Kinds>(object: &K::Address) -> Option<(Key, PoolAddress)> {
+fn of<K: Kinds>(object: &K::Address) -> Option<(ObjectKey, PoolAddress)> {
     match groups::address::<K>(object) {
         (Refers::Pool(pool), address) => Some((pool, address)),
         _ => None,

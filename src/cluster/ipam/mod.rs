@@ -33,7 +33,7 @@ use crate::api::{Declared, ServedVersion, StoragePolicy, ipam};
 use crate::apiserver::AdmissionRules;
 use crate::config::Config;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
-use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key, run};
+use crate::runtime::{Cache, Mention, ObjectKey, Slim, WatchChange, Watches, key, run};
 
 /// What is kept of each claim and address beside the store.
 const MEMORY: usize = 1500;
@@ -149,8 +149,8 @@ impl IpamLife {
     /// Without their pool, claims are looked at themselves.
     fn follow_pools(&self, watches: &mut Watches) {
         let known = self.clone();
-        watches.observe(move |change: &Change<'_, IPPool>| {
-            let Change::Gone(pool) = change else { return };
+        watches.observe(move |change: &WatchChange<'_, IPPool>| {
+            let WatchChange::Gone(pool) = change else { return };
             let wake = |group: PoolGroup, claims: &crate::runtime::Wakes| {
                 let names = known.index.claims_of(pool, group);
                 names.into_iter().for_each(|name| claims.wake((pool.0.clone(), name)));
@@ -165,10 +165,10 @@ impl IpamLife {
     /// A cluster that comes, or is no longer paused, may be waited for.
     fn follow_clusters(&self, watches: &mut Watches) {
         let pools = self.pools.clone();
-        let mut known: std::collections::HashMap<Key, (Option<String>, bool)> = Default::default();
-        watches.observe(move |change: &Change<'_, Cluster>| {
+        let mut known: std::collections::HashMap<ObjectKey, (Option<String>, bool)> = Default::default();
+        watches.observe(move |change: &WatchChange<'_, Cluster>| {
             let (namespace, name) = match change {
-                Change::Put(cluster) => {
+                WatchChange::Put(cluster) => {
                     let place = key(*cluster);
                     let now = (cluster.metadata.uid.clone(), cluster.spec.paused == Some(true));
                     if known.insert(place.clone(), now.clone()) == Some(now) {
@@ -176,11 +176,11 @@ impl IpamLife {
                     }
                     place
                 }
-                Change::Gone(place) => {
+                WatchChange::Gone(place) => {
                     known.remove(*place);
                     return;
                 }
-                Change::Listed => return,
+                WatchChange::Listed => return,
             };
             pools.wake_mentioning(&of_cluster(&namespace, &name));
         });

@@ -25,8 +25,8 @@ use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::v1beta2::Cluster;
 use crate::api::ipam::metal3::{FINALIZER_POOL, IPPool};
 use crate::cluster::contract::pause;
-use crate::runtime::objects::Marks;
-use crate::runtime::{Key, Reconcile, Slim, changes, key, objects, owners};
+use crate::runtime::objects::ControllerMarks;
+use crate::runtime::{ObjectKey, Reconcile, Slim, changes, key, objects, owners};
 
 /// Label that says whose provider it is.
 const LABEL_PROVIDER: &str = "cluster.x-k8s.io/provider";
@@ -115,7 +115,7 @@ impl Pools {
     }
 
     /// Brings claims to where they belong, as many as have their turn in one look; `None` before anything is known.
-    async fn answer(&self, pool: &IPPool, place: &Key, closed: Option<&str>) -> Option<PoolOutcome> {
+    async fn answer(&self, pool: &IPPool, place: &ObjectKey, closed: Option<&str>) -> Option<PoolOutcome> {
         let mut foreign = BTreeSet::new();
         for round in 0.. {
             let known = self.index.of(place)?;
@@ -147,7 +147,7 @@ impl Pools {
     async fn do_step(
         &self,
         pool: &IPPool,
-        place: &Key,
+        place: &ObjectKey,
         step: IpamStep,
         last: bool,
     ) -> Result<Option<IpAddr>, kube::Error> {
@@ -169,7 +169,7 @@ impl Pools {
     }
 
     /// Lets a pool go of which no address is in use, by what the API says now.
-    async fn let_go(&self, pools: &Api<IPPool>, place: &Key) -> Result<(), kube::Error> {
+    async fn let_go(&self, pools: &Api<IPPool>, place: &ObjectKey) -> Result<(), kube::Error> {
         let Some(known) = self.index.of(place) else { return Ok(()) };
         if !known.addresses.is_empty() {
             return Ok(());
@@ -235,7 +235,7 @@ fn claimed(pool: &IPPool, cluster: Option<&Cluster>) -> Option<Value> {
     let named = pool.spec.cluster_name.iter();
     let labels: Vec<_> = named.flat_map(|name| [(LABEL_CLUSTER, name.as_str()), (LABEL_PROVIDER, PROVIDER)]).collect();
     let owners = cluster.and_then(|cluster| owners::with(&pool.metadata, &owners::owner(cluster, false)));
-    Marks { finalizer: Some(FINALIZER_POOL), labels: &labels, owners }.missing(pool)
+    ControllerMarks { finalizer: Some(FINALIZER_POOL), labels: &labels, owners }.missing(pool)
 }
 
 /// What is to be changed of a pool's status.

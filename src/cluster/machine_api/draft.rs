@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::names::{
     ANNOTATION_INSTANCE_STATE, FAILED, FINALIZER, LABEL_INSTANCE_TYPE, PENDING, PROVISIONING, RUNNING, TERMINATING,
 };
-use crate::api::machine_api::{Machine, MachineStatus};
+use crate::api::machine_api::{Machine, MachineApiStatus};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{HostTaker, MachineId, MachineKind, noted};
@@ -73,7 +73,7 @@ impl MachineDraft {
     }
 
     /// Its status.
-    pub fn status(&mut self) -> &mut MachineStatus {
+    pub fn status(&mut self) -> &mut MachineApiStatus {
         self.new.status.get_or_insert_default()
     }
 
@@ -166,7 +166,7 @@ impl MachineDraft {
         }
         let (old, new) = (self.read.status.clone().unwrap_or_default(), self.new.status.clone().unwrap_or_default());
         if old != new {
-            let new = MachineStatus { last_updated: Some(Time(whole(self.now))), ..new };
+            let new = MachineApiStatus { last_updated: Some(Time(whole(self.now))), ..new };
             if let Some(written) = write_status(&api, &self.read, Some(&old), &new).await? {
                 self.new.metadata = written.metadata.clone();
                 self.read.metadata = written.metadata;

@@ -20,7 +20,7 @@ use super::preparer::{HostDeparture, Preparation, Prepared, Preparer};
 use super::shape::{self, ProviderSpecRequest};
 use super::view::ClaimView;
 use crate::api::cluster::keys;
-use crate::api::infrastructure::v1beta2::Image;
+use crate::api::infrastructure::v1beta2::MachineImage;
 use crate::api::machine_api::Machine;
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
 use crate::cluster::hosts::choose::{HostWish, Needs};
@@ -49,7 +49,7 @@ pub struct HostClaims {
     client: Client,
     hosts: HostPool,
     /// What Machines run that need not say it.
-    default_image: Option<Image>,
+    default_image: Option<MachineImage>,
     /// How often a Secret that is not there yet is looked for.
     pause: Duration,
     /// Makes Machines nodes, where somebody does.
@@ -58,7 +58,7 @@ pub struct HostClaims {
 
 impl HostClaims {
     /// Nothing is looked at yet.
-    pub fn new(client: Client, hosts: HostPool, default_image: Option<Image>, pause: Duration) -> Self {
+    pub fn new(client: Client, hosts: HostPool, default_image: Option<MachineImage>, pause: Duration) -> Self {
         Self { client, hosts, default_image, pause, preparer: None }
     }
 
@@ -89,7 +89,7 @@ impl HostClaims {
             Preparation::Own | Preparation::Wait(..) => None,
         };
         // What it is to run may not be known yet, and is told to nobody until it is.
-        let unknown = matches!(preparation, Preparation::Wait(..)).then(Image::default);
+        let unknown = matches!(preparation, Preparation::Wait(..)).then(MachineImage::default);
         let image = image.or(self.default_image.as_ref()).or(unknown.as_ref());
         let asked = match shape::read(&machine.spec.provider_spec, &namespace, image) {
             Ok(None) => return Ok(Action::await_change()),

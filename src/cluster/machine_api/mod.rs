@@ -23,7 +23,7 @@ pub use self::preparer::{HostDeparture, Preparation, Prepared, Preparer};
 use self::machines::{HostClaims, PAUSE};
 use self::view::ClaimView;
 use super::hosts::{HostPool, MachineKind, waking};
-use crate::api::infrastructure::v1beta2::Image;
+use crate::api::infrastructure::v1beta2::MachineImage;
 use crate::api::machine_api::Machine;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
@@ -65,14 +65,14 @@ pub struct MachineApi {
     /// None where others act.
     caches: Option<(Cache<ClaimView>, HostPool)>,
     /// What Machines run that need not say it.
-    default_image: Option<Image>,
+    default_image: Option<MachineImage>,
     /// Makes them nodes, where somebody does.
     preparer: Option<Arc<dyn Preparer>>,
 }
 
 impl MachineApi {
     /// Acts where there are hosts to choose from; the rules of the API are the same.
-    pub fn new(watches: &mut Watches, hosts: Option<HostPool>, default_image: Option<Image>) -> Self {
+    pub fn new(watches: &mut Watches, hosts: Option<HostPool>, default_image: Option<MachineImage>) -> Self {
         Self { caches: hosts.map(|hosts| (watched(watches, &hosts), hosts)), default_image, preparer: None }
     }
 

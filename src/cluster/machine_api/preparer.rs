@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use kube::Client;
 
-use crate::api::infrastructure::v1beta2::Image;
+use crate::api::infrastructure::v1beta2::MachineImage;
 use crate::api::machine_api::Machine;
 use crate::api::metal3::SecretReference;
 
@@ -48,7 +48,7 @@ pub enum Preparation {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prepared {
     /// What it runs where the Machine names no image.
-    pub image: Option<Image>,
+    pub image: Option<MachineImage>,
     /// Secret of the Machine's namespace with user data, in place of the Machine's own.
     pub user_data: SecretReference,
     /// Fields of the Machine's value that have an effect.

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::api::infrastructure::v1beta2::Image;
-use crate::api::infrastructure::{CustomDeploy, HostRequirement, HostSelector};
+use crate::api::infrastructure::v1beta2::MachineImage;
+use crate::api::infrastructure::{HostRequirement, HostSelector, MachineCustomDeploy};
 use crate::api::machine_api::ProviderSpec;
 use crate::api::metal3::SecretReference;
 use crate::cluster::hosts::choose::{CompiledSelector, SelectorFault};
@@ -78,9 +78,9 @@ const SHAPES: &[ProviderSpecShape] = &[
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProviderSpecRequest {
     /// What the host is to run.
-    pub image: Option<Image>,
+    pub image: Option<MachineImage>,
     /// The same, by another method than writing an image.
-    pub custom_deploy: Option<CustomDeploy>,
+    pub custom_deploy: Option<MachineCustomDeploy>,
     /// Secret of the Machine's namespace with user data.
     pub user_data: Option<SecretReference>,
     /// Labels that the host must have.
@@ -203,7 +203,7 @@ fn shape(value: &Value) -> Option<&'static ProviderSpecShape> {
 pub fn read(
     spec: &ProviderSpec,
     namespace: &str,
-    default_image: Option<&Image>,
+    default_image: Option<&MachineImage>,
 ) -> Result<Option<ProviderSpecRequest>, ShapeFault> {
     let Some((value, shape)) = spec.value.as_ref().and_then(|value| Some((value, shape(value)?))) else {
         return Ok(None);
@@ -244,7 +244,7 @@ pub fn read(
             }
         },
     };
-    let custom_deploy = custom_deploy.map(|deploy| CustomDeploy { method: deploy.method });
+    let custom_deploy = custom_deploy.map(|deploy| MachineCustomDeploy { method: deploy.method });
     Ok(Some(ProviderSpecRequest { image, custom_deploy, user_data, selector, idle }))
 }
 
@@ -269,7 +269,7 @@ fn known(value: &Value, shape: &'static ProviderSpecShape) -> Result<Vec<&'stati
 }
 
 /// An image with all that it needs.
-fn whole(image: WireImage) -> Result<Image, ShapeFault> {
+fn whole(image: WireImage) -> Result<MachineImage, ShapeFault> {
     let is_of_registry = image.url.to_lowercase().starts_with("oci://");
     let missing: Vec<&str> = [
         ("image.url", image.url.is_empty()),
@@ -283,7 +283,7 @@ fn whole(image: WireImage) -> Result<Image, ShapeFault> {
         return Err(ShapeFault::Missing(missing.join(", ")));
     }
     let checksum = Some(image.checksum).filter(|checksum| !checksum.is_empty());
-    Ok(Image { url: image.url, checksum, ..Image::default() })
+    Ok(MachineImage { url: image.url, checksum, ..MachineImage::default() })
 }
 
 /// A requirement; whether a label is there has nothing to do with values.
@@ -307,8 +307,12 @@ mod tests {
         ProviderSpec { value: Some(value), value_from: None }
     }
 
-    fn default_image() -> Image {
-        Image { url: "http://images.test/default.raw".into(), checksum: Some("dd".into()), ..Image::default() }
+    fn default_image() -> MachineImage {
+        MachineImage {
+            url: "http://images.test/default.raw".into(),
+            checksum: Some("dd".into()),
+            ..MachineImage::default()
+        }
     }
 
     fn asked(value: Value) -> Result<Option<ProviderSpecRequest>, ShapeFault> {

@@ -23,7 +23,7 @@ use tower::{BoxError, Service};
 use super::answer::{ANSWER_MAX, AnswerRoom, FREE, RoomPermit, WorkloadAnswer, check, containers, limit};
 use super::kubeconfig::WorkloadTarget;
 use super::tunnel::Tunnel;
-use crate::outbound::client::{Client, ClientSettings, Error};
+use crate::outbound::client::{ClientSettings, OutboundClient, OutboundError};
 use crate::outbound::{Guard, refusal};
 
 /// Requests to one cluster at once.
@@ -72,7 +72,7 @@ struct Inner {
     /// One large answer is read at a time: a cluster is not to have all of its namespace's room.
     large: Semaphore,
     places: Arc<Semaphore>,
-    idle: Mutex<Vec<Client>>,
+    idle: Mutex<Vec<OutboundClient>>,
     silent: Mutex<Option<Silence>>,
 }
 
@@ -113,10 +113,10 @@ impl WorkloadConnection {
 }
 
 impl Inner {
-    fn client(&self) -> Client {
+    fn client(&self) -> OutboundClient {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         idle.unwrap_or_else(|| {
-            Client::new(ClientSettings {
+            OutboundClient::new(ClientSettings {
                 guard: Some(self.guard.clone()),
                 port: self.target.port,
                 addresses: Vec::new(),
@@ -190,7 +190,7 @@ impl Inner {
 
     async fn answer(
         &self,
-        client: &Client,
+        client: &OutboundClient,
         method: http::Method,
         url: &Url,
         fields: http::HeaderMap,
@@ -220,19 +220,19 @@ impl Inner {
 /// Why there is no answer.
 enum WorkloadFault {
     /// The cluster's, or the way to it.
-    Client(Error),
+    Client(OutboundError),
     /// There was no room for it.
     Crowded,
 }
 
-impl From<Error> for WorkloadFault {
-    fn from(error: Error) -> Self {
+impl From<OutboundError> for WorkloadFault {
+    fn from(error: OutboundError) -> Self {
         Self::Client(error)
     }
 }
 
 /// The innermost cause says most.
-fn told(error: &Error, deadline: Duration) -> String {
+fn told(error: &OutboundError, deadline: Duration) -> String {
     if let Some(refused) = refusal(error) {
         return refused.to_string();
     }

@@ -30,7 +30,7 @@ pub use tunnel::Forward;
 use crate::apiserver::subdomain;
 use crate::live::Live;
 use crate::outbound::{Allowed, Guard};
-use crate::runtime::Key;
+use crate::runtime::ObjectKey;
 
 /// Clusters whose connections are kept; of more, those of whoever has most that were asked for least lately are made anew.
 const KEPT: usize = 1000;
@@ -146,7 +146,7 @@ pub struct Workloads {
     under_way: Rooms,
     /// For lists of nodes that are kept for a while.
     lists: Rooms,
-    known: Arc<Mutex<HashMap<Key, KnownWorkload>>>,
+    known: Arc<Mutex<HashMap<ObjectKey, KnownWorkload>>>,
 }
 
 struct KnownWorkload {
@@ -217,7 +217,7 @@ impl Workloads {
     }
 
     /// The cluster, if its connections were made of this version of the Secret.
-    fn kept(&self, key: &Key, version: Option<&str>) -> Option<Workload> {
+    fn kept(&self, key: &ObjectKey, version: Option<&str>) -> Option<Workload> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let one = known.get_mut(key).filter(|one| one.version.as_deref() == version)?;
         one.asked = Instant::now();
@@ -225,7 +225,7 @@ impl Workloads {
     }
 
     /// Keeps a cluster's connections; of those that were made of one version of the Secret at the same time, the first ones.
-    fn keep(&self, key: Key, version: Option<String>, workload: Workload) -> Workload {
+    fn keep(&self, key: ObjectKey, version: Option<String>, workload: Workload) -> Workload {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(one) = known.get(&key).filter(|one| one.version == version) {
             return one.workload.clone();
@@ -260,14 +260,14 @@ impl Workloads {
     }
 
     #[cfg(test)]
-    fn played(&self, key: &Key) -> Option<Workload> {
+    fn played(&self, key: &ObjectKey) -> Option<Workload> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(key).filter(|one| one.version.as_deref() == Some(PLAYED)).map(|one| one.workload.clone())
     }
 }
 
 /// Forgets the cluster that was asked for least lately, of those of the namespace that has most.
-fn make_room(known: &mut HashMap<Key, KnownWorkload>) {
+fn make_room(known: &mut HashMap<ObjectKey, KnownWorkload>) {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for (namespace, _) in known.keys() {
         *counts.entry(namespace).or_default() += 1;

@@ -19,8 +19,8 @@ use crate::config::{NetworkConfig, NetworkMode};
 use crate::dhcp::leases::unix_now;
 use crate::dhcp::mirror::{self, Mirror, MirrorWrite};
 use crate::dhcp::network_leases::NetworkLeases;
-use crate::runtime::Task;
-use crate::runtime::conditions::{self, Verdict as Told};
+use crate::runtime::SupervisedTask;
+use crate::runtime::conditions::{self, ConditionVerdict as Told};
 
 /// What a network's status says.
 #[derive(Debug, Default)]
@@ -145,7 +145,7 @@ impl NetworkDirectory {
         self,
         mut judged: watch::Receiver<u64>,
         client: Client,
-        task: Task,
+        task: SupervisedTask,
         shutdown: CancellationToken,
     ) {
         let served = mirror::changes(self.leases().set().served());

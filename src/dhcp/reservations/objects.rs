@@ -17,7 +17,7 @@ use crate::config::NetworkMode;
 use crate::dhcp::mirror::{self, Mirror, MirrorWrite};
 use crate::dhcp::publish::expiry;
 use crate::dhcp::table::LeaseState;
-use crate::runtime::Task;
+use crate::runtime::SupervisedTask;
 use crate::runtime::conditions::{self, Truth};
 
 /// Reservations of the configuration are changed there.
@@ -70,7 +70,7 @@ fn with_condition(
 ) -> ReservationStatus {
     let before = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let truth = if ready { Truth::True } else { Truth::False };
-    let verdict = conditions::Verdict { truth, reason: reason.to_owned(), message };
+    let verdict = conditions::ConditionVerdict { truth, reason: reason.to_owned(), message };
     let condition = conditions::after(before, conditions::made("Ready", &verdict, object.metadata.generation, now));
     ReservationStatus { network, conditions: vec![condition] }
 }
@@ -145,7 +145,7 @@ impl Mirror for Reservations {
 
 impl Reservations {
     /// Keeps the objects until told to stop, from the first time that they are judged.
-    pub(in crate::dhcp) async fn keep(self, client: Client, task: Task, shutdown: CancellationToken) {
+    pub(in crate::dhcp) async fn keep(self, client: Client, task: SupervisedTask, shutdown: CancellationToken) {
         let mut judged = self.0.judged.subscribe();
         tokio::select! {
             () = shutdown.cancelled() => return,

@@ -12,7 +12,7 @@ use crate::apiserver::{AdmissionOperation, AdmissionRequest, AdmissionRules, Fie
 use crate::bmc::BmcAddress;
 use crate::bmc::address::BmcHost;
 use crate::live::Live;
-use crate::outbound::{Allowed, Guard, Refused};
+use crate::outbound::{Allowed, ForbiddenAddress, Guard};
 
 /// What judges the addresses that hosts name.
 pub(in crate::host) fn guard(allow: Live<Vec<Allowed>>) -> Guard {
@@ -42,7 +42,7 @@ fn refusal(guard: &Guard, old: Option<&Value>, new: &Value) -> Option<FieldError
 }
 
 /// Judges an address that needs no DNS. What is no address is another rule's affair.
-fn literal(guard: &Guard, written: &str) -> Result<(), Refused> {
+fn literal(guard: &Guard, written: &str) -> Result<(), ForbiddenAddress> {
     match BmcAddress::parse(written) {
         Ok(BmcAddress { host: BmcHost::Ip(ip), port, .. }) => guard.judge(SocketAddr::new(ip, port)),
         _ => Ok(()),

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::object_name;
-use crate::api::metal3::{BareMetalHost, ChecksumType, Image};
+use crate::api::metal3::{BareMetalHost, ChecksumType, HostImage};
 use crate::apiserver::{FieldError, FieldFault};
 use crate::image::check_host_source;
 use crate::image::identity::named;
@@ -38,7 +38,7 @@ pub(super) fn check(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
     checksum(image, format == "live-iso" || named(&image.url).is_some(), errors);
 }
 
-fn checksum(image: &Image, optional: bool, errors: &mut Vec<FieldError>) {
+fn checksum(image: &HostImage, optional: bool, errors: &mut Vec<FieldError>) {
     let checksum = image.checksum.as_deref().unwrap_or_default();
     if checksum.is_empty() {
         if !optional {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::protocol::Event;
+use crate::protocol::StepEvent;
 
 /// Least time between two writes of one host, whatever its agent says.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -56,12 +56,12 @@ struct PhaseRun {
     written_percent: u64,
     last: Instant,
     /// What is to be written when the pause is over.
-    waiting: Option<Event>,
+    waiting: Option<StepEvent>,
 }
 
 impl ProgressRate {
     /// Takes an event in that came now.
-    pub fn see(&self, host: (String, String), event: &Event, now: Instant) -> EventWorth {
+    pub fn see(&self, host: (String, String), event: &StepEvent, now: Instant) -> EventWorth {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|_, run| now.saturating_duration_since(run.last) < FORGET);
         match runs.get_mut(&host) {
@@ -78,7 +78,7 @@ impl ProgressRate {
     }
 
     /// What was to be written now, and its rate; nothing when it has been written or is past.
-    pub fn take(&self, host: &(String, String), now: Instant) -> Option<(Event, Option<i64>)> {
+    pub fn take(&self, host: &(String, String), now: Instant) -> Option<(StepEvent, Option<i64>)> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let run = runs.get_mut(host)?;
         let event = run.waiting.take()?;
@@ -97,7 +97,7 @@ impl ProgressRate {
 
 impl PhaseRun {
     /// One that begins now and is written.
-    fn of(event: &Event, now: Instant) -> Self {
+    fn of(event: &StepEvent, now: Instant) -> Self {
         let mut run = Self {
             step: event.step.clone(),
             phase: event.phase.clone(),
@@ -112,12 +112,12 @@ impl PhaseRun {
         run
     }
 
-    fn is_about(&self, event: &Event) -> bool {
+    fn is_about(&self, event: &StepEvent) -> bool {
         self.step == event.step && self.phase == event.phase && self.message == event.message
     }
 
     /// When an event that is worth a write is written.
-    fn write(&mut self, event: &Event, now: Instant) -> ProgressDue {
+    fn write(&mut self, event: &StepEvent, now: Instant) -> ProgressDue {
         let left = PAUSE.saturating_sub(now.saturating_duration_since(self.written));
         if left.is_zero() {
             self.waiting = None;
@@ -128,12 +128,12 @@ impl PhaseRun {
         if others.is_some() { ProgressDue::No } else { ProgressDue::In(left) }
     }
 
-    fn has_written(&mut self, event: &Event, now: Instant) {
+    fn has_written(&mut self, event: &StepEvent, now: Instant) {
         self.written = now;
         self.written_percent = percent(event);
     }
 
-    fn go_on(&mut self, event: &Event, now: Instant) -> EventWorth {
+    fn go_on(&mut self, event: &StepEvent, now: Instant) -> EventWorth {
         self.last = now;
         self.sample(event, now);
         let percent = percent(event);
@@ -145,7 +145,7 @@ impl PhaseRun {
         EventWorth { rate: self.rate(), due }
     }
 
-    fn sample(&mut self, event: &Event, now: Instant) {
+    fn sample(&mut self, event: &StepEvent, now: Instant) {
         let Some(done) = event.bytes_done else { return };
         if self.samples.back().is_some_and(|(_, before)| done < *before) {
             // It began again.
@@ -171,7 +171,7 @@ impl PhaseRun {
     }
 }
 
-fn percent(event: &Event) -> u64 {
+fn percent(event: &StepEvent) -> u64 {
     match (event.bytes_done, event.bytes_total) {
         (Some(done), Some(total)) if total > 0 => done.saturating_mul(100) / total,
         _ => 0,
@@ -182,8 +182,8 @@ fn percent(event: &Event) -> u64 {
 mod tests {
     use super::*;
 
-    fn event(phase: &str, done: u64) -> Event {
-        Event {
+    fn event(phase: &str, done: u64) -> StepEvent {
+        StepEvent {
             step: "1.1".into(),
             phase: phase.into(),
             bytes_done: Some(done),
@@ -251,11 +251,11 @@ mod tests {
         let meter = ProgressRate::default();
         let start = Instant::now();
         let see = |seconds: u64, message: Option<&str>| {
-            let event = Event {
+            let event = StepEvent {
                 step: "1.1".into(),
                 phase: "waiting".into(),
                 message: message.map(Into::into),
-                ..Event::default()
+                ..StepEvent::default()
             };
             meter.see(("ns".into(), "h".into()), &event, start + Duration::from_secs(seconds)).due == ProgressDue::Now
         };

@@ -29,7 +29,7 @@ use crate::host::refused::AgentRefused;
 use crate::host::status::agent_metrics::kind;
 use crate::image::serve;
 use crate::log::{escaped_lines, named};
-use crate::protocol::{Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Session, StepOutcome};
+use crate::protocol::{AgentSession, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, StepEvent, StepOutcome};
 use crate::ration::Rank;
 
 /// Largest report of an unknown machine, in bytes: many of them are kept.
@@ -193,7 +193,7 @@ async fn open(
     State(sessions): State<Sessions>,
     peer: Option<Extension<Peer>>,
     body: Body,
-) -> Result<Json<Session>, AgentRefused> {
+) -> Result<Json<AgentSession>, AgentRefused> {
     let peer = peer.map_or(NOBODY, |Extension(Peer(address))| address.ip());
     let taken = sessions.0.limits.json::<OpenSession>(&Origin::Opening(peer), body, MAX_CALL).await?;
     let call = &taken.value;
@@ -226,7 +226,7 @@ async fn next_step(
 }
 
 async fn event(State(sessions): State<Sessions>, who: CallerHeaders, body: Body) -> Result<StatusCode, AgentRefused> {
-    let event = sessions.0.limits.json::<Event>(&who.origin(), body, MAX_CALL).await?.value;
+    let event = sessions.0.limits.json::<StepEvent>(&who.origin(), body, MAX_CALL).await?.value;
     // A visitor's progress is of no interest.
     let CallerHeaders::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     if sessions.still_wanted(&caller, &event.step).await? == StepState::Ended {

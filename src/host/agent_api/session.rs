@@ -20,7 +20,7 @@ use crate::boot::home::network_of;
 use crate::boot::neighbour::{ArpAnswers, another_card};
 use crate::boot::{BootHost, BootTokenClaims};
 use crate::host::refused::{AgentRefused, Unwritten};
-use crate::protocol::{OpenSession, Session};
+use crate::protocol::{AgentSession, OpenSession};
 use crate::runtime::changes;
 
 /// How often `lastSeen` is written while an agent only waits.
@@ -76,14 +76,14 @@ impl Sessions {
     }
 
     /// Opens a session for the machine that shows a boot token.
-    pub(super) async fn open(&self, peer: IpAddr, call: &OpenSession) -> Result<Session, AgentRefused> {
+    pub(super) async fn open(&self, peer: IpAddr, call: &OpenSession) -> Result<AgentSession, AgentRefused> {
         let refuse = |reason: String| AgentRefused(StatusCode::FORBIDDEN, reason);
         if let (Some(discovery), Ok(claims)) = (self.0.discovery.get(), self.0.tokens.verify_visit(&call.token)) {
             let own: Vec<MacAddress> = claims.uid.parse().into_iter().collect();
             self.here(&claims, peer, &own).await?;
             let host = discovery.open(&claims, peer, call).await?;
             let session = self.0.tokens.visit_session(&claims);
-            return Ok(Session { session, host, generation: 0, now: Timestamp::now().as_second() });
+            return Ok(AgentSession { session, host, generation: 0, now: Timestamp::now().as_second() });
         }
         let claims = self.0.tokens.verify(&call.token).map_err(|error| refuse(error.to_string()))?;
         let host = self.0.index.by_uid(&claims.uid);
@@ -106,7 +106,7 @@ impl Sessions {
         }
         info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
         self.metrics().agents().called(&host.uid, Instant::now());
-        Ok(Session {
+        Ok(AgentSession {
             session: self.0.tokens.session(&claims),
             host: name,
             generation: claims.generation,

@@ -14,8 +14,8 @@ use crate::api::slipway::{IntentStep, StepAction};
 use crate::apiserver::subdomain;
 use crate::host::status::metrics::HostMetrics;
 use crate::image::configdrive;
-use crate::protocol::{Action, Step};
-use crate::runtime::Key;
+use crate::protocol::{Action, AgentStep};
+use crate::runtime::ObjectKey;
 
 /// Why a step cannot be given to the agent now.
 #[derive(Debug, Error)]
@@ -38,7 +38,7 @@ const AT_ONCE: usize = 4;
 /// Whose turn it is to have a config drive made: a few at a time, and of a host one. Each takes many times what the host's
 /// Secrets hold, and an agent may ask as often as it likes.
 pub(super) struct Drives {
-    hosts: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    hosts: Mutex<HashMap<ObjectKey, Arc<tokio::sync::Mutex<()>>>>,
     turns: Semaphore,
 }
 
@@ -50,7 +50,7 @@ impl Default for Drives {
 
 struct PayloadTurn<'a> {
     drives: &'a Drives,
-    host: Key,
+    host: ObjectKey,
     _host: OwnedMutexGuard<()>,
     /// None only when nobody gives turns any more.
     _turn: Option<SemaphorePermit<'a>>,
@@ -67,7 +67,7 @@ impl Drop for PayloadTurn<'_> {
 }
 
 impl Drives {
-    fn hosts(&self) -> MutexGuard<'_, HashMap<Key, Arc<tokio::sync::Mutex<()>>>> {
+    fn hosts(&self) -> MutexGuard<'_, HashMap<ObjectKey, Arc<tokio::sync::Mutex<()>>>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +87,7 @@ pub(super) async fn render(
     name: &str,
     generation: i64,
     step: &IntentStep,
-) -> Result<Step, PayloadError> {
+) -> Result<AgentStep, PayloadError> {
     let hints = step.root_device_hints.clone();
     let action = match step.action {
         StepAction::Inspect => Action::Inspect,
@@ -110,7 +110,7 @@ pub(super) async fn render(
         StepAction::PowerOff => Action::PowerOff,
         StepAction::CollectLogs => Action::CollectLogs,
     };
-    Ok(Step { id: step.id.clone(), generation, action })
+    Ok(AgentStep { id: step.id.clone(), generation, action })
 }
 
 /// Where each part comes from: docs/design/host.md, "Config drive".

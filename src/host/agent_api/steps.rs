@@ -11,7 +11,7 @@ use super::session::SessionCaller;
 use super::{Sessions, step_payload};
 use crate::api::slipway::{BootIntent, BootIntentStatus, IntentStep, StepProgress, StepResult};
 use crate::host::refused::AgentRefused;
-use crate::protocol::{Event, STEP_WAIT_SECONDS, Step, StepOutcome};
+use crate::protocol::{AgentStep, STEP_WAIT_SECONDS, StepEvent, StepOutcome};
 
 /// Lines of a node's log kept in the intent when a step fails.
 const LOG_LINES: usize = 200;
@@ -32,7 +32,11 @@ pub(super) enum StepState {
 
 impl Sessions {
     /// The next step, as soon as there is one; `None` when there is none for as long as a call is held.
-    pub(super) async fn next_step(&self, caller: &SessionCaller, after: &str) -> Result<Option<Step>, AgentRefused> {
+    pub(super) async fn next_step(
+        &self,
+        caller: &SessionCaller,
+        after: &str,
+    ) -> Result<Option<AgentStep>, AgentRefused> {
         let mut follow = self.0.intents.follow(&caller.namespace, &caller.name);
         let give_up = tokio::time::sleep(Duration::from_secs(STEP_WAIT_SECONDS));
         tokio::pin!(give_up);
@@ -95,7 +99,7 @@ impl Sessions {
     pub(super) async fn record_progress(
         &self,
         caller: &SessionCaller,
-        event: &Event,
+        event: &StepEvent,
         rate: Option<i64>,
     ) -> Result<(), AgentRefused> {
         let now = Time(Timestamp::now());
@@ -167,7 +171,7 @@ pub(super) fn next_of<'a>(intent: &'a BootIntent, after: &str) -> Option<&'a Int
     (!broken).then_some(step)
 }
 
-fn progress(event: &Event, before: Option<&StepProgress>, rate: Option<i64>, now: &Time) -> StepProgress {
+fn progress(event: &StepEvent, before: Option<&StepProgress>, rate: Option<i64>, now: &Time) -> StepProgress {
     let number = |value: Option<u64>| value.and_then(|value| i64::try_from(value).ok());
     let (done, total) = (number(event.bytes_done), number(event.bytes_total));
     let percent = match (done, total) {

@@ -191,7 +191,7 @@ async fn a_session_gets_the_images_that_its_boots_steps_name_and_no_others() {
     let (_, session) = site.open(NODE, &token).await;
     let bearer = session["session"].as_str().unwrap().to_owned();
     let get = async |path: String| site.call(NODE, &bearer, "GET", &path, Value::Null).await.0;
-    let get_all = async |digest: &str, manifest: &crate::protocol::Manifest| {
+    let get_all = async |digest: &str, manifest: &crate::protocol::ImageManifest| {
         let mut answers = vec![get(format!("manifest/{digest}")).await];
         for chunk in &manifest.chunks {
             answers.push(get(format!("chunk/{}", chunk.sha256)).await);

@@ -12,11 +12,11 @@ use kube::ResourceExt;
 use super::host_view::HostView;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::BootIntent;
-use crate::runtime::Key;
+use crate::runtime::ObjectKey;
 
 /// Hosts that wait, by name. Cheap to clone.
 #[derive(Clone, Default)]
-pub(in crate::host) struct AtRest(Arc<Mutex<HashMap<Key, RestState>>>);
+pub(in crate::host) struct AtRest(Arc<Mutex<HashMap<ObjectKey, RestState>>>);
 
 enum RestState {
     /// A look is under way.
@@ -26,18 +26,24 @@ enum RestState {
 }
 
 impl AtRest {
-    fn hosts(&self) -> MutexGuard<'_, HashMap<Key, RestState>> {
+    fn hosts(&self) -> MutexGuard<'_, HashMap<ObjectKey, RestState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A look begins, from whose end on the host may rest.
-    pub(in crate::host) fn look(&self, key: Key) {
+    pub(in crate::host) fn look(&self, key: ObjectKey) {
         self.hosts().insert(key, RestState::Looking);
     }
 
     /// The host waits from now on, which was decided of these, unless something else changed during the look. Revisions that are
     /// no numbers tell nothing of what came after.
-    pub(in crate::host) fn begin(&self, key: &Key, host: &BareMetalHost, intent: Option<&BootIntent>, pause: Duration) {
+    pub(in crate::host) fn begin(
+        &self,
+        key: &ObjectKey,
+        host: &BareMetalHost,
+        intent: Option<&BootIntent>,
+        pause: Duration,
+    ) {
         let (Some(host), Ok(intent)) = (revision(host), intent.map(|intent| revision(intent).ok_or(())).transpose())
         else {
             return;
@@ -48,7 +54,7 @@ impl AtRest {
     }
 
     /// Something else has changed: the host is to be looked at, and again after a look that is under way.
-    pub(in crate::host) fn end(&self, key: &Key) {
+    pub(in crate::host) fn end(&self, key: &ObjectKey) {
         self.hosts().remove(key);
     }
 
@@ -58,7 +64,12 @@ impl AtRest {
     }
 
     /// How long the host still waits when these show nothing newer than what was decided of; none when it is to be looked at.
-    pub(in crate::host) fn goes_on(&self, key: &Key, host: &HostView, intent: Option<&BootIntent>) -> Option<Duration> {
+    pub(in crate::host) fn goes_on(
+        &self,
+        key: &ObjectKey,
+        host: &HostView,
+        intent: Option<&BootIntent>,
+    ) -> Option<Duration> {
         let hosts = self.hosts();
         let Some(RestState::Resting { host: known, intent: known_intent, until }) = hosts.get(key) else { return None };
         let host_is_known = revision(host)? <= *known;
@@ -94,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_host_rests_until_something_new_is_seen_or_its_time_has_come() {
-        let key: Key = ("ns".into(), "h".into());
+        let key: ObjectKey = ("ns".into(), "h".into());
         let minute = Duration::from_secs(60);
         for (known, known_intent, pause, seen, seen_intent, rests) in [
             ("7", Some("9"), minute, "7", Some("9"), true),
@@ -121,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_changes_during_a_look_is_looked_at_after_it() {
-        let key: Key = ("ns".into(), "h".into());
+        let key: ObjectKey = ("ns".into(), "h".into());
         let rests = |rest: &AtRest| rest.goes_on(&key, &HostView::from(&host("7")), None).is_some();
         let begin = |rest: &AtRest| rest.begin(&key, &host("7"), None, Duration::from_secs(60));
         let rest = AtRest::default();

@@ -13,7 +13,7 @@ use crate::api::slipway::{ANNOTATION_NETWORK, ANNOTATION_REGISTRATION, ANNOTATIO
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, DiscoveryState, HostIndex, IndexedIntent, Ownership};
 use crate::host::lifecycle;
-use crate::runtime::{Change, Key, Watches, key};
+use crate::runtime::{ObjectKey, WatchChange, Watches, key};
 
 /// More cards than any machine has.
 const MAX_CARDS: usize = 256;
@@ -25,7 +25,7 @@ type Latest = watch::Sender<Option<Arc<BootIntent>>>;
 
 /// Boot intents in memory. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Intents(Arc<Mutex<HashMap<Key, Latest>>>);
+pub struct Intents(Arc<Mutex<HashMap<ObjectKey, Latest>>>);
 
 impl Intents {
     /// The intent of a host as last seen, and its changes. A host without an intent has `None`.
@@ -35,12 +35,12 @@ impl Intents {
     }
 
     /// The intent of a host as last seen.
-    pub(in crate::host) fn get(&self, key: &Key) -> Option<Arc<BootIntent>> {
+    pub(in crate::host) fn get(&self, key: &ObjectKey) -> Option<Arc<BootIntent>> {
         let intents = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         intents.get(key).and_then(|latest| latest.borrow().clone())
     }
 
-    fn set(&self, key: Key, intent: Option<Arc<BootIntent>>) {
+    fn set(&self, key: ObjectKey, intent: Option<Arc<BootIntent>>) {
         let mut intents = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let sender = intents.entry(key.clone()).or_default();
         let gone = intent.is_none();
@@ -53,13 +53,13 @@ impl Intents {
 
 #[derive(Default)]
 struct FeederState {
-    hosts: HashMap<Key, BootHost>,
+    hosts: HashMap<ObjectKey, BootHost>,
     /// With what its host was registered with.
-    intents: HashMap<Key, (Arc<BootIntent>, Option<Arc<Registration>>)>,
+    intents: HashMap<ObjectKey, (Arc<BootIntent>, Option<Arc<Registration>>)>,
     /// Whether all hosts, and all intents, were listed once.
     listed: (bool, bool),
     /// When records end that count for a while only, Unix time in milliseconds, and whose they are.
-    lapse: BTreeSet<(i64, Key)>,
+    lapse: BTreeSet<(i64, ObjectKey)>,
 }
 
 /// Keeps index and intents as the watches tell. The receiver is told once both kinds were listed.
@@ -67,7 +67,7 @@ pub fn follow(watches: &mut Watches, index: HostIndex, intents: Intents) -> watc
     let (tell, ready) = watch::channel(false);
     let known = Arc::new(Mutex::new(FeederState::default()));
     let (known_too, index_too, ready_too) = (known.clone(), index.clone(), tell.clone());
-    watches.observe(move |change: &Change<'_, BareMetalHost>| {
+    watches.observe(move |change: &WatchChange<'_, BareMetalHost>| {
         let mut known = lock(&known);
         known.let_records_lapse(Timestamp::now().as_millisecond(), &index);
         if let Some(key) = known.take_host(change) {
@@ -76,7 +76,7 @@ pub fn follow(watches: &mut Watches, index: HostIndex, intents: Intents) -> watc
         index.settle();
         ready_too.send_replace(known.listed == (true, true));
     });
-    watches.observe(move |change: &Change<'_, BootIntent>| {
+    watches.observe(move |change: &WatchChange<'_, BootIntent>| {
         let mut known = lock(&known_too);
         known.let_records_lapse(Timestamp::now().as_millisecond(), &index_too);
         if let Some(key) = known.take_intent(change, &intents) {
@@ -93,42 +93,42 @@ fn lock(known: &Mutex<FeederState>) -> MutexGuard<'_, FeederState> {
 
 impl FeederState {
     /// Takes in what the watch tells; the key of the host that must be published anew.
-    fn take_host(&mut self, change: &Change<'_, BareMetalHost>) -> Option<Key> {
+    fn take_host(&mut self, change: &WatchChange<'_, BareMetalHost>) -> Option<ObjectKey> {
         match change {
-            Change::Put(host) => Some(self.put_host(host)),
-            Change::Gone(key) => {
+            WatchChange::Put(host) => Some(self.put_host(host)),
+            WatchChange::Gone(key) => {
                 self.hosts.remove(*key);
                 Some((*key).clone())
             }
-            Change::Listed => {
+            WatchChange::Listed => {
                 self.listed.0 = true;
                 None
             }
         }
     }
 
-    fn take_intent(&mut self, change: &Change<'_, BootIntent>, intents: &Intents) -> Option<Key> {
+    fn take_intent(&mut self, change: &WatchChange<'_, BootIntent>, intents: &Intents) -> Option<ObjectKey> {
         match change {
-            Change::Put(intent) => Some(self.put_intent(intent, intents)),
-            Change::Gone(key) => {
+            WatchChange::Put(intent) => Some(self.put_intent(intent, intents)),
+            WatchChange::Gone(key) => {
                 self.intents.remove(*key);
                 intents.set((*key).clone(), None);
                 Some((*key).clone())
             }
-            Change::Listed => {
+            WatchChange::Listed => {
                 self.listed.1 = true;
                 None
             }
         }
     }
 
-    fn put_host(&mut self, host: &BareMetalHost) -> Key {
+    fn put_host(&mut self, host: &BareMetalHost) -> ObjectKey {
         let key = key(host);
         self.hosts.insert(key.clone(), boot_host(host));
         key
     }
 
-    fn put_intent(&mut self, intent: &BootIntent, intents: &Intents) -> Key {
+    fn put_intent(&mut self, intent: &BootIntent, intents: &Intents) -> ObjectKey {
         let key = key(intent);
         let record = intent.registration().map(|record| Arc::new(record.with_report(intent)));
         let mut intent = intent.clone();
@@ -152,11 +152,11 @@ impl FeederState {
         }
     }
 
-    fn lapsed(&mut self, now: i64) -> Option<(i64, Key)> {
+    fn lapsed(&mut self, now: i64) -> Option<(i64, ObjectKey)> {
         self.lapse.first().is_some_and(|(until, _)| *until <= now).then(|| self.lapse.pop_first()).flatten()
     }
 
-    fn publish(&mut self, key: &Key, now: i64, index: &HostIndex) {
+    fn publish(&mut self, key: &ObjectKey, now: i64, index: &HostIndex) {
         match self.hosts.get(key) {
             Some(host) => {
                 let own = self.intents.get(key).filter(|(intent, _)| intent.is_of(&host.uid));

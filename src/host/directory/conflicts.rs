@@ -21,7 +21,7 @@ use crate::bmc::address::{BmcEndpoint, BmcHost};
 use crate::boot::{BootClaim, ClaimOrder, HostIndex};
 use crate::log;
 use crate::outbound::plain;
-use crate::runtime::{Change, Key, key};
+use crate::runtime::{ObjectKey, WatchChange, key};
 
 /// Order of hosts by age: when each was made, then its UID.
 pub(in crate::host) type Age = (Option<Timestamp>, Option<String>);
@@ -36,20 +36,20 @@ pub(in crate::host) struct ConflictIndex {
 
 #[derive(Default)]
 struct ConflictState {
-    hosts: HashMap<Key, Arc<IndexedHost>>,
+    hosts: HashMap<ObjectKey, Arc<IndexedHost>>,
     /// By protocol, address and port of the BMC.
     by_bmc: Holders<Arc<str>>,
     /// By the host of the BMC's address, in one form.
     by_controller: Holders<Arc<str>>,
     /// By maker and serial number.
     by_board: Holders<Arc<str>>,
-    busy: HashSet<Key>,
+    busy: HashSet<ObjectKey>,
     order: ClaimOrder,
 }
 
 /// A host. There is one of it, however often it is listed.
 struct IndexedHost {
-    key: Key,
+    key: ObjectKey,
     age: Age,
     /// Its BMC, and the system behind it, where one is named.
     bmc: Option<(Arc<str>, Option<String>)>,
@@ -63,13 +63,13 @@ struct IndexedHost {
 
 impl IndexedHost {
     /// Who comes first among those that have something in common.
-    fn rank(&self) -> (&Age, &Key) {
+    fn rank(&self) -> (&Age, &ObjectKey) {
         (&self.age, &self.key)
     }
 }
 
 /// How a host is named to who has one in this namespace: what others have is none of his affair.
-fn shown(key: &Key, namespace: &str) -> String {
+fn shown(key: &ObjectKey, namespace: &str) -> String {
     if key.0 == namespace {
         format!("BareMetalHost {}", log::named(&key.0, &key.1))
     } else {
@@ -216,12 +216,12 @@ impl ConflictIndex {
     }
 
     /// Takes in what the watch tells.
-    pub(in crate::host) fn take(&self, change: &Change<'_, HostView>) {
+    pub(in crate::host) fn take(&self, change: &WatchChange<'_, HostView>) {
         let mut known = self.known();
         match change {
-            Change::Put(host) => known.put(host),
-            Change::Gone(key) => known.remove(key),
-            Change::Listed => known.order.settle(),
+            WatchChange::Put(host) => known.put(host),
+            WatchChange::Gone(key) => known.remove(key),
+            WatchChange::Listed => known.order.settle(),
         }
     }
 
@@ -268,7 +268,7 @@ impl ConflictIndex {
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
-    pub(in crate::host) fn busy(&self) -> HashSet<Key> {
+    pub(in crate::host) fn busy(&self) -> HashSet<ObjectKey> {
         let known = self.known();
         known.busy.clone()
     }
@@ -334,7 +334,7 @@ impl ConflictState {
         self.hosts.insert(key, member);
     }
 
-    fn remove(&mut self, key: &Key) {
+    fn remove(&mut self, key: &ObjectKey) {
         let Some(member) = self.hosts.remove(key) else { return };
         self.busy.remove(key);
         if let Some((bmc, _)) = &member.bmc {

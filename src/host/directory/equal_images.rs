@@ -12,7 +12,7 @@ use crate::api::metal3;
 use crate::api::slipway::Image;
 use crate::host::lifecycle;
 use crate::image::identity::{is_equal, proof, proofs};
-use crate::runtime::{Change, Watches};
+use crate::runtime::{WatchChange, Watches};
 
 /// Images that are read to find one. More with one checksum are of sources that the host's own namespace names.
 const TRIED: usize = 4;
@@ -47,17 +47,17 @@ impl EqualImages {
         equal
     }
 
-    fn take(&self, change: &Change<'_, Image>) {
+    fn take(&self, change: &WatchChange<'_, Image>) {
         match change {
-            Change::Put(image) => {
+            WatchChange::Put(image) => {
                 let proofs = proofs(image);
                 let published = || self.requesters.is_published(image);
                 let kind =
                     if !proofs.is_empty() && published() { ImageOrigin::Published } else { ImageOrigin::OfHosts };
                 self.known().put(image.name_any(), kind, proofs);
             }
-            Change::Gone((_, name)) => self.known().put(name.clone(), ImageOrigin::OfHosts, Vec::new()),
-            Change::Listed => {}
+            WatchChange::Gone((_, name)) => self.known().put(name.clone(), ImageOrigin::OfHosts, Vec::new()),
+            WatchChange::Listed => {}
         }
     }
 
@@ -66,7 +66,7 @@ impl EqualImages {
     }
 
     /// Images that hosts of a namespace may use for this one, by name.
-    fn candidates(&self, namespace: &str, wanted: &metal3::Image) -> Vec<String> {
+    fn candidates(&self, namespace: &str, wanted: &metal3::HostImage) -> Vec<String> {
         let Some(proof) = proof(wanted.checksum.as_deref(), wanted.checksum_type) else { return Vec::new() };
         let own = lifecycle::image_name(wanted);
         let known = self.known();
@@ -82,7 +82,7 @@ impl EqualImages {
         &self,
         images: &Api<Image>,
         namespace: &str,
-        wanted: &metal3::Image,
+        wanted: &metal3::HostImage,
     ) -> Result<Option<Image>, kube::Error> {
         for name in self.candidates(namespace, wanted) {
             let found = images.get_opt(&name).await?;
@@ -134,11 +134,11 @@ mod tests {
     use crate::api::metal3::BareMetalHost;
     use crate::api::slipway::{ImagePhase, ImageSpec, ImageStatus};
 
-    fn asked(url: &str, checksum: &str) -> metal3::Image {
-        metal3::Image { url: url.into(), checksum: Some(checksum.into()), ..metal3::Image::default() }
+    fn asked(url: &str, checksum: &str) -> metal3::HostImage {
+        metal3::HostImage { url: url.into(), checksum: Some(checksum.into()), ..metal3::HostImage::default() }
     }
 
-    fn ready(name: &str, source: &metal3::Image, sha256: Option<&str>) -> Image {
+    fn ready(name: &str, source: &metal3::HostImage, sha256: Option<&str>) -> Image {
         let spec = ImageSpec { url: source.url.clone(), checksum: source.checksum.clone(), ..ImageSpec::default() };
         let status = ImageStatus {
             phase: ImagePhase::Ready,
@@ -149,7 +149,7 @@ mod tests {
         Image { status: Some(status), ..Image::new(name, spec) }
     }
 
-    fn host(namespace: &str, name: &str, image: &metal3::Image) -> BareMetalHost {
+    fn host(namespace: &str, name: &str, image: &metal3::HostImage) -> BareMetalHost {
         let mut host = BareMetalHost::new(name, metal3::BareMetalHostSpec::default());
         host.spec.image = Some(image.clone());
         host.metadata.namespace = Some(namespace.into());
@@ -163,28 +163,28 @@ mod tests {
         let (mine, mirror) = (asked("http://x/i", &sum), asked("http://mirror/i", &sum));
         let found = |namespace| equal.candidates(namespace, &mine);
         let private = ready(&lifecycle::image_name(&mirror), &mirror, None);
-        equal.take(&Change::Put(&private));
+        equal.take(&WatchChange::Put(&private));
         assert_eq!(found("victim"), [""; 0], "nobody names it any more");
-        equal.requesters.take(&Change::Put(&host("victim", "h", &mirror)));
+        equal.requesters.take(&WatchChange::Put(&host("victim", "h", &mirror)));
         // Whoever knows the checksum only, finds it out of its own source.
         assert_eq!((found("victim"), found("thief")), (vec![private.name_any()], vec![]));
-        let of_none = metal3::Image { checksum: None, ..mine.clone() };
+        let of_none = metal3::HostImage { checksum: None, ..mine.clone() };
         let published = ready("published", &of_none, Some(&sum));
-        equal.take(&Change::Put(&published));
+        equal.take(&WatchChange::Put(&published));
         assert_eq!(found("thief"), ["published"]);
         assert_eq!(found("victim"), ["published".to_owned(), private.name_any()]);
         // Its own is looked at as such.
-        equal.take(&Change::Put(&ready(&lifecycle::image_name(&mine), &mine, None)));
-        equal.requesters.take(&Change::Put(&host("thief", "h", &mine)));
+        equal.take(&WatchChange::Put(&ready(&lifecycle::image_name(&mine), &mine, None)));
+        equal.requesters.take(&WatchChange::Put(&host("thief", "h", &mine)));
         assert_eq!(found("thief"), ["published"]);
         // It is read anew, and then gone.
-        equal.take(&Change::Put(&Image { status: None, ..published.clone() }));
+        equal.take(&WatchChange::Put(&Image { status: None, ..published.clone() }));
         assert_eq!(found("thief"), [""; 0]);
-        equal.take(&Change::Put(&published));
-        equal.take(&Change::Gone(&(String::new(), "published".into())));
+        equal.take(&WatchChange::Put(&published));
+        equal.take(&WatchChange::Gone(&(String::new(), "published".into())));
         assert_eq!(found("thief"), [""; 0]);
-        equal.take(&Change::Gone(&(String::new(), private.name_any())));
-        equal.take(&Change::Gone(&(String::new(), lifecycle::image_name(&mine))));
+        equal.take(&WatchChange::Gone(&(String::new(), private.name_any())));
+        equal.take(&WatchChange::Gone(&(String::new(), lifecycle::image_name(&mine))));
         assert!(equal.known().names.is_empty() && equal.known().images.is_empty());
     }
 
@@ -194,10 +194,10 @@ mod tests {
         let sum = "a".repeat(64);
         for number in 0..20 {
             let source = asked(&format!("http://x/{number}"), &sum);
-            equal.requesters.take(&Change::Put(&host("ns", &format!("h{number}"), &source)));
-            equal.take(&Change::Put(&ready(&lifecycle::image_name(&source), &source, None)));
+            equal.requesters.take(&WatchChange::Put(&host("ns", &format!("h{number}"), &source)));
+            equal.take(&WatchChange::Put(&ready(&lifecycle::image_name(&source), &source, None)));
         }
-        equal.take(&Change::Put(&ready("zz-published", &asked("http://y/", &sum), None)));
+        equal.take(&WatchChange::Put(&ready("zz-published", &asked("http://y/", &sum), None)));
         let found = equal.candidates("ns", &asked("http://down/", &sum));
         assert_eq!((found.len(), found[0].as_str()), (TRIED, "zz-published"));
     }

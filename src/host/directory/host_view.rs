@@ -183,7 +183,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::metal3::Image;
+    use crate::api::metal3::HostImage;
 
     fn view(mut host: Value) -> HostView {
         host["spec"]["online"] = json!(true);
@@ -206,7 +206,7 @@ mod tests {
         let view = self::view(whole);
         assert_eq!(view.boot_mac(), Some(MacAddress([2, 0, 0, 0, 0, 1])));
         assert_eq!(view.credentials_name(), Some("s"));
-        let image = Image { url: "http://x/i".into(), ..Image::default() };
+        let image = HostImage { url: "http://x/i".into(), ..HostImage::default() };
         assert_eq!(view.image_name(), Some(lifecycle::image_name(&image).as_str()));
         assert!(view.takes_place());
         assert_eq!(view.board(), Some("maker/s1"));

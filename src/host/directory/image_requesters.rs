@@ -17,7 +17,7 @@ use crate::api::slipway::Image;
 use crate::host::lifecycle;
 use crate::image::demand::{Demand, Demands, ImageRequester};
 use crate::image::identity::named;
-use crate::runtime::{Change, Key, Watches, key};
+use crate::runtime::{ObjectKey, WatchChange, Watches, key};
 
 /// Who asks for which Image. Cheap to clone.
 #[derive(Clone, Default)]
@@ -38,7 +38,7 @@ struct SharedRequesters {
 #[derive(Default)]
 struct RequesterIndex {
     /// What a host asks for.
-    hosts: HashMap<Key, HostImageRequest>,
+    hosts: HashMap<ObjectKey, HostImageRequest>,
     /// By what they ask for: namespaces, and their hosts.
     images: HashMap<WantedImage, BTreeMap<String, RequesterCount>>,
     /// Whether all hosts were listed once.
@@ -79,12 +79,12 @@ impl ImageRequesters {
         askers
     }
 
-    pub(super) fn take(&self, change: &Change<'_, BareMetalHost>) {
+    pub(super) fn take(&self, change: &WatchChange<'_, BareMetalHost>) {
         let mut known = self.known();
         let news = match change {
-            Change::Put(host) => known.put(key(*host), asked(host)),
-            Change::Gone(key) => known.put((*key).clone(), None),
-            Change::Listed => {
+            WatchChange::Put(host) => known.put(key(*host), asked(host)),
+            WatchChange::Gone(key) => known.put((*key).clone(), None),
+            WatchChange::Listed => {
                 known.complete = true;
                 true
             }
@@ -163,7 +163,7 @@ impl Demands for ImageRequesters {
 
 impl RequesterIndex {
     /// Whether that is news.
-    fn put(&mut self, key: Key, asked: Option<HostImageRequest>) -> bool {
+    fn put(&mut self, key: ObjectKey, asked: Option<HostImageRequest>) -> bool {
         let before = match &asked {
             Some(asked) => self.hosts.insert(key.clone(), asked.clone()),
             None => self.hosts.remove(&key),
@@ -239,20 +239,20 @@ mod tests {
         let askers = ImageRequesters::default();
         let (one, two) = (image("http://x/1"), image("http://x/2"));
         assert_eq!(of(&askers, &one), [ImageRequester::LeftOver]);
-        askers.take(&Change::Put(&host("b", "h1", "http://x/1")));
-        askers.take(&Change::Put(&host("b", "h2", "http://x/1")));
-        askers.take(&Change::Put(&host("a", "h1", "http://x/1")));
+        askers.take(&WatchChange::Put(&host("b", "h1", "http://x/1")));
+        askers.take(&WatchChange::Put(&host("b", "h2", "http://x/1")));
+        askers.take(&WatchChange::Put(&host("a", "h1", "http://x/1")));
         assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["a", "b"]), vec![ImageRequester::LeftOver]));
-        askers.take(&Change::Put(&host("a", "h1", "http://x/2")));
-        askers.take(&Change::Gone(&("b".into(), "h1".into())));
+        askers.take(&WatchChange::Put(&host("a", "h1", "http://x/2")));
+        askers.take(&WatchChange::Gone(&("b".into(), "h1".into())));
         assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["b"]), namespaces(&["a"])));
-        askers.take(&Change::Put(&host("b", "h2", "")));
+        askers.take(&WatchChange::Put(&host("b", "h2", "")));
         assert_eq!(of(&askers, &one), [ImageRequester::LeftOver]);
-        askers.take(&Change::Put(&host("c", "h1", "http://x/1")));
-        askers.take(&Change::Gone(&("a".into(), "h1".into())));
+        askers.take(&WatchChange::Put(&host("c", "h1", "http://x/1")));
+        askers.take(&WatchChange::Gone(&("a".into(), "h1".into())));
         assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["c"]), vec![ImageRequester::LeftOver]));
         assert!(!askers.complete());
-        askers.take(&Change::Listed);
+        askers.take(&WatchChange::Listed);
         assert!(askers.complete());
         assert_eq!(askers.known().images.len(), 1);
     }
@@ -262,10 +262,10 @@ mod tests {
         let requesters = ImageRequesters::default();
         let theirs = image("http://x/private");
         let published = Image::new("debian", ImageSpec { url: "http://x/debian".into(), ..ImageSpec::default() });
-        requesters.take(&Change::Put(&host("owner", "h", "http://x/private")));
+        requesters.take(&WatchChange::Put(&host("owner", "h", "http://x/private")));
         let name = theirs.name_any();
         for (namespace, url) in [("thief", format!("slipway://{name}")), ("user", "slipway://debian".into())] {
-            requesters.take(&Change::Put(&host(namespace, "h", &url)));
+            requesters.take(&WatchChange::Put(&host(namespace, "h", &url)));
         }
         let may = |namespace: &str, image: &Image| requesters.may_use(namespace, image);
         assert!(may("owner", &theirs) && !may("thief", &theirs) && !may("user", &theirs));
@@ -276,7 +276,7 @@ mod tests {
         let demand = requesters.of(&published);
         assert_eq!((demand.parties, demand.hosts, demand.unfinished), (vec![ImageRequester::ByHand], 1, 1));
         assert_eq!(demand.namespaces, ["user"]);
-        requesters.take(&Change::Gone(&("owner".into(), "h".into())));
+        requesters.take(&WatchChange::Gone(&("owner".into(), "h".into())));
         assert!(!may("owner", &theirs));
         assert_eq!(of(&requesters, &theirs), [ImageRequester::LeftOver]);
     }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn nothing_that_is_written_on_an_image_makes_it_anothers() {
         let askers = ImageRequesters::default();
-        askers.take(&Change::Put(&host("victim", "h", "http://x/1")));
+        askers.take(&WatchChange::Put(&host("victim", "h", "http://x/1")));
         let taken =
             Image { spec: ImageSpec { url: "http://slow/".into(), ..ImageSpec::default() }, ..image("http://x/1") };
         let mut marked = Image::new("mine", ImageSpec { url: "http://x/1".into(), ..ImageSpec::default() });

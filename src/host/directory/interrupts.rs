@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::metal3::BareMetalHost;
 use crate::host::lifecycle;
-use crate::runtime::{Change, Key, Watches, key};
+use crate::runtime::{ObjectKey, WatchChange, Watches, key};
 
 /// Hosts whose machines are asked for nothing more, and what is under way. Cheap to clone.
 #[derive(Clone, Default)]
@@ -18,14 +18,14 @@ pub(in crate::host) struct Interrupts(Arc<Mutex<InterruptState>>);
 
 #[derive(Default)]
 struct InterruptState {
-    untouched: HashSet<Key>,
-    under_way: HashMap<Key, CancellationToken>,
+    untouched: HashSet<ObjectKey>,
+    under_way: HashMap<ObjectKey, CancellationToken>,
 }
 
 /// Forgets what was under way, whether it came to its end or was dropped.
 struct InterruptGuard<'a> {
     interrupts: &'a Interrupts,
-    key: &'a Key,
+    key: &'a ObjectKey,
 }
 
 impl Drop for InterruptGuard<'_> {
@@ -39,10 +39,10 @@ impl Interrupts {
     pub(in crate::host) fn follow(watches: &mut Watches) -> Self {
         let interrupts = Self::default();
         let told = interrupts.clone();
-        watches.observe(move |change: &Change<'_, BareMetalHost>| match change {
-            Change::Put(host) => told.set(key(*host), lifecycle::goes_untouched(host)),
-            Change::Gone(key) => told.set((*key).clone(), false),
-            Change::Listed => {}
+        watches.observe(move |change: &WatchChange<'_, BareMetalHost>| match change {
+            WatchChange::Put(host) => told.set(key(*host), lifecycle::goes_untouched(host)),
+            WatchChange::Gone(key) => told.set((*key).clone(), false),
+            WatchChange::Listed => {}
         });
         interrupts
     }
@@ -51,7 +51,7 @@ impl Interrupts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, key: Key, untouched: bool) {
+    fn set(&self, key: ObjectKey, untouched: bool) {
         let mut known = self.known();
         if !untouched {
             known.untouched.remove(&key);
@@ -64,7 +64,11 @@ impl Interrupts {
     }
 
     /// Does what is asked of the BMC of this host; none when it was broken off. Of each host one thing is done at a time.
-    pub(in crate::host) async fn unless_untouched<T>(&self, key: &Key, work: impl Future<Output = T>) -> Option<T> {
+    pub(in crate::host) async fn unless_untouched<T>(
+        &self,
+        key: &ObjectKey,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
         let token = CancellationToken::new();
         {
             let mut known = self.known();

@@ -29,7 +29,7 @@ use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::api::slipway::{BootIntent, Image, ImageSpec, ImageStatus};
 use crate::boot::HostIndex;
 use crate::image::identity::proofs;
-use crate::runtime::{Cache, Change, Key, Slim, Watches, key};
+use crate::runtime::{Cache, ObjectKey, Slim, WatchChange, Watches, key};
 
 /// All hosts, as this process knows them. Cheap to clone.
 #[derive(Clone)]
@@ -57,10 +57,10 @@ impl Directory {
         let ready = boot_index_feeder::follow(watches, index.clone(), intents.clone());
         let conflicts = Arc::new(ConflictIndex::new(index.clone()));
         let told = conflicts.clone();
-        watches.observe(move |change: &Change<'_, BareMetalHost>| match change {
-            Change::Put(host) => told.take(&Change::Put(&HostView::from(*host))),
-            Change::Gone(key) => told.take(&Change::Gone(key)),
-            Change::Listed => told.take(&Change::Listed),
+        watches.observe(move |change: &WatchChange<'_, BareMetalHost>| match change {
+            WatchChange::Put(host) => told.take(&WatchChange::Put(&HostView::from(*host))),
+            WatchChange::Gone(key) => told.take(&WatchChange::Gone(key)),
+            WatchChange::Listed => told.take(&WatchChange::Listed),
         });
         let requesters = ImageRequesters::new(watches);
         let equal = EqualImages::new(watches, requesters.clone());
@@ -124,11 +124,11 @@ fn wake_where(cache: &Cache<HostView>, at_rest: &AtRest, wanted: impl Fn(&HostVi
 fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>, at_rest: AtRest) {
     let cache = cache.clone();
     let mut known = HashMap::new();
-    watches.observe(move |change: &Change<'_, Image>| {
+    watches.observe(move |change: &WatchChange<'_, Image>| {
         let (name, now) = match change {
-            Change::Put(image) => (image.name_any(), Some(essence(image))),
-            Change::Gone((_, name)) => (name.clone(), None),
-            Change::Listed => return,
+            WatchChange::Put(image) => (image.name_any(), Some(essence(image))),
+            WatchChange::Gone((_, name)) => (name.clone(), None),
+            WatchChange::Listed => return,
         };
         let before = match &now {
             Some(now) => known.insert(name.clone(), now.clone()),
@@ -136,8 +136,8 @@ fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>, at_rest: AtRe
         };
         if before != now {
             let equal: Vec<u64> = match change {
-                Change::Put(image) => proofs(image).iter().filter_map(|proof| short_proof(proof)).collect(),
-                Change::Gone(_) | Change::Listed => Vec::new(),
+                WatchChange::Put(image) => proofs(image).iter().filter_map(|proof| short_proof(proof)).collect(),
+                WatchChange::Gone(_) | WatchChange::Listed => Vec::new(),
             };
             let is_equal = |host: &HostView| host.image_proof().is_some_and(|proof| equal.contains(&proof));
             wake_where(&cache, &at_rest, |host| host.image_name() == Some(name.as_str()) || is_equal(host));
@@ -162,15 +162,18 @@ fn essence(image: &Image) -> (ImageSpec, Option<ImageStatus>) {
 
 /// Has hosts looked at when an object of this kind is there, changes or goes. That it is there counts too: what was left behind
 /// while nobody watched, or came between two listings, is found by it.
-fn wake<K>(watches: &mut Watches, cache: &Cache<HostView>, hosts: impl Fn(&Cache<HostView>, &Key) + Send + 'static)
-where
+fn wake<K>(
+    watches: &mut Watches,
+    cache: &Cache<HostView>,
+    hosts: impl Fn(&Cache<HostView>, &ObjectKey) + Send + 'static,
+) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let cache = cache.clone();
-    watches.observe(move |change: &Change<'_, K>| match change {
-        Change::Put(object) => hosts(&cache, &key(*object)),
-        Change::Gone(key) => hosts(&cache, key),
-        Change::Listed => {}
+    watches.observe(move |change: &WatchChange<'_, K>| match change {
+        WatchChange::Put(object) => hosts(&cache, &key(*object)),
+        WatchChange::Gone(key) => hosts(&cache, key),
+        WatchChange::Listed => {}
     });
 }
 

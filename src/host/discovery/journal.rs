@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::api::MacAddress;
-use crate::store::{Store, Table, WriteError};
+use crate::store::{Store, StoreTable, StoreWriteError};
 
 /// Name of the store's table.
 const TABLE: &str = "discovery";
@@ -41,7 +41,7 @@ pub struct MachineVisit {
 
 /// All visits.
 pub struct VisitJournal {
-    table: Table,
+    table: StoreTable,
     // std's lock: held for a map operation, never across an await.
     visits: Mutex<HashMap<[u8; 16], MachineVisit>>,
 }
@@ -52,7 +52,7 @@ impl VisitJournal {
     /// # Errors
     ///
     /// When the store cannot be read.
-    pub fn open(store: &Store) -> Result<Self, WriteError> {
+    pub fn open(store: &Store) -> Result<Self, StoreWriteError> {
         let table = store.table(TABLE)?;
         let read = |(key, value): (Bytes, Bytes)| {
             Some((<[u8; 16]>::try_from(key.as_ref()).ok()?, serde_json::from_slice(&value).ok()?))
@@ -83,8 +83,8 @@ impl VisitJournal {
     ///
     /// When the store cannot write. The visit is kept until the process ends all the same: better no second session
     /// than two.
-    pub async fn put(&self, nonce: [u8; 16], visit: MachineVisit) -> Result<(), WriteError> {
-        let value = serde_json::to_vec(&visit).map_err(|error| WriteError::Failed(error.to_string()))?;
+    pub async fn put(&self, nonce: [u8; 16], visit: MachineVisit) -> Result<(), StoreWriteError> {
+        let value = serde_json::to_vec(&visit).map_err(|error| StoreWriteError::Failed(error.to_string()))?;
         let forgotten = {
             let mut visits = self.visits();
             let now = visit.opened;

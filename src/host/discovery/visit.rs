@@ -27,9 +27,9 @@ use crate::host::label;
 use crate::host::refused::AgentRefused;
 use crate::host::status::hardware_data;
 use crate::log::named;
-use crate::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
+use crate::protocol::{Action, AgentStep, FoundBmc, OpenSession, STEP_WAIT_SECONDS, StepOutcome};
 use crate::runtime::{Note, events};
-use crate::store::{Store, WriteError};
+use crate::store::{Store, StoreWriteError};
 
 /// The two steps of a visit.
 const INSPECT: &str = "0.1";
@@ -47,7 +47,7 @@ const TRY_AGAIN: &str = "the appliance cannot answer now; try again";
 pub enum DiscoveryError {
     /// The store refuses.
     #[error("cannot read who was discovered: {0}")]
-    Store(#[from] WriteError),
+    Store(#[from] StoreWriteError),
     /// A rule makes no BMC address.
     #[error("discovery.rule {number}: bmc_scheme: {reason}")]
     Scheme {
@@ -137,13 +137,13 @@ impl DiscoveryService {
     }
 
     /// The next step: the report, then what the configuration says.
-    pub(in crate::host) async fn next_step(&self, claims: &BootTokenClaims) -> Result<Option<Step>, AgentRefused> {
+    pub(in crate::host) async fn next_step(&self, claims: &BootTokenClaims) -> Result<Option<AgentStep>, AgentRefused> {
         let mut visit = self.visit(claims)?;
         if !visit.used {
             visit.used = true;
             self.keep(claims, visit.clone()).await?;
         }
-        let step = |id: &str, action| Ok(Some(Step { id: id.into(), generation: 0, action }));
+        let step = |id: &str, action| Ok(Some(AgentStep { id: id.into(), generation: 0, action }));
         if !visit.reported {
             return step(INSPECT, Action::Inspect);
         }

@@ -1,7 +1,7 @@
 //! What a host's spec asks to have installed, and whether that is what is being done
 //! (docs/design/host.md, "Provisioning: wanted, cancelled, given up").
 
-use crate::api::metal3::{BareMetalHostSpec, CustomDeploy, Image, ProvisionStatus};
+use crate::api::metal3::{BareMetalHostSpec, CustomDeploy, HostImage, ProvisionStatus};
 use crate::image::{check_host_source, is_archive};
 
 /// Format of an image that is booted and not written.
@@ -38,18 +38,18 @@ pub(super) enum Deployment<'a> {
     /// An image goes onto the root disk.
     Write {
         /// Which.
-        image: &'a Image,
+        image: &'a HostImage,
         /// Whether a config drive goes beside it.
         config_drive: bool,
     },
     /// An ISO is booted whenever the machine is powered on; no disk is touched.
-    Live(&'a Image),
+    Live(&'a HostImage),
     /// What is on the disk is booted.
     Disk,
 }
 
 /// The image that is asked for: one without a URL is none.
-pub(super) fn image(image: Option<&Image>) -> Option<&Image> {
+pub(super) fn image(image: Option<&HostImage>) -> Option<&HostImage> {
     image.filter(|image| !image.url.is_empty())
 }
 
@@ -58,7 +58,7 @@ pub(super) fn image(image: Option<&Image>) -> Option<&Image> {
 /// # Errors
 ///
 /// What is wrong with which field.
-pub(super) fn source(image: &Image) -> Result<(), String> {
+pub(super) fn source(image: &HostImage) -> Result<(), String> {
     if is_archive(image.format.as_deref()) {
         return Err(
             "spec.image.format names an archive, and a host is installed with a disk: raw, qcow2 or live-iso".into()
@@ -68,7 +68,7 @@ pub(super) fn source(image: &Image) -> Result<(), String> {
         .map_err(|fault| format!("spec.image.{} {}", fault.field, fault.detail))
 }
 
-pub(super) fn is_live(image: &Image) -> bool {
+pub(super) fn is_live(image: &HostImage) -> bool {
     image.format.as_deref() == Some(LIVE_ISO)
 }
 
@@ -119,10 +119,10 @@ pub(super) fn needs_provisioning(spec: &BareMetalHostSpec, done: &ProvisionStatu
 /// Whether what is installed, or being installed, is not wanted any more.
 pub(super) fn cancelled(
     spec: &BareMetalHostSpec,
-    done_image: Option<&Image>,
+    done_image: Option<&HostImage>,
     done_custom: Option<&CustomDeploy>,
 ) -> bool {
-    let url = |given: Option<&Image>| image(given).map(|image| image.url.clone());
+    let url = |given: Option<&HostImage>| image(given).map(|image| image.url.clone());
     let (wanted, done) = (url(spec.image.as_ref()), url(done_image));
     match (method(spec.custom_deploy.as_ref()), method(done_custom)) {
         (Some(wanted), Some(done)) if wanted != done => true,

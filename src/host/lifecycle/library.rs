@@ -2,7 +2,7 @@
 
 use super::deployment::{self, Deployment};
 use super::{AfterStore, Decider, Effect, image_name};
-use crate::api::metal3::{ErrorType, Image};
+use crate::api::metal3::{ErrorType, HostImage};
 use crate::api::slipway::{BootTarget, Image as Known, ImagePhase, ImageSpec, StepAction};
 use crate::image::identity::{agrees, named, ready};
 use crate::outbound::masked;
@@ -18,7 +18,7 @@ pub(super) enum ImageLack {
 
 /// The digest of the Image that a host names. `known` is what has this name, when the host may use it: what it may not is as if
 /// it were not there, so that nobody learns what others have.
-fn named_image(name: &str, wanted: &Image, known: Option<&Known>) -> Result<String, ImageLack> {
+fn named_image(name: &str, wanted: &HostImage, known: Option<&Known>) -> Result<String, ImageLack> {
     let Some(known) = known else {
         let how = format!("`slipway image import {name} SOURCE` brings it there");
         return Err(ImageLack::NotYet(format!("waiting for image {name}, which is not in the library yet: {how}")));
@@ -58,7 +58,7 @@ impl super::HostObservation<'_> {
 
 impl Decider<'_> {
     /// The image's digest once it is in the library. What an operation has begun with is gone on with, while it is there.
-    pub(super) fn library_image(&mut self, operation: &str, image: &Image) -> Result<String, AfterStore> {
+    pub(super) fn library_image(&mut self, operation: &str, image: &HostImage) -> Result<String, AfterStore> {
         let begun = self.begun_with(operation);
         if let Some(name) = named(&image.url) {
             return match (named_image(name, image, self.observed.image), begun) {
@@ -111,7 +111,7 @@ impl Decider<'_> {
     }
 
     /// The digest of a live ISO that is installed, when it is there.
-    pub(super) fn live_digest(&self, image: &Image) -> Option<String> {
+    pub(super) fn live_digest(&self, image: &HostImage) -> Option<String> {
         if let Some(name) = named(&image.url) {
             return named_image(name, image, self.observed.image).ok();
         }
@@ -120,7 +120,7 @@ impl Decider<'_> {
     }
 
     /// Has a source imported that the library has nothing of, unless it must not be read.
-    pub(super) fn import_missing(&self, image: &Image) -> Option<AfterStore> {
+    pub(super) fn import_missing(&self, image: &HostImage) -> Option<AfterStore> {
         let missing = self.observed.image.is_none() && self.observed.equal.is_none() && named(&image.url).is_none();
         missing.then(|| ensure_image(image))?.ok().map(AfterStore::Do)
     }
@@ -134,13 +134,13 @@ impl Decider<'_> {
 }
 
 /// Has the library import a host's image, unless it must not be read.
-fn ensure_image(image: &Image) -> Result<Effect, String> {
+fn ensure_image(image: &HostImage) -> Result<Effect, String> {
     deployment::source(image)?;
     Ok(Effect::EnsureImage { name: image_name(image), spec: Box::new(image_spec(image)) })
 }
 
 /// What the library's Image of a host's image says.
-pub(super) fn image_spec(image: &Image) -> ImageSpec {
+pub(super) fn image_spec(image: &HostImage) -> ImageSpec {
     ImageSpec {
         url: image.url.clone(),
         checksum: image.checksum.clone(),

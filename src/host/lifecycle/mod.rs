@@ -34,7 +34,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sha2::{Digest, Sha256};
 
 use crate::api::metal3::{
-    BareMetalHost, BareMetalHostStatus, BootMode, ErrorType, HardwareDetails, Image as HostImage, OperationMetric,
+    BareMetalHost, BareMetalHostStatus, BootMode, ErrorType, HardwareDetails, HostImage, OperationMetric,
     OperationalStatus, ProvisioningState, SecretReference,
 };
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentStep, Registration, StepAction};

@@ -4,7 +4,7 @@ use super::deployment::{self, Deployment};
 use super::library::{ImageLack, foreign, image_spec};
 use super::ramdisk::RamdiskStage;
 use super::{AfterStore, Decider, Effect, image_name, one, profile, seconds};
-use crate::api::metal3::{ErrorType, Image, OperationMetric, ProvisioningState as State};
+use crate::api::metal3::{ErrorType, HostImage, OperationMetric, ProvisioningState as State};
 use crate::api::slipway::{ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, IntentStep, StepAction};
 use crate::bmc::PowerState;
 use crate::config::FirstBoot;
@@ -156,7 +156,7 @@ impl Decider<'_> {
         self.enter(State::Provisioned)
     }
 
-    fn write(&mut self, operation: &str, image: &Image, config_drive: bool) -> Result<RamdiskStage, AfterStore> {
+    fn write(&mut self, operation: &str, image: &HostImage, config_drive: bool) -> Result<RamdiskStage, AfterStore> {
         let image_is_written = self
             .observed
             .intent
@@ -209,7 +209,7 @@ impl Decider<'_> {
         (same && done.iter().all(|step| self.has_succeeded(step))).then_some(end)
     }
 
-    fn boot_live(&mut self, operation: &str, image: &Image) -> Result<RamdiskStage, AfterStore> {
+    fn boot_live(&mut self, operation: &str, image: &HostImage) -> Result<RamdiskStage, AfterStore> {
         let digest = self.library_image(operation, image)?;
         match self.onto(BootTarget::LiveIso, operation) {
             RamdiskStage::Do(Effect::Intent(spec)) if spec.target == BootTarget::LiveIso => {

@@ -9,13 +9,13 @@ use tracing::warn;
 use super::Logs;
 use crate::api::metal3::BareMetalHost;
 use crate::boot::HostIndex;
-use crate::runtime::{Change, Key, Task, Watches};
+use crate::runtime::{ObjectKey, SupervisedTask, WatchChange, Watches};
 
 /// Removes the logs of hosts that go, and after the first listing those of hosts that went unseen. Cheap to clone.
 #[derive(Clone)]
 pub struct Retention {
     /// Hosts that went; none: all of them are to be looked at. Held by whoever removes logs.
-    gone: Arc<Mutex<UnboundedReceiver<Option<Key>>>>,
+    gone: Arc<Mutex<UnboundedReceiver<Option<ObjectKey>>>>,
     index: HostIndex,
     logs: Logs,
 }
@@ -25,14 +25,14 @@ impl Retention {
     pub fn new(watches: &mut Watches, index: HostIndex, logs: Logs) -> Self {
         let (tell, gone) = mpsc::unbounded_channel();
         let mut swept = false;
-        watches.observe(move |change: &Change<'_, BareMetalHost>| {
+        watches.observe(move |change: &WatchChange<'_, BareMetalHost>| {
             let job = match change {
-                Change::Gone(key) => Some((*key).clone()),
-                Change::Listed if !swept => {
+                WatchChange::Gone(key) => Some((*key).clone()),
+                WatchChange::Listed if !swept => {
                     swept = true;
                     None
                 }
-                Change::Put(_) | Change::Listed => return,
+                WatchChange::Put(_) | WatchChange::Listed => return,
             };
             // Who reads them is gone only at the end.
             tell.send(job).ok();
@@ -41,7 +41,7 @@ impl Retention {
     }
 
     /// Removes them, each time in a run of the task. Ends with the watches.
-    pub async fn run(self, task: Task) {
+    pub async fn run(self, task: SupervisedTask) {
         let mut gone = self.gone.lock().await;
         while let Some(job) = gone.recv().await {
             let (logs, index) = (self.logs.clone(), self.index.clone());

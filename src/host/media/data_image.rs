@@ -26,7 +26,7 @@ use crate::bmc::{Bmc, BmcError};
 use crate::host::{COMPONENT, label};
 use crate::image::web_url;
 use crate::outbound::masked;
-use crate::runtime::objects::Marks;
+use crate::runtime::objects::ControllerMarks;
 use crate::runtime::{Cache, Note, Reconcile, Slim, Watches, events, objects, run as run_controller};
 
 /// How often a host is looked for that is not there, or must let go first.
@@ -179,7 +179,11 @@ impl Reconcile for DataImageReconciler {
                 let mut owners = image.owner_references().to_vec();
                 owners.retain(|owner| Some(&owner.uid) != host.metadata.uid.as_ref());
                 owners.extend(host.owner_ref(&()));
-                let marks = Marks { finalizer: Some(FINALIZER_DATA_IMAGE), owners: Some(owners), ..Marks::default() };
+                let marks = ControllerMarks {
+                    finalizer: Some(FINALIZER_DATA_IMAGE),
+                    owners: Some(owners),
+                    ..ControllerMarks::default()
+                };
                 objects::mark(&images, image, &marks).await.map(drop)
             }
             (DataImageStep::LetGo | DataImageStep::GiveUp, _) => {

@@ -13,7 +13,7 @@ use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, FINALIZER_SECRET};
 use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
 use crate::host::lifecycle::{Access, SecretName};
-use crate::runtime::objects::{self, Marks};
+use crate::runtime::objects::{self, ControllerMarks};
 
 /// Secrets that are looked at in one go.
 /// Label that Metal3 puts on every secret that it reads.
@@ -100,7 +100,7 @@ async fn claim(context: &HostContext, host: &BareMetalHost, secret: Secret) -> R
     }
     let owners = (!owned).then(|| secret.owner_references().iter().cloned().chain([owner]).collect());
     let namespace = host.namespace().unwrap_or_default();
-    let marks = Marks { finalizer: Some(FINALIZER_SECRET), labels: &[SECRET_LABEL], owners };
+    let marks = ControllerMarks { finalizer: Some(FINALIZER_SECRET), labels: &[SECRET_LABEL], owners };
     objects::mark(&context.api::<Secret>(&namespace), secret, &marks).await
 }
 

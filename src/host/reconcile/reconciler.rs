@@ -38,7 +38,7 @@ use crate::host::status::metrics::HostMetrics;
 use crate::host::status::{hardware_data, progress};
 use crate::live::Live;
 use crate::module::Acting;
-use crate::runtime::{Conflict, Key, Reconcile, run as run_controller};
+use crate::runtime::{Conflict, ObjectKey, Reconcile, run as run_controller};
 
 mod around;
 mod clearing;
@@ -72,7 +72,7 @@ pub struct Reconciler {
     turns: Semaphore,
     leases: Option<Leases>,
     /// Told of hosts that are gone.
-    orphans: UnboundedSender<Key>,
+    orphans: UnboundedSender<ObjectKey>,
 }
 
 /// Why a reconciliation could not go on. It is tried again.

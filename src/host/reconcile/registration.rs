@@ -18,7 +18,7 @@ use crate::api::slipway::{
 use crate::apiserver::subdomain;
 use crate::host::{label, lifecycle};
 use crate::log::named;
-use crate::runtime::{Task, objects};
+use crate::runtime::{SupervisedTask, objects};
 
 /// Between two tries, when the API is away.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub(super) fn text(registration: &Registration) -> String {
 /// Records for every host that was registered before registrations were recorded what it names now: once, before anything
 /// is decided (each try is a run of the task), and never again, because each intent has a record afterwards and is made with one. So a host that names
 /// something else later was never registered with that.
-pub(super) async fn complete(client: &Client, task: &Task, shutdown: &CancellationToken) {
+pub(super) async fn complete(client: &Client, task: &SupervisedTask, shutdown: &CancellationToken) {
     loop {
         match task.run(try_complete(client)).await {
             Ok(0) => return,

@@ -16,7 +16,7 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 
 use super::fair_queue::FairQueue;
 use crate::host::lifecycle::SlotState;
-use crate::runtime::Key;
+use crate::runtime::ObjectKey;
 
 /// How long a place is kept for a host that was told of it: it reads its BMC's power first, perhaps.
 const CALL: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ pub(in crate::host) struct ProvisioningSlots {
     bounds: Mutex<SlotLimits>,
     // std's lock: held for one decision, which is a pure function, never across an await.
     inner: Mutex<Option<Inner>>,
-    wake: UnboundedSender<Key>,
+    wake: UnboundedSender<ObjectKey>,
 }
 
 /// How many places there are, and how long one counts for everybody.
@@ -37,15 +37,15 @@ struct SlotLimits {
 
 #[derive(Default)]
 struct Inner {
-    held: HashMap<Key, HeldSlot>,
+    held: HashMap<ObjectKey, HeldSlot>,
     /// The places that count for everybody, by when they end to.
-    ends: BTreeSet<(Instant, Key)>,
+    ends: BTreeSet<(Instant, ObjectKey)>,
     /// By namespace; none without a place.
     shares: HashMap<String, SlotShare>,
     /// Hosts that wait, by namespace.
-    queue: FairQueue<String, Key>,
+    queue: FairQueue<String, ObjectKey>,
     /// When the turns end of hosts that rest: resting begins no new one.
-    resting: HashMap<Key, Instant>,
+    resting: HashMap<ObjectKey, Instant>,
 }
 
 struct HeldSlot {
@@ -64,7 +64,7 @@ struct SlotShare {
 }
 
 impl Inner {
-    fn new(taken: HashSet<Key>, ends: Instant) -> Self {
+    fn new(taken: HashSet<ObjectKey>, ends: Instant) -> Self {
         let mut inner = Self::default();
         for host in taken {
             inner.give(&host, HeldSlot { ends, called: false }, true);
@@ -80,7 +80,7 @@ impl Inner {
         self.ends.len() + overdue < limit
     }
 
-    fn give(&mut self, host: &Key, held: HeldSlot, counts: bool) {
+    fn give(&mut self, host: &ObjectKey, held: HeldSlot, counts: bool) {
         let share = self.shares.entry(host.0.clone()).or_default();
         share.all += 1;
         if counts {
@@ -91,7 +91,7 @@ impl Inner {
         self.held.insert(host.clone(), held);
     }
 
-    fn take_back(&mut self, host: &Key) -> Option<HeldSlot> {
+    fn take_back(&mut self, host: &ObjectKey) -> Option<HeldSlot> {
         let held = self.held.remove(host)?;
         let counted = self.ends.remove(&(held.ends, host.clone()));
         if let Some(share) = self.shares.get_mut(&host.0) {
@@ -120,7 +120,7 @@ impl Inner {
         some
     }
 
-    fn call(&mut self, limit: usize, ends: Instant) -> Option<Key> {
+    fn call(&mut self, limit: usize, ends: Instant) -> Option<ObjectKey> {
         let mut queue = std::mem::take(&mut self.queue);
         let next = queue.next(|namespace| {
             self.room(namespace, limit).then(|| self.shares.get(namespace).map_or(0, |share| share.all))
@@ -135,7 +135,7 @@ impl Inner {
 impl ProvisioningSlots {
     /// So many places, and the hosts that are to look again as places become free. After a `turn` a place keeps hosts
     /// of its own namespace waiting only.
-    pub(in crate::host) fn new(limit: usize, turn: Duration) -> (Self, UnboundedReceiver<Key>) {
+    pub(in crate::host) fn new(limit: usize, turn: Duration) -> (Self, UnboundedReceiver<ObjectKey>) {
         let (wake, woken) = unbounded();
         (Self { bounds: Mutex::new(SlotLimits { limit, turn }), inner: Mutex::new(None), wake }, woken)
     }
@@ -153,9 +153,9 @@ impl ProvisioningSlots {
     /// process began.
     pub(in crate::host) fn decide<T>(
         &self,
-        host: &Key,
+        host: &ObjectKey,
         now: Instant,
-        before: impl FnOnce() -> HashSet<Key>,
+        before: impl FnOnce() -> HashSet<ObjectKey>,
         decision: impl FnOnce(bool) -> (T, SlotState),
     ) -> T {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,14 +170,14 @@ impl ProvisioningSlots {
     }
 
     /// A host that is gone.
-    pub(in crate::host) fn leave(&self, host: &Key) {
+    pub(in crate::host) fn leave(&self, host: &ObjectKey) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(inner) = inner.as_mut() {
             self.stand(inner, host, SlotState::Neither, Instant::now());
         }
     }
 
-    fn stand(&self, inner: &mut Inner, host: &Key, slot_state: SlotState, now: Instant) {
+    fn stand(&self, inner: &mut Inner, host: &ObjectKey, slot_state: SlotState, now: Instant) {
         let has = inner.held.get(host).is_some_and(|held| !held.called);
         match slot_state {
             SlotState::Takes => {
@@ -228,12 +228,12 @@ mod tests {
 
     const TURN: Duration = Duration::from_secs(900);
 
-    fn key(number: usize) -> Key {
+    fn key(number: usize) -> ObjectKey {
         ("rack".into(), format!("h{number}"))
     }
 
     /// What a host that wants a place gets.
-    fn ask_at(places: &ProvisioningSlots, host: &Key, now: Instant) -> SlotState {
+    fn ask_at(places: &ProvisioningSlots, host: &ObjectKey, now: Instant) -> SlotState {
         places.decide(host, now, HashSet::new, |room| {
             let slot_state = if room { SlotState::Takes } else { SlotState::Waits };
             (slot_state, slot_state)
@@ -247,7 +247,7 @@ mod tests {
     /// Places with a clock, and hosts by a name like `a1`, of which the first letter is the namespace.
     struct Rack {
         places: ProvisioningSlots,
-        woken: UnboundedReceiver<Key>,
+        woken: UnboundedReceiver<ObjectKey>,
         now: Instant,
     }
 
@@ -257,7 +257,7 @@ mod tests {
             Self { places, woken, now: Instant::now() }
         }
 
-        fn host(name: &str) -> Key {
+        fn host(name: &str) -> ObjectKey {
             (name[..1].to_owned(), name.to_owned())
         }
 

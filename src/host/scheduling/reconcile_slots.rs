@@ -14,7 +14,7 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::fair_queue::FairQueue;
-use crate::runtime::Key;
+use crate::runtime::ObjectKey;
 
 /// Looks at once. Each takes memory while it waits for its BMC.
 pub(in crate::host) const AT_ONCE: usize = 160;
@@ -42,11 +42,11 @@ fn may_begin(all: usize, new: usize, own: usize, registered: bool) -> bool {
 #[derive(Default)]
 struct Inner {
     /// Looks under way, and those that are kept for who was told.
-    looks: HashMap<Key, (ReconcileFlow, SlotStage)>,
+    looks: HashMap<ObjectKey, (ReconcileFlow, SlotStage)>,
     /// How many a party has; none without any.
     shares: HashMap<ReconcileFlow, usize>,
     new: usize,
-    queue: FairQueue<ReconcileFlow, Key>,
+    queue: FairQueue<ReconcileFlow, ObjectKey>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,13 +61,13 @@ impl Inner {
         may_begin(self.looks.len(), self.new, own, party.registered).then_some(own)
     }
 
-    fn put(&mut self, host: Key, party: ReconcileFlow, stage: SlotStage) {
+    fn put(&mut self, host: ObjectKey, party: ReconcileFlow, stage: SlotStage) {
         *self.shares.entry(party.clone()).or_default() += 1;
         self.new += usize::from(!party.registered);
         self.looks.insert(host, (party, stage));
     }
 
-    fn take_out(&mut self, host: &Key) {
+    fn take_out(&mut self, host: &ObjectKey) {
         let Some((party, _)) = self.looks.remove(host) else { return };
         self.new -= usize::from(!party.registered);
         if let Some(own) = self.shares.get_mut(&party) {
@@ -78,7 +78,7 @@ impl Inner {
         }
     }
 
-    fn tell_next(&mut self) -> Option<Key> {
+    fn tell_next(&mut self) -> Option<ObjectKey> {
         let mut queue = std::mem::take(&mut self.queue);
         let next = queue.next(|party| self.share(party));
         self.queue = queue;
@@ -92,7 +92,7 @@ impl Inner {
 pub(in crate::host) struct ReconcileSlots {
     // std's lock: never held across an await.
     inner: Mutex<Inner>,
-    wake: UnboundedSender<Key>,
+    wake: UnboundedSender<ObjectKey>,
     waiting: Gauge,
 }
 
@@ -106,7 +106,7 @@ impl Drop for ReconcileSlots {
 /// A look at a host, until it is dropped.
 pub(in crate::host) struct ReconcileSlot {
     looks: Arc<ReconcileSlots>,
-    host: Key,
+    host: ObjectKey,
 }
 
 impl Drop for ReconcileSlot {
@@ -119,13 +119,13 @@ impl Drop for ReconcileSlot {
 
 impl ReconcileSlots {
     /// No looks yet, and the hosts whose turn comes. `waiting` shows how many wait for theirs.
-    pub(in crate::host) fn new(waiting: Gauge) -> (Arc<Self>, UnboundedReceiver<Key>) {
+    pub(in crate::host) fn new(waiting: Gauge) -> (Arc<Self>, UnboundedReceiver<ObjectKey>) {
         let (wake, woken) = unbounded();
         (Arc::new(Self { inner: Mutex::default(), wake, waiting }), woken)
     }
 
     /// Begins to look at a host; none when it has to wait for its turn, of which it will be told.
-    pub(in crate::host) fn begin(self: &Arc<Self>, host: &Key, registered: bool) -> Option<ReconcileSlot> {
+    pub(in crate::host) fn begin(self: &Arc<Self>, host: &ObjectKey, registered: bool) -> Option<ReconcileSlot> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let party = ReconcileFlow { namespace: host.0.clone(), registered };
         let stage = inner.looks.get(host).map(|(_, stage)| *stage);
@@ -151,7 +151,7 @@ impl ReconcileSlots {
     }
 
     /// A host that is gone.
-    pub(in crate::host) fn leave(&self, host: &Key) {
+    pub(in crate::host) fn leave(&self, host: &ObjectKey) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.queue.leave(host);
         if inner.looks.get(host).is_some_and(|(_, stage)| *stage == SlotStage::Told) {
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    fn host(namespace: &str, number: usize) -> Key {
+    fn host(namespace: &str, number: usize) -> ObjectKey {
         (namespace.into(), format!("h{number}"))
     }
 

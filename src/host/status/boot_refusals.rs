@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::metal3::BareMetalHost;
 use crate::boot::BootHost;
 use crate::host::COMPONENT;
-use crate::runtime::{Note, Task, events};
+use crate::runtime::{Note, SupervisedTask, events};
 
 /// How often it is looked for refusals that nobody was told of.
 const LOOK: Duration = Duration::from_secs(5);
@@ -81,7 +81,12 @@ fn due(hosts: &mut HashMap<String, BootRefusal>, now: Instant) -> Vec<(ObjectRef
 }
 
 /// Tells hosts until the shutdown. Each look is a run of the task.
-pub(in crate::host) async fn run(client: Client, refusals: BootRefusals, task: Task, shutdown: CancellationToken) {
+pub(in crate::host) async fn run(
+    client: Client,
+    refusals: BootRefusals,
+    task: SupervisedTask,
+    shutdown: CancellationToken,
+) {
     let tell = async || {
         let news = due(&mut refusals.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
         let mut stored = Ok(());

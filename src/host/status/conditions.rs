@@ -10,7 +10,7 @@ use crate::api::metal3::{
     BareMetalHost, BareMetalHostStatus, ErrorType, OperationalStatus, ProvisioningState as State,
 };
 use crate::bmc::Health;
-use crate::runtime::conditions::{self, Truth, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Truth};
 
 /// The conditions, in the order upstream lists them. `waiting` is what the host waits for: the message of
 /// `Progressing`. `health` is `None` while the BMC was not asked since the start: what was known stays. `twin` is another
@@ -43,7 +43,7 @@ pub fn of(
     all.into_iter()
         .chain(unique)
         .map(|(kind, (truth, reason))| {
-            let verdict = Verdict { truth, reason: reason.to_owned(), message: message(kind, truth) };
+            let verdict = ConditionVerdict { truth, reason: reason.to_owned(), message: message(kind, truth) };
             conditions::after(before, conditions::made(kind, &verdict, host.metadata.generation, now))
         })
         .collect()

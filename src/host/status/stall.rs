@@ -24,7 +24,7 @@ use crate::config::HostConfig;
 use crate::host::COMPONENT;
 use crate::live::Live;
 use crate::log::named;
-use crate::runtime::{Change, Key, Note, Task, Watches, events, key};
+use crate::runtime::{Note, ObjectKey, SupervisedTask, WatchChange, Watches, events, key};
 
 /// How often all hosts are looked at.
 const LOOK: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ const AFTER_DEADLINE: jiff::SignedDuration = jiff::SignedDuration::from_secs(120
 #[derive(Clone, Default)]
 pub struct StallDetector {
     gauge: Family<StallLabels, Gauge>,
-    hosts: Arc<Mutex<HashMap<Key, LastProgress>>>,
+    hosts: Arc<Mutex<HashMap<ObjectKey, LastProgress>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,7 +49,7 @@ impl StallDetector {
     pub fn new(watches: &mut Watches) -> Self {
         let stuck = Self::default();
         let told = stuck.clone();
-        watches.observe(move |change: &Change<'_, BareMetalHost>| told.take(change, Instant::now()));
+        watches.observe(move |change: &WatchChange<'_, BareMetalHost>| told.take(change, Instant::now()));
         stuck
     }
 
@@ -58,19 +58,19 @@ impl StallDetector {
         registry.register("slipway_host_stuck", "Hosts that do not get on", self.gauge.clone());
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<Key, LastProgress>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<ObjectKey, LastProgress>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, change: &Change<'_, BareMetalHost>, now: Instant) {
+    fn take(&self, change: &WatchChange<'_, BareMetalHost>, now: Instant) {
         match change {
-            Change::Put(host) => take(&mut self.kept(), host, now),
-            Change::Gone(key) => {
+            WatchChange::Put(host) => take(&mut self.kept(), host, now),
+            WatchChange::Gone(key) => {
                 if let Some(mut host) = self.kept().remove(*key) {
                     self.forget(&mut host);
                 }
             }
-            Change::Listed => {}
+            WatchChange::Listed => {}
         }
     }
 
@@ -214,7 +214,7 @@ pub async fn run(
     client: Client,
     stuck: StallDetector,
     settings: Live<HostConfig>,
-    task: Task,
+    task: SupervisedTask,
     shutdown: CancellationToken,
 ) {
     // Another appliance may look at them afterwards.
@@ -240,7 +240,7 @@ impl Drop for StallWatch {
     }
 }
 
-fn take(all: &mut HashMap<Key, LastProgress>, host: &BareMetalHost, now: Instant) {
+fn take(all: &mut HashMap<ObjectKey, LastProgress>, host: &BareMetalHost, now: Instant) {
     let nothing = BareMetalHostStatus::default();
     let status = host.status.as_ref().unwrap_or(&nothing);
     let (look, mark) = (HostInspectionRequest::at(host, status), mark(status));
@@ -326,7 +326,8 @@ mod tests {
             })
         };
         let gauge = |reason| stuck.gauge.get_or_create(&StallLabels { state: "provisioning", reason }).get();
-        let put = |host: &BareMetalHost, seconds| stuck.take(&Change::Put(host), start + Duration::from_secs(seconds));
+        let put =
+            |host: &BareMetalHost, seconds| stuck.take(&WatchChange::Put(host), start + Duration::from_secs(seconds));
         put(&writing(1), 0);
         let look = |seconds| {
             let news = stuck.look(LIMIT, start + Duration::from_secs(seconds), time);
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(stuck.kept().len(), 0);
         put(&writing(3), 5040);
         assert_eq!(look(9000), ["Stuck"]);
-        stuck.take(&Change::Gone(&key(&writing(3))), start);
+        stuck.take(&WatchChange::Gone(&key(&writing(3))), start);
         assert_eq!(gauge("no-progress"), 0, "gone with its host");
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::super::Library;
 use super::ArchiveFault;
 use crate::api::slipway::ImageContent;
-use crate::protocol::Manifest;
+use crate::protocol::ImageManifest;
 
 /// Longest catalog, in bytes: it is in memory while it is published.
 pub(super) const CATALOG_MAX: usize = 16 << 20;
@@ -179,7 +179,7 @@ impl Library {
     /// # Errors
     ///
     /// When it cannot be read; as [`io::ErrorKind::InvalidData`] when it is damaged.
-    pub fn catalog(&self, manifest: &Manifest) -> io::Result<Option<Catalog>> {
+    pub fn catalog(&self, manifest: &ImageManifest) -> io::Result<Option<Catalog>> {
         let Some(start) = manifest.catalog else { return Ok(None) };
         let length = manifest.virtual_size.saturating_sub(start);
         if length > CATALOG_MAX as u64 {

@@ -15,8 +15,8 @@ use super::super::demand::Demands;
 use super::lock;
 use super::upkeep::says_its_users;
 use crate::api::slipway::Image;
-use crate::runtime::tasks::{Job, Version};
-use crate::runtime::{Cache, Change, Jobs, Slim, Watches, key};
+use crate::runtime::tasks::{Job, ObjectVersion};
+use crate::runtime::{Cache, Jobs, Slim, WatchChange, Watches, key};
 
 /// The Images that this process knows. Cheap to clone.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl Images {
         let cache = Cache::new(watches, |image: &Image| Slim::from(image));
         let shared = Arc::<SharedImports>::default();
         let (told, wanted) = (shared.clone(), demands.clone());
-        watches.observe(move |change: &Change<'_, Image>| told.take(change, wanted.as_ref()));
+        watches.observe(move |change: &WatchChange<'_, Image>| told.take(change, wanted.as_ref()));
         Self { cache, shared, demands }
     }
 }
@@ -144,7 +144,7 @@ impl From<kube::Error> for NotImported {
 /// An import that failed.
 #[derive(Clone)]
 pub(super) struct FailedImport {
-    pub version: Version,
+    pub version: ObjectVersion,
     /// When it is tried again; `None` when that is of no use.
     pub again: Option<Instant>,
 }
@@ -170,11 +170,11 @@ impl Drop for Collect<'_> {
 
 impl SharedImports {
     /// Stops imports of objects that have gone or changed.
-    fn take(&self, change: &Change<'_, Image>, demands: &dyn Demands) {
+    fn take(&self, change: &WatchChange<'_, Image>, demands: &dyn Demands) {
         match change {
-            Change::Put(image) => {
+            WatchChange::Put(image) => {
                 if let Some(import) = self.imports.find(&key(*image)) {
-                    let (now, deleted) = (Version::of(*image), image.metadata.deletion_timestamp.is_some());
+                    let (now, deleted) = (ObjectVersion::of(*image), image.metadata.deletion_timestamp.is_some());
                     let of = &import.version;
                     if now.uid != of.uid || deleted || now.generation > of.generation {
                         import.cancel();
@@ -184,7 +184,7 @@ impl SharedImports {
                     self.look.notify_one();
                 }
             }
-            Change::Gone(key) => {
+            WatchChange::Gone(key) => {
                 if let Some(import) = self.imports.find(key) {
                     import.cancel();
                 }
@@ -196,7 +196,7 @@ impl SharedImports {
                 self.uploads.notify_one();
                 self.collect.notify_one();
             }
-            Change::Listed => {
+            WatchChange::Listed => {
                 self.uploads.notify_one();
                 self.collect.notify_one();
             }

@@ -462,7 +462,7 @@ async fn an_import_that_is_asked_for_twice_runs_once_and_ends_with_its_image() {
     assert_eq!((rig.known.imports(), slow.asked.load(Ordering::Relaxed)), (1, 1));
     rig.fake.delete("slow");
     let ended = tokio::time::timeout(Duration::from_secs(60), again.ended()).await.expect("in time");
-    assert!(matches!(ended, Err(Unfinished::Cancelled)), "{ended:?}");
+    assert!(matches!(ended, Err(JobUnfinished::Cancelled)), "{ended:?}");
     let (mut registry, mut text) = (prometheus_client::registry::Registry::default(), String::new());
     rig.tasks.register(&mut registry);
     prometheus_client::encoding::text::encode(&mut text, &registry).expect("encoded");

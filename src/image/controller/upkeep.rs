@@ -19,7 +19,7 @@ use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::image::demand::{Demand, Demands, ImageRequester};
 use crate::image::room::{Asker, EvictionRefusal, SpaceHolder, Tie, give_way};
 use crate::image::{ImportError, ImportProgress, Scarce, SpaceLack};
-use crate::runtime::{Task, key, objects};
+use crate::runtime::{SupervisedTask, key, objects};
 
 /// Namespaces that an Image's status names.
 const NAMESPACES_SHOWN: usize = 8;
@@ -181,7 +181,7 @@ impl ImageContext {
     }
 
     /// Removes what nothing names, when something may be named by nobody any more, and now and then.
-    pub(super) async fn collect_when_needed(&self, task: Task) {
+    pub(super) async fn collect_when_needed(&self, task: SupervisedTask) {
         let mut tick = interval(COLLECT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -235,7 +235,7 @@ impl ImageContext {
     }
 
     /// Keeps the statuses of Images as who wants them, and lets go of imports that nobody wants.
-    pub(super) async fn look_after_users(&self, task: Task) {
+    pub(super) async fn look_after_users(&self, task: SupervisedTask) {
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -15,7 +15,7 @@ use crate::api::slipway::{Image, ImagePhase, ImageStatus};
 use crate::image::ImportError;
 use crate::image::scheme::uploaded_file;
 use crate::image::upload::WholeUpload;
-use crate::runtime::{Task, objects};
+use crate::runtime::{SupervisedTask, objects};
 
 /// What an Image says while its content is still to be sent.
 const AWAITED: &str =
@@ -81,7 +81,7 @@ impl ImageContext {
 
     /// Removes what was sent for Images that are gone: as soon as one goes, for it keeps a place and room from others. Where an
     /// upload begins for one that went meanwhile, too.
-    pub(super) async fn collect_uploads_when_needed(&self, task: Task) {
+    pub(super) async fn collect_uploads_when_needed(&self, task: SupervisedTask) {
         let mut tick = interval(COLLECT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -10,7 +10,7 @@ use crate::image::archive::{
 use crate::image::chunks::{self, Stored};
 use crate::image::formats::{DiskLayout, Outer};
 use crate::image::{ImportError, MAX_VIRTUAL_SIZE};
-use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
+use crate::protocol::{CHUNK_SIZE, Chunk, ImageManifest};
 
 /// Bytes read between two looks at the brake.
 const BRAKE_EVERY: u64 = 1 << 20;
@@ -103,7 +103,7 @@ impl ImportJob {
         let behind = self.behind(members.end, catalogued.made.into_iter().chain([bytes]))?;
         let mut chunks = kept(&stored.chunks, &catalogued.catalog);
         chunks.extend_from_slice(&behind.chunks);
-        let manifest = Manifest { virtual_size, chunks, catalog: Some(start) };
+        let manifest = ImageManifest { virtual_size, chunks, catalog: Some(start) };
         Ok(ImportedContent { manifest, contents: Some(catalogued.catalog.shown()), _stored: vec![stored, behind] })
     }
 

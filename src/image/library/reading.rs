@@ -11,11 +11,11 @@ use sha2::{Digest, Sha256};
 
 use super::{Inner, Library, at, damaged, is_lost};
 use crate::image::unhex;
-use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
+use crate::protocol::{CHUNK_SIZE, Chunk, ImageManifest};
 
 impl Library {
     /// The manifest with this digest; `None` when there is no such image, or it cannot be read.
-    pub fn manifest(&self, digest: &str) -> Option<Arc<Manifest>> {
+    pub fn manifest(&self, digest: &str) -> Option<Arc<ImageManifest>> {
         self.find(digest).unwrap_or_else(|error| {
             tracing::error!(digest, %error, "cannot read a manifest of the image library");
             None
@@ -27,7 +27,7 @@ impl Library {
     /// # Errors
     ///
     /// When it is damaged, or cannot be read at the moment.
-    pub(in crate::image) fn find(&self, digest: &str) -> io::Result<Option<Arc<Manifest>>> {
+    pub(in crate::image) fn find(&self, digest: &str) -> io::Result<Option<Arc<ImageManifest>>> {
         if let Some(found) = self.inner.known(digest) {
             return Ok(found);
         }
@@ -118,7 +118,7 @@ impl Library {
 
 impl Inner {
     /// What is known of a manifest without reading it: that there is none, or itself.
-    fn known(&self, digest: &str) -> Option<Option<Arc<Manifest>>> {
+    fn known(&self, digest: &str) -> Option<Option<Arc<ImageManifest>>> {
         let mut state = self.lock();
         match state.manifest(digest) {
             None if state.unread.contains(digest) => None,
@@ -127,7 +127,7 @@ impl Inner {
         }
     }
 
-    fn has_chunks(&self, manifest: &Manifest) -> io::Result<bool> {
+    fn has_chunks(&self, manifest: &ImageManifest) -> io::Result<bool> {
         for chunk in &manifest.chunks {
             let Some(name) = unhex(&chunk.sha256) else { return Ok(false) };
             let path = self.chunk_path(&name);

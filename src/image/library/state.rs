@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::ChunkName;
 use crate::image::{Imported, unhex};
-use crate::protocol::Manifest;
+use crate::protocol::ImageManifest;
 
 /// Manifests kept in memory after use.
 const CACHED_MANIFESTS: usize = 4;
@@ -27,9 +27,9 @@ pub(super) struct LibraryState {
     /// When manifests were read last for somebody else.
     pub read: HashMap<String, Instant>,
     /// Manifests read last, newest first.
-    cache: VecDeque<(String, Arc<Manifest>)>,
+    cache: VecDeque<(String, Arc<ImageManifest>)>,
     /// Manifests that somebody has.
-    held: HashMap<String, Weak<Manifest>>,
+    held: HashMap<String, Weak<ImageManifest>>,
 }
 
 /// Uses of a chunk.
@@ -43,7 +43,7 @@ pub(super) struct Uses {
 
 impl LibraryState {
     /// Nothing when there is no such image, and no manifest when it has to be read.
-    pub fn manifest(&mut self, digest: &str) -> Option<Option<Arc<Manifest>>> {
+    pub fn manifest(&mut self, digest: &str) -> Option<Option<Arc<ImageManifest>>> {
         if !self.images.contains_key(digest) {
             return None;
         }
@@ -55,7 +55,7 @@ impl LibraryState {
     }
 
     /// Keeps a manifest that was read.
-    pub fn keep(&mut self, digest: &str, manifest: &Arc<Manifest>) {
+    pub fn keep(&mut self, digest: &str, manifest: &Arc<ImageManifest>) {
         self.cache.retain(|(name, _)| name != digest);
         self.cache.push_front((digest.to_owned(), manifest.clone()));
         self.cache.truncate(CACHED_MANIFESTS);
@@ -89,7 +89,7 @@ impl LibraryState {
     }
 
     /// Adds an image, and a use of each of its chunks.
-    pub fn add(&mut self, digest: String, manifest: &Manifest) {
+    pub fn add(&mut self, digest: String, manifest: &ImageManifest) {
         self.unread.remove(&digest);
         if self.images.contains_key(&digest) {
             return;

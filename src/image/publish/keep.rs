@@ -21,7 +21,7 @@ use crate::image::formats::is_archive;
 use crate::image::identity::ready;
 use crate::image::library::is_lost;
 use crate::image::{Library, clean};
-use crate::runtime::{Change, Task, Watches};
+use crate::runtime::{SupervisedTask, WatchChange, Watches};
 
 /// How often the table is made anew, besides the times when an Image changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -106,12 +106,12 @@ impl Publishing {
     pub fn new(watches: &mut Watches, published: Published) -> Self {
         let publishing = Self { published, known: Arc::default() };
         let known = publishing.known.clone();
-        watches.observe(move |change: &Change<'_, Image>| known.take(change));
+        watches.observe(move |change: &WatchChange<'_, Image>| known.take(change));
         publishing
     }
 
     /// Runs until `stop`; then nothing is known to be published.
-    pub async fn run(self, client: Client, library: Library, task: Task, stop: CancellationToken) {
+    pub async fn run(self, client: Client, library: Library, task: SupervisedTask, stop: CancellationToken) {
         let images = Api::<Image>::all(client);
         let mut loaded = HashMap::new();
         let mut tick = interval(LOOK_EVERY);
@@ -244,17 +244,17 @@ impl KnownImages {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, change: &Change<'_, Image>) {
+    fn take(&self, change: &WatchChange<'_, Image>) {
         let is_new = match change {
-            Change::Put(image) => match PublishWish::of(image) {
+            WatchChange::Put(image) => match PublishWish::of(image) {
                 Some(wish) => {
                     let name = image.name_any();
                     self.lock().insert(name, wish.clone()) != Some(wish)
                 }
                 None => self.lock().remove(&image.name_any()).is_some(),
             },
-            Change::Gone((_, name)) => self.lock().remove(name).is_some(),
-            Change::Listed => !self.listed.swap(true, Ordering::AcqRel),
+            WatchChange::Gone((_, name)) => self.lock().remove(name).is_some(),
+            WatchChange::Listed => !self.listed.swap(true, Ordering::AcqRel),
         };
         if is_new {
             self.changed.notify_one();
@@ -388,7 +388,7 @@ mod tests {
             let status = json!({ "phase": "Ready", "digest": digest, "format": "oci", "observedGeneration": 2, "publishedSince": since });
             let mut image = image(json!({ "url": "http://x/i", "format": "oci", "publish": true }), status);
             image.metadata.name = Some(name.into());
-            publishing.known.take(&Change::Put(&image));
+            publishing.known.take(&WatchChange::Put(&image));
         }
         let mut loaded = HashMap::new();
         let verdicts = async |loaded: &mut HashMap<String, Arc<PublishedArchive>>| {

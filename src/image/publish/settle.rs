@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::table::{LibraryEntry, PublishedTable, Shelf, TagEntry};
 use crate::image::archive::{Blob, Catalog, Tag};
-use crate::protocol::Manifest;
+use crate::protocol::ImageManifest;
 
 /// Most files, names of container images, and blobs for each repository, of all that is published: some 200 bytes of memory for each.
 const CONTENTS_MAX: usize = 1 << 18;
@@ -42,7 +42,7 @@ struct Weight {
 
 impl PublishedArchive {
     /// Of a catalog: what its repositories do not lead to is left out.
-    pub fn new(manifest: Arc<Manifest>, catalog: Catalog) -> Self {
+    pub fn new(manifest: Arc<ImageManifest>, catalog: Catalog) -> Self {
         let content = match catalog {
             Catalog::Packages { files } => {
                 PublishedContent::Packages(Arc::new(Shelf { manifest: manifest.clone(), files }))
@@ -80,7 +80,7 @@ impl PublishedContent {
 
 /// Where the blobs of repositories are.
 fn found<'c>(
-    manifest: &Arc<Manifest>,
+    manifest: &Arc<ImageManifest>,
     reached: BTreeMap<&'c str, BTreeSet<&'c str>>,
     blobs: &'c BTreeMap<String, Blob>,
 ) -> BTreeMap<String, Vec<(Arc<str>, LibraryEntry)>> {
@@ -285,7 +285,7 @@ mod tests {
 
     fn archive(catalog: Catalog, chunks: usize) -> PublishedArchive {
         let chunk = crate::protocol::Chunk { offset: 0, length: 1, sha256: "0".repeat(64), stored: 1 };
-        let manifest = Manifest { virtual_size: 1 << 40, chunks: vec![chunk; chunks], catalog: Some(0) };
+        let manifest = ImageManifest { virtual_size: 1 << 40, chunks: vec![chunk; chunks], catalog: Some(0) };
         PublishedArchive::new(Arc::new(manifest), catalog)
     }
 

@@ -8,7 +8,7 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::image::archive::ArchivedFile;
-use crate::protocol::Manifest;
+use crate::protocol::ImageManifest;
 
 /// What is published, for those who serve it. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +51,7 @@ pub(super) struct TagEntry {
 #[derive(Clone, Debug)]
 pub struct LibraryEntry {
     /// Of the image that has it.
-    pub manifest: Arc<Manifest>,
+    pub manifest: Arc<ImageManifest>,
     /// Its first byte there.
     pub offset: u64,
     /// Its bytes.
@@ -63,7 +63,7 @@ pub struct LibraryEntry {
 /// The files of one Image, the same in each table while it is published.
 #[derive(Debug)]
 pub struct Shelf {
-    pub(super) manifest: Arc<Manifest>,
+    pub(super) manifest: Arc<ImageManifest>,
     /// By path.
     pub(super) files: BTreeMap<String, ArchivedFile>,
 }

@@ -223,7 +223,7 @@ async fn chunks_and_manifests_are_served_under_their_names() {
     assert_eq!(answer.headers()["content-type"], "application/json");
     let body = answer.into_body().collect().await.expect("body").to_bytes();
     assert_eq!(sha256(&body), a.digest, "the digest is of the bytes that are served");
-    let manifest: crate::protocol::Manifest = serde_json::from_slice(&body).expect("manifest");
+    let manifest: crate::protocol::ImageManifest = serde_json::from_slice(&body).expect("manifest");
     let name = &manifest.chunks[0].sha256;
     let answer = serve_chunk(&library, name, &none).await;
     assert_eq!(answer.headers()["etag"], format!("\"{name}\""));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::rack::{ANNOTATION_INSTALLED, ANNOTATION_NODE, RackHost};
 use crate::api::bpa::Provisioning;
-use crate::api::metal3::{BareMetalHost, Image};
+use crate::api::metal3::{BareMetalHost, HostImage};
 use crate::cluster::hosts::host_changes::{HostChanges, consumer};
 
 /// The host is a node from now on. One that runs nothing is told what to run.
@@ -13,7 +13,7 @@ pub fn claim(
     host: &BareMetalHost,
     owner: &Provisioning,
     node: &str,
-    image: Option<&Image>,
+    image: Option<&HostImage>,
     user_data: &str,
 ) -> Option<Value> {
     let view = RackHost::from(host);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     fn claimed(host: &BareMetalHost) -> Option<Value> {
-        let image = Image { url: "http://x/y".into(), ..Image::default() };
+        let image = HostImage { url: "http://x/y".into(), ..HostImage::default() };
         claim(host, &owner("u-1"), "cp-1", Some(&image), "edge-user-data")
     }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use super::wanted::{WantedCluster, WantedNode};
 use crate::ansible::{
-    GroupName, Inventory, InventoryFault, InventoryHostname, NameFault, Reachable, Text, TextFault, Variable, Vars,
+    GroupName, Inventory, InventoryFault, InventoryHostname, NameFault, Reachable, TextFault, UnsafeText, Variable,
+    Vars,
 };
 
 /// The user whom the user data of hosts makes.
@@ -81,7 +82,7 @@ pub fn cluster_inventory(
             let (one, other) = (one.clone(), node.name.clone());
             return Err(ClusterFault::SameAddress { one, other, address: place.address });
         }
-        let address: Variable = Text::new(place.address.to_string())?.into();
+        let address: Variable = UnsafeText::new(place.address.to_string())?.into();
         let mut vars = Vars::new();
         for name in ["ansible_host", "ip", "access_ip"] {
             vars.insert(name, address.clone());
@@ -89,11 +90,11 @@ pub fn cluster_inventory(
         // Not of all: tasks that kubespray delegates to the box that it runs on would become root there, whatever they say.
         vars.insert("ansible_become", Variable::Flag(true));
         if place.has_user {
-            vars.insert("ansible_user", Text::new(USER)?.into());
+            vars.insert("ansible_user", UnsafeText::new(USER)?.into());
         }
         if node.is_master {
             members += 1;
-            vars.insert("etcd_member_name", Text::new(format!("etcd{members}"))?.into());
+            vars.insert("etcd_member_name", UnsafeText::new(format!("etcd{members}"))?.into());
         }
         inventory.host(node.name.clone(), vars)?;
         if node.is_master {

@@ -29,11 +29,11 @@ use super::seats::{NodeSeat, seats};
 use super::wanted::{self, WantedCluster, WantedNode};
 use crate::ansible::Inventory;
 use crate::api::bpa::{Provisioning, ProvisioningStatus};
-use crate::api::metal3::{BareMetalHost, Image};
+use crate::api::metal3::{BareMetalHost, HostImage};
 use crate::cluster::workload::Workloads;
 use crate::kubespray::runs::RunsError;
 use crate::log::named;
-use crate::runtime::{Conflict, Key, Note, Reconcile, Slim, events, key, objects};
+use crate::runtime::{Conflict, Note, ObjectKey, Reconcile, Slim, events, key, objects};
 
 /// Holds a Provisioning until its hosts are let go.
 const FINALIZER: &str = "provisioning.bpa.akraino.org";
@@ -95,11 +95,11 @@ pub struct Provisionings {
     /// The clusters that were made.
     pub(super) workloads: Workloads,
     /// What free hosts run where the object names nothing.
-    default_image: Option<Image>,
+    default_image: Option<HostImage>,
     /// Least time between two writes of a status that say nothing decisive.
     quiet: Duration,
     // std's lock: held for a look, never across an await.
-    written: Mutex<HashMap<Key, Instant>>,
+    written: Mutex<HashMap<ObjectKey, Instant>>,
 }
 
 /// One look: the object, and what it is to say.
@@ -139,12 +139,12 @@ impl Provisionings {
     }
 
     /// Free hosts run this image where the object names none.
-    pub fn with_default_image(self, default_image: Option<Image>) -> Self {
+    pub fn with_default_image(self, default_image: Option<HostImage>) -> Self {
         Self { default_image, ..self }
     }
 
     /// What free hosts are to run for an object.
-    fn image<'o>(&'o self, object: &'o Provisioning) -> Option<&'o Image> {
+    fn image<'o>(&'o self, object: &'o Provisioning) -> Option<&'o HostImage> {
         object.spec.image.as_ref().or(self.default_image.as_ref())
     }
 
@@ -468,7 +468,7 @@ impl Provisionings {
         Ok(true)
     }
 
-    fn written(&self) -> MutexGuard<'_, HashMap<Key, Instant>> {
+    fn written(&self) -> MutexGuard<'_, HashMap<ObjectKey, Instant>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -48,7 +48,7 @@ use self::meters::RunMeters;
 use self::software::Softwares;
 use crate::api::bpa::Provisioning;
 use crate::api::bpa::software::Software;
-use crate::api::metal3::Image;
+use crate::api::metal3::HostImage;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{AdmissionRules, ObjectView};
 use crate::cluster::workload::Workloads;
@@ -111,7 +111,7 @@ pub struct ProvisioningAgent {
     kubespray: KubesprayConfig,
     folder: PathBuf,
     workloads: Workloads,
-    default_image: Option<Image>,
+    default_image: Option<HostImage>,
     hidden: Vec<PathBuf>,
     runs: log_view::KnownRuns,
     meters: RunMeters,
@@ -139,7 +139,7 @@ impl ProvisioningAgent {
     }
 
     /// Free hosts run this image where a Provisioning names none.
-    pub fn with_default_image(self, default_image: Option<Image>) -> Self {
+    pub fn with_default_image(self, default_image: Option<HostImage>) -> Self {
         Self { default_image, ..self }
     }
 

@@ -15,7 +15,7 @@ use crate::api::MacAddress;
 use crate::api::bpa::{NodeProgress, NodeTasks, ProvisioningStatus, RunFailure, RunProgress};
 use crate::api::metal3::ProvisioningState;
 use crate::kubespray::runs::{PlaybookProgress, RunStatus, RunVerdict};
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict};
 
 /// Letters of what a node says, and of what the whole says.
 const NODE_SAYS: usize = 300;
@@ -176,7 +176,9 @@ pub fn whole(
     now: Timestamp,
 ) {
     let message = short(&told.message, WHOLE_SAYS);
-    let verdict = |is: bool, yes: &str, no: &str| if is { Verdict::yes(yes) } else { Verdict::no(no, message.clone()) };
+    let verdict = |is: bool, yes: &str, no: &str| {
+        if is { ConditionVerdict::yes(yes) } else { ConditionVerdict::no(no, message.clone()) }
+    };
     let (claimed, provisioned, ready) = match told.hosts {
         ProvisioningPhase::Invalid | ProvisioningPhase::Choosing => (false, false, false),
         ProvisioningPhase::Provisioning => (true, false, false),
@@ -205,17 +207,33 @@ pub fn whole(
 }
 
 /// Whether the kubeconfig is kept, or why not.
-pub fn kubeconfig(status: &mut ProvisioningStatus, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+pub fn kubeconfig(
+    status: &mut ProvisioningStatus,
+    verdict: &ConditionVerdict,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     judged(status, KUBECONFIG, verdict, generation, now);
 }
 
 /// Whether all nodes are ready, as their cluster says.
-pub fn nodes_ready(status: &mut ProvisioningStatus, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
+pub fn nodes_ready(
+    status: &mut ProvisioningStatus,
+    verdict: &ConditionVerdict,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     judged(status, NODES, verdict, generation, now);
 }
 
-fn judged(status: &mut ProvisioningStatus, type_: &str, verdict: &Verdict, generation: Option<i64>, now: Timestamp) {
-    let verdict = Verdict { message: short(&verdict.message, WHOLE_SAYS), ..verdict.clone() };
+fn judged(
+    status: &mut ProvisioningStatus,
+    type_: &str,
+    verdict: &ConditionVerdict,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let verdict = ConditionVerdict { message: short(&verdict.message, WHOLE_SAYS), ..verdict.clone() };
     conditions::set(&mut status.conditions, type_, &verdict, generation, now);
 }
 

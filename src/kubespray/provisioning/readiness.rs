@@ -14,7 +14,7 @@ use super::controller::Provisionings;
 use super::progress;
 use crate::api::bpa::{NodeProgress, Provisioning, ProvisioningStatus};
 use crate::cluster::workload::{Nodes, brief};
-use crate::runtime::conditions::Verdict;
+use crate::runtime::conditions::ConditionVerdict;
 
 /// How long a cluster is waited for. Other objects of its namespace wait as long.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ impl Provisionings {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let verdict = match self.nodes_of(&namespace, &name).await {
             Ok(nodes) => readiness(status, &nodes),
-            Err(why) => Verdict::unknown("NotAnswered", brief(&why)),
+            Err(why) => ConditionVerdict::unknown("NotAnswered", brief(&why)),
         };
         progress::nodes_ready(status, &verdict, object.metadata.generation, Timestamp::now());
         verdict.is_true()
@@ -51,7 +51,7 @@ impl Provisionings {
 }
 
 /// Notes at each node that is installed what the cluster says of it; whether all are ready. Pure.
-fn readiness(status: &mut ProvisioningStatus, nodes: &Nodes) -> Verdict {
+fn readiness(status: &mut ProvisioningStatus, nodes: &Nodes) -> ConditionVerdict {
     let ProvisioningStatus { installed, nodes: known, .. } = status;
     let mut faults = Vec::new();
     for node in known.iter_mut().filter(|node| installed.contains(&node.name)) {
@@ -60,12 +60,12 @@ fn readiness(status: &mut ProvisioningStatus, nodes: &Nodes) -> Verdict {
         }
     }
     if faults.is_empty() {
-        return Verdict::yes("NodesReady");
+        return ConditionVerdict::yes("NodesReady");
     }
     let more = faults.len().saturating_sub(SAID);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     faults.truncate(SAID);
-    Verdict::no("NodesNotReady", faults.join("; ") + &more)
+    ConditionVerdict::no("NodesNotReady", faults.join("; ") + &more)
 }
 
 /// Notes what is known of a node; what is wrong with it.

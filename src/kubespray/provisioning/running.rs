@@ -23,7 +23,7 @@ use crate::api::bpa::{ANNOTATION_CANCEL, ANNOTATION_RUN, Provisioning, Provision
 use crate::cluster::workload::{brief, plain_kubeconfig, secret_name};
 use crate::kubespray::runs::{HostKeys, RunOwner, RunRequest, RunStatus, RunVars};
 use crate::log::named;
-use crate::runtime::conditions::Verdict;
+use crate::runtime::conditions::ConditionVerdict;
 
 /// Most nodes that are noted as installed.
 const INSTALLED_MAX: usize = 1000;
@@ -174,13 +174,15 @@ impl Provisionings {
         owner: &RunOwner,
         run: &RunProgress,
         has_one: bool,
-    ) -> Result<Option<Verdict>, LookError> {
-        let refused = |why: &str| Ok(Some(Verdict::no("Refused", brief(why))));
+    ) -> Result<Option<ConditionVerdict>, LookError> {
+        let refused = |why: &str| Ok(Some(ConditionVerdict::no("Refused", brief(why))));
         let text = match installer.kubeconfig(owner, run) {
             Ok(Some(text)) => text,
             // That of an earlier run holds.
             Ok(None) if has_one => return Ok(None),
-            Ok(None) => return Ok(Some(Verdict::no("Missing", "the run left no kubeconfig (kubeconfig_localhost)"))),
+            Ok(None) => {
+                return Ok(Some(ConditionVerdict::no("Missing", "the run left no kubeconfig (kubeconfig_localhost)")));
+            }
             Err(error) => return refused(&error.to_string()),
         };
         let plain = match plain_kubeconfig(text.expose_secret().as_bytes()) {
@@ -189,8 +191,8 @@ impl Provisionings {
         };
         match made::kubeconfig(&self.client, object, plain).await {
             Err(MadeError::Api(error)) if !is_final(&error) => Err(error.into()),
-            Err(why) => Ok(Some(Verdict::no("NotKept", brief(&why.to_string())))),
-            Ok(()) => Ok(Some(Verdict::yes("Kept"))),
+            Err(why) => Ok(Some(ConditionVerdict::no("NotKept", brief(&why.to_string())))),
+            Ok(()) => Ok(Some(ConditionVerdict::yes("Kept"))),
         }
     }
 

@@ -263,7 +263,7 @@ async fn free_hosts_run_the_sites_image_where_the_object_names_none() {
     let first = site.control(None);
     site.says("edge", "Choosing", "neither spec.image nor cluster.default_image").await;
     first.cancel();
-    let image = Image { url: "slipway://debian-12".into(), ..Image::default() };
+    let image = HostImage { url: "slipway://debian-12".into(), ..HostImage::default() };
     site.control_with(|keeper| keeper.with_default_image(Some(image)));
     let taken = site.host("h1", "is told what to run", |host| host.spec.image.is_some()).await;
     assert_eq!(taken.spec.image.unwrap().url, "slipway://debian-12");

@@ -6,20 +6,20 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::rack::RackHost;
 use crate::api::bpa::Provisioning;
 use crate::api::metal3::BareMetalHost;
-use crate::runtime::{Cache, Change, Key, Mention, Slim, Watches, key};
+use crate::runtime::{Cache, Mention, ObjectKey, Slim, WatchChange, Watches, key};
 
 /// Has Provisionings looked at when a host of their namespace changes in what concerns them.
 pub(super) fn hosts(watches: &mut Watches, provisionings: &Cache<Slim<Provisioning>>) {
     let all = provisionings.clone();
-    let mut known: HashMap<Key, u64> = HashMap::new();
-    watches.observe::<BareMetalHost>(move |change: &Change<'_, BareMetalHost>| {
+    let mut known: HashMap<ObjectKey, u64> = HashMap::new();
+    watches.observe::<BareMetalHost>(move |change: &WatchChange<'_, BareMetalHost>| {
         let changed = match change {
-            Change::Put(host) => {
+            WatchChange::Put(host) => {
                 let (key, facts) = (key(*host), facts(&RackHost::from(*host)));
                 (known.insert(key.clone(), facts) != Some(facts)).then_some(key)
             }
-            Change::Gone(key) => known.remove(*key).map(|_| (*key).clone()),
-            Change::Listed => None,
+            WatchChange::Gone(key) => known.remove(*key).map(|_| (*key).clone()),
+            WatchChange::Listed => None,
         };
         if let Some((namespace, _)) = changed {
             all.wake_mentioning(&hosts_of(&namespace));

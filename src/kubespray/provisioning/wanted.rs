@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use ipnetwork::Ipv4Network;
 use kube::ResourceExt;
 
-use crate::ansible::{InventoryHostname, Text};
+use crate::ansible::{InventoryHostname, UnsafeText};
 use crate::api::bpa::{MAX_MASTERS, MAX_WORKERS, Provisioning, WorkerNode};
 use crate::api::{MacAddress, MacAddressError};
 use crate::cluster::hosts::choose::{Needs, quantity};
@@ -34,7 +34,7 @@ pub struct WantedCluster {
     /// Masters first, each once, in the order of the spec.
     pub nodes: Vec<WantedNode>,
     /// Addresses of pods.
-    pub pod_subnet: Option<Text>,
+    pub pod_subnet: Option<UnsafeText>,
 }
 
 /// A node.
@@ -110,7 +110,7 @@ pub fn read(object: &Provisioning) -> Result<WantedCluster, Vec<ClusterSpecFault
 }
 
 /// A subnet that kubespray takes for addresses of pods: IPv4, as nodes have, and none of those that it gives to Services.
-fn subnet(text: &str) -> Result<Text, String> {
+fn subnet(text: &str) -> Result<UnsafeText, String> {
     let is_none = || "is no IPv4 subnet as 10.233.64.0/18".to_owned();
     let found: Ipv4Network = text.parse().map_err(|_| is_none())?;
     if !text.contains('/') || !(1..=30).contains(&found.prefix()) {
@@ -124,7 +124,7 @@ fn subnet(text: &str) -> Result<Text, String> {
     if found.overlaps(services) {
         return Err(format!("overlaps {services}, which kubespray gives to Services (kube_service_addresses)"));
     }
-    Text::new(found.to_string()).map_err(|why| why.to_string())
+    UnsafeText::new(found.to_string()).map_err(|why| why.to_string())
 }
 
 #[derive(Default)]
@@ -313,7 +313,7 @@ pub(super) mod tests {
             ]
         );
         assert_eq!(wanted.nodes[3].labels, [LABEL_SRIOV]);
-        assert_eq!(wanted.pod_subnet.as_ref().map(Text::as_str), Some("10.233.64.0/18"));
+        assert_eq!(wanted.pod_subnet.as_ref().map(UnsafeText::as_str), Some("10.233.64.0/18"));
         // Without workers, masters are.
         let alone = read(&object(json!({"masters": [{"a": {"cpu": 1}}]}))).expect("a cluster");
         assert!(alone.nodes[0].is_master && alone.nodes[0].is_worker);

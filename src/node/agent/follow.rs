@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Agent;
-use crate::node::client::{CallError, Seen, WatchEvent};
-use crate::node::config::Pauses;
+use crate::node::client::{CallError, NodeWatchEvent, SeenMachine};
+use crate::node::config::AgentPauses;
 use crate::node::journal::KnownMachine;
 
 /// Between two reads where it cannot be watched.
@@ -32,7 +32,7 @@ impl Agent {
                     }
                     tries += 1;
                     self.to_tell.notify_one();
-                    sleep(jitter(Pauses::after(pauses.call_least, pauses.call_most, tries))).await;
+                    sleep(jitter(AgentPauses::after(pauses.call_least, pauses.call_most, tries))).await;
                     continue;
                 }
             }
@@ -55,13 +55,13 @@ impl Agent {
         };
         loop {
             match watch.next().await? {
-                WatchEvent::Changed(seen) => self.learn(*seen),
-                WatchEvent::Deleted => {
+                NodeWatchEvent::Changed(seen) => self.learn(*seen),
+                NodeWatchEvent::Deleted => {
                     self.gone();
                     return Ok(());
                 }
-                WatchEvent::Bookmark => {}
-                WatchEvent::Ended => return Ok(()),
+                NodeWatchEvent::Bookmark => {}
+                NodeWatchEvent::Ended => return Ok(()),
             }
         }
     }
@@ -75,7 +75,7 @@ impl Agent {
     }
 
     /// Takes the LCMMachine as it was read. What is older than what is known comes late and is nothing new.
-    pub(in crate::node) fn learn(&self, seen: Seen) {
+    pub(in crate::node) fn learn(&self, seen: SeenMachine) {
         if self.seen.borrow().as_ref().is_some_and(|known| is_older(&seen, known)) {
             return;
         }
@@ -97,8 +97,8 @@ impl Agent {
     }
 }
 
-fn is_older(seen: &Seen, known: &Seen) -> bool {
-    let number = |seen: &Seen| seen.metadata.resource_version.parse::<u64>().ok();
+fn is_older(seen: &SeenMachine, known: &SeenMachine) -> bool {
+    let number = |seen: &SeenMachine| seen.metadata.resource_version.parse::<u64>().ok();
     let same = seen.metadata.uid == known.metadata.uid;
     same && matches!((number(seen), number(known)), (Some(one), Some(other)) if one < other)
 }
@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn what_comes_late_is_known() {
-        let seen = |uid: &str, version: &str| Seen {
+        let seen = |uid: &str, version: &str| SeenMachine {
             metadata: SeenMetadata { uid: uid.into(), resource_version: version.into(), generation: 1 },
-            ..Seen::default()
+            ..SeenMachine::default()
         };
         assert!(is_older(&seen("a", "9"), &seen("a", "10")));
         assert!(!is_older(&seen("a", "10"), &seen("a", "10")));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Agent;
-use crate::node::config::Pauses;
-use crate::node::effect::Effect;
+use crate::node::config::AgentPauses;
+use crate::node::effect::NodeEffect;
 use crate::node::{keys, token};
 
 /// Between two looks whether the token is to be renewed.
@@ -36,7 +36,7 @@ impl Agent {
         for user in ["root", self.config.ssh_user.as_str()].into_iter().filter(|user| !user.is_empty()) {
             match keys::keep(&self.config.root, user, &wanted, &before) {
                 Ok(true) => {
-                    self.journal.borrow().tell(Effect::KeysWritten);
+                    self.journal.borrow().tell(NodeEffect::KeysWritten);
                     tracing::info!(user, keys = wanted.len(), "authorized_keys written");
                 }
                 Ok(false) => {}
@@ -67,7 +67,7 @@ impl Agent {
                 None => Duration::from_millis(pauses.call_least),
                 Some(claims) => match token::renew(&self.client, &self.config, &claims).await {
                     Ok(()) => {
-                        self.journal.borrow().tell(Effect::TokenWritten);
+                        self.journal.borrow().tell(NodeEffect::TokenWritten);
                         tracing::info!("the token is renewed");
                         tries = 0;
                         TOKEN_LOOK
@@ -75,7 +75,7 @@ impl Agent {
                     Err(error) => {
                         tries += 1;
                         tracing::warn!(%error, "the token is not renewed yet");
-                        Pauses::after(pauses.call_least, pauses.call_most, tries)
+                        AgentPauses::after(pauses.call_least, pauses.call_most, tries)
                     }
                 },
             };

@@ -8,7 +8,7 @@ use tokio::process::Command;
 use tokio::time::sleep;
 
 use super::Agent;
-use crate::node::effect::Effect;
+use crate::node::effect::NodeEffect;
 use crate::node::journal::RebootRecord;
 
 /// How long a node may take to go down after the command to reboot.
@@ -29,7 +29,7 @@ impl Agent {
             tracing::error!(%error, "a reboot cannot be noted, so it waits");
             return;
         }
-        self.journal.borrow().tell(Effect::RebootNoted);
+        self.journal.borrow().tell(NodeEffect::RebootNoted);
         tracing::info!("rebooting: the appliance asks for it");
         let error = match self.give_reboot().await {
             Ok(()) => {

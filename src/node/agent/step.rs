@@ -7,10 +7,10 @@ use tokio::time::sleep;
 
 use super::Agent;
 use crate::api::lcm::{Phase, StateItem, StateItemStatus};
-use crate::node::client::Deployment;
-use crate::node::effect::Effect;
+use crate::node::client::DeploymentSecret;
+use crate::node::effect::NodeEffect;
 use crate::node::report::{MAX_MESSAGE, bounded};
-use crate::node::runner::{self, Bench, Outcome};
+use crate::node::runner::{self, Bench, ItemOutcome};
 
 /// What a step ends with that is not wanted any more: SIGTERM's.
 const TAKEN_AWAY: i32 = 143;
@@ -31,14 +31,14 @@ impl Agent {
             runner::remove(&scratch).ok();
             return self.retry_least();
         }
-        self.journal.borrow().tell(Effect::DeploymentLaid);
+        self.journal.borrow().tell(NodeEffect::DeploymentLaid);
         if let Err(error) = self.note_begin(item) {
             let why = format!("waiting for room: cannot write {}: {error}", self.config.state_folder.display());
             self.waits_for(&item.name, why);
             runner::remove(&scratch).ok();
             return self.retry_least();
         }
-        self.journal.borrow().tell(Effect::BeginNoted);
+        self.journal.borrow().tell(NodeEffect::BeginNoted);
         self.waits.borrow_mut().remove(&item.name);
         self.to_tell.notify_one();
         tracing::info!(step = item.name, runner = ?item.runner, "begun");
@@ -47,11 +47,11 @@ impl Agent {
         if let Err(error) = self.processes.end(self.grace()).await {
             tracing::error!(step = item.name, %error, "processes that it left behind");
         }
-        self.journal.borrow().tell(Effect::LeftoversEnded);
+        self.journal.borrow().tell(NodeEffect::LeftoversEnded);
         if let Err(error) = runner::remove(&scratch) {
             tracing::error!(%error, "the folder of a step cannot be removed");
         }
-        self.journal.borrow().tell(Effect::DeploymentRemoved);
+        self.journal.borrow().tell(NodeEffect::DeploymentRemoved);
         self.note_end(item, &outcome).await;
         if outcome.code == 0 {
             tracing::info!(step = item.name, "done");
@@ -61,7 +61,7 @@ impl Agent {
         Duration::ZERO
     }
 
-    async fn outcome(&self, item: &StateItem, deployment: Option<&Deployment>) -> Outcome {
+    async fn outcome(&self, item: &StateItem, deployment: Option<&DeploymentSecret>) -> ItemOutcome {
         let tell = |effect| self.journal.borrow().tell(effect);
         let bench = Bench {
             client: &self.client,
@@ -77,7 +77,7 @@ impl Agent {
         tokio::select! {
             outcome = runner::run(item, &bench) => outcome,
             () = self.taken_away(item) => {
-                Outcome { code: TAKEN_AWAY, text: "was ended: the step was changed or taken away".into(), result: None }
+                ItemOutcome { code: TAKEN_AWAY, text: "was ended: the step was changed or taken away".into(), result: None }
             }
         }
     }
@@ -95,7 +95,7 @@ impl Agent {
     }
 
     /// What the machine needs to become a node, fetched anew for each try of a step that may need it.
-    async fn deployment(&self, item: &StateItem) -> Result<Option<Deployment>, String> {
+    async fn deployment(&self, item: &StateItem) -> Result<Option<DeploymentSecret>, String> {
         let named = self.journal.borrow().machine.as_ref().map(|machine| machine.spec.deployment_secret_name.clone());
         if item.phase != Phase::Deploy || named.is_none_or(|name| name.is_empty()) {
             return Ok(None);
@@ -123,7 +123,7 @@ impl Agent {
     }
 
     /// Notes the end, however long that takes: it was done, and nothing else is begun before that is known after a crash, too.
-    async fn note_end(&self, item: &StateItem, outcome: &Outcome) {
+    async fn note_end(&self, item: &StateItem, outcome: &ItemOutcome) {
         let finished = Time(self.now());
         let hash = item.hash();
         loop {
@@ -148,7 +148,7 @@ impl Agent {
                 }
             }
         }
-        self.journal.borrow().tell(Effect::EndNoted);
+        self.journal.borrow().tell(NodeEffect::EndNoted);
         self.waits.borrow_mut().remove(&item.name);
         self.to_tell.notify_one();
     }

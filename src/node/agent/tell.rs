@@ -11,9 +11,9 @@ use super::Agent;
 use super::follow::jitter;
 use super::reboot::{RebootTurn, reboot_turn};
 use crate::node::client::CallError;
-use crate::node::config::Pauses;
-use crate::node::contact::Contact;
-use crate::node::effect::Effect;
+use crate::node::config::AgentPauses;
+use crate::node::contact::NodeAgentContact;
+use crate::node::effect::NodeEffect;
 use crate::node::host;
 use crate::node::report::{self, Parts};
 
@@ -65,7 +65,7 @@ impl Agent {
                         if tries > 1 || error.status() != 409 {
                             tracing::debug!(%error, "the appliance does not have the status yet");
                         }
-                        pause = jitter(Pauses::after(pauses.call_least, pauses.call_most, tries));
+                        pause = jitter(AgentPauses::after(pauses.call_least, pauses.call_most, tries));
                         self.contact(Some(&error));
                         // What changes meanwhile is told with it.
                         sleep(pause).await;
@@ -101,7 +101,7 @@ impl Agent {
             whole
         };
         let seen = self.client.patch_status(&patch).await?;
-        self.journal.borrow().tell(Effect::Told);
+        self.journal.borrow().tell(NodeEffect::Told);
         self.learn(seen);
         if self.is_on_trial.replace(false) {
             self.program.stays(&self.config);
@@ -152,7 +152,7 @@ impl Agent {
     /// Leaves for `slipway node status` what it waits for.
     fn contact(&self, error: Option<&CallError>) {
         let trouble = error.map(ToString::to_string).or_else(|| self.client.trouble());
-        let contact = Contact {
+        let contact = NodeAgentContact {
             version: env!("CARGO_PKG_VERSION").into(),
             process: std::process::id(),
             at: Some(Time(self.now())),

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::{Bench, NOT_RUN, Outcome, needed};
+use super::{Bench, ItemOutcome, NOT_RUN, needed};
 use crate::api::lcm::StateItem;
 use crate::hex::hex;
 use crate::node::client::{CallError, Client};
-use crate::node::effect::Effect;
-use crate::node::files::{self, NewFile};
+use crate::node::effect::NodeEffect;
+use crate::node::files::{self, ReplacingFile};
 
 /// Largest file in bytes.
 const MOST: u64 = 16 << 30;
@@ -41,13 +41,13 @@ pub(in crate::node) async fn fetch(
     path: &Path,
     mode: u32,
     most: u64,
-) -> Result<NewFile, FetchError> {
+) -> Result<ReplacingFile, FetchError> {
     let disk = |source| FetchError::Disk { path: path.display().to_string(), source };
     let mut download = client.fetch(url).await?;
     if download.length().is_some_and(|length| length > most) {
         return Err(FetchError::Length(most));
     }
-    let mut new = NewFile::begin(path, mode).map_err(disk)?;
+    let mut new = ReplacingFile::begin(path, mode).map_err(disk)?;
     let (mut digest, mut length) = (Sha256::new(), 0);
     while let Some(piece) = download.piece().await? {
         length += piece.len() as u64;
@@ -98,14 +98,14 @@ fn is_there(path: &Path, sha256: &str, mode: u32) -> bool {
     check().unwrap_or(false)
 }
 
-pub(super) async fn run(item: &StateItem, bench: &Bench<'_>) -> Outcome {
-    (bench.tell)(Effect::Begun);
+pub(super) async fn run(item: &StateItem, bench: &Bench<'_>) -> ItemOutcome {
+    (bench.tell)(NodeEffect::Begun);
     download(item, bench).await.unwrap_or_else(|failed| failed)
 }
 
-async fn download(item: &StateItem, bench: &Bench<'_>) -> Result<Outcome, Outcome> {
+async fn download(item: &StateItem, bench: &Bench<'_>) -> Result<ItemOutcome, ItemOutcome> {
     let (url, sha256, path) = (needed(item, "url")?, needed(item, "sha256")?, Path::new(needed(item, "path")?));
-    let fault = |text: &str| Outcome::failed(NOT_RUN, text);
+    let fault = |text: &str| ItemOutcome::failed(NOT_RUN, text);
     if sha256.len() != 64 || !sha256.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(fault("the parameter sha256 must be 64 hexadecimal digits"));
     }
@@ -115,14 +115,14 @@ async fn download(item: &StateItem, bench: &Bench<'_>) -> Result<Outcome, Outcom
     let mode = item.params.get("mode").map_or(Some(0o644), |text| mode(text));
     let mode = mode.ok_or_else(|| fault("the parameter mode must be octal digits, as 0644"))?;
     if is_there(path, sha256, mode) {
-        return Ok(Outcome { text: format!("{} is there already", path.display()), ..Outcome::default() });
+        return Ok(ItemOutcome { text: format!("{} is there already", path.display()), ..ItemOutcome::default() });
     }
-    let failed = |error: FetchError| Outcome::failed(1, format!("{}: {error}", path.display()));
+    let failed = |error: FetchError| ItemOutcome::failed(1, format!("{}: {error}", path.display()));
     let new = fetch(bench.client, url, sha256, path, mode, MOST).await.map_err(failed)?;
-    (bench.tell)(Effect::Fetched);
+    (bench.tell)(NodeEffect::Fetched);
     new.place().map_err(|source| failed(FetchError::Disk { path: path.display().to_string(), source }))?;
-    (bench.tell)(Effect::Placed);
-    Ok(Outcome { text: format!("{} is written", path.display()), ..Outcome::default() })
+    (bench.tell)(NodeEffect::Placed);
+    Ok(ItemOutcome { text: format!("{} is written", path.display()), ..ItemOutcome::default() })
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use tokio::net::unix::pipe;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Bench, NOT_FOUND, NOT_RUN, Outcome, TOOK_TOO_LONG, needed, too_long};
+use super::{Bench, ItemOutcome, NOT_FOUND, NOT_RUN, TOOK_TOO_LONG, needed, too_long};
 use crate::api::lcm::StateItem;
 use crate::files as bounded_files;
-use crate::node::effect::Effect;
-use crate::node::output::Output;
+use crate::node::effect::NodeEffect;
+use crate::node::output::StepOutput;
 use crate::node::processes::MARK;
 use crate::node::report::{MAX_RESULT, without_nulls};
 
@@ -32,14 +32,14 @@ const DEPLOYMENT: &str = "SLIPWAY_DEPLOYMENT";
 const RESULT: &str = "SLIPWAY_RESULT";
 
 /// Runs a script by bash.
-pub(super) async fn bash(item: &StateItem, bench: &Bench<'_>, limit: Duration) -> Outcome {
+pub(super) async fn bash(item: &StateItem, bench: &Bench<'_>, limit: Duration) -> ItemOutcome {
     match prepare_bash(item, bench) {
         Ok(command) => run(command, item, bench, limit).await,
         Err(failed) => failed,
     }
 }
 
-fn prepare_bash(item: &StateItem, bench: &Bench<'_>) -> Result<Command, Outcome> {
+fn prepare_bash(item: &StateItem, bench: &Bench<'_>) -> Result<Command, ItemOutcome> {
     let script = match item.params.get("script") {
         Some(script) => {
             let path = bench.scratch.join("script");
@@ -49,7 +49,7 @@ fn prepare_bash(item: &StateItem, bench: &Bench<'_>) -> Result<Command, Outcome>
         None => {
             let named = item.params.get("path").map(PathBuf::from).filter(|path| path.is_absolute());
             named.ok_or_else(|| {
-                Outcome::failed(NOT_RUN, "one of the parameters script and path (absolute) must be there")
+                ItemOutcome::failed(NOT_RUN, "one of the parameters script and path (absolute) must be there")
             })?
         }
     };
@@ -63,7 +63,7 @@ fn prepare_bash(item: &StateItem, bench: &Bench<'_>) -> Result<Command, Outcome>
         let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == b'_');
         if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == b'_') || value.contains('\0') {
             let fault = format!("the parameter {name:?} cannot stand in an environment: letters, digits and _ can");
-            return Err(Outcome::failed(NOT_RUN, fault));
+            return Err(ItemOutcome::failed(NOT_RUN, fault));
         }
         command.env(name, value);
     }
@@ -71,17 +71,17 @@ fn prepare_bash(item: &StateItem, bench: &Bench<'_>) -> Result<Command, Outcome>
 }
 
 /// Runs a playbook on this node.
-pub(super) async fn ansible(item: &StateItem, bench: &Bench<'_>, limit: Duration) -> Outcome {
+pub(super) async fn ansible(item: &StateItem, bench: &Bench<'_>, limit: Duration) -> ItemOutcome {
     match prepare_ansible(item, bench) {
         Ok(command) => run(command, item, bench, limit).await,
         Err(failed) => failed,
     }
 }
 
-fn prepare_ansible(item: &StateItem, bench: &Bench<'_>) -> Result<Command, Outcome> {
+fn prepare_ansible(item: &StateItem, bench: &Bench<'_>) -> Result<Command, ItemOutcome> {
     let playbook = Path::new(needed(item, "playbook")?);
     if !playbook.is_absolute() {
-        return Err(Outcome::failed(NOT_RUN, "the parameter playbook must be an absolute path"));
+        return Err(ItemOutcome::failed(NOT_RUN, "the parameter playbook must be an absolute path"));
     }
     let vars: serde_json::Map<String, Value> = item
         .params
@@ -110,11 +110,11 @@ fn prepare_ansible(item: &StateItem, bench: &Bench<'_>) -> Result<Command, Outco
 }
 
 /// A program with the environment of all steps.
-fn command(program: &str, bench: &Bench<'_>) -> Result<Command, Outcome> {
+fn command(program: &str, bench: &Bench<'_>) -> Result<Command, ItemOutcome> {
     let found = std::env::split_paths(bench.path).map(|folder| folder.join(program)).find(|path| path.is_file());
     let Some(found) = found else {
         let fault = format!("{program} is not installed on this node (it was looked for in {})", bench.path);
-        return Err(Outcome::failed(NOT_FOUND, fault));
+        return Err(ItemOutcome::failed(NOT_FOUND, fault));
     };
     let mut command = Command::new(found);
     command
@@ -142,8 +142,8 @@ fn command(program: &str, bench: &Bench<'_>) -> Result<Command, Outcome> {
     Ok(command)
 }
 
-fn not_laid(error: io::Error) -> Outcome {
-    Outcome::failed(NOT_RUN, format!("cannot lay down what the step needs: {error}"))
+fn not_laid(error: io::Error) -> ItemOutcome {
+    ItemOutcome::failed(NOT_RUN, format!("cannot lay down what the step needs: {error}"))
 }
 
 /// A new file for root alone.
@@ -152,7 +152,10 @@ fn lay(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Makes the folder of one step anew, with its deployment data.
-pub(in crate::node) fn scratch(folder: &Path, deployment: Option<&crate::node::client::Deployment>) -> io::Result<()> {
+pub(in crate::node) fn scratch(
+    folder: &Path,
+    deployment: Option<&crate::node::client::DeploymentSecret>,
+) -> io::Result<()> {
     remove(folder)?;
     let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
     make(folder)?;
@@ -174,7 +177,7 @@ pub(in crate::node) fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-async fn run(mut command: Command, item: &StateItem, bench: &Bench<'_>, limit: Duration) -> Outcome {
+async fn run(mut command: Command, item: &StateItem, bench: &Bench<'_>, limit: Duration) -> ItemOutcome {
     let started = (|| {
         let (reader, writer) = io::pipe()?;
         let output = pipe::Receiver::from_owned_fd(reader.into())?;
@@ -185,10 +188,10 @@ async fn run(mut command: Command, item: &StateItem, bench: &Bench<'_>, limit: D
     })();
     let (mut pipe, mut child) = match started {
         Ok(started) => started,
-        Err(error) => return Outcome::failed(NOT_RUN, format!("cannot be started: {error}")),
+        Err(error) => return ItemOutcome::failed(NOT_RUN, format!("cannot be started: {error}")),
     };
-    (bench.tell)(Effect::Begun);
-    let mut output = Output::to(&bench.outputs, &item.name, bench.deployment);
+    (bench.tell)(NodeEffect::Begun);
+    let mut output = StepOutput::to(&bench.outputs, &item.name, bench.deployment);
     let until = Instant::now() + limit;
     let mut piece = vec![0; 16 << 10];
     let mut is_open = true;
@@ -203,7 +206,7 @@ async fn run(mut command: Command, item: &StateItem, bench: &Bench<'_>, limit: D
     };
     let code = match ended {
         Ok(Ok(status)) => {
-            (bench.tell)(Effect::Ended);
+            (bench.tell)(NodeEffect::Ended);
             let rest = async {
                 while let Ok(length) = pipe.read(&mut piece).await {
                     if length == 0 {
@@ -232,7 +235,7 @@ async fn run(mut command: Command, item: &StateItem, bench: &Bench<'_>, limit: D
         }
     };
     let result = result(&bench.scratch.join("result"), &mut output);
-    Outcome { code, text: output.last(), result }
+    ItemOutcome { code, text: output.last(), result }
 }
 
 fn code_of(status: ExitStatus) -> i32 {
@@ -241,7 +244,7 @@ fn code_of(status: ExitStatus) -> i32 {
 }
 
 /// What the program found out.
-fn result(path: &Path, output: &mut Output) -> Option<Value> {
+fn result(path: &Path, output: &mut StepOutput) -> Option<Value> {
     let text = match bounded_files::read(path, MAX_RESULT as u64) {
         Ok(text) if text.is_empty() => return None,
         Ok(text) => text,

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::hex::hex;
-use crate::node::Effect;
+use crate::node::NodeEffect;
 
 /// Set in the child that is the agent: the node's folder.
 const AGENT: &str = "SLIPWAY_NODE_OF_TEST";
@@ -19,7 +19,7 @@ fn top_of_agent() -> Option<PathBuf> {
 }
 
 /// Dies as by `kill -9` where that is wanted, once.
-fn die_at(effect: Effect) {
+fn die_at(effect: NodeEffect) {
     let crash = top_of_agent().unwrap().join("crash");
     if std::fs::read_to_string(&crash).is_ok_and(|wanted| wanted == format!("{effect:?}")) {
         std::fs::remove_file(&crash).unwrap();
@@ -51,13 +51,13 @@ fn start(node: &Node) -> tokio::process::Child {
 
 /// How often a step may have run: once more where it was killed between its first line and the note of its end. Reports, keys and the
 /// token are beside the steps, at any moment of them.
-fn most_runs(effect: Effect) -> usize {
-    let within = [Effect::Begun, Effect::Ended, Effect::LeftoversEnded, Effect::DeploymentRemoved];
-    let beside = [Effect::Told, Effect::KeysWritten, Effect::TokenWritten];
+fn most_runs(effect: NodeEffect) -> usize {
+    let within = [NodeEffect::Begun, NodeEffect::Ended, NodeEffect::LeftoversEnded, NodeEffect::DeploymentRemoved];
+    let beside = [NodeEffect::Told, NodeEffect::KeysWritten, NodeEffect::TokenWritten];
     1 + usize::from(within.contains(&effect) || beside.contains(&effect))
 }
 
-async fn killed_after(effect: Effect) {
+async fn killed_after(effect: NodeEffect) {
     let appliance = FakeAppliance::with(json!({"rebootRequired": true})).await;
     let node = Node::of(&appliance);
     node.set("rebootCommand", json!(["/bin/sh", "-c", line(&node.path("reboots"))]));
@@ -76,7 +76,7 @@ async fn killed_after(effect: Effect) {
             bash("join", "deploy", &join),
         ]);
     });
-    if effect == Effect::RebootNoted {
+    if effect == NodeEffect::RebootNoted {
         let in_a_minute = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(60);
         appliance.write_status(|status| status["reboot"] = json!({"requestedAt": in_a_minute.to_string()}));
     }
@@ -87,7 +87,7 @@ async fn killed_after(effect: Effect) {
         // What is told done was done.
         assert!(!done(&appliance, name) || node.path(if name == "join" { "joined" } else { "file" }).exists());
     }
-    if effect == Effect::RebootNoted {
+    if effect == NodeEffect::RebootNoted {
         // Killed between the note and the command: the node was to go down, and somebody sees to that.
         node.write("root/proc/sys/kernel/random/boot_id", "b2\n");
     }
@@ -115,20 +115,20 @@ async fn killed_after(effect: Effect) {
 #[tokio::test]
 async fn killed_after_any_of_its_effects_it_goes_on_where_it_was() {
     for effect in [
-        Effect::SpecKept,
-        Effect::DeploymentLaid,
-        Effect::BeginNoted,
-        Effect::Begun,
-        Effect::Fetched,
-        Effect::Placed,
-        Effect::Ended,
-        Effect::LeftoversEnded,
-        Effect::DeploymentRemoved,
-        Effect::EndNoted,
-        Effect::Told,
-        Effect::KeysWritten,
-        Effect::TokenWritten,
-        Effect::RebootNoted,
+        NodeEffect::SpecKept,
+        NodeEffect::DeploymentLaid,
+        NodeEffect::BeginNoted,
+        NodeEffect::Begun,
+        NodeEffect::Fetched,
+        NodeEffect::Placed,
+        NodeEffect::Ended,
+        NodeEffect::LeftoversEnded,
+        NodeEffect::DeploymentRemoved,
+        NodeEffect::EndNoted,
+        NodeEffect::Told,
+        NodeEffect::KeysWritten,
+        NodeEffect::TokenWritten,
+        NodeEffect::RebootNoted,
     ] {
         killed_after(effect).await;
     }

@@ -5,17 +5,17 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-fn client(port: u16) -> Client {
+fn client(port: u16) -> OutboundClient {
     client_by(port, None)
 }
 
-fn client_by(port: u16, proxies: Option<Matcher>) -> Client {
+fn client_by(port: u16, proxies: Option<Matcher>) -> OutboundClient {
     let tls = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(rustls::RootCertStore::empty())
         .with_no_client_auth();
-    Client::new(ClientSettings {
+    OutboundClient::new(ClientSettings {
         guard: None,
         port,
         addresses: Vec::new(),
@@ -46,12 +46,12 @@ async fn server(first: &'static str, again: &'static str) -> u16 {
     port
 }
 
-async fn get(client: &Client, port: u16) -> Result<Response, Error> {
+async fn get(client: &OutboundClient, port: u16) -> Result<OutboundResponse, OutboundError> {
     let url = format!("http://a%20b:c@127.0.0.1:{port}/x").parse().unwrap();
     client.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), Some(Duration::from_secs(60))).await
 }
 
-fn causes(error: &Error) -> String {
+fn causes(error: &OutboundError) -> String {
     let (mut text, mut next) = (error.to_string(), error.source());
     while let Some(error) = next {
         text = format!("{text}: {error}");

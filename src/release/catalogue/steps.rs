@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
 use super::faults::Faults;
-use crate::api::lcm::{MAX_ITEMS, Runner, StateItem};
+use crate::api::lcm::{MAX_ITEMS, StateItem, StepRunner};
 
 /// Longest name of a step, in letters.
 const NAME_MAX: usize = 128;
@@ -65,7 +65,7 @@ fn params(path: &str, step: &StateItem, faults: &mut Faults) {
         }
     };
     match step.runner {
-        Runner::Downloader => {
+        StepRunner::Downloader => {
             for name in ["url", "sha256", "path"] {
                 must(name, faults);
             }
@@ -80,7 +80,7 @@ fn params(path: &str, step: &StateItem, faults: &mut Faults) {
                 faults.invalid(at("mode"), mode, "is no mode of a file, such as 0644");
             }
         }
-        Runner::Bash => {
+        StepRunner::Bash => {
             match (get("script"), get("path")) {
                 (None, None) => faults.required(at("script"), "the runner bash needs it, or path"),
                 (Some(_), Some(_)) => faults.forbidden(at("path"), "there is a script already: one of them is done"),
@@ -89,7 +89,7 @@ fn params(path: &str, step: &StateItem, faults: &mut Faults) {
             absolute("path", faults);
             timeout(&at("timeout"), get("timeout"), faults);
         }
-        Runner::Ansible => {
+        StepRunner::Ansible => {
             must("playbook", faults);
             absolute("playbook", faults);
             timeout(&at("timeout"), get("timeout"), faults);

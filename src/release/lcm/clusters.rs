@@ -15,15 +15,15 @@ use tokio::time::Instant;
 
 use super::deployments::DeploymentError;
 use super::material::{Material, MaterialError, material};
-use super::nodes::{Seen, find};
-use super::order::{Turn, decide};
+use super::nodes::{SeenNode, find};
+use super::order::{MachineTurn, decide};
 use super::said;
-use super::survey::{Around, Survey, is_kubeadm, survey};
-use super::view::{MachineView, of_cluster};
+use super::survey::{Survey, SurveyInputs, is_kubeadm, survey};
+use super::view::{LcmMachineView, of_cluster};
 use crate::api::lcm::{LCMCluster, LCMClusterState, LCMMachine};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::runtime::changes::write_status;
-use crate::runtime::{Cache, Conflict, Key, Reconcile, Slim, key, objects};
+use crate::runtime::{Cache, Conflict, ObjectKey, Reconcile, Slim, key, objects};
 
 /// How long what a cluster's machines need is taken for what it was.
 const KEPT_FOR: Duration = Duration::from_secs(600);
@@ -80,19 +80,19 @@ struct Kept {
 pub(super) struct Keeper {
     pub client: Client,
     pub workloads: Workloads,
-    pub machines: Cache<MachineView>,
+    pub machines: Cache<LcmMachineView>,
     pub requests: Cache<LCMClusterState>,
     pub times: Times,
     // std's lock: held for a look, never across an await.
-    kept: Mutex<HashMap<Key, Kept>>,
+    kept: Mutex<HashMap<ObjectKey, Kept>>,
 }
 
 /// A cluster as it was looked at, and what is to be done.
-pub(super) struct Look<'a> {
+pub(super) struct ClusterLook<'a> {
     pub cluster: &'a LCMCluster,
     pub namespace: &'a str,
     pub survey: Survey,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<MachineTurn>,
     pub now: Timestamp,
     /// The cluster that was made, where somebody asked.
     pub workload: Option<Workload>,
@@ -102,18 +102,23 @@ impl Keeper {
     pub(super) fn new(
         client: Client,
         workloads: Workloads,
-        (machines, requests): (Cache<MachineView>, Cache<LCMClusterState>),
+        (machines, requests): (Cache<LcmMachineView>, Cache<LCMClusterState>),
         times: Times,
     ) -> Self {
         Self { client, workloads, machines, requests, times, kept: Mutex::default() }
     }
 
-    async fn look<'a>(&self, cluster: &'a LCMCluster, namespace: &'a str, views: Vec<MachineView>) -> Look<'a> {
+    async fn look<'a>(
+        &self,
+        cluster: &'a LCMCluster,
+        namespace: &'a str,
+        views: Vec<LcmMachineView>,
+    ) -> ClusterLook<'a> {
         let now = Timestamp::now();
         let requests = self.asked(namespace, &views);
         let patience = self.times.silence;
-        let put = |views, seen: &HashMap<String, Seen>| {
-            survey(views, &Around { cluster, requests: &requests, seen, patience, now })
+        let put = |views, seen: &HashMap<String, SeenNode>| {
+            survey(views, &SurveyInputs { cluster, requests: &requests, seen, patience, now })
         };
         let (mut found, mut workload) = (put(views.clone(), &HashMap::new()), None);
         if found.kubeadm && found.rules.initialized && found.is_unsettled() {
@@ -124,7 +129,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    views.iter().map(|view| (view.name_any(), Seen::Unknown(why.clone()))).collect()
+                    views.iter().map(|view| (view.name_any(), SeenNode::Unknown(why.clone()))).collect()
                 }
             };
             found = put(views, &seen);
@@ -135,18 +140,21 @@ impl Keeper {
             .iter()
             .enumerate()
             .map(|(at, _)| {
-                turns.get(at).cloned().unwrap_or_else(|| Turn { waits: found.fault.clone(), ..Turn::default() })
+                turns
+                    .get(at)
+                    .cloned()
+                    .unwrap_or_else(|| MachineTurn { waits: found.fault.clone(), ..MachineTurn::default() })
             })
             .collect();
-        Look { cluster, namespace, survey: found, turns, now, workload }
+        ClusterLook { cluster, namespace, survey: found, turns, now, workload }
     }
 
     async fn nodes(
         &self,
         namespace: &str,
         cluster: &str,
-        views: &[MachineView],
-    ) -> Result<(Workload, HashMap<String, Seen>), WorkloadError> {
+        views: &[LcmMachineView],
+    ) -> Result<(Workload, HashMap<String, SeenNode>), WorkloadError> {
         let workload = self.workloads.get(&self.client, namespace, cluster).await?;
         let nodes = workload.nodes().await?;
         let seen = views.iter().map(|view| (view.name_any(), find(view, views, &nodes))).collect();
@@ -154,8 +162,8 @@ impl Keeper {
     }
 
     /// What is asked of the cluster for its machines.
-    fn asked(&self, namespace: &str, views: &[MachineView]) -> HashMap<String, Arc<LCMClusterState>> {
-        let one = |view: &MachineView| {
+    fn asked(&self, namespace: &str, views: &[LcmMachineView]) -> HashMap<String, Arc<LCMClusterState>> {
+        let one = |view: &LcmMachineView| {
             let name = view.name_any();
             let request = self.requests.get(&(namespace.to_owned(), super::effects::request_name(&name)))?;
             Some((name, request))
@@ -164,12 +172,12 @@ impl Keeper {
     }
 
     /// The machines of a cluster as they are stored.
-    async fn stored(&self, cluster: &LCMCluster, namespace: &str) -> Result<Vec<MachineView>, kube::Error> {
+    async fn stored(&self, cluster: &LCMCluster, namespace: &str) -> Result<Vec<LcmMachineView>, kube::Error> {
         let (mut all, name) = (Vec::new(), cluster.name_any());
         let api = Api::<LCMMachine>::namespaced(self.client.clone(), namespace);
         objects::each(&api, |machine: LCMMachine| {
             if machine.spec.cluster_name == name {
-                all.push(MachineView::from(&machine));
+                all.push(LcmMachineView::from(&machine));
             }
         })
         .await?;
@@ -177,7 +185,7 @@ impl Keeper {
     }
 
     /// What the machines of a cluster need; none where its steps make whatever they make.
-    async fn material(&self, look: &Look<'_>) -> Result<Option<Arc<Material>>, MaterialError> {
+    async fn material(&self, look: &ClusterLook<'_>) -> Result<Option<Arc<Material>>, MaterialError> {
         if !is_kubeadm(look.cluster) {
             return Ok(None);
         }
@@ -199,7 +207,7 @@ impl Keeper {
     }
 
     /// When the cluster is to be looked at again though nobody tells of a change.
-    fn again(&self, look: &Look<'_>, token: Option<Timestamp>) -> Action {
+    fn again(&self, look: &ClusterLook<'_>, token: Option<Timestamp>) -> Action {
         let silent = look.survey.machines.iter().filter(|one| !one.member.silent).filter_map(|one| {
             let last = one.view.status.last_heard.as_ref()?;
             Some(last.0 + self.times.silence + SignedDuration::from_secs(1))
@@ -210,7 +218,8 @@ impl Keeper {
         });
         // Nobody tells of what happens in the cluster.
         let unseen = look.survey.machines.iter().any(|one| {
-            let node = matches!(one.seen, Seen::None | Seen::Unready(_) | Seen::Unknown(_)) && one.member.was_deployed;
+            let node = matches!(one.seen, SeenNode::None | SeenNode::Unready(_) | SeenNode::Unknown(_))
+                && one.member.was_deployed;
             node || one.view.spec.prepare_deletion
                 && one.member.leaving
                 && one.view.status.prepare_deletion_phase == super::leave::STARTED
@@ -246,9 +255,11 @@ impl Reconcile for Keeper {
             return Ok(Action::await_change());
         }
         let views = self.machines.mentioning(&of_cluster(&namespace, &name));
-        let views = views.iter().map(|view| MachineView::clone(view)).collect();
+        let views = views.iter().map(|view| LcmMachineView::clone(view)).collect();
         let mut look = self.look(&cluster, &namespace, views).await;
-        if look.turns.iter().any(Turn::acts) || look.survey.machines.iter().any(|one| one.view.spec.prepare_deletion) {
+        if look.turns.iter().any(MachineTurn::acts)
+            || look.survey.machines.iter().any(|one| one.view.spec.prepare_deletion)
+        {
             let views = self.stored(&cluster, &namespace).await?;
             look = self.look(&cluster, &namespace, views).await;
         }

@@ -69,7 +69,7 @@ pub(super) fn lifetime(spec: &LCMClusterSpec) -> Lifetime {
 }
 
 /// A machine whose Secret is kept.
-pub(super) struct Whose<'a> {
+pub(super) struct DeploymentMachine<'a> {
     pub cluster: &'a LCMCluster,
     /// Its name, and UID.
     pub name: &'a str,
@@ -83,28 +83,30 @@ pub(super) struct Whose<'a> {
 
 /// What is to be done about the token in a Secret. Pure.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum AgentTokenStep {
     /// It is good until then.
     Keep(String, Timestamp),
     /// Another one is to be made.
     Make,
 }
 
-fn decide(found: Option<&Secret>, lifetime: Lifetime, now: Timestamp) -> Step {
+fn decide(found: Option<&Secret>, lifetime: Lifetime, now: Timestamp) -> AgentTokenStep {
     let known = found.and_then(|found| {
         let token = String::from_utf8(found.data.as_ref()?.get(TOKEN)?.0.clone()).ok()?;
         Some((token, found.annotations().get(EXPIRES)?.parse::<Timestamp>().ok()?))
     });
     match known {
-        Some((token, expires)) if expires.duration_since(now) >= lifetime.enough => Step::Keep(token, expires),
-        _ => Step::Make,
+        Some((token, expires)) if expires.duration_since(now) >= lifetime.enough => {
+            AgentTokenStep::Keep(token, expires)
+        }
+        _ => AgentTokenStep::Make,
     }
 }
 
 /// Sees to it that a machine's Secret has what the machine needs now. When it is to be looked at again: a while before its token ends.
 pub(super) async fn keep(
     client: &Client,
-    whose: &Whose<'_>,
+    whose: &DeploymentMachine<'_>,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, DeploymentError> {
     let name = name(whose.name);
@@ -118,8 +120,8 @@ pub(super) async fn keep(
     let mut expires = None;
     if let Some(cluster) = whose.joins {
         let (token, end) = match decide(found.as_ref(), lifetime, now) {
-            Step::Keep(token, end) => (token, end),
-            Step::Make => {
+            AgentTokenStep::Keep(token, end) => (token, end),
+            AgentTokenStep::Make => {
                 let (token, end) = (token::fresh(), whole(now + lifetime.whole));
                 token::ensure(cluster.client(), &token, lifetime, now).await?;
                 (token, end)
@@ -160,7 +162,7 @@ pub(super) async fn keep(
 }
 
 /// What stands in the Secret beside the token. Pure.
-fn content(whose: &Whose<'_>) -> BTreeMap<String, ByteString> {
+fn content(whose: &DeploymentMachine<'_>) -> BTreeMap<String, ByteString> {
     let Some(material) = whose.material else { return BTreeMap::new() };
     let mut content = BTreeMap::from([("ca-hash".to_owned(), ByteString(material.ca_hash.clone().into_bytes()))]);
     if whose.role == MachineRole::Control {
@@ -189,11 +191,11 @@ mod tests {
         let hour = SignedDuration::from_hours(1);
         let second = SignedDuration::from_secs(1);
         for (found, wanted) in [
-            (None, Step::Make),
-            (Some(secret(None, None)), Step::Make),
-            (Some(secret(Some("t"), None)), Step::Make),
-            (Some(secret(Some("t"), Some(now + hour - second))), Step::Make),
-            (Some(secret(Some("t"), Some(now + hour))), Step::Keep("t".into(), now + hour)),
+            (None, AgentTokenStep::Make),
+            (Some(secret(None, None)), AgentTokenStep::Make),
+            (Some(secret(Some("t"), None)), AgentTokenStep::Make),
+            (Some(secret(Some("t"), Some(now + hour - second))), AgentTokenStep::Make),
+            (Some(secret(Some("t"), Some(now + hour))), AgentTokenStep::Keep("t".into(), now + hour)),
         ] {
             assert_eq!(decide(found.as_ref(), lifetime, now), wanted, "{found:?}");
         }
@@ -228,7 +230,8 @@ mod tests {
         let material =
             Material { ca_hash: "sha256:1".into(), files: [("ca.key".to_owned(), "secret".to_owned())].into() };
         let cluster = LCMCluster::new("c", Default::default());
-        let whose = |role, material| Whose { cluster: &cluster, name: "m", uid: "1", role, material, joins: None };
+        let whose =
+            |role, material| DeploymentMachine { cluster: &cluster, name: "m", uid: "1", role, material, joins: None };
         let keys = |role, material| content(&whose(role, material)).into_keys().collect::<Vec<_>>();
         assert_eq!(keys(MachineRole::Worker, Some(&material)), ["ca-hash"]);
         assert_eq!(keys(MachineRole::Control, Some(&material)), ["ca-hash", "ca.key"]);

@@ -9,11 +9,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::admission::ACCOUNT;
-use super::clusters::{Fault, Keeper, Look};
-use super::deployments::{self, Whose};
-use super::leave::{self, COMPLETED, FAILED, LEAVING, Leave, Leaver, STARTED, may_leave};
+use super::clusters::{ClusterLook, Fault, Keeper};
+use super::deployments::{self, DeploymentMachine};
+use super::leave::{self, COMPLETED, FAILED, LEAVING, Leaver, MachineDeparture, STARTED, may_leave};
 use super::material::Material;
-use super::order::{Reboot, Turn};
+use super::order::{MachineTurn, Reboot};
 use super::said;
 use super::steps::{PHASES, of_phase};
 use super::survey::Machine;
@@ -24,7 +24,7 @@ use crate::api::lcm::{
 use crate::cluster::workload::secret_name;
 use crate::hex::hex;
 use crate::runtime::changes::{change, change_status, delete, difference, unless_gone};
-use crate::runtime::conditions::{Verdict, clear, find, set};
+use crate::runtime::conditions::{ConditionVerdict, clear, find, set};
 use crate::runtime::{Conflict, owners};
 
 /// Longest name of a request.
@@ -45,7 +45,7 @@ pub(super) fn request_name(machine: &str) -> String {
 }
 
 /// What of a machine's spec is kept here, beside its steps.
-fn fill(one: &Machine, look: &Look<'_>, begins: bool) -> LCMMachineSpec {
+fn fill(one: &Machine, look: &ClusterLook<'_>, begins: bool) -> LCMMachineSpec {
     let (cluster, view) = (&look.cluster.spec, &one.view);
     let mut spec = view.spec.clone();
     spec.ssh_authorized_keys.clone_from(&cluster.ssh_authorized_keys);
@@ -67,7 +67,7 @@ fn fill(one: &Machine, look: &Look<'_>, begins: bool) -> LCMMachineSpec {
 }
 
 /// Which phases a machine is to have of the release: those that it has, and those whose turn it is.
-fn takes(one: &Machine, turn: &Turn) -> [bool; 3] {
+fn takes(one: &Machine, turn: &MachineTurn) -> [bool; 3] {
     let member = &one.member;
     if member.held || member.leaving {
         return [false; 3];
@@ -102,7 +102,7 @@ impl Keeper {
     /// one waiting; the first fault is told.
     pub(super) async fn act(
         &self,
-        look: &mut Look<'_>,
+        look: &mut ClusterLook<'_>,
         material: Option<&Material>,
         why: Option<&str>,
     ) -> Result<Option<Timestamp>, Fault> {
@@ -123,7 +123,7 @@ impl Keeper {
     }
 
     /// What is done about each machine that is to leave.
-    fn leaves(&self, look: &Look<'_>) -> Vec<Option<Leave>> {
+    fn leaves(&self, look: &ClusterLook<'_>) -> Vec<Option<MachineDeparture>> {
         let mut members = look.survey.members();
         let mut leaves = Vec::new();
         for (at, one) in look.survey.machines.iter().enumerate() {
@@ -148,7 +148,7 @@ impl Keeper {
                 patience: self.times.patience,
                 now: look.now,
             });
-            members[at].leaving |= leave == Leave::Start;
+            members[at].leaving |= leave == MachineDeparture::Start;
             leaves.push(Some(leave));
         }
         leaves
@@ -156,9 +156,9 @@ impl Keeper {
 
     async fn one(
         &self,
-        look: &mut Look<'_>,
+        look: &mut ClusterLook<'_>,
         at: usize,
-        leave: Option<Leave>,
+        leave: Option<MachineDeparture>,
         (material, why): (Option<&Material>, Option<&str>),
     ) -> Result<Option<Timestamp>, Fault> {
         let mut token = None;
@@ -182,12 +182,12 @@ impl Keeper {
             }
             turn.waits = Some(why);
         }
-        if let Some(Leave::Wait(why) | Leave::Drain(why)) = &leave {
+        if let Some(MachineDeparture::Wait(why) | MachineDeparture::Drain(why)) = &leave {
             turn.waits = Some(format!("is to leave the cluster: {why}"));
         }
         let (one, turn) = (&look.survey.machines[at], &look.turns[at]);
         self.request(look, one, turn, leave.as_ref()).await?;
-        if let (Some(Leave::Delete(node)), Some(workload)) = (&leave, &look.workload) {
+        if let (Some(MachineDeparture::Delete(node)), Some(workload)) = (&leave, &look.workload) {
             let deleted = Api::<Node>::all(workload.client().clone()).delete(node, &DeleteParams::default()).await;
             unless_gone(deleted)?;
             workload.node_changed().await;
@@ -200,7 +200,7 @@ impl Keeper {
     /// Keeps the Secret of a machine's deployment, for as long as the machine is not ready, and when it changes.
     async fn secret(
         &self,
-        look: &Look<'_>,
+        look: &ClusterLook<'_>,
         at: usize,
         material: Option<&Material>,
     ) -> Result<Option<Timestamp>, Fault> {
@@ -222,7 +222,7 @@ impl Keeper {
             None => Some(self.workloads.get(&self.client, look.namespace, &look.cluster.name_any()).await?),
         };
         let uid = one.view.uid().unwrap_or_default();
-        let whose = Whose {
+        let whose = DeploymentMachine {
             cluster: look.cluster,
             name: &one.member.name,
             uid: &uid,
@@ -234,9 +234,15 @@ impl Keeper {
     }
 
     /// Asks for a drain, or takes that back.
-    async fn request(&self, look: &Look<'_>, one: &Machine, turn: &Turn, leave: Option<&Leave>) -> Result<(), Fault> {
+    async fn request(
+        &self,
+        look: &ClusterLook<'_>,
+        one: &Machine,
+        turn: &MachineTurn,
+        leave: Option<&MachineDeparture>,
+    ) -> Result<(), Fault> {
         let api = Api::<LCMClusterState>::namespaced(self.client.clone(), look.namespace);
-        let leaves = matches!(leave, Some(Leave::Start | Leave::Drain(_)));
+        let leaves = matches!(leave, Some(MachineDeparture::Start | MachineDeparture::Drain(_)));
         let wanted = if leaves { Some(true) } else { turn.drain };
         let is_over = |one: &LCMClusterState| {
             one.spec.value == "false" && one.status.as_ref().is_some_and(|status| status.value == "false")
@@ -277,7 +283,13 @@ impl Keeper {
         }
     }
 
-    async fn write(&self, look: &Look<'_>, one: &Machine, turn: &Turn, leave: Option<&Leave>) -> Result<(), Fault> {
+    async fn write(
+        &self,
+        look: &ClusterLook<'_>,
+        one: &Machine,
+        turn: &MachineTurn,
+        leave: Option<&MachineDeparture>,
+    ) -> Result<(), Fault> {
         let api = Api::<LCMMachine>::namespaced(self.client.clone(), look.namespace);
         let takes = takes(one, turn);
         let spec = fill(one, look, turn.deploy || turn.reconfigure);
@@ -329,23 +341,27 @@ fn conflict() -> Box<kube::core::Status> {
 }
 
 /// Says how far a machine is that is to leave.
-fn left(status: &mut LCMMachineStatus, leave: Option<&Leave>, now: Timestamp) {
+fn left(status: &mut LCMMachineStatus, leave: Option<&MachineDeparture>, now: Timestamp) {
     let Some(leave) = leave else {
         status.prepare_deletion_phase.clear();
         clear(&mut status.conditions, LEAVING);
         return;
     };
     let (phase, verdict) = match leave {
-        Leave::Wait(why) => (status.prepare_deletion_phase.clone(), Verdict::no("Waiting", why.clone())),
-        Leave::Start => (STARTED.to_owned(), Verdict::yes("Draining")),
-        Leave::Drain(why) => (STARTED.to_owned(), Verdict { message: why.clone(), ..Verdict::yes("Draining") }),
-        Leave::Delete(_) => (COMPLETED.to_owned(), Verdict::yes("Left")),
-        Leave::Complete if status.prepare_deletion_phase == FAILED => return,
-        Leave::Complete => (COMPLETED.to_owned(), Verdict::yes("Left")),
-        Leave::Fail(why) => {
+        MachineDeparture::Wait(why) => {
+            (status.prepare_deletion_phase.clone(), ConditionVerdict::no("Waiting", why.clone()))
+        }
+        MachineDeparture::Start => (STARTED.to_owned(), ConditionVerdict::yes("Draining")),
+        MachineDeparture::Drain(why) => {
+            (STARTED.to_owned(), ConditionVerdict { message: why.clone(), ..ConditionVerdict::yes("Draining") })
+        }
+        MachineDeparture::Delete(_) => (COMPLETED.to_owned(), ConditionVerdict::yes("Left")),
+        MachineDeparture::Complete if status.prepare_deletion_phase == FAILED => return,
+        MachineDeparture::Complete => (COMPLETED.to_owned(), ConditionVerdict::yes("Left")),
+        MachineDeparture::Fail(why) => {
             let why = format!("took too long, and whoever deletes the machine goes on: {why}");
             status.kubernetes_cordon_drain_error.clone_from(&why);
-            (FAILED.to_owned(), Verdict { message: why, ..Verdict::yes("Failed") })
+            (FAILED.to_owned(), ConditionVerdict { message: why, ..ConditionVerdict::yes("Failed") })
         }
     };
     status.prepare_deletion_phase = phase;

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::nodes::Seen;
+use super::nodes::SeenNode;
 use super::order::{Drain, Member};
 use crate::api::lcm::MachineRole;
 
@@ -17,7 +17,7 @@ pub(super) const LEAVING: &str = "Leaving";
 
 /// What is done about a machine that is to leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum MachineDeparture {
     /// It is not its turn.
     Wait(String),
     /// It begins, and its node, if it has one, is drained.
@@ -41,7 +41,7 @@ pub(super) struct Leaver<'a> {
     pub is_node: bool,
     /// Whether it may begin.
     pub may: Result<(), String>,
-    pub seen: &'a Seen,
+    pub seen: &'a SeenNode,
     pub drain: Drain,
     /// What the drain waits for.
     pub message: &'a str,
@@ -52,28 +52,30 @@ pub(super) struct Leaver<'a> {
 }
 
 /// The next step.
-pub(super) fn decide(one: &Leaver<'_>) -> Leave {
+pub(super) fn decide(one: &Leaver<'_>) -> MachineDeparture {
     if matches!(one.phase, COMPLETED | FAILED) {
-        return Leave::Complete;
+        return MachineDeparture::Complete;
     }
     if !one.is_node {
-        return Leave::Complete;
+        return MachineDeparture::Complete;
     }
     if one.phase != STARTED {
         return match &one.may {
-            Ok(()) => Leave::Start,
-            Err(why) => Leave::Wait(why.clone()),
+            Ok(()) => MachineDeparture::Start,
+            Err(why) => MachineDeparture::Wait(why.clone()),
         };
     }
     let late = one.since.is_some_and(|since| one.now.duration_since(since) > one.patience);
     let waits = match (one.seen, one.drain) {
-        (Seen::None, _) => return Leave::Complete,
-        (Seen::Ready(name) | Seen::Unready(name), Drain::Done) => return Leave::Delete(name.clone()),
-        (Seen::Unknown(why), _) => why.clone(),
+        (SeenNode::None, _) => return MachineDeparture::Complete,
+        (SeenNode::Ready(name) | SeenNode::Unready(name), Drain::Done) => {
+            return MachineDeparture::Delete(name.clone());
+        }
+        (SeenNode::Unknown(why), _) => why.clone(),
         _ if one.message.is_empty() => "its node is drained".to_owned(),
         _ => one.message.to_owned(),
     };
-    if late { Leave::Fail(waits) } else { Leave::Drain(waits) }
+    if late { MachineDeparture::Fail(waits) } else { MachineDeparture::Drain(waits) }
 }
 
 /// Whether a machine may leave its cluster now; else what it waits for. One manager at a time, and only if two are Ready: whichever goes,
@@ -104,23 +106,23 @@ mod tests {
         let now = Timestamp::from_second(1_790_000_000).unwrap();
         let early = Some(now - SignedDuration::from_mins(1));
         let late = Some(now - SignedDuration::from_mins(31));
-        let (ready, unknown) = (Seen::Ready("n".into()), Seen::Unknown("no route".into()));
+        let (ready, unknown) = (SeenNode::Ready("n".into()), SeenNode::Unknown("no route".into()));
         let no = || Err("m2 leaves".to_owned());
         for (phase, is_node, may, seen, drain, since, wanted) in [
-            ("", false, Ok(()), &Seen::Unasked, Drain::None, None, Leave::Complete),
-            ("", false, no(), &Seen::Unasked, Drain::None, None, Leave::Complete),
-            ("", true, no(), &ready, Drain::None, None, Leave::Wait("m2 leaves".into())),
-            ("", true, Ok(()), &ready, Drain::None, None, Leave::Start),
-            (STARTED, true, Ok(()), &ready, Drain::None, early, Leave::Drain("its node is drained".into())),
-            (STARTED, true, Ok(()), &ready, Drain::Asked, early, Leave::Drain("its node is drained".into())),
-            (STARTED, true, no(), &ready, Drain::Asked, late, Leave::Fail("its node is drained".into())),
-            (STARTED, true, Ok(()), &ready, Drain::Done, late, Leave::Delete("n".into())),
-            (STARTED, true, Ok(()), &Seen::None, Drain::Asked, early, Leave::Complete),
-            (STARTED, true, Ok(()), &unknown, Drain::Asked, early, Leave::Drain("no route".into())),
+            ("", false, Ok(()), &SeenNode::Unasked, Drain::None, None, MachineDeparture::Complete),
+            ("", false, no(), &SeenNode::Unasked, Drain::None, None, MachineDeparture::Complete),
+            ("", true, no(), &ready, Drain::None, None, MachineDeparture::Wait("m2 leaves".into())),
+            ("", true, Ok(()), &ready, Drain::None, None, MachineDeparture::Start),
+            (STARTED, true, Ok(()), &ready, Drain::None, early, MachineDeparture::Drain("its node is drained".into())),
+            (STARTED, true, Ok(()), &ready, Drain::Asked, early, MachineDeparture::Drain("its node is drained".into())),
+            (STARTED, true, no(), &ready, Drain::Asked, late, MachineDeparture::Fail("its node is drained".into())),
+            (STARTED, true, Ok(()), &ready, Drain::Done, late, MachineDeparture::Delete("n".into())),
+            (STARTED, true, Ok(()), &SeenNode::None, Drain::Asked, early, MachineDeparture::Complete),
+            (STARTED, true, Ok(()), &unknown, Drain::Asked, early, MachineDeparture::Drain("no route".into())),
             // Nobody can tell whose node it is, or nobody answers: it is left as it is.
-            (STARTED, true, Ok(()), &unknown, Drain::Done, late, Leave::Fail("no route".into())),
-            (COMPLETED, true, Ok(()), &ready, Drain::Done, late, Leave::Complete),
-            (FAILED, true, Ok(()), &ready, Drain::Asked, early, Leave::Complete),
+            (STARTED, true, Ok(()), &unknown, Drain::Done, late, MachineDeparture::Fail("no route".into())),
+            (COMPLETED, true, Ok(()), &ready, Drain::Done, late, MachineDeparture::Complete),
+            (FAILED, true, Ok(()), &ready, Drain::Asked, early, MachineDeparture::Complete),
         ] {
             let leaver = Leaver {
                 phase,

@@ -10,12 +10,12 @@ use kube::{Client, ResourceExt};
 use super::clusters::{Keeper, Times};
 use super::orphans::Orphans;
 use super::requests::Drains;
-use super::view::{MachineView, facts, mentions, of_cluster};
+use super::view::{LcmMachineView, facts, mentions, of_cluster};
 use super::{admission, deployment};
 use crate::api::lcm::{LCMCluster, LCMClusterState, LCMMachine};
 use crate::apiserver::{AdmissionRules, ObjectView};
 use crate::cluster::workload::Workloads;
-use crate::module::{Acting, Life, Running, Service, service};
+use crate::module::{Acting, Life, RunningLife, Service, service};
 use crate::runtime::{Cache, Slim, Watches, key, run, wake};
 
 /// Group and plural.
@@ -30,7 +30,7 @@ const TIMES: Times = Times {
 /// Clusters of releases and their machines, as this process knows them.
 pub struct Lcm {
     clusters: Cache<Slim<LCMCluster>>,
-    machines: Cache<MachineView>,
+    machines: Cache<LcmMachineView>,
     orphans: Cache<Slim<LCMMachine>>,
     requests: Cache<LCMClusterState>,
     workloads: Workloads,
@@ -43,7 +43,7 @@ impl Lcm {
     /// None, until the watches run.
     pub fn new(watches: &mut Watches, workloads: Workloads) -> Self {
         let clusters = Cache::new(watches, |cluster: &LCMCluster| Slim::from(cluster));
-        let machines = Cache::indexed(watches, |machine: &LCMMachine| MachineView::from(machine), mentions);
+        let machines = Cache::indexed(watches, |machine: &LCMMachine| LcmMachineView::from(machine), mentions);
         let orphans = Cache::new(watches, |machine: &LCMMachine| Slim::from(machine));
         let requests = Cache::new(watches, LCMClusterState::clone);
         let wakes = clusters.wakes().clone();
@@ -82,7 +82,7 @@ impl Life for Lcm {
         vec![(MACHINES, "deployment", deployment::view(self.reader.clone()))]
     }
 
-    fn run(&self, running: &Running) -> anyhow::Result<Vec<Service>> {
+    fn run(&self, running: &RunningLife) -> anyhow::Result<Vec<Service>> {
         self.reader.get_or_init(|| running.client.clone());
         Ok(Vec::new())
     }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::view::MachineView;
+use super::view::LcmMachineView;
 use crate::api::lcm::MachineRole;
 use crate::cluster::workload::Nodes;
 
@@ -18,7 +18,7 @@ const OF_CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "n
 
 /// What was seen of a machine's node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum SeenNode {
     /// Nobody looked.
     Unasked,
     /// There is none.
@@ -31,7 +31,7 @@ pub(super) enum Seen {
     Unknown(String),
 }
 
-impl Seen {
+impl SeenNode {
     /// Its name.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
@@ -42,16 +42,16 @@ impl Seen {
 }
 
 /// The node of one machine among those of its cluster.
-pub(super) fn find(one: &MachineView, machines: &[MachineView], nodes: &Nodes) -> Seen {
-    let Some(address) = one.address() else { return Seen::None };
+pub(super) fn find(one: &LcmMachineView, machines: &[LcmMachineView], nodes: &Nodes) -> SeenNode {
+    let Some(address) = one.address() else { return SeenNode::None };
     for other in machines.iter().filter(|other| other.name_any() != one.name_any()) {
         let both =
             |what: &str| format!("the agents of {} and {} report the same {what}", one.name_any(), other.name_any());
         if other.address() == Some(address) {
-            return Seen::Unknown(both("address"));
+            return SeenNode::Unknown(both("address"));
         }
         if one.hostname().is_some() && one.hostname() == other.hostname() {
-            return Seen::Unknown(both("name"));
+            return SeenNode::Unknown(both("name"));
         }
     }
     let by_address = nodes.all().find(|node| has_address(node, address));
@@ -59,22 +59,22 @@ pub(super) fn find(one: &MachineView, machines: &[MachineView], nodes: &Nodes) -
     let node = match (by_address, by_name) {
         (Some(one), Some(other)) if one.name_any() != other.name_any() => {
             let names = (one.name_any(), other.name_any());
-            return Seen::Unknown(format!(
+            return SeenNode::Unknown(format!(
                 "its address is that of node {}, its name that of node {}",
                 names.0, names.1
             ));
         }
         (Some(node), _) | (None, Some(node)) => node,
-        (None, None) => return Seen::None,
+        (None, None) => return SeenNode::None,
     };
     let rules = OF_CONTROL_PLANE.iter().any(|label| node.labels().contains_key(*label));
     if rules && one.role() != MachineRole::Control {
-        return Seen::Unknown(format!(
+        return SeenNode::Unknown(format!(
             "its agent reports to be node {}, which is of the control plane",
             node.name_any()
         ));
     }
-    if is_ready(node) { Seen::Ready(node.name_any()) } else { Seen::Unready(node.name_any()) }
+    if is_ready(node) { SeenNode::Ready(node.name_any()) } else { SeenNode::Unready(node.name_any()) }
 }
 
 fn has_address(node: &Node, address: IpAddr) -> bool {
@@ -94,7 +94,7 @@ mod tests {
     use super::super::view::tests::view;
     use super::*;
 
-    fn machine(name: &str, address: &str, hostname: &str, control: bool) -> MachineView {
+    fn machine(name: &str, address: &str, hostname: &str, control: bool) -> LcmMachineView {
         let addresses = json!([{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": hostname}]);
         let labels = if control { json!({super::super::view::LABEL_CONTROL_PLANE: ""}) } else { json!({}) };
         view(json!({"name": name, "labels": labels}), json!({}), json!({"addresses": addresses}))
@@ -117,27 +117,27 @@ mod tests {
             node("n3", "10.0.0.3", "True", json!({})),
         ]);
         for (one, wanted) in [
-            (machine("w", "10.0.0.2", "n2", false), Seen::Unready("n2".into())),
-            (machine("w", "10.0.0.3", "", false), Seen::Ready("n3".into())),
-            (machine("w", "10.0.0.9", "n3", false), Seen::Ready("n3".into())),
-            (machine("w", "10.0.0.9", "n9", false), Seen::None),
-            (machine("w", "none", "n3", false), Seen::None),
-            (machine("w", "10.0.0.2", "n3", false), Seen::Unknown("its address is that of node n2".into())),
+            (machine("w", "10.0.0.2", "n2", false), SeenNode::Unready("n2".into())),
+            (machine("w", "10.0.0.3", "", false), SeenNode::Ready("n3".into())),
+            (machine("w", "10.0.0.9", "n3", false), SeenNode::Ready("n3".into())),
+            (machine("w", "10.0.0.9", "n9", false), SeenNode::None),
+            (machine("w", "none", "n3", false), SeenNode::None),
+            (machine("w", "10.0.0.2", "n3", false), SeenNode::Unknown("its address is that of node n2".into())),
             // Somebody with root on a worker says to be the manager.
-            (machine("w", "10.0.0.1", "n7", false), Seen::Unknown("m report the same address".into())),
-            (machine("w", "10.0.0.2", "n1", false), Seen::Unknown("m report the same name".into())),
+            (machine("w", "10.0.0.1", "n7", false), SeenNode::Unknown("m report the same address".into())),
+            (machine("w", "10.0.0.2", "n1", false), SeenNode::Unknown("m report the same name".into())),
         ] {
             let seen = find(&one, &[manager.clone(), one.clone()], &nodes);
             match (&seen, &wanted) {
-                (Seen::Unknown(why), Seen::Unknown(part)) => assert!(why.contains(part.as_str()), "{why}"),
+                (SeenNode::Unknown(why), SeenNode::Unknown(part)) => assert!(why.contains(part.as_str()), "{why}"),
                 _ => assert_eq!(seen, wanted),
             }
         }
         // Also before the manager's own agent says anything.
         let thief = machine("w", "10.0.0.1", "", false);
         assert!(
-            matches!(find(&thief, std::slice::from_ref(&thief), &nodes), Seen::Unknown(why) if why.contains("control plane"))
+            matches!(find(&thief, std::slice::from_ref(&thief), &nodes), SeenNode::Unknown(why) if why.contains("control plane"))
         );
-        assert_eq!(find(&manager, std::slice::from_ref(&manager), &nodes), Seen::Ready("n1".into()));
+        assert_eq!(find(&manager, std::slice::from_ref(&manager), &nodes), SeenNode::Ready("n1".into()));
     }
 }

@@ -6,7 +6,7 @@
 use crate::api::lcm::MachineRole;
 
 /// Where a machine stands in the order: index, creation, name.
-pub(super) type Rank = (i64, i64, String);
+pub(super) type MachineRank = (i64, i64, String);
 
 /// Steps of a phase on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct Member {
     /// What it is.
     pub role: MachineRole,
     /// Where it stands.
-    pub rank: Rank,
+    pub rank: MachineRank,
     /// Whether its agent reported an address.
     pub heard: bool,
     /// Whether its agent is not heard any more.
@@ -129,7 +129,7 @@ pub(super) struct Rules {
 
 /// What is done about a machine now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct MachineTurn {
     /// It is handed the release's steps of `prepare`.
     pub prepare: bool,
     /// The same of `deploy`.
@@ -144,7 +144,7 @@ pub(super) struct Turn {
     pub waits: Option<String>,
 }
 
-impl Turn {
+impl MachineTurn {
     /// Whether it changes something.
     pub(super) fn acts(&self) -> bool {
         self.prepare || self.deploy || self.reconfigure || self.drain.is_some() || self.reboot
@@ -159,8 +159,9 @@ pub(super) fn first(members: &[Member]) -> Option<&Member> {
 }
 
 /// What is done about each machine, in the order of `members`.
-pub(super) fn decide(members: &[Member], rules: &Rules) -> Vec<Turn> {
-    let mut plan = Plan { members, rules, turns: vec![Turn::default(); members.len()], begun: Vec::new() };
+pub(super) fn decide(members: &[Member], rules: &Rules) -> Vec<MachineTurn> {
+    let mut plan =
+        RolloutPlan { members, rules, turns: vec![MachineTurn::default(); members.len()], begun: Vec::new() };
     let managers = plan.sorted(MachineRole::Control);
     let workers = plan.sorted(MachineRole::Worker);
     let others = plan.sorted(MachineRole::Bastion);
@@ -180,15 +181,15 @@ pub(super) fn decide(members: &[Member], rules: &Rules) -> Vec<Turn> {
     plan.turns
 }
 
-struct Plan<'a> {
+struct RolloutPlan<'a> {
     members: &'a [Member],
     rules: &'a Rules,
-    turns: Vec<Turn>,
+    turns: Vec<MachineTurn>,
     /// Whose turn began in this decision.
     begun: Vec<usize>,
 }
 
-impl Plan<'_> {
+impl RolloutPlan<'_> {
     fn sorted(&self, role: MachineRole) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.members.len())
             .filter(|at| self.members[*at].role == role && self.members[*at].takes_part())

@@ -9,16 +9,16 @@ use kube::runtime::controller::Action;
 use kube::{Client, Resource};
 
 use super::leave::{COMPLETED, FAILED};
-use super::view::MachineView;
+use super::view::LcmMachineView;
 use crate::api::lcm::{LCMCluster, LCMMachine};
 use crate::runtime::changes::write_status;
-use crate::runtime::conditions::{Verdict, set};
+use crate::runtime::conditions::{ConditionVerdict, set};
 use crate::runtime::{Cache, Reconcile, Slim, key};
 
 /// Looks at LCMMachines.
 pub(super) struct Orphans {
     pub client: Client,
-    pub machines: Cache<MachineView>,
+    pub machines: Cache<LcmMachineView>,
     pub clusters: Cache<Slim<LCMCluster>>,
     pub retry: Duration,
 }
@@ -63,7 +63,7 @@ impl Reconcile for Orphans {
         set(
             &mut status.conditions,
             "Ready",
-            &Verdict::no("NoCluster", why),
+            &ConditionVerdict::no("NoCluster", why),
             machine.meta().generation,
             Timestamp::now(),
         );

@@ -4,43 +4,49 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 
-use super::nodes::Seen;
-use super::order::{Drain, Reboot, Turn, Work};
+use super::nodes::SeenNode;
+use super::order::{Drain, MachineTurn, Reboot, Work};
 use super::survey::{INITIALIZED, Machine, Survey};
 use super::view::AGENT_HEARD;
 use crate::api::lcm::{LCMCluster, LCMClusterStatus, LCMMachineStatus, MachineRole, NodeState, RebootStatus};
-use crate::runtime::conditions::{Verdict, all, set, whole};
+use crate::runtime::conditions::{ConditionVerdict, all, set, whole};
 
 /// Tries of a step after which somebody should look at it.
 const STUCK_AFTER: i32 = 3;
 
 /// What is said of whether a machine's agent is heard.
-fn heard(one: &Machine) -> Verdict {
+fn heard(one: &Machine) -> ConditionVerdict {
     let last = one.view.status.last_heard.as_ref();
     if one.member.silent {
         let since = last.map(|time| time.0.to_string()).unwrap_or_default();
         let why = format!(
             "was not heard since {since}: see whether the machine runs, its agent does, and reaches the appliance"
         );
-        return Verdict::no("Silent", why);
+        return ConditionVerdict::no("Silent", why);
     }
     if one.member.heard || last.is_some() {
-        return Verdict::yes("Heard");
+        return ConditionVerdict::yes("Heard");
     }
-    Verdict::no("NotHeardYet", "its agent was not heard yet: it is once the machine is installed and has an address")
+    ConditionVerdict::no(
+        "NotHeardYet",
+        "its agent was not heard yet: it is once the machine is installed and has an address",
+    )
 }
 
 /// What is said of the steps of a phase.
-fn phase(one: &Machine, work: Work, [yes, no]: [&str; 2], turn: &Turn) -> Verdict {
+fn phase(one: &Machine, work: Work, [yes, no]: [&str; 2], turn: &MachineTurn) -> ConditionVerdict {
     if work.handed && work.done {
-        return Verdict::yes(yes);
+        return ConditionVerdict::yes(yes);
     }
     if !work.handed {
-        return Verdict::no("Waiting", turn.waits.clone().unwrap_or_else(|| "its turn has not come".to_owned()));
+        return ConditionVerdict::no(
+            "Waiting",
+            turn.waits.clone().unwrap_or_else(|| "its turn has not come".to_owned()),
+        );
     }
     match &one.member.fault {
-        Some(fault) => Verdict::no("Failed", fault.clone()),
-        None => Verdict::no(no, working(one)),
+        Some(fault) => ConditionVerdict::no("Failed", fault.clone()),
+        None => ConditionVerdict::no(no, working(one)),
     }
 }
 
@@ -48,33 +54,33 @@ fn working(one: &Machine) -> String {
     one.view.working.as_ref().map_or_else(String::new, |step| format!("works off step {step}"))
 }
 
-fn ready(one: &Machine, turn: &Turn) -> Verdict {
+fn ready(one: &Machine, turn: &MachineTurn) -> ConditionVerdict {
     let waits = turn.waits.clone().unwrap_or_default();
-    let node = |why: &str| Verdict::no("WaitingForNode", why);
+    let node = |why: &str| ConditionVerdict::no("WaitingForNode", why);
     match one.state {
-        NodeState::Uninitialized => Verdict::no("Uninitialized", "its agent has reported no address yet"),
+        NodeState::Uninitialized => ConditionVerdict::no("Uninitialized", "its agent has reported no address yet"),
         NodeState::Pending | NodeState::Prepare if turn.waits.is_some() && one.member.fault.is_none() => {
-            Verdict::no("Waiting", waits)
+            ConditionVerdict::no("Waiting", waits)
         }
-        NodeState::Ready if one.member.ready => Verdict { message: waits, ..Verdict::yes("Ready") },
+        NodeState::Ready if one.member.ready => ConditionVerdict { message: waits, ..ConditionVerdict::yes("Ready") },
         NodeState::Reboot => {
-            Verdict::no("Reboot", if waits.is_empty() { "is to be rebooted".to_owned() } else { waits })
+            ConditionVerdict::no("Reboot", if waits.is_empty() { "is to be rebooted".to_owned() } else { waits })
         }
         NodeState::Ready => match &one.seen {
-            _ if one.member.silent => Verdict::unknown("Silent", "its agent is not heard"),
-            Seen::Unready(name) => node(&format!("node {name} of the cluster is not Ready")),
-            Seen::Unknown(why) => node(why),
+            _ if one.member.silent => ConditionVerdict::unknown("Silent", "its agent is not heard"),
+            SeenNode::Unready(name) => node(&format!("node {name} of the cluster is not Ready")),
+            SeenNode::Unknown(why) => node(why),
             _ => node("it has no node in the cluster yet"),
         },
         state => match &one.member.fault {
-            Some(fault) => Verdict::no("Failed", fault.clone()),
-            None => Verdict::no(&format!("{state:?}"), if waits.is_empty() { working(one) } else { waits }),
+            Some(fault) => ConditionVerdict::no("Failed", fault.clone()),
+            None => ConditionVerdict::no(&format!("{state:?}"), if waits.is_empty() { working(one) } else { waits }),
         },
     }
 }
 
 /// What a machine's status is to be; of what its agent writes nothing is changed.
-pub(super) fn machine(one: &Machine, turn: &Turn, cluster: &LCMCluster, now: Timestamp) -> LCMMachineStatus {
+pub(super) fn machine(one: &Machine, turn: &MachineTurn, cluster: &LCMCluster, now: Timestamp) -> LCMMachineStatus {
     let (view, member) = (&one.view, &one.member);
     let mut status = view.status.clone();
     let generation = view.metadata_generation();
@@ -109,7 +115,7 @@ pub(super) fn machine(one: &Machine, turn: &Turn, cluster: &LCMCluster, now: Tim
     status
 }
 
-fn reboot(one: &Machine, turn: &Turn, status: &mut LCMMachineStatus, now: Timestamp) {
+fn reboot(one: &Machine, turn: &MachineTurn, status: &mut LCMMachineStatus, now: Timestamp) {
     let required = one.view.spec.reboot_required || one.view.has(crate::api::lcm::ANNOTATION_GRACEFUL_REBOOT);
     if turn.reboot {
         status.reboot = Some(RebootStatus { requested_at: Some(Time(whole(now))), ..RebootStatus::default() });
@@ -124,12 +130,12 @@ fn reboot(one: &Machine, turn: &Turn, status: &mut LCMMachineStatus, now: Timest
 pub(super) fn cluster(
     cluster: &LCMCluster,
     survey: &Survey,
-    turns: &[Turn],
+    turns: &[MachineTurn],
     material: Option<&str>,
     now: Timestamp,
 ) -> LCMClusterStatus {
     let mut status = cluster.status.clone().unwrap_or_default();
-    let nodes: Vec<(&Machine, &Turn)> = survey
+    let nodes: Vec<(&Machine, &MachineTurn)> = survey
         .machines
         .iter()
         .zip(turns)
@@ -150,7 +156,7 @@ pub(super) fn cluster(
     };
     status.lcm_operation_stuck = nodes.iter().any(|(one, _)| stuck(one));
     status.observed_generation = cluster.metadata.generation;
-    let none = || Verdict::no("NoMachines", "the cluster has no machines yet");
+    let none = || ConditionVerdict::no("NoMachines", "the cluster has no machines yet");
     let prepared = all(
         nodes.iter().map(|(one, turn)| {
             let verdict = phase(one, one.member.prepare, ["Prepared", "Preparing"], turn);
@@ -160,17 +166,19 @@ pub(super) fn cluster(
     );
     let reachable = nodes.iter().any(|(one, _)| one.member.role == MachineRole::Control && one.member.was_deployed);
     let initialized = match (survey.rules.initialized, survey.fault.as_deref().or(material)) {
-        (true, _) if reachable || !survey.kubeadm => Verdict::yes("Initialized"),
-        (true, _) => {
-            Verdict { message: "none of the managers that were deployed is left".into(), ..Verdict::yes("Initialized") }
-        }
-        (false, Some(why)) => Verdict::no("NotPossible", why),
-        (false, None) => Verdict::no("WaitingForManager", "no manager has begun the cluster yet"),
+        (true, _) if reachable || !survey.kubeadm => ConditionVerdict::yes("Initialized"),
+        (true, _) => ConditionVerdict {
+            message: "none of the managers that were deployed is left".into(),
+            ..ConditionVerdict::yes("Initialized")
+        },
+        (false, Some(why)) => ConditionVerdict::no("NotPossible", why),
+        (false, None) => ConditionVerdict::no("WaitingForManager", "no manager has begun the cluster yet"),
     };
     let ready = all(
         nodes.iter().map(|(one, turn)| {
-            let behind =
-                || Verdict::no("Behind", turn.waits.clone().unwrap_or_else(|| "has another release".to_owned()));
+            let behind = || {
+                ConditionVerdict::no("Behind", turn.waits.clone().unwrap_or_else(|| "has another release".to_owned()))
+            };
             let verdict = ready(one, turn);
             let verdict = if verdict.is_true() && !has_release(one) { behind() } else { verdict };
             (one.member.name.as_str(), Some(verdict))
@@ -187,7 +195,7 @@ pub(super) fn cluster(
     status
 }
 
-impl super::view::MachineView {
+impl super::view::LcmMachineView {
     fn metadata_generation(&self) -> Option<i64> {
         self.meta().generation
     }

@@ -10,11 +10,11 @@ use crate::api::lcm::{LCMClusterSpec, MachineRole, Phase, StateItem};
 pub(super) const PHASES: [Phase; 3] = [Phase::Prepare, Phase::Deploy, Phase::Reconfigure];
 
 /// A digest of something.
-pub(super) type Print = [u8; 32];
+pub(super) type StepsDigest = [u8; 32];
 
 /// What a cluster knows that its machines' steps need.
 #[derive(Clone, Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct StepsCluster<'a> {
     /// The cluster.
     pub spec: &'a LCMClusterSpec,
     /// Where the API server is reached that is there already: the first manager, else the endpoint.
@@ -23,7 +23,7 @@ pub(super) struct Known<'a> {
     pub control_plane: Vec<String>,
 }
 
-impl Known<'_> {
+impl StepsCluster<'_> {
     /// Host and port of the cluster's API server; empty where nobody said.
     pub(super) fn endpoint(&self) -> String {
         let Some(endpoint) = self.spec.external_endpoint.as_ref().filter(|one| !one.host.is_empty()) else {
@@ -47,7 +47,7 @@ pub(super) fn word(role: MachineRole) -> &'static str {
 
 /// A machine for which steps are made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whose<'a> {
+pub(super) struct StepsMachine<'a> {
     /// What it is.
     pub role: MachineRole,
     /// Whether it is the first of the control plane.
@@ -59,7 +59,7 @@ pub(super) struct Whose<'a> {
 }
 
 /// All steps of a machine, in their order: phase by phase.
-pub(super) fn wanted(known: &Known<'_>, whose: Whose<'_>) -> Vec<StateItem> {
+pub(super) fn wanted(known: &StepsCluster<'_>, whose: StepsMachine<'_>) -> Vec<StateItem> {
     let role = if whose.first { "first" } else { word(whose.role) };
     let injected = [
         ("controlNodeIP", known.control_node.clone()),
@@ -91,7 +91,7 @@ pub(super) fn of_phase(all: &[StateItem], phase: Phase) -> impl Iterator<Item = 
 }
 
 /// A digest of everything that some steps say.
-pub(super) fn print<'a>(items: impl Iterator<Item = &'a StateItem>) -> Print {
+pub(super) fn print<'a>(items: impl Iterator<Item = &'a StateItem>) -> StepsDigest {
     let mut digest = Sha256::new();
     for item in items {
         digest.update(serde_json::to_vec(item).unwrap_or_default());
@@ -131,9 +131,10 @@ mod tests {
     #[test]
     fn steps_get_what_the_cluster_knows_and_keep_what_the_release_says() {
         let spec = spec();
-        let known = Known { spec: &spec, control_node: "10.0.0.1".into(), control_plane: vec!["10.0.0.1".into()] };
+        let known =
+            StepsCluster { spec: &spec, control_node: "10.0.0.1".into(), control_plane: vec!["10.0.0.1".into()] };
         let own = BTreeMap::from([("join".to_owned(), BTreeMap::from([("script".to_owned(), "y".to_owned())]))]);
-        let whose = Whose { role: MachineRole::Worker, first: false, upgrades: true, overwrites: &own };
+        let whose = StepsMachine { role: MachineRole::Worker, first: false, upgrades: true, overwrites: &own };
         let all = wanted(&known, whose);
         assert_eq!(all.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), ["fetch", "join"]);
         assert_eq!(all[0].params["nodeRole"], "fixed");
@@ -151,11 +152,11 @@ mod tests {
         }
         // What may change says nothing of whether it is done.
         let other = LCMClusterSpec { release: "r2".into(), ..spec.clone() };
-        let known = Known { spec: &other, control_node: "10.0.0.2".into(), control_plane: Vec::new() };
-        let moved = wanted(&known, Whose { upgrades: false, first: true, ..whose });
+        let known = StepsCluster { spec: &other, control_node: "10.0.0.2".into(), control_plane: Vec::new() };
+        let moved = wanted(&known, StepsMachine { upgrades: false, first: true, ..whose });
         assert_eq!(moved[1].hash(), all[1].hash());
         assert_ne!(print(moved.iter()), print(all.iter()));
-        assert!(wanted(&known, Whose { role: MachineRole::Control, ..whose }).is_empty());
+        assert!(wanted(&known, StepsMachine { role: MachineRole::Control, ..whose }).is_empty());
     }
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
                 external_endpoint: Some(LcmEndpoint { host: host.into(), port }),
                 ..Default::default()
             };
-            let known = Known { spec: &spec, control_node: String::new(), control_plane: Vec::new() };
+            let known = StepsCluster { spec: &spec, control_node: String::new(), control_plane: Vec::new() };
             assert_eq!(known.endpoint(), wanted);
         }
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use super::nodes::Seen;
+use super::nodes::SeenNode;
 use super::order::{Drain, Member, Reboot, Rules, Work, first};
 use super::state::{Told, state};
-use super::steps::{Known, PHASES, Print, Whose, fault, of_phase, print, wanted};
-use super::view::MachineView;
+use super::steps::{PHASES, StepsCluster, StepsDigest, StepsMachine, fault, of_phase, print, wanted};
+use super::view::LcmMachineView;
 use crate::api::lcm::{
     ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMClusterState, MachineRole, NodeState, StateItem,
 };
@@ -28,15 +28,15 @@ const KUBEADM: &str = "kubeadm";
 
 /// The steps that a machine is to have.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedSteps {
     pub items: Vec<StateItem>,
     /// Names and hashes, by phase.
     keys: [Vec<(String, String)>; 3],
     /// Digests of all that they say, by phase.
-    pub prints: [Print; 3],
+    pub prints: [StepsDigest; 3],
 }
 
-impl Wanted {
+impl WantedSteps {
     fn of(items: Vec<StateItem>) -> Self {
         let keys = |phase| of_phase(&items, phase).map(|item| (item.name.clone(), item.hash())).collect();
         let (keys, prints) = (PHASES.map(keys), PHASES.map(|phase| print(of_phase(&items, phase))));
@@ -47,11 +47,11 @@ impl Wanted {
 /// A machine, and all that is known of it.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
-    pub view: MachineView,
-    pub wanted: Arc<Wanted>,
+    pub view: LcmMachineView,
+    pub wanted: Arc<WantedSteps>,
     pub member: Member,
     pub state: NodeState,
-    pub seen: Seen,
+    pub seen: SeenNode,
     /// What is asked of its cluster for it.
     pub request: Option<Arc<LCMClusterState>>,
     /// Whether it begins, or began, the cluster.
@@ -71,12 +71,12 @@ pub(super) struct Survey {
 }
 
 /// What is looked at besides the machines.
-pub(super) struct Around<'a> {
+pub(super) struct SurveyInputs<'a> {
     pub cluster: &'a LCMCluster,
     /// What is asked of the cluster, by the machine for which it is.
     pub requests: &'a HashMap<String, Arc<LCMClusterState>>,
     /// The nodes of machines, by the names of machines.
-    pub seen: &'a HashMap<String, Seen>,
+    pub seen: &'a HashMap<String, SeenNode>,
     /// How long an agent that says nothing is not silent.
     pub patience: SignedDuration,
     pub now: Timestamp,
@@ -92,11 +92,11 @@ fn at_once(count: Option<i32>, default: usize) -> usize {
 }
 
 /// Puts together what is known.
-pub(super) fn survey(views: Vec<MachineView>, around: &Around<'_>) -> Survey {
+pub(super) fn survey(views: Vec<LcmMachineView>, around: &SurveyInputs<'_>) -> Survey {
     let (cluster, spec) = (around.cluster, &around.cluster.spec);
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let mut steps = Steps::default();
-    let nothing = Known { spec, control_node: String::new(), control_plane: Vec::new() };
+    let nothing = StepsCluster { spec, control_node: String::new(), control_plane: Vec::new() };
     let mut machines: Vec<Machine> =
         views.into_iter().map(|view| machine(view, around, &nothing, &mut steps)).collect();
     machines.sort_by_key(|one| one.view.name_any());
@@ -110,7 +110,7 @@ pub(super) fn survey(views: Vec<MachineView>, around: &Around<'_>) -> Survey {
         machines.iter().filter(|one| one.member.role == MachineRole::Control && !one.member.leaving).collect();
     planes.sort_by_key(|one| &one.member.rank);
     let outside = Some(nothing.endpoint()).filter(|endpoint| !endpoint.is_empty());
-    let known = Known {
+    let known = StepsCluster {
         spec,
         control_node: of_first
             .clone()
@@ -146,24 +146,24 @@ fn needs_upgrade(one: &Machine, target: &str) -> bool {
 
 /// Steps, each made once for all machines that have the same.
 #[derive(Default)]
-struct Steps(HashMap<(MachineRole, bool, bool), Arc<Wanted>>);
+struct Steps(HashMap<(MachineRole, bool, bool), Arc<WantedSteps>>);
 
 impl Steps {
     fn of(
         &mut self,
-        known: &Known<'_>,
-        view: &MachineView,
+        known: &StepsCluster<'_>,
+        view: &LcmMachineView,
         role: MachineRole,
         first: bool,
         upgrades: bool,
-    ) -> Arc<Wanted> {
+    ) -> Arc<WantedSteps> {
         let overwrites = &view.spec.state_items_overwrites;
-        let make = || Arc::new(Wanted::of(wanted(known, Whose { role, first, upgrades, overwrites })));
+        let make = || Arc::new(WantedSteps::of(wanted(known, StepsMachine { role, first, upgrades, overwrites })));
         if overwrites.is_empty() { self.0.entry((role, first, upgrades)).or_insert_with(make).clone() } else { make() }
     }
 }
 
-fn machine(view: MachineView, around: &Around<'_>, known: &Known<'_>, steps: &mut Steps) -> Machine {
+fn machine(view: LcmMachineView, around: &SurveyInputs<'_>, known: &StepsCluster<'_>, steps: &mut Steps) -> Machine {
     let spec = &around.cluster.spec;
     let (name, role) = (view.name_any(), view.role());
     let wanted = steps.of(known, &view, role, false, false);
@@ -190,12 +190,12 @@ fn machine(view: MachineView, around: &Around<'_>, known: &Known<'_>, steps: &mu
         reboot_completed: asked && reboot.completed,
     };
     let state = state(&told);
-    let seen = around.seen.get(&name).cloned().unwrap_or(Seen::Unasked);
+    let seen = around.seen.get(&name).cloned().unwrap_or(SeenNode::Unasked);
     let has_node = match &seen {
         _ if role == MachineRole::Bastion || !is_kubeadm(around.cluster) => true,
-        Seen::Unasked => is_true(&view.status.conditions, "Ready"),
-        Seen::Ready(_) => true,
-        Seen::None | Seen::Unready(_) | Seen::Unknown(_) => false,
+        SeenNode::Unasked => is_true(&view.status.conditions, "Ready"),
+        SeenNode::Ready(_) => true,
+        SeenNode::None | SeenNode::Unready(_) | SeenNode::Unknown(_) => false,
     };
     let silent =
         view.status.last_heard.as_ref().is_some_and(|time| around.now.duration_since(time.0) > around.patience);
@@ -206,7 +206,7 @@ fn machine(view: MachineView, around: &Around<'_>, known: &Known<'_>, steps: &mu
     });
     let drain = match request {
         // What is not there has no pods.
-        None if seen == Seen::None && was_deployed => Drain::Done,
+        None if seen == SeenNode::None && was_deployed => Drain::Done,
         None => Drain::None,
         Some(one) if one.spec.value != "true" => Drain::Undoing,
         Some(one) if one.status.as_ref().is_some_and(|status| status.value == "true") => Drain::Done,
@@ -239,7 +239,7 @@ fn machine(view: MachineView, around: &Around<'_>, known: &Known<'_>, steps: &mu
 }
 
 /// Why a machine does not get on; none when it does, or has nothing to do.
-fn why(view: &MachineView, seen: &Seen, silent: bool, settled: bool) -> Option<String> {
+fn why(view: &LcmMachineView, seen: &SeenNode, silent: bool, settled: bool) -> Option<String> {
     if let Some(failed) = &view.failed {
         let message = if failed.message.is_empty() { String::new() } else { format!(": {}", failed.message) };
         return Some(format!(
@@ -252,7 +252,7 @@ fn why(view: &MachineView, seen: &Seen, silent: bool, settled: bool) -> Option<S
         return Some(format!("its agent was not heard since {since}: see whether it runs and reaches the appliance"));
     }
     match seen {
-        Seen::Unknown(why) if settled => Some(why.clone()),
+        SeenNode::Unknown(why) if settled => Some(why.clone()),
         _ => None,
     }
 }
@@ -294,7 +294,7 @@ mod tests {
         serde_json::from_value(whole).unwrap()
     }
 
-    fn manager(name: &str, address: &str, annotations: Value) -> MachineView {
+    fn manager(name: &str, address: &str, annotations: Value) -> LcmMachineView {
         let labels = json!({LABEL_CONTROL_PLANE: ""});
         let addresses = json!([{"type": "InternalIP", "address": address}]);
         view(
@@ -304,9 +304,9 @@ mod tests {
         )
     }
 
-    fn look(cluster: &LCMCluster, views: Vec<MachineView>, seen: &HashMap<String, Seen>) -> Survey {
+    fn look(cluster: &LCMCluster, views: Vec<LcmMachineView>, seen: &HashMap<String, SeenNode>) -> Survey {
         let (now, requests) = (Timestamp::from_second(1_790_000_000).unwrap(), HashMap::new());
-        survey(views, &Around { cluster, requests: &requests, seen, patience: SignedDuration::from_mins(5), now })
+        survey(views, &SurveyInputs { cluster, requests: &requests, seen, patience: SignedDuration::from_mins(5), now })
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_machine_is_ready_once_its_node_is() {
         let cluster = cluster(json!({}));
-        let of = |seen: Seen, heard: &str| {
+        let of = |seen: SeenNode, heard: &str| {
             let hashes: Vec<StateItem> = cluster.spec.machine_types["control"].clone();
             let items = look(&cluster, vec![manager("a", "10.0.0.1", json!({}))], &HashMap::new()).machines[0]
                 .wanted
@@ -354,12 +354,12 @@ mod tests {
         };
         let (now, old) = ("2026-09-21T14:13:19Z", "2026-09-21T13:13:19Z");
         for (seen, heard, ready, fault) in [
-            (Seen::Ready("n".into()), now, true, ""),
-            (Seen::Ready("n".into()), old, false, ""),
-            (Seen::Unready("n".into()), now, false, ""),
-            (Seen::Unready("n".into()), old, false, "not heard since 2026-09-21T13:13:19Z"),
-            (Seen::None, now, false, ""),
-            (Seen::Unknown("no route to host".into()), now, false, "no route"),
+            (SeenNode::Ready("n".into()), now, true, ""),
+            (SeenNode::Ready("n".into()), old, false, ""),
+            (SeenNode::Unready("n".into()), now, false, ""),
+            (SeenNode::Unready("n".into()), old, false, "not heard since 2026-09-21T13:13:19Z"),
+            (SeenNode::None, now, false, ""),
+            (SeenNode::Unknown("no route to host".into()), now, false, "no route"),
         ] {
             let one = of(seen.clone(), heard);
             assert!(one.member.was_deployed && one.state == NodeState::Ready, "{one:?}");

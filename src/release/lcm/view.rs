@@ -9,7 +9,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::steps::{PHASES, Print, of_phase, print};
+use super::steps::{PHASES, StepsDigest, of_phase, print};
 use crate::api::lcm::{
     ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_INDEX, ANNOTATION_WAS_DEPLOYED, ANNOTATION_WAS_READY, LCMMachine,
     LCMMachineSpec, LCMMachineStatus, MachineRole, Phase,
@@ -30,7 +30,7 @@ const VALUE_MAX: usize = 64;
 
 /// A step, without what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct StepView {
     pub name: String,
     pub phase: Phase,
     pub hash: String,
@@ -47,13 +47,13 @@ pub(super) struct Failed {
 
 /// A machine.
 #[derive(Clone, Debug)]
-pub(super) struct MachineView {
+pub(super) struct LcmMachineView {
     metadata: ObjectMeta,
     /// Without steps.
     pub spec: LCMMachineSpec,
-    pub steps: Vec<Step>,
+    pub steps: Vec<StepView>,
     /// Digests of all that the steps of each phase say.
-    pub prints: [Print; 3],
+    pub prints: [StepsDigest; 3],
     /// Hashes of steps that are done, by name.
     pub done: BTreeMap<String, String>,
     pub failed: Option<Failed>,
@@ -64,19 +64,21 @@ pub(super) struct MachineView {
     is_control: bool,
 }
 
-impl From<&LCMMachine> for MachineView {
+impl From<&LCMMachine> for LcmMachineView {
     fn from(machine: &LCMMachine) -> Self {
         let mut metadata = essence(&machine.metadata);
         let kept =
             ANNOTATIONS.iter().filter_map(|key| Some(((*key).to_owned(), machine.annotations().get(*key)?.clone())));
         metadata.annotations = Some(kept.filter(|(_, value)| value.len() <= VALUE_MAX).collect());
         let items = &machine.spec.state_items;
-        let steps: Vec<Step> =
-            items.iter().map(|item| Step { name: item.name.clone(), phase: item.phase, hash: item.hash() }).collect();
+        let steps: Vec<StepView> = items
+            .iter()
+            .map(|item| StepView { name: item.name.clone(), phase: item.phase, hash: item.hash() })
+            .collect();
         let mut status = machine.status.clone().unwrap_or_default();
         let became = std::mem::take(&mut status.state_item_statuses);
         status.host_info = None;
-        let of = |step: &Step| became.get(&step.name).filter(|status| status.hash == step.hash);
+        let of = |step: &StepView| became.get(&step.name).filter(|status| status.hash == step.hash);
         let failed = steps.iter().find_map(|step| {
             let status = of(step)?;
             let code = status.exit_code.filter(|code| *code != 0)?;
@@ -99,7 +101,7 @@ impl From<&LCMMachine> for MachineView {
     }
 }
 
-impl MachineView {
+impl LcmMachineView {
     /// What it is in its cluster: a bastion where that is said, else by its label.
     pub(super) fn role(&self) -> MachineRole {
         match self.spec.role {
@@ -156,8 +158,8 @@ pub(super) fn of_cluster(namespace: &str, cluster: &str) -> Mention {
 
 /// What of a machine has its cluster looked at: its cluster, and a digest of what counts. That its agent was heard again counts only
 /// where it was not.
-pub(super) fn facts(machine: &LCMMachine) -> (String, Print) {
-    let view = MachineView::from(machine);
+pub(super) fn facts(machine: &LCMMachine) -> (String, StepsDigest) {
+    let view = LcmMachineView::from(machine);
     let mut status = view.status.clone();
     if is_true(&status.conditions, AGENT_HEARD) {
         status.last_heard = None;
@@ -174,7 +176,7 @@ pub(super) fn facts(machine: &LCMMachine) -> (String, Print) {
     (machine.spec.cluster_name.clone(), digest.finalize().into())
 }
 
-impl Resource for MachineView {
+impl Resource for LcmMachineView {
     type DynamicType = ();
     type Scope = <LCMMachine as Resource>::Scope;
 
@@ -210,8 +212,8 @@ pub(super) mod tests {
     use super::*;
 
     /// A machine of this metadata, spec and status.
-    pub(in crate::release::lcm) fn view(metadata: Value, spec: Value, status: Value) -> MachineView {
-        MachineView::from(&machine(metadata, spec, status))
+    pub(in crate::release::lcm) fn view(metadata: Value, spec: Value, status: Value) -> LcmMachineView {
+        LcmMachineView::from(&machine(metadata, spec, status))
     }
 
     fn machine(metadata: Value, spec: Value, status: Value) -> LCMMachine {

@@ -18,7 +18,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// An account with its rights.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub struct AgentAccount {
     /// Its name, and that of its role and binding.
     pub name: String,
     /// What it may do.
@@ -26,7 +26,7 @@ pub struct Account {
 }
 
 /// The agent of a machine: reads its LCMMachine and what that needs to become a node, writes its status, and renews its own token.
-pub fn agent(machine: &str) -> Account {
+pub fn agent(machine: &str) -> AgentAccount {
     let name = names::agent(machine);
     let rules = vec![
         rule(lcm::GROUP, "lcmmachines", machine, &["get", "list", "watch"]),
@@ -34,16 +34,16 @@ pub fn agent(machine: &str) -> Account {
         rule(lcm::GROUP, "lcmmachines/deployment", machine, &["get"]),
         rule("", "serviceaccounts/token", &name, &["create"]),
     ];
-    Account { name, rules }
+    AgentAccount { name, rules }
 }
 
 /// The Helm controller of a cluster: reads its HelmBundle and writes its status.
-pub fn helm(cluster: &str) -> Account {
+pub fn helm(cluster: &str) -> AgentAccount {
     let rules = vec![
         rule(lcm::GROUP, "helmbundles", cluster, &["get", "list", "watch"]),
         rule(lcm::GROUP, "helmbundles/status", cluster, &["patch"]),
     ];
-    Account { name: names::helm(cluster), rules }
+    AgentAccount { name: names::helm(cluster), rules }
 }
 
 fn rule(group: &str, resource: &str, name: &str, verbs: &[&str]) -> PolicyRule {
@@ -64,7 +64,7 @@ fn rule(group: &str, resource: &str, name: &str, verbs: &[&str]) -> PolicyRule {
 pub async fn provide(
     client: &Client,
     namespace: &str,
-    account: &Account,
+    account: &AgentAccount,
     owner: &OwnerReference,
 ) -> Result<ServiceAccount, KeepError> {
     let metadata = || ObjectMeta {

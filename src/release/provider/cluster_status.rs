@@ -8,9 +8,9 @@ use super::known::Offer;
 use super::names::API_PORT;
 use crate::api::kaas::ClusterRelease;
 use crate::api::lcm::{HelmBundle, LCMCluster};
-use crate::api::machine_api::{ApiEndpoint, Cluster, ClusterStatus};
+use crate::api::machine_api::{Cluster, MachineApiClusterStatus, MachineApiEndpoint};
 use crate::release::catalogue::join::{self as catalogue, PROVIDER};
-use crate::runtime::conditions::{self, Truth, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Truth};
 
 /// All is as it is to be.
 pub const READY: &str = "Ready";
@@ -27,9 +27,9 @@ const HELM: &str = "Helm";
 
 /// What was found out about a Cluster.
 #[derive(Debug)]
-pub struct Found<'a> {
+pub struct FoundCluster<'a> {
     /// What the provider makes.
-    pub provided: Verdict,
+    pub provided: ConditionVerdict,
     /// Its release, the one that its nodes are to have.
     pub offer: &'a Offer,
     /// Where its API server is reached; empty while it makes no sense.
@@ -45,7 +45,7 @@ pub struct Found<'a> {
 }
 
 /// The status of a Cluster.
-pub fn report(cluster: &Cluster, found: &Found<'_>, now: Timestamp) -> ClusterStatus {
+pub fn report(cluster: &Cluster, found: &FoundCluster<'_>, now: Timestamp) -> MachineApiClusterStatus {
     let mut status = cluster.status.clone().unwrap_or_default();
     let generation = cluster.metadata.generation;
     let old = status.provider_status.take().unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn report(cluster: &Cluster, found: &Found<'_>, now: Timestamp) -> ClusterSt
     status.error_reason = is_wrong.then(|| found.provided.reason.clone());
     status.error_message = is_wrong.then(|| found.provided.message.clone());
     if !found.host.is_empty() {
-        status.api_endpoints = vec![ApiEndpoint { host: found.host.to_owned(), port: API_PORT.into() }];
+        status.api_endpoints = vec![MachineApiEndpoint { host: found.host.to_owned(), port: API_PORT.into() }];
     }
     let lcm = found.lcm.and_then(|lcm| lcm.status.as_ref());
     let balanced = parts[1].1.is_true();
@@ -91,17 +91,17 @@ pub fn report(cluster: &Cluster, found: &Found<'_>, now: Timestamp) -> ClusterSt
 }
 
 /// The words of a condition of the published form, which has no reasons.
-fn said(verdict: &Verdict) -> &str {
+fn said(verdict: &ConditionVerdict) -> &str {
     if verdict.message.is_empty() { &verdict.reason } else { &verdict.message }
 }
 
-fn summary(parts: &[(&'static str, Verdict)]) -> Verdict {
+fn summary(parts: &[(&'static str, ConditionVerdict)]) -> ConditionVerdict {
     let named: Vec<_> = parts.iter().map(|(type_, verdict)| (*type_, Some(verdict.clone()), true)).collect();
     conditions::summary(&named, ["Ready", "NotReady", "ReadyUnknown"])
 }
 
 /// What a Cluster has, had, and may have.
-fn releases(old: &Value, found: &Found<'_>) -> Value {
+fn releases(old: &Value, found: &FoundCluster<'_>) -> Value {
     let mut refs = Map::new();
     let Some(lcm) = found.lcm else { return refs.into() };
     // What all nodes have; before there are some, what they are to have.
@@ -148,15 +148,15 @@ fn described(release: &ClusterRelease) -> Value {
 }
 
 /// Whether the API server was reached where the cluster says that it is.
-fn balanced(found: &Found<'_>) -> Verdict {
+fn balanced(found: &FoundCluster<'_>) -> ConditionVerdict {
     match condition(found, "ControlPlaneInitialized") {
-        Some(verdict) if verdict.is_true() => Verdict::yes("Reached"),
-        Some(verdict) => Verdict { reason: "WaitingForControlPlane".into(), ..verdict },
-        None => Verdict::no("WaitingForControlPlane", "Waiting for the first machine of the control plane"),
+        Some(verdict) if verdict.is_true() => ConditionVerdict::yes("Reached"),
+        Some(verdict) => ConditionVerdict { reason: "WaitingForControlPlane".into(), ..verdict },
+        None => ConditionVerdict::no("WaitingForControlPlane", "Waiting for the first machine of the control plane"),
     }
 }
 
-fn kubernetes(found: &Found<'_>) -> Verdict {
+fn kubernetes(found: &FoundCluster<'_>) -> ConditionVerdict {
     let initialized = balanced(found);
     if !initialized.is_true() {
         return initialized;
@@ -165,26 +165,26 @@ fn kubernetes(found: &Found<'_>) -> Verdict {
     let has = lcm.status.as_ref().map_or("", |status| status.release.as_str());
     let wanted = &lcm.spec.release;
     if has == wanted {
-        Verdict::yes("Deployed")
+        ConditionVerdict::yes("Deployed")
     } else if has.is_empty() {
-        Verdict::no("Deploying", format!("Waiting for all nodes to have {wanted}"))
+        ConditionVerdict::no("Deploying", format!("Waiting for all nodes to have {wanted}"))
     } else {
-        Verdict::no("Upgrading", format!("Nodes go from {has} to {wanted}"))
+        ConditionVerdict::no("Upgrading", format!("Nodes go from {has} to {wanted}"))
     }
 }
 
-fn nodes(found: &Found<'_>) -> Verdict {
+fn nodes(found: &FoundCluster<'_>) -> ConditionVerdict {
     let ready = found.lcm.and_then(|lcm| lcm.status.as_ref()).map_or(0, |status| status.ready_nodes);
     match (usize::try_from(ready).unwrap_or(0), found.machines) {
-        (_, 0) => Verdict::no(
+        (_, 0) => ConditionVerdict::no(
             "NoMachines",
             "There is no Machine with the cluster's name in the label cluster.sigs.k8s.io/cluster-name",
         ),
-        (ready, machines) if ready >= machines => Verdict::yes("Ready"),
+        (ready, machines) if ready >= machines => ConditionVerdict::yes("Ready"),
         (ready, machines) => {
             let stuck = found.lcm.and_then(|lcm| lcm.status.as_ref()).is_some_and(|status| status.lcm_operation_stuck);
             let reason = if stuck { "Stuck" } else { "WaitingForNodes" };
-            Verdict::no(
+            ConditionVerdict::no(
                 reason,
                 format!(
                     "{ready} of {machines} machines are ready: `slipway get lcmmachines` says what the others wait for"
@@ -194,29 +194,37 @@ fn nodes(found: &Found<'_>) -> Verdict {
     }
 }
 
-fn helm(found: &Found<'_>) -> Verdict {
+fn helm(found: &FoundCluster<'_>) -> ConditionVerdict {
     if let Some(fault) = &found.charts {
-        return Verdict::no("InvalidCharts", fault.clone());
+        return ConditionVerdict::no("InvalidCharts", fault.clone());
     }
-    let Some(bundle) = found.bundle else { return Verdict::no("WaitingForBundle", "The HelmBundle is not made yet") };
+    let Some(bundle) = found.bundle else {
+        return ConditionVerdict::no("WaitingForBundle", "The HelmBundle is not made yet");
+    };
     if bundle.spec.releases.is_empty() {
-        return Verdict::yes("NoCharts");
+        return ConditionVerdict::yes("NoCharts");
     }
     let is_deployed =
         found.lcm.and_then(|lcm| lcm.status.as_ref()).is_some_and(|status| status.helm_controller_deployed);
     if !is_deployed {
-        return Verdict::no("WaitingForHelmController", "Waiting for the Helm controller to run in the cluster");
+        return ConditionVerdict::no(
+            "WaitingForHelmController",
+            "Waiting for the Helm controller to run in the cluster",
+        );
     }
     let status = bundle.status.as_ref();
     let of_now = status.and_then(|status| status.observed_generation) == bundle.metadata.generation;
     match status.and_then(|status| conditions::find(&status.conditions, READY)) {
-        Some(condition) if of_now => Verdict::of(condition),
-        _ => Verdict::no("WaitingForHelmController", "Waiting for the Helm controller to work off the HelmBundle"),
+        Some(condition) if of_now => ConditionVerdict::of(condition),
+        _ => ConditionVerdict::no(
+            "WaitingForHelmController",
+            "Waiting for the Helm controller to work off the HelmBundle",
+        ),
     }
 }
 
 /// Whether each chart is as it is to be, in the published form.
-fn charts(found: &Found<'_>) -> Value {
+fn charts(found: &FoundCluster<'_>) -> Value {
     let statuses = found.bundle.and_then(|bundle| bundle.status.as_ref()).map(|status| &status.release_statuses);
     let statuses = statuses.into_iter().flatten();
     let all: Map<String, Value> =
@@ -224,9 +232,9 @@ fn charts(found: &Found<'_>) -> Value {
     all.into()
 }
 
-fn condition(found: &Found<'_>, type_: &str) -> Option<Verdict> {
+fn condition(found: &FoundCluster<'_>, type_: &str) -> Option<ConditionVerdict> {
     let status = found.lcm?.status.as_ref()?;
-    conditions::find(&status.conditions, type_).map(Verdict::of)
+    conditions::find(&status.conditions, type_).map(ConditionVerdict::of)
 }
 
 #[cfg(test)]
@@ -302,8 +310,8 @@ mod tests {
             (with(json!({})), bundle(charts, json!({"observedGeneration": 0})), "work off the HelmBundle"),
         ];
         for (lcm, bundle, waits) in rows {
-            let found = Found {
-                provided: Verdict::yes("Provided"),
+            let found = FoundCluster {
+                provided: ConditionVerdict::yes("Provided"),
                 offer: &offer,
                 host: "192.0.2.5",
                 lcm: Some(&lcm),
@@ -321,7 +329,7 @@ mod tests {
                 "{waits}: {ready:?}"
             );
             assert_eq!(published["observedGeneration"], 3);
-            assert_eq!(status.api_endpoints, [ApiEndpoint { host: "192.0.2.5".into(), port: 6443 }]);
+            assert_eq!(status.api_endpoints, [MachineApiEndpoint { host: "192.0.2.5".into(), port: 6443 }]);
             let all = published["conditions"].as_array().unwrap();
             assert!(all.iter().all(|one| one["ready"].is_boolean() && one["message"].is_string()), "{published}");
         }
@@ -331,8 +339,8 @@ mod tests {
     fn releases_are_those_of_now_of_before_and_of_what_may_follow() {
         let (first, second) = (offer("r1"), offer("r2"));
         let refs = |lcm: &LCMCluster, offer: &Offer, old: Value| {
-            let found = Found {
-                provided: Verdict::yes("Provided"),
+            let found = FoundCluster {
+                provided: ConditionVerdict::yes("Provided"),
                 offer,
                 host: "h",
                 lcm: Some(lcm),
@@ -361,8 +369,8 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_an_error() {
         let offer = offer("r1");
-        let found = Found {
-            provided: Verdict::no("InvalidConfiguration", "spec.x: is odd"),
+        let found = FoundCluster {
+            provided: ConditionVerdict::no("InvalidConfiguration", "spec.x: is odd"),
             offer: &offer,
             host: "",
             lcm: None,

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::accounts;
-use super::cluster_status::{self, Found};
-use super::desired::{self, Around};
+use super::cluster_status::{self, FoundCluster};
+use super::desired::{self, ClusterInputs};
 use super::judge;
 use super::keep::{self, KeepError};
 use super::known::{Offer, Releases};
@@ -29,7 +29,7 @@ use crate::api::machine_api::{Cluster, Machine};
 use crate::log::named;
 use crate::release::catalogue::join as catalogue;
 use crate::runtime::changes::write_status;
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict};
 use crate::runtime::{Cache, Conflict, Mention, Note, Reconcile, Slim, events, key, objects, owners, run};
 
 /// After an error.
@@ -77,7 +77,7 @@ impl Conflict for ClusterError {
 /// What was made of a Cluster.
 #[derive(Default)]
 struct Made {
-    provided: Option<Verdict>,
+    provided: Option<ConditionVerdict>,
     lcm: Option<LCMCluster>,
     bundle: Option<HelmBundle>,
     charts: Option<String>,
@@ -111,7 +111,9 @@ impl Clusters {
         let cluster = objects::hold(&clusters, cluster, FINALIZER).await?;
         let (wish, fault) = match shape::read(&cluster) {
             Ok(wish) => (wish.unwrap_or_default(), None),
-            Err(fault) => (ClusterWish::default(), Some(Verdict::no("InvalidConfiguration", fault.to_string()))),
+            Err(fault) => {
+                (ClusterWish::default(), Some(ConditionVerdict::no("InvalidConfiguration", fault.to_string())))
+            }
         };
         let offer = self.releases.of(&wish.release);
         let mut made = Made::default();
@@ -128,8 +130,8 @@ impl Clusters {
             }
             made.provided = Some(told(error));
         }
-        let found = Found {
-            provided: made.provided.unwrap_or_else(|| Verdict::yes("Provided")),
+        let found = FoundCluster {
+            provided: made.provided.unwrap_or_else(|| ConditionVerdict::yes("Provided")),
             offer: &offer,
             host: &wish.host,
             lcm: made.lcm.as_ref(),
@@ -171,7 +173,7 @@ impl Clusters {
         let owner = owners::owner(cluster, true);
         let (keys, missing) = self.keys(&namespace, wish).await?;
         if let Some(missing) = missing {
-            made.provided = Some(Verdict::no("InvalidPublicKey", missing));
+            made.provided = Some(ConditionVerdict::no("InvalidPublicKey", missing));
         }
         let clusters = Api::<LCMCluster>::namespaced(self.client.clone(), &namespace);
         let is_new = made.lcm.is_none();
@@ -189,12 +191,12 @@ impl Clusters {
                 .await?,
             );
             if let Err(refusal) = judged {
-                made.provided = Some(Verdict::no(refusal.0, refusal.1));
+                made.provided = Some(ConditionVerdict::no(refusal.0, refusal.1));
             }
             return Ok(());
         }
         if let Err((reason, why)) = judged {
-            made.provided = Some(Verdict::no(reason, why));
+            made.provided = Some(ConditionVerdict::no(reason, why));
             return Ok(());
         }
         let Some(release) = &offer.release else { return Ok(()) };
@@ -202,12 +204,12 @@ impl Clusters {
         let (appliance, agent) = match (self.reach.endpoint(), self.reach.agent(sha256)) {
             (Ok(appliance), Ok(agent)) => (appliance, agent),
             (Err(nowhere), _) | (_, Err(nowhere)) => {
-                made.provided = Some(Verdict::no("NoAddress", nowhere.to_string()));
+                made.provided = Some(ConditionVerdict::no("NoAddress", nowhere.to_string()));
                 return Ok(());
             }
         };
         let reboot = reboots(wish, offer, made.lcm.as_ref());
-        let spec = desired::lcm_cluster(&name, wish, release, &Around { appliance, agent, keys, reboot });
+        let spec = desired::lcm_cluster(&name, wish, release, &ClusterInputs { appliance, agent, keys, reboot });
         accounts::provide(&self.client, &namespace, &accounts::helm(&name), &owner).await?;
         made.lcm = Some(
             keep::keep(&clusters, &LCMCluster { spec, ..LCMCluster::new(&name, <_>::default()) }, &owner, &["spec"])
@@ -268,7 +270,7 @@ impl Clusters {
         let why = format!(
             "Waiting for its Machines to be deleted: {some}{more} (`slipway delete machines.cluster.k8s.io -l {LABEL_CLUSTER}={name}`)"
         );
-        let (verdict, now) = (Verdict::no("MachinesLeft", why), Timestamp::now());
+        let (verdict, now) = (ConditionVerdict::no("MachinesLeft", why), Timestamp::now());
         conditions::set(&mut status.conditions, cluster_status::READY, &verdict, cluster.metadata.generation, now);
         write_status(clusters, cluster, cluster.status.as_ref(), &status).await?;
         Ok(Action::requeue(LOOK_AGAIN))
@@ -293,13 +295,13 @@ impl Clusters {
 }
 
 /// What a fault says.
-fn told(error: &ClusterError) -> Verdict {
+fn told(error: &ClusterError) -> ConditionVerdict {
     let reason = match error {
         ClusterError::Keep(KeepError::Taken { .. }) => "NameTaken",
         ClusterError::Keep(KeepError::Leaving { .. }) => "WaitingForDeletion",
         _ => "Error",
     };
-    Verdict::no(reason, error.to_string())
+    ConditionVerdict::no(reason, error.to_string())
 }
 
 /// Whether a cluster may be as it wants: the word for why not, and what to do.

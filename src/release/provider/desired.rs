@@ -15,7 +15,7 @@ const LCM_TYPE: &str = "byo";
 
 /// What is known beside a Cluster and its release.
 #[derive(Clone, Debug, Default)]
-pub struct Around {
+pub struct ClusterInputs {
     /// Where nodes reach the appliance.
     pub appliance: LcmEndpoint,
     /// The appliance's own program as an agent.
@@ -27,7 +27,12 @@ pub struct Around {
 }
 
 /// The LCMCluster of a cluster.
-pub fn lcm_cluster(cluster: &str, wish: &ClusterWish, release: &ClusterRelease, around: &Around) -> LCMClusterSpec {
+pub fn lcm_cluster(
+    cluster: &str,
+    wish: &ClusterWish,
+    release: &ClusterRelease,
+    around: &ClusterInputs,
+) -> LCMClusterSpec {
     let spec = &release.spec;
     LCMClusterSpec {
         machine_types: spec.machine_types.clone(),
@@ -122,10 +127,10 @@ mod tests {
 
     #[test]
     fn an_lcm_cluster_is_the_release_with_what_the_cluster_says() {
-        let around = Around {
+        let around = ClusterInputs {
             agent: AgentConfig { version: "0.1".into(), ..AgentConfig::default() },
             keys: vec!["ssh-ed25519 AAAA ops".into()],
-            ..Around::default()
+            ..ClusterInputs::default()
         };
         let made = lcm_cluster("edge", &wish(), &release(), &around);
         assert_eq!(made.machine_types["control"][0].name, "join");

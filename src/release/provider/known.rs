@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use crate::api::kaas::{ClusterRelease, KaaSRelease};
 use crate::release::catalogue::join::{self as catalogue, NoActive};
-use crate::runtime::{Change, Watches};
+use crate::runtime::{WatchChange, Watches};
 use crate::store::Store;
 
 /// Group and plural of KaaSReleases.
@@ -17,10 +17,10 @@ const CLUSTER_RELEASES: &str = "kaas.mirantis.com/clusterreleases";
 
 /// Releases, as they were last told of. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Releases(Arc<Mutex<Known>>);
+pub struct Releases(Arc<Mutex<KnownReleases>>);
 
 #[derive(Default)]
-struct Known {
+struct KnownReleases {
     kaas: BTreeMap<String, Arc<KaaSRelease>>,
     clusters: BTreeMap<String, Arc<ClusterRelease>>,
 }
@@ -30,21 +30,23 @@ impl Releases {
     pub fn new(watches: &mut Watches) -> Self {
         let releases = Self::default();
         let known = releases.clone();
-        watches.observe(move |change: &Change<'_, KaaSRelease>| match change {
-            Change::Put(release) => _ = known.lock().kaas.insert(release.name_any(), Arc::new((*release).clone())),
-            Change::Gone((_, name)) => _ = known.lock().kaas.remove(name),
-            Change::Listed => {}
+        watches.observe(move |change: &WatchChange<'_, KaaSRelease>| match change {
+            WatchChange::Put(release) => _ = known.lock().kaas.insert(release.name_any(), Arc::new((*release).clone())),
+            WatchChange::Gone((_, name)) => _ = known.lock().kaas.remove(name),
+            WatchChange::Listed => {}
         });
         let known = releases.clone();
-        watches.observe(move |change: &Change<'_, ClusterRelease>| match change {
-            Change::Put(release) => _ = known.lock().clusters.insert(release.name_any(), Arc::new((*release).clone())),
-            Change::Gone((_, name)) => _ = known.lock().clusters.remove(name),
-            Change::Listed => {}
+        watches.observe(move |change: &WatchChange<'_, ClusterRelease>| match change {
+            WatchChange::Put(release) => {
+                _ = known.lock().clusters.insert(release.name_any(), Arc::new((*release).clone()))
+            }
+            WatchChange::Gone((_, name)) => _ = known.lock().clusters.remove(name),
+            WatchChange::Listed => {}
         });
         releases
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownReleases> {
         // Nothing in it can panic between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

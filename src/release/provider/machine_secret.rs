@@ -36,7 +36,7 @@ pub enum SecretError {
 
 /// What user data is to be of.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct WantedUserData<'a> {
     /// The Machine.
     pub machine: &'a Machine,
     /// Account of its agent.
@@ -57,7 +57,7 @@ pub struct Wanted<'a> {
 pub async fn provide(
     client: &Client,
     namespace: &str,
-    wanted: &Wanted<'_>,
+    wanted: &WantedUserData<'_>,
     owner: &OwnerReference,
     now: Timestamp,
 ) -> Result<bool, SecretError> {

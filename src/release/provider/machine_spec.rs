@@ -62,7 +62,7 @@ pub struct MachineFault {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object")]
-struct Wire {
+struct RefusedMachineSpec {
     #[serde(default)]
     distribution: Option<String>,
     #[serde(default)]
@@ -106,7 +106,7 @@ pub fn cluster_of(machine: &Machine) -> Option<&str> {
 pub fn read(machine: &Machine) -> Result<MachineWish, MachineFault> {
     let fault = |field: &str, why: String| MachineFault { field: format!("{PATH}.{field}"), why };
     let Some(value) = &machine.spec.provider_spec.value else { return Ok(MachineWish::default()) };
-    let wire = Wire::deserialize(value).map_err(|error| {
+    let wire = RefusedMachineSpec::deserialize(value).map_err(|error| {
         let why = error.to_string().chars().take(SHOWN).collect();
         MachineFault { field: PATH.into(), why }
     })?;

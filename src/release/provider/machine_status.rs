@@ -14,7 +14,7 @@ const PROVISION: &str = "Provision";
 
 /// What was found out about a Machine's node.
 #[derive(Debug, Default)]
-pub struct Found<'a> {
+pub struct FoundMachine<'a> {
     /// What its agent is told, and what it tells.
     pub lcm: Option<&'a LCMMachine>,
     /// Its host.
@@ -26,7 +26,7 @@ pub struct Found<'a> {
 }
 
 /// The status, of what was noted before.
-pub fn report(before: Option<&Value>, found: &Found<'_>) -> Value {
+pub fn report(before: Option<&Value>, found: &FoundMachine<'_>) -> Value {
     let mut all = before.and_then(Value::as_object).cloned().unwrap_or_default();
     let status = found.lcm.and_then(|lcm| lcm.status.as_ref());
     let instance = instance(found.host);
@@ -63,7 +63,7 @@ fn condition(type_: &str, ready: bool, message: impl Into<String>) -> Value {
 }
 
 /// Whether the node is one of the cluster, and takes pods.
-fn kubelet(found: &Found<'_>, status: Option<&LCMMachineStatus>) -> Value {
+fn kubelet(found: &FoundMachine<'_>, status: Option<&LCMMachineStatus>) -> Value {
     let type_ = "Kubelet";
     let Some(status) = status.filter(|_| found.lcm.is_some()) else {
         return condition(type_, false, "Not deployed yet");
@@ -81,7 +81,7 @@ fn kubelet(found: &Found<'_>, status: Option<&LCMMachineStatus>) -> Value {
     }
 }
 
-fn lcm(found: &Found<'_>, status: Option<&LCMMachineStatus>) -> Value {
+fn lcm(found: &FoundMachine<'_>, status: Option<&LCMMachineStatus>) -> Value {
     let type_ = "LCM";
     if let Some(fault) = found.fault {
         return condition(type_, false, fault);
@@ -173,20 +173,21 @@ mod tests {
             (Some(&drained), Some("provisioned"), ("Ready", false)),
         ] {
             let host = state.map(host);
-            let status = report(None, &Found { lcm, host: host.as_ref(), wish: None, fault: None });
+            let status = report(None, &FoundMachine { lcm, host: host.as_ref(), wish: None, fault: None });
             assert_eq!((status["status"].as_str().unwrap(), status["ready"] == true), wanted, "{status}");
         }
         let host = host("provisioned");
         let before =
             json!({"userData": "u", "provisioned": true, "privateIp": "10.0.0.9", "prepareDeletionPhase": "started"});
-        let status = report(Some(&before), &Found { lcm: Some(&whole), host: Some(&host), wish: None, fault: None });
+        let status =
+            report(Some(&before), &FoundMachine { lcm: Some(&whole), host: Some(&host), wish: None, fault: None });
         assert_eq!((&status["userData"], &status["provisioned"]), (&json!("u"), &json!(true)), "the host's part stays");
         assert_eq!((&status["privateIp"], status.get("prepareDeletionPhase")), (&json!("10.0.0.7"), None));
         assert_eq!(status["reboot"], json!({"required": true, "reason": "kernel"}));
         assert_eq!(status["providerInstanceState"], json!({"id": "rack/h", "state": "provisioned", "ready": true}));
         let hardware = json!({"cpu": 8, "ram": 16.0, "storage": [{"name": "/dev/sda", "size": 100.0, "type": "SSD"}]});
         assert_eq!(status["hardware"], hardware);
-        let fault = report(None, &Found { fault: Some("the name is taken"), ..Found::default() });
+        let fault = report(None, &FoundMachine { fault: Some("the name is taken"), ..FoundMachine::default() });
         assert_eq!(fault["conditions"][1]["message"], "the name is taken");
     }
 }

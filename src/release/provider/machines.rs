@@ -13,13 +13,13 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::accounts::{self, Account};
+use super::accounts::{self, AgentAccount};
 use super::keep::{self, KeepError};
 use super::known::Releases;
 use super::lcm_machine;
-use super::machine_secret::{self, SecretError, Wanted};
+use super::machine_secret::{self, SecretError, WantedUserData};
 use super::machine_spec::{self, MachineWish};
-use super::machine_status::{self, Found};
+use super::machine_status::{self, FoundMachine};
 use super::names::COMPONENT;
 use super::reach::Reach;
 use super::shape;
@@ -135,7 +135,8 @@ impl Machines {
             Some(name) => self.api::<BareMetalHost>(namespace).get_opt(&name).await?,
             None => None,
         };
-        let found = Found { lcm: lcm.as_ref(), host: host.as_ref(), wish: wish.as_ref().ok(), fault: fault.as_deref() };
+        let found =
+            FoundMachine { lcm: lcm.as_ref(), host: host.as_ref(), wish: wish.as_ref().ok(), fault: fault.as_deref() };
         self.say(machine, &found).await?;
         match made {
             Ok(Some(after)) => Ok(Action::requeue(after)),
@@ -173,19 +174,19 @@ impl Machines {
         }
         let system = system(machine, wish, &release)?;
         let owner = owners::owner(machine, true);
-        let account: Account = accounts::agent(&name);
+        let account: AgentAccount = accounts::agent(&name);
         let known = accounts::provide(&self.client, namespace, &account, &owner).await?;
         let machines = self.api::<LCMMachine>(namespace);
         lcm_machine::provide(&machines, machine, &lcm, wish, &system, &owner).await?;
         let Some(agent) = &lcm.spec.agent_config else { return Err(waits("the LCMCluster names no agent")) };
         let server = self.reach.server().map_err(waits)?;
-        let wanted = Wanted { machine, account: &known, agent, server: &server, ca_pem: &self.reach.ca_pem };
+        let wanted = WantedUserData { machine, account: &known, agent, server: &server, ca_pem: &self.reach.ca_pem };
         let is_told = machine_secret::provide(&self.client, namespace, &wanted, &owner, Timestamp::now()).await?;
         Ok((!is_told).then_some(LOOK_AT_TOKEN))
     }
 
     /// Writes what was found out, where it is other than before.
-    async fn say(&self, machine: &Machine, found: &Found<'_>) -> Result<(), kube::Error> {
+    async fn say(&self, machine: &Machine, found: &FoundMachine<'_>) -> Result<(), kube::Error> {
         let before = machine.status.as_ref().and_then(|status| status.provider_status.as_ref());
         let now = machine_status::report(before, found);
         let old = before.cloned().unwrap_or_else(|| json!({}));

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::api::machine_api::{CidrBlocks, ClusterNetwork};
+use crate::api::machine_api::{CidrBlocks, MachineApiClusterNetwork};
 
 /// Bits of an address that an API server gives to services, at most.
 const SERVICE_BITS: u8 = 20;
@@ -23,7 +23,7 @@ pub struct Networks {
 /// # Errors
 ///
 /// The field, and what is wrong with it.
-pub fn read(network: Option<&ClusterNetwork>, host: &str) -> Result<Networks, (&'static str, String)> {
+pub fn read(network: Option<&MachineApiClusterNetwork>, host: &str) -> Result<Networks, (&'static str, String)> {
     const PODS: &str = "spec.clusterNetwork.pods.cidrBlocks";
     const SERVICES: &str = "spec.clusterNetwork.services.cidrBlocks";
     let pods = blocks(network.and_then(|network| network.pods.as_ref())).map_err(|why| (PODS, why))?;
@@ -107,7 +107,7 @@ mod tests {
         ];
         for (pods, services, host, wanted) in rows {
             let network = json!({"pods": {"cidrBlocks": pods}, "services": {"cidrBlocks": services}});
-            let network: ClusterNetwork = serde_json::from_value(network).unwrap();
+            let network: MachineApiClusterNetwork = serde_json::from_value(network).unwrap();
             match read(Some(&network), host) {
                 Ok(found) => {
                     assert_eq!(*wanted, "", "{pods:?} {services:?}");

@@ -17,7 +17,7 @@ use super::known::Releases;
 use super::machine_spec::{self, DeletionPolicy};
 use super::names;
 use super::shape;
-use crate::api::infrastructure::v1beta2::Image;
+use crate::api::infrastructure::v1beta2::MachineImage;
 use crate::api::lcm::{ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMMachine, NodeState};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::metal3::SecretReference;
@@ -79,7 +79,7 @@ impl NodePreparer {
         let image = distribution(&release, id).ok().and_then(|system| system.image.clone());
         let image = image.map(|image| {
             let checksum = Some(image.checksum).filter(|checksum| !checksum.is_empty());
-            Image { url: image.url, checksum, ..Image::default() }
+            MachineImage { url: image.url, checksum, ..MachineImage::default() }
         });
         let user_data = SecretReference { name: Some(user_data), namespace: Some(namespace) };
         Ok(Preparation::Ready(Prepared { image, user_data, fields: machine_spec::FIELDS }))
@@ -100,14 +100,14 @@ impl NodePreparer {
         let policy = machine_spec::read(machine).map(|wish| wish.deletion_policy).unwrap_or_default();
         let since = machine.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         match leave(policy, &lcm, since, Timestamp::now()) {
-            Leave::Go => Ok(HostDeparture::Go),
-            Leave::Ask(why) => {
+            LeavingStep::Go => Ok(HostDeparture::Go),
+            LeavingStep::Ask(why) => {
                 let patch =
                     json!({"metadata": {"resourceVersion": lcm.resource_version()}, "spec": {"prepareDeletion": true}});
                 machines.patch(&lcm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
                 Ok(HostDeparture::Wait(why))
             }
-            Leave::Wait(why) => Ok(HostDeparture::Wait(why)),
+            LeavingStep::Wait(why) => Ok(HostDeparture::Wait(why)),
         }
     }
 }
@@ -170,7 +170,7 @@ fn waits(machine: &Machine) -> String {
 
 /// What is to be done about a node that leaves.
 #[derive(Debug, PartialEq, Eq)]
-enum Leave {
+enum LeavingStep {
     /// Its host is let go.
     Go,
     /// It is to be told to leave: for what is waited then.
@@ -180,7 +180,7 @@ enum Leave {
 }
 
 /// Whether the host of a node may be let go that goes since then.
-fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now: Timestamp) -> Leave {
+fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now: Timestamp) -> LeavingStep {
     let status = lcm.status.clone().unwrap_or_default();
     let was_deployed = lcm.annotations().contains_key(ANNOTATION_WAS_DEPLOYED)
         || matches!(
@@ -195,7 +195,7 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
         || OVER.contains(&status.prepare_deletion_phase.as_str())
         || is_over
     {
-        return Leave::Go;
+        return LeavingStep::Go;
     }
     let phase = match status.prepare_deletion_phase.as_str() {
         "" => "its node was told to leave the cluster".to_owned(),
@@ -207,7 +207,7 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
     let why = format!(
         "{phase}{error}; the host is let go after {minutes} minutes in any case, or at once with deletionPolicy unsafe"
     );
-    if lcm.spec.prepare_deletion { Leave::Wait(why) } else { Leave::Ask(why) }
+    if lcm.spec.prepare_deletion { LeavingStep::Wait(why) } else { LeavingStep::Ask(why) }
 }
 
 #[cfg(test)]
@@ -255,9 +255,9 @@ mod tests {
         ];
         for (policy, lcm, minutes, wanted) in rows {
             let word = match leave(policy, &lcm, Some(at(0)), at(minutes)) {
-                Leave::Go => "go",
-                Leave::Ask(_) => "ask",
-                Leave::Wait(why) => {
+                LeavingStep::Go => "go",
+                LeavingStep::Ask(_) => "ask",
+                LeavingStep::Wait(why) => {
                     assert!(why.contains("unsafe"), "{why}");
                     "wait"
                 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::names::{API_VERSION, CLUSTER_KIND};
 use super::network::{self, Networks};
 use crate::api::lcm::MAX_CHARTS;
-use crate::api::machine_api::{Cluster, ClusterSpec};
+use crate::api::machine_api::{Cluster, MachineApiClusterSpec};
 use crate::release::catalogue::charts::ChartOverride;
 
 /// Letters of a fault that are shown.
@@ -75,20 +75,20 @@ pub struct ClusterWish {
 /// Why a Cluster makes no sense: the field and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
-pub struct ClusterFault {
+pub struct ProviderSpecFault {
     /// The field.
     pub field: String,
     /// What is wrong with it.
     pub why: String,
 }
 
-fn fault(field: impl AsRef<str>, why: impl Into<String>) -> ClusterFault {
-    ClusterFault { field: format!("{PATH}.{}", field.as_ref()), why: why.into() }
+fn fault(field: impl AsRef<str>, why: impl Into<String>) -> ProviderSpecFault {
+    ProviderSpecFault { field: format!("{PATH}.{}", field.as_ref()), why: why.into() }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object")]
-struct Wire {
+struct RefusedClusterSpec {
     #[serde(default)]
     release: Option<String>,
     #[serde(default)]
@@ -126,7 +126,7 @@ struct WireKey {
 }
 
 /// Whether a Cluster is this provider's.
-pub fn is_ours(spec: &ClusterSpec) -> bool {
+pub fn is_ours(spec: &MachineApiClusterSpec) -> bool {
     let value = spec.provider_spec.value.as_ref();
     value.and_then(|value| value.get("apiVersion")).and_then(Value::as_str) == Some(API_VERSION)
 }
@@ -136,18 +136,18 @@ pub fn is_ours(spec: &ClusterSpec) -> bool {
 /// # Errors
 ///
 /// Why it makes no sense.
-pub fn read(cluster: &Cluster) -> Result<Option<ClusterWish>, ClusterFault> {
+pub fn read(cluster: &Cluster) -> Result<Option<ClusterWish>, ProviderSpecFault> {
     let Some(value) = cluster.spec.provider_spec.value.as_ref().filter(|_| is_ours(&cluster.spec)) else {
         return Ok(None);
     };
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     if name.len() > NAME_MAX {
         let why = format!("has more than {NAME_MAX} letters: Machines name their cluster in a label");
-        return Err(ClusterFault { field: "metadata.name".into(), why });
+        return Err(ProviderSpecFault { field: "metadata.name".into(), why });
     }
     let idle = known(value)?;
-    let wire = Wire::deserialize(value)
-        .map_err(|error| ClusterFault { field: PATH.into(), why: shorten(&error.to_string()) })?;
+    let wire = RefusedClusterSpec::deserialize(value)
+        .map_err(|error| ProviderSpecFault { field: PATH.into(), why: shorten(&error.to_string()) })?;
     let release = wire.release.unwrap_or_default();
     if !is_name(&release) {
         return Err(fault("release", "must be the name of a ClusterRelease: `slipway release list` shows them"));
@@ -166,7 +166,7 @@ pub fn read(cluster: &Cluster) -> Result<Option<ClusterWish>, ClusterFault> {
         }
     }
     let networks = network::read(cluster.spec.cluster_network.as_ref(), &host)
-        .map_err(|(field, why)| ClusterFault { field: field.into(), why })?;
+        .map_err(|(field, why)| ProviderSpecFault { field: field.into(), why })?;
     Ok(Some(ClusterWish {
         release,
         charts: charts(wire.helm_releases.unwrap_or_default())?,
@@ -181,7 +181,7 @@ pub fn read(cluster: &Cluster) -> Result<Option<ClusterWish>, ClusterFault> {
     }))
 }
 
-fn charts(wire: Vec<WireChart>) -> Result<Vec<ChartOverride>, ClusterFault> {
+fn charts(wire: Vec<WireChart>) -> Result<Vec<ChartOverride>, ProviderSpecFault> {
     if wire.len() > MAX_CHARTS {
         return Err(fault("helmReleases", format!("has more than {MAX_CHARTS} entries")));
     }
@@ -203,7 +203,7 @@ fn charts(wire: Vec<WireChart>) -> Result<Vec<ChartOverride>, ClusterFault> {
     Ok(charts)
 }
 
-fn keys(wire: Vec<WireKey>) -> Result<Vec<String>, ClusterFault> {
+fn keys(wire: Vec<WireKey>) -> Result<Vec<String>, ProviderSpecFault> {
     if wire.len() > KEYS_MAX {
         return Err(fault("publicKeys", format!("has more than {KEYS_MAX} entries")));
     }
@@ -223,7 +223,7 @@ fn keys(wire: Vec<WireKey>) -> Result<Vec<String>, ClusterFault> {
 }
 
 /// That the value has no fields but those of its shape; those of them that have no effect.
-fn known(value: &Value) -> Result<Vec<&'static str>, ClusterFault> {
+fn known(value: &Value) -> Result<Vec<&'static str>, ProviderSpecFault> {
     const FIELDS: &[&str] = &[
         "apiVersion",
         "kind",

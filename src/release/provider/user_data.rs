@@ -166,8 +166,8 @@ fn multipart(user: &[u8], ours: &str) -> Result<Vec<u8>, UserDataFault> {
             .into_bytes();
     match kind_of(user)? {
         // A message of several parts is one part as it is, with its own head.
-        Kind::Message => made.extend_from_slice(user),
-        Kind::Type(type_) => made.extend(encoded(type_, "", user)),
+        UserDataKind::Message => made.extend_from_slice(user),
+        UserDataKind::Type(type_) => made.extend(encoded(type_, "", user)),
     }
     made.extend(format!("\n--{boundary}\n").into_bytes());
     made.extend(encoded("text/cloud-config", &format!("X-Merge-Type: {MERGE}\n"), ours.as_bytes()));
@@ -190,7 +190,7 @@ fn encoded(type_: &str, more: &str, content: &[u8]) -> Vec<u8> {
 
 /// What user data is.
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum UserDataKind {
     /// MIME with parts of its own.
     Message,
     /// Of this type.
@@ -198,7 +198,7 @@ enum Kind {
 }
 
 /// As cloud-init tells: by what it begins with.
-fn kind_of(user: &[u8]) -> Result<Kind, UserDataFault> {
+fn kind_of(user: &[u8]) -> Result<UserDataKind, UserDataFault> {
     /// Beginnings and types; the first one that fits counts.
     const TYPES: &[(&str, &str)] = &[
         ("#include-once", "text/x-include-once-url"),
@@ -212,7 +212,7 @@ fn kind_of(user: &[u8]) -> Result<Kind, UserDataFault> {
         ("#!", "text/x-shellscript"),
     ];
     if user.starts_with(&[0x1f, 0x8b]) {
-        return Ok(Kind::Type("application/gzip"));
+        return Ok(UserDataKind::Type("application/gzip"));
     }
     let text = String::from_utf8_lossy(user);
     let begins = text.trim_start();
@@ -227,10 +227,10 @@ fn kind_of(user: &[u8]) -> Result<Kind, UserDataFault> {
         .to_ascii_lowercase();
     let is_message = ["content-type:", "mime-version:"].iter().any(|field| head.starts_with(field));
     if is_message && head.contains("content-type: multipart/") {
-        return Ok(Kind::Message);
+        return Ok(UserDataKind::Message);
     }
     let found = TYPES.iter().find(|(front, _)| begins.starts_with(front));
-    Ok(Kind::Type(found.map_or("text/plain", |(_, type_)| type_)))
+    Ok(UserDataKind::Type(found.map_or("text/plain", |(_, type_)| type_)))
 }
 
 #[cfg(test)]

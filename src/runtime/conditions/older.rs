@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Truth, Verdict, cut, put, whole, word};
+use super::{ConditionVerdict, Truth, cut, put, whole, word};
 use crate::api::cluster::{DeprecatedStatus, OldCondition};
 
 /// How grave it is that a condition of the older shape is False.
@@ -33,7 +33,13 @@ pub fn older(deprecated: &mut Option<DeprecatedStatus>) -> &mut Vec<OldCondition
 }
 
 /// Sets a condition of the older shape: without a reason where it holds, with a severity where it does not.
-pub fn set_old(conditions: &mut Vec<OldCondition>, type_: &str, verdict: &Verdict, severity: Severity, now: Timestamp) {
+pub fn set_old(
+    conditions: &mut Vec<OldCondition>,
+    type_: &str,
+    verdict: &ConditionVerdict,
+    severity: Severity,
+    now: Timestamp,
+) {
     let holds = verdict.is_true();
     let new = OldCondition {
         type_: type_.to_owned(),
@@ -53,7 +59,7 @@ pub fn clear_old(conditions: &mut Vec<OldCondition>, type_: &str) {
 
 /// One verdict on these conditions of the older shape: the gravest that does not hold speaks for all. What is not there counts for
 /// nothing.
-pub fn summary_old(all: &[OldCondition], parts: &[&str]) -> (Verdict, Severity) {
+pub fn summary_old(all: &[OldCondition], parts: &[&str]) -> (ConditionVerdict, Severity) {
     let grave = |condition: &OldCondition| match (condition.status.as_str(), condition.severity.as_deref()) {
         ("False", Some("Error")) => (0, Severity::Error),
         ("False", Some("Warning")) => (1, Severity::Warning),
@@ -63,9 +69,9 @@ pub fn summary_old(all: &[OldCondition], parts: &[&str]) -> (Verdict, Severity) 
     };
     let bad = parts.iter().filter_map(|type_| find_old(all, type_)).filter(|condition| condition.status != "True");
     let Some(one) = bad.min_by_key(|condition| grave(condition).0) else {
-        return (Verdict::yes("Ready"), Severity::Info);
+        return (ConditionVerdict::yes("Ready"), Severity::Info);
     };
-    let verdict = Verdict {
+    let verdict = ConditionVerdict {
         truth: Truth::read(&one.status),
         reason: one.reason.clone().unwrap_or_default(),
         message: one.message.clone().unwrap_or_default(),

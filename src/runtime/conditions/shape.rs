@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::api::cluster::OldCondition;
 
 /// A condition in one of its shapes.
-pub trait Shape {
+pub trait ConditionShape {
     /// What it is about.
     fn type_(&self) -> &str;
     /// Whether it holds, as it is written.
@@ -16,7 +16,7 @@ pub trait Shape {
     fn turned_with(&mut self, before: &Self);
 }
 
-impl Shape for Condition {
+impl ConditionShape for Condition {
     fn type_(&self) -> &str {
         &self.type_
     }
@@ -30,7 +30,7 @@ impl Shape for Condition {
     }
 }
 
-impl Shape for OldCondition {
+impl ConditionShape for OldCondition {
     fn type_(&self) -> &str {
         &self.type_
     }
@@ -44,7 +44,7 @@ impl Shape for OldCondition {
     }
 }
 
-impl Shape for NodeCondition {
+impl ConditionShape for NodeCondition {
     fn type_(&self) -> &str {
         &self.type_
     }
@@ -62,7 +62,7 @@ impl Shape for NodeCondition {
 }
 
 /// A condition of Kubernetes, as JSON.
-impl Shape for Value {
+impl ConditionShape for Value {
     fn type_(&self) -> &str {
         self["type"].as_str().unwrap_or_default()
     }
@@ -77,7 +77,7 @@ impl Shape for Value {
 }
 
 /// A condition as it follows on those of before: it has turned just now only if its status is another one.
-pub fn after<C: Shape>(before: &[C], mut new: C) -> C {
+pub fn after<C: ConditionShape>(before: &[C], mut new: C) -> C {
     let old = before.iter().find(|old| old.type_() == new.type_());
     if let Some(old) = old.filter(|old| old.status() == new.status()) {
         new.turned_with(old);
@@ -86,7 +86,7 @@ pub fn after<C: Shape>(before: &[C], mut new: C) -> C {
 }
 
 /// Puts a condition that turned just now into the place of the one of its type. It keeps the time of that one if it has its status.
-pub fn put<C: Shape>(conditions: &mut Vec<C>, new: C) {
+pub fn put<C: ConditionShape>(conditions: &mut Vec<C>, new: C) {
     let new = after(conditions, new);
     match conditions.iter_mut().find(|old| old.type_() == new.type_()) {
         Some(old) => *old = new,

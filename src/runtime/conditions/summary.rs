@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Truth, Verdict};
+use super::{ConditionVerdict, Truth};
 
 /// Objects of which a message that sums them up speaks; the others are counted.
 const TOLD: usize = 10;
 
 /// One verdict on what several conditions of an object say, each with whether it is good that it holds. What is not there is
 /// unknown. `reasons` are for True, False and Unknown.
-pub fn summary(parts: &[(&str, Option<Verdict>, bool)], reasons: [&str; 3]) -> Verdict {
+pub fn summary(parts: &[(&str, Option<ConditionVerdict>, bool)], reasons: [&str; 3]) -> ConditionVerdict {
     let mut worst = Truth::True;
     let mut lines = Vec::new();
     for (name, verdict, good) in parts {
@@ -28,7 +28,10 @@ pub fn summary(parts: &[(&str, Option<Verdict>, bool)], reasons: [&str; 3]) -> V
 }
 
 /// One verdict on what the same condition of several objects says: it holds when it does for each of them.
-pub fn all<'a>(of: impl IntoIterator<Item = (&'a str, Option<Verdict>)>, reasons: [&str; 3]) -> Verdict {
+pub fn all<'a>(
+    of: impl IntoIterator<Item = (&'a str, Option<ConditionVerdict>)>,
+    reasons: [&str; 3],
+) -> ConditionVerdict {
     let mut worst = Truth::True;
     let mut by_text: BTreeMap<(Truth, String), Vec<&str>> = BTreeMap::new();
     for (name, verdict) in of {
@@ -55,16 +58,16 @@ pub fn all<'a>(of: impl IntoIterator<Item = (&'a str, Option<Verdict>)>, reasons
     verdict(worst, reasons, lines)
 }
 
-fn verdict(truth: Truth, [yes, no, unknown]: [&str; 3], lines: Vec<String>) -> Verdict {
+fn verdict(truth: Truth, [yes, no, unknown]: [&str; 3], lines: Vec<String>) -> ConditionVerdict {
     let reason = match truth {
         Truth::True => yes,
         Truth::False => no,
         Truth::Unknown => unknown,
     };
-    Verdict { truth, reason: reason.to_owned(), message: lines.join("\n") }
+    ConditionVerdict { truth, reason: reason.to_owned(), message: lines.join("\n") }
 }
 
-fn told(verdict: &Verdict) -> &str {
+fn told(verdict: &ConditionVerdict) -> &str {
     if verdict.message.is_empty() { &verdict.reason } else { &verdict.message }
 }
 

@@ -15,34 +15,34 @@ use prometheus_client::registry::Registry;
 const SECONDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 600.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
+struct ControllerLabels {
     controller: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ended {
+struct ReconcileLabels {
     controller: &'static str,
     result: &'static str,
 }
 
 /// One for the process, as the controllers' names are: they say what is counted, and not where it is kept.
-static METERS: LazyLock<Meters> = LazyLock::new(|| Meters {
+static METERS: LazyLock<ReconcileSeries> = LazyLock::new(|| ReconcileSeries {
     looks: Family::default(),
     seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
     under_way: Family::default(),
     failing: Family::default(),
 });
 
-struct Meters {
-    looks: Family<Ended, Counter>,
-    seconds: Family<Of, Histogram, fn() -> Histogram>,
-    under_way: Family<Of, Gauge>,
-    failing: Family<Of, Gauge>,
+struct ReconcileSeries {
+    looks: Family<ReconcileLabels, Counter>,
+    seconds: Family<ControllerLabels, Histogram, fn() -> Histogram>,
+    under_way: Family<ControllerLabels, Gauge>,
+    failing: Family<ControllerLabels, Gauge>,
 }
 
 /// Names what controllers count, for a scrape.
 pub fn register(registry: &mut Registry) {
-    let Meters { looks, seconds, under_way, failing } = &*METERS;
+    let ReconcileSeries { looks, seconds, under_way, failing } = &*METERS;
     registry.register("controller_runtime_reconcile", "Looks at an object that ended, by result", looks.clone());
     registry.register(
         "controller_runtime_reconcile_time_seconds",
@@ -64,7 +64,7 @@ pub(super) struct ControllerMeters {
 
 impl ControllerMeters {
     pub fn of(controller: &'static str) -> Self {
-        let of = Of { controller };
+        let of = ControllerLabels { controller };
         Self {
             controller,
             seconds: METERS.seconds.get_or_create_owned(&of),
@@ -74,15 +74,15 @@ impl ControllerMeters {
     }
 
     /// Counts a look for as long as it lasts, however it ends.
-    pub fn begin(&self) -> UnderWay {
+    pub fn begin(&self) -> ReconcilesInProgress {
         self.under_way.inc();
-        UnderWay(self.under_way.clone())
+        ReconcilesInProgress(self.under_way.clone())
     }
 
     /// Notes how a look ended.
     pub fn ended(&self, result: &'static str, took: Duration) {
         self.seconds.observe(took.as_secs_f64());
-        METERS.looks.get_or_create(&Ended { controller: self.controller, result }).inc();
+        METERS.looks.get_or_create(&ReconcileLabels { controller: self.controller, result }).inc();
     }
 
     /// Notes at how many objects the last look failed.
@@ -91,9 +91,9 @@ impl ControllerMeters {
     }
 }
 
-pub(super) struct UnderWay(Gauge);
+pub(super) struct ReconcilesInProgress(Gauge);
 
-impl Drop for UnderWay {
+impl Drop for ReconcilesInProgress {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -2,7 +2,7 @@
 //!
 //! Whoever looks at an object asks for its work with [`Jobs::start`], as often as he likes. What is under way for this version of
 //! the object is what he gets; what is under way for another version ends first. The work does not end with who asked for it, but
-//! with [`Handle::cancel`], which whoever sees the object go calls, and with its [`Supervisor`].
+//! with [`Handle::cancel`], which whoever sees the object go calls, and with its [`JobRunner`].
 //!
 //! What is under way is known in memory only. After a restart nothing is, and the object's status, which the work keeps, says that
 //! something was: whoever looks at the object asks again, and the work must know how to go on with or to repeat what was half done.
@@ -20,9 +20,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Task;
+use super::SupervisedTask;
 use crate::runtime::controller::words;
-use crate::runtime::watches::Key;
+use crate::runtime::watches::ObjectKey;
 
 /// How long work may take to end once the process ends. Then it ends wherever it is, as in a crash.
 const UNDER_WAY: Duration = Duration::from_secs(5);
@@ -45,14 +45,14 @@ pub trait Job: Send + Sync + 'static {
 
 /// Which object work is for: one that was made anew under the same name is another, and so is one whose spec changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct ObjectVersion {
     /// `metadata.uid`
     pub uid: String,
     /// `metadata.generation`
     pub generation: i64,
 }
 
-impl Version {
+impl ObjectVersion {
     /// Of an object.
     pub fn of(object: &impl ResourceExt) -> Self {
         Self { uid: object.uid().unwrap_or_default(), generation: object.meta().generation.unwrap_or_default() }
@@ -61,7 +61,7 @@ impl Version {
 
 /// Why work came to no end of its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfinished<E> {
+pub enum JobUnfinished<E> {
     /// It says so itself.
     #[error("{0}")]
     Failed(E),
@@ -74,17 +74,17 @@ pub enum Unfinished<E> {
 }
 
 /// How work ended.
-type Outcome<J> = Result<<J as Job>::Done, Unfinished<<J as Job>::Error>>;
+type JobOutcome<J> = Result<<J as Job>::Done, JobUnfinished<<J as Job>::Error>>;
 
 /// Work of one sort that is under way, by object. Cheap to clone; all clones are the same.
-pub struct Jobs<J: Job>(Arc<Mutex<State<J>>>);
+pub struct Jobs<J: Job>(Arc<Mutex<JobsState<J>>>);
 
-struct State<J: Job> {
+struct JobsState<J: Job> {
     /// Which are numbered, so that who ends removes only himself.
     begun: u64,
-    under_way: HashMap<Key, (u64, Handle<J>)>,
+    under_way: HashMap<ObjectKey, (u64, Handle<J>)>,
     /// Where work is supervised, and as what; `None` while nobody does.
-    supervised: Option<(Task, mpsc::UnboundedSender<BoxFuture<'static, ()>>)>,
+    supervised: Option<(SupervisedTask, mpsc::UnboundedSender<BoxFuture<'static, ()>>)>,
 }
 
 impl<J: Job> Clone for Jobs<J> {
@@ -95,19 +95,19 @@ impl<J: Job> Clone for Jobs<J> {
 
 impl<J: Job> Default for Jobs<J> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(State { begun: 0, under_way: HashMap::new(), supervised: None })))
+        Self(Arc::new(Mutex::new(JobsState { begun: 0, under_way: HashMap::new(), supervised: None })))
     }
 }
 
 /// Work that was started, for whoever asked for it or found it. Work goes on when it is dropped.
 pub struct Handle<J: Job> {
     /// The object.
-    pub version: Version,
+    pub version: ObjectVersion,
     /// What the work shows of itself.
     pub work: Arc<J>,
     stop: CancellationToken,
     /// Closed without a value when the work was dropped.
-    ended: watch::Receiver<Option<Outcome<J>>>,
+    ended: watch::Receiver<Option<JobOutcome<J>>>,
 }
 
 impl<J: Job> Clone for Handle<J> {
@@ -128,16 +128,16 @@ impl<J: Job> Handle<J> {
     /// # Errors
     ///
     /// Why it came to none of its own.
-    pub async fn ended(mut self) -> Outcome<J> {
+    pub async fn ended(mut self) -> JobOutcome<J> {
         match self.ended.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
-            _ => Err(Unfinished::Cancelled),
+            _ => Err(JobUnfinished::Cancelled),
         }
     }
 }
 
 impl<J: Job> Jobs<J> {
-    fn state(&self) -> MutexGuard<'_, State<J>> {
+    fn state(&self) -> MutexGuard<'_, JobsState<J>> {
         // Only whole steps happen under it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,7 +153,7 @@ impl<J: Job> Jobs<J> {
     }
 
     /// What is under way for an object.
-    pub fn find(&self, key: &Key) -> Option<Handle<J>> {
+    pub fn find(&self, key: &ObjectKey) -> Option<Handle<J>> {
         self.state().under_way.get(key).map(|(_, handle)| handle.clone())
     }
 
@@ -161,8 +161,8 @@ impl<J: Job> Jobs<J> {
     /// version is cancelled, and has ended when this returns. `begin` gets what the work shows, and the token that tells it to end.
     pub async fn start<F>(
         &self,
-        key: &Key,
-        version: &Version,
+        key: &ObjectKey,
+        version: &ObjectVersion,
         work: J,
         begin: impl FnOnce(Arc<J>, CancellationToken) -> F,
     ) -> Handle<J>
@@ -188,9 +188,9 @@ impl<J: Job> Jobs<J> {
 
     fn begin<F>(
         &self,
-        state: &mut State<J>,
-        key: &Key,
-        version: &Version,
+        state: &mut JobsState<J>,
+        key: &ObjectKey,
+        version: &ObjectVersion,
         work: J,
         begin: impl FnOnce(Arc<J>, CancellationToken) -> F,
     ) -> Handle<J>
@@ -210,9 +210,9 @@ impl<J: Job> Jobs<J> {
             let outcome = to_its_end(future, J::GRACE, stop).await;
             match &outcome {
                 Ok(_) => run.end(Ok::<_, String>(())),
-                Err(Unfinished::Failed(error)) => run.end(Err(format!("{}: {error}", name(&key)))),
-                Err(Unfinished::Panicked(text)) => run.panicked(&format!("{}: {text}", name(&key))),
-                Err(Unfinished::Cancelled) => drop(run),
+                Err(JobUnfinished::Failed(error)) => run.end(Err(format!("{}: {error}", name(&key)))),
+                Err(JobUnfinished::Panicked(text)) => run.panicked(&format!("{}: {text}", name(&key))),
+                Err(JobUnfinished::Cancelled) => drop(run),
             }
             let mut state = jobs.state();
             if state.under_way.get(&key).is_some_and(|(of, _)| *of == number) {
@@ -227,12 +227,12 @@ impl<J: Job> Jobs<J> {
     }
 
     /// Has work supervised as this task, until the supervisor is dropped: before, what is started is cancelled at once.
-    pub fn supervisor(&self, task: Task) -> Supervisor<J> {
+    pub fn supervisor(&self, task: SupervisedTask) -> JobRunner<J> {
         let (send, started) = mpsc::unbounded_channel();
         let mut state = self.state();
         state.under_way.clear();
         state.supervised = Some((task, send));
-        Supervisor { jobs: self.clone(), started }
+        JobRunner { jobs: self.clone(), started }
     }
 }
 
@@ -241,35 +241,35 @@ async fn to_its_end<D, E>(
     work: impl Future<Output = Result<D, E>>,
     grace: Duration,
     stop: CancellationToken,
-) -> Result<D, Unfinished<E>> {
+) -> Result<D, JobUnfinished<E>> {
     let too_late = async {
         stop.cancelled().await;
         tokio::time::sleep(grace).await;
     };
     let ended = tokio::select! {
         ended = AssertUnwindSafe(work).catch_unwind() => ended,
-        () = too_late => return Err(Unfinished::Cancelled),
+        () = too_late => return Err(JobUnfinished::Cancelled),
     };
     match ended {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(_)) if stop.is_cancelled() => Err(Unfinished::Cancelled),
-        Ok(Err(error)) => Err(Unfinished::Failed(error)),
-        Err(panic) => Err(Unfinished::Panicked(words(&*panic))),
+        Ok(Err(_)) if stop.is_cancelled() => Err(JobUnfinished::Cancelled),
+        Ok(Err(error)) => Err(JobUnfinished::Failed(error)),
+        Err(panic) => Err(JobUnfinished::Panicked(words(&*panic))),
     }
 }
 
 /// `namespace/name`, or the name where there is no namespace.
-fn name((namespace, name): &Key) -> String {
+fn name((namespace, name): &ObjectKey) -> String {
     if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") }
 }
 
 /// Runs what is started, each in a task of its own. All of it ends when this is dropped.
-pub struct Supervisor<J: Job> {
+pub struct JobRunner<J: Job> {
     jobs: Jobs<J>,
     started: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>,
 }
 
-impl<J: Job> Supervisor<J> {
+impl<J: Job> JobRunner<J> {
     /// Runs it until `stop`, and then to its end, which comes within seconds.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut all = JoinSet::new();
@@ -288,7 +288,7 @@ impl<J: Job> Supervisor<J> {
     }
 }
 
-impl<J: Job> Drop for Supervisor<J> {
+impl<J: Job> Drop for JobRunner<J> {
     fn drop(&mut self) {
         let mut state = self.jobs.state();
         state.supervised = None;

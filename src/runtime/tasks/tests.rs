@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::runtime::Key;
+use crate::runtime::ObjectKey;
 
 /// The lines of a scrape about tasks, without help.
 fn scrape(tasks: &Tasks) -> String {
@@ -18,8 +18,8 @@ fn scrape(tasks: &Tasks) -> String {
 
 #[test]
 fn a_record_counts_what_ended_and_tells_when_that_is_another_end_than_before() {
-    use Outcome::{Cancelled, Failed, Panicked, Succeeded};
-    let mut record = Record::default();
+    use RunOutcome::{Cancelled, Failed, Panicked, Succeeded};
+    let mut record = TaskRecord::default();
     // How it ends, whether that is news, and what is counted then: runs, failures, when it succeeded last.
     let rows = [
         (Succeeded, true, 1, 0, Some(1)),
@@ -142,7 +142,7 @@ impl Lab {
         generation: i64,
         end: impl Future<Output = Result<(), String>> + Send + 'static,
     ) -> Handle<Errand> {
-        let version = Version { uid: "u".into(), generation };
+        let version = ObjectVersion { uid: "u".into(), generation };
         let begun = self.begun.clone();
         let begin = |work: Arc<Errand>, _| async move {
             work.0.store(true, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Lab {
     }
 }
 
-fn object() -> Key {
+fn object() -> ObjectKey {
     ("ns".into(), "a".into())
 }
 
@@ -197,7 +197,7 @@ async fn work_for_another_version_begins_when_the_former_has_ended() {
     lab.until(|| lab.begun.load(Ordering::Relaxed) == 1).await;
     let new = lab.ask(2, async { Ok(()) }).await;
     assert!(gone.await.is_err(), "dropped");
-    assert_eq!((old.ended().await, new.ended().await), (Err(Unfinished::Cancelled), Ok(2)));
+    assert_eq!((old.ended().await, new.ended().await), (Err(JobUnfinished::Cancelled), Ok(2)));
     // The same version, but cancelled, as when its object is made anew from the same manifest.
     let old = lab.ask(3, std::future::pending()).await;
     old.cancel();
@@ -208,9 +208,9 @@ async fn work_for_another_version_begins_when_the_former_has_ended() {
 async fn a_fault_of_work_is_its_result_alone() {
     let lab = Lab::new();
     let panicking = lab.ask(1, async { panic!("broken") }).await;
-    assert_eq!(panicking.ended().await, Err(Unfinished::Panicked("broken".into())));
+    assert_eq!(panicking.ended().await, Err(JobUnfinished::Panicked("broken".into())));
     let failing = lab.ask(1, async { Err("no route".to_owned()) }).await;
-    assert_eq!(failing.ended().await, Err(Unfinished::Failed("no route".into())));
+    assert_eq!(failing.ended().await, Err(JobUnfinished::Failed("no route".into())));
     let text = scrape(&lab.tasks);
     assert!(text.contains("{task=\"errand\",result=\"panicked\"} 1\n"), "{text}");
     assert!(text.contains("{task=\"errand\",result=\"failed\"} 1\n"), "{text}");
@@ -230,12 +230,12 @@ async fn all_work_ends_with_who_supervises_it() {
         } else {
             lab.supervising.abort()
         }
-        assert_eq!(work.ended().await, Err(Unfinished::Cancelled));
+        assert_eq!(work.ended().await, Err(JobUnfinished::Cancelled));
         lab.until(|| lab.supervising.is_finished()).await;
         assert!(lab.jobs.is_empty());
         // Nobody is there to supervise it.
         let late = lab.ask(1, async { Ok(()) }).await;
-        assert_eq!(late.ended().await, Err(Unfinished::Cancelled));
+        assert_eq!(late.ended().await, Err(JobUnfinished::Cancelled));
         assert!(lab.jobs.is_empty() && scrape(&lab.tasks).contains("slipway_task_running{task=\"errand\"} 0\n"));
         // Whoever takes over begins anew.
         let supervising = tokio::spawn(lab.jobs.supervisor(lab.tasks.task("errand")).run(CancellationToken::new()));

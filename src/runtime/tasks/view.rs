@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Record, Tasks};
-use crate::runtime::{ViewError, Views};
+use super::{TaskRecord, Tasks};
+use crate::runtime::{ClusterScopedViews, ViewError};
 
 /// Who writes the views in an API server that is not the embedded one.
 pub const MANAGER: &str = "slipway-tasks";
@@ -111,7 +111,7 @@ fn duration_text(took: Duration) -> String {
 }
 
 impl TaskSpec {
-    fn of(record: &Record, now: Timestamp) -> Self {
+    fn of(record: &TaskRecord, now: Timestamp) -> Self {
         let last = record.last.as_ref();
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let long = record.under_way.values().filter(|run| now.duration_since(run.since) >= LONG);
@@ -145,7 +145,7 @@ fn is_due(written: Option<(&TaskSpec, Duration)>, now: &TaskSpec) -> bool {
 }
 
 /// Removes views of tasks that are not of this process: the configuration of who led before may have been another.
-async fn tidy(views: &Views<TaskView>, known: &[&str]) -> Result<(), ViewError> {
+async fn tidy(views: &ClusterScopedViews<TaskView>, known: &[&str]) -> Result<(), ViewError> {
     for view in views.left().await? {
         if !known.contains(&view.name_any().as_str()) {
             views.remove(&view.name_any()).await?;
@@ -156,7 +156,7 @@ async fn tidy(views: &Views<TaskView>, known: &[&str]) -> Result<(), ViewError> 
 
 /// Shows the tasks there until `stop`. A view is written when the task's result is another than before, or when one of its runs
 /// turns out to be long; otherwise once a minute at most, and only if something ran.
-pub async fn publish(tasks: Tasks, views: Views<TaskView>, stop: CancellationToken) {
+pub async fn publish(tasks: Tasks, views: ClusterScopedViews<TaskView>, stop: CancellationToken) {
     let mut written: HashMap<&'static str, (TaskSpec, Instant)> = HashMap::new();
     let (mut writes, mut failing, mut tidied) = (0, false, false);
     loop {
@@ -210,7 +210,7 @@ mod tests {
     use kube::{Api, Client};
     use serde_json::{Value, json};
 
-    use super::super::Outcome;
+    use super::super::RunOutcome;
     use super::*;
     use crate::store::Store;
 
@@ -234,14 +234,14 @@ mod tests {
 
     #[test]
     fn a_view_tells_of_the_last_run_and_of_long_ones() {
-        let mut record = Record::default();
-        let view = |record: &Record, now| serde_json::to_value(TaskSpec::of(record, at(now))).unwrap();
+        let mut record = TaskRecord::default();
+        let view = |record: &TaskRecord, now| serde_json::to_value(TaskSpec::of(record, at(now))).unwrap();
         assert_eq!(view(&record, 0), json!({"runs": 0, "failures": 0}));
         let first = record.begin(at(100), String::new(), Box::new(|| None));
         assert_eq!(view(&record, 109), json!({"runs": 0, "failures": 0}), "it may end at once");
         let since = "1970-01-01T00:01:40Z";
         assert_eq!(view(&record, 110)["running"], json!([{"since": since}]));
-        record.end(first, at(112), Duration::from_secs(12), Outcome::Failed, "no\nroom");
+        record.end(first, at(112), Duration::from_secs(12), RunOutcome::Failed, "no\nroom");
         record.next = Some(at(160));
         assert_eq!(
             view(&record, 112),
@@ -253,7 +253,7 @@ mod tests {
         let running = json!([{"since": "1970-01-01T00:03:20Z", "object": "a/b", "percent": 70},
             {"since": "1970-01-01T00:03:20Z", "object": "c", "percent": 80}]);
         assert_eq!(view(&record, 300)["running"], running);
-        record.end(two[0], at(301), Duration::from_secs(101), Outcome::Succeeded, "");
+        record.end(two[0], at(301), Duration::from_secs(101), RunOutcome::Succeeded, "");
         let shown = view(&record, 301);
         assert_eq!((&shown["lastSuccess"], &shown["result"]), (&json!("1970-01-01T00:05:01Z"), &json!("succeeded")));
         assert_eq!((&shown["message"], &shown["nextRun"], &shown["failures"]), (&Value::Null, &Value::Null, &json!(1)));
@@ -283,7 +283,13 @@ mod tests {
         assert!(!is_due(Some((&spec("", 0, &[5]), Duration::ZERO)), &spec("", 1, &[5])));
     }
 
-    async fn shown(tasks: &Tasks, views: Views<TaskView>, client: &Client, name: &str, result: &str) -> TaskView {
+    async fn shown(
+        tasks: &Tasks,
+        views: ClusterScopedViews<TaskView>,
+        client: &Client,
+        name: &str,
+        result: &str,
+    ) -> TaskView {
         let (stop, api) = (CancellationToken::new(), Api::<TaskView>::all(client.clone()));
         let publishing = tokio::spawn(publish(tasks.clone(), views, stop.clone()));
         let look = async {
@@ -317,7 +323,7 @@ mod tests {
             let ends = CancellationToken::new();
             let api = crate::apiserver::ApiServer::new(store.clone(), &kinds, ends.clone()).await.unwrap();
             let client = api.client();
-            let views = || Views::new((policy == StoragePolicy::View).then_some(&store), &client, MANAGER);
+            let views = || ClusterScopedViews::new((policy == StoragePolicy::View).then_some(&store), &client, MANAGER);
             let tasks = Tasks::default();
             tasks.task("backup").begin().end(Ok::<_, String>(()));
             let first = shown(&tasks, views(), &client, "backup", "succeeded").await;

@@ -7,21 +7,21 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-type Label = [(&'static str, String); 1];
+type KindLabel = [(&'static str, String); 1];
 
 /// One for the process, as its watches are.
-static METERS: LazyLock<Meters> = LazyLock::new(Meters::default);
+static METERS: LazyLock<WatchSeries> = LazyLock::new(WatchSeries::default);
 
 #[derive(Default)]
-struct Meters {
-    listings: Family<Label, Counter>,
-    breaks: Family<Label, Counter>,
-    broken: Family<Label, Gauge>,
+struct WatchSeries {
+    listings: Family<KindLabel, Counter>,
+    breaks: Family<KindLabel, Counter>,
+    broken: Family<KindLabel, Gauge>,
 }
 
 /// Names what watches count, for a scrape.
 pub fn register(registry: &mut Registry) {
-    let Meters { listings, breaks, broken } = &*METERS;
+    let WatchSeries { listings, breaks, broken } = &*METERS;
     registry.register("slipway_watch_listings", "Times that all objects were listed", listings.clone());
     registry.register("slipway_watch_breaks", "Times that a watch broke and everything is listed anew", breaks.clone());
     registry.register(
@@ -44,7 +44,7 @@ impl WatchMeters {
     pub fn of(plural: &str, group: &str) -> Self {
         let resource = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
         let label = [("resource", resource)];
-        let Meters { listings, breaks, broken } = &*METERS;
+        let WatchSeries { listings, breaks, broken } = &*METERS;
         let broken = broken.get_or_create_owned(&label);
         // Nothing is known of them before the first listing.
         broken.inc();

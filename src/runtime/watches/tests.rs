@@ -18,11 +18,11 @@ fn map(name: &str) -> ConfigMap {
     map
 }
 
-fn said(change: &Change<'_, ConfigMap>) -> String {
+fn said(change: &WatchChange<'_, ConfigMap>) -> String {
     match change {
-        Change::Put(object) => format!("+{}", object.name_any()),
-        Change::Gone((namespace, name)) => format!("-{namespace}/{name}"),
-        Change::Listed => "listed".into(),
+        WatchChange::Put(object) => format!("+{}", object.name_any()),
+        WatchChange::Gone((namespace, name)) => format!("-{namespace}/{name}"),
+        WatchChange::Listed => "listed".into(),
     }
 }
 
@@ -38,7 +38,7 @@ enum Step {
 #[test]
 fn a_relist_is_told_as_what_it_changed() {
     let told = Arc::new(Mutex::new(Vec::new()));
-    let mut feed = Feed::<ConfigMap>::default();
+    let mut feed = WatchFeed::<ConfigMap>::default();
     let tell = told.clone();
     feed.observers.push(Box::new(move |change| tell.lock().unwrap().push(said(change))));
     let rows: [(Step, &[&str]); 19] = [
@@ -67,10 +67,10 @@ fn a_relist_is_told_as_what_it_changed() {
     for (step, wanted) in rows {
         let object = |name| Readable::Read(map(name));
         match step {
-            Step::Begin => feed.listing = Some(Listing::default()),
+            Step::Begin => feed.listing = Some(ListingInProgress::default()),
             Step::Page(name) => feed.listed(object(name)),
-            Step::Put(name) => feed.happened(Happened::Put(object(name))),
-            Step::Gone(name) => feed.happened(Happened::Gone(object(name))),
+            Step::Put(name) => feed.happened(WatchEvent::Put(object(name))),
+            Step::Gone(name) => feed.happened(WatchEvent::Gone(object(name))),
             Step::End => feed.end_listing(),
         }
         assert_eq!(std::mem::take(&mut *told.lock().unwrap()), wanted);
@@ -81,13 +81,13 @@ fn a_relist_is_told_as_what_it_changed() {
 #[test]
 fn an_observer_that_panics_keeps_nothing_from_the_others() {
     let told = Arc::new(Mutex::new(Vec::new()));
-    let mut feed = Feed::<ConfigMap>::default();
+    let mut feed = WatchFeed::<ConfigMap>::default();
     let tell = told.clone();
     feed.observers
-        .push(Box::new(|change| assert!(!matches!(change, Change::Put(object) if object.name_any() == "bad"))));
+        .push(Box::new(|change| assert!(!matches!(change, WatchChange::Put(object) if object.name_any() == "bad"))));
     feed.observers.push(Box::new(move |change| tell.lock().unwrap().push(said(change))));
     for name in ["bad", "good"] {
-        feed.happened(Happened::Put(Readable::Read(map(name))));
+        feed.happened(WatchEvent::Put(Readable::Read(map(name))));
     }
     assert_eq!(*told.lock().unwrap(), ["+bad", "+good"]);
 }
@@ -120,7 +120,7 @@ where
         }
     });
     let mut watches = Watches::default();
-    watches.observe(move |change: &Change<'_, ConfigMap>| tell.send_modify(|told| told.push(said(change))));
+    watches.observe(move |change: &WatchChange<'_, ConfigMap>| tell.send_modify(|told| told.push(said(change))));
     let shutdown = CancellationToken::new();
     let run = tokio::spawn(watches.run(Client::new(service, "default"), shutdown.clone()));
     let all = tokio::time::timeout(Duration::from_secs(60), told.wait_for(|told| enough(told))).await;

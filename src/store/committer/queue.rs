@@ -5,38 +5,38 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Answer, GROUP, GROUP_BYTES};
-use crate::store::group::Group;
-use crate::store::index::Applied;
-use crate::store::record::Identity;
+use super::{GROUP, GROUP_BYTES, MutationReply};
+use crate::store::group::WriteGroup;
+use crate::store::index::IndexChange;
+use crate::store::record::ObjectIdentity;
 use crate::store::rewriting::Cost;
-use crate::store::{Mutation, Object, QUEUE, TableEntry, WriteError};
+use crate::store::{Mutation, Object, QUEUE, StoreWriteError, TableEntry};
 
 /// What the committer is asked.
-pub(in crate::store) enum Request {
+pub(in crate::store) enum CommitRequest {
     Mutation {
         change: Mutation,
         durable: bool,
-        reply: Answer,
+        reply: MutationReply,
     },
     Entries {
         table: Arc<str>,
         entries: Vec<TableEntry>,
-        reply: oneshot::Sender<Result<(), WriteError>>,
+        reply: oneshot::Sender<Result<(), StoreWriteError>>,
     },
     /// Ends the history of a resource.
     Forget {
         resource: Arc<str>,
-        reply: oneshot::Sender<Result<(), WriteError>>,
+        reply: oneshot::Sender<Result<(), StoreWriteError>>,
     },
     /// The database was written anew, and that can take its place.
     Rewritten,
     Close,
 }
 
-impl Request {
+impl CommitRequest {
     pub(super) fn refuse(self, reason: &str) {
-        let error = WriteError::Failed(reason.to_owned());
+        let error = StoreWriteError::Failed(reason.to_owned());
         // A caller that no longer waits is no fault.
         match self {
             Self::Mutation { reply, .. } => reply.send(Err(error)).is_ok(),
@@ -48,19 +48,19 @@ impl Request {
 
 /// Requests that go to disk together, judged but not yet visible.
 #[derive(Default)]
-pub(super) struct Pending {
-    pub(super) disk: Group,
+pub(super) struct PendingCommit {
+    pub(super) disk: WriteGroup,
     /// What the objects changed by this group will be.
-    pub(super) overlay: HashMap<Identity, Option<Arc<Object>>>,
-    pub(super) index: Applied,
-    pub(super) answers: Vec<(Answer, Result<Arc<Object>, WriteError>)>,
-    pub(super) entries: Vec<oneshot::Sender<Result<(), WriteError>>>,
+    pub(super) overlay: HashMap<ObjectIdentity, Option<Arc<Object>>>,
+    pub(super) index: IndexChange,
+    pub(super) answers: Vec<(MutationReply, Result<Arc<Object>, StoreWriteError>)>,
+    pub(super) entries: Vec<oneshot::Sender<Result<(), StoreWriteError>>>,
     pub(super) bytes: usize,
     /// What it may take of the room while the database is written anew.
     pub(super) cost: Cost,
 }
 
-impl Pending {
+impl PendingCommit {
     /// Ends the history of a resource at a revision.
     pub(super) fn forget(&mut self, resource: &Arc<str>, revision: u64) {
         self.disk.trimmed(resource, revision);
@@ -76,19 +76,19 @@ impl Pending {
 /// Requests in the order in which they are taken: entries of tables go first. They are small, machines wait for their leases,
 /// and of objects there may be many megabytes in line.
 #[derive(Default)]
-pub(super) struct Queue {
-    pub(super) entries: VecDeque<Request>,
-    others: VecDeque<Request>,
+pub(super) struct CommitQueue {
+    pub(super) entries: VecDeque<CommitRequest>,
+    others: VecDeque<CommitRequest>,
 }
 
-impl Queue {
+impl CommitQueue {
     /// The next request, if there is one already.
-    pub(super) fn next(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+    pub(super) fn next(&mut self, requests: &mut mpsc::Receiver<CommitRequest>) -> Option<CommitRequest> {
         while self.entries.len() + self.others.len() < QUEUE
             && let Ok(request) = requests.try_recv()
         {
             match request {
-                Request::Entries { .. } => self.entries.push_back(request),
+                CommitRequest::Entries { .. } => self.entries.push_back(request),
                 _ => self.others.push_back(request),
             }
         }
@@ -96,13 +96,13 @@ impl Queue {
     }
 
     /// Has these be the next ones after the entries of tables.
-    pub(super) fn put_back(&mut self, held: &mut VecDeque<Request>) {
+    pub(super) fn put_back(&mut self, held: &mut VecDeque<CommitRequest>) {
         held.append(&mut self.others);
         std::mem::swap(held, &mut self.others);
     }
 
     /// The next request; nothing when no more will come.
-    pub(super) fn wait(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+    pub(super) fn wait(&mut self, requests: &mut mpsc::Receiver<CommitRequest>) -> Option<CommitRequest> {
         self.next(requests).or_else(|| requests.blocking_recv())
     }
 }
@@ -114,19 +114,24 @@ mod tests {
     #[test]
     fn entries_go_first_and_nothing_is_lost_when_it_closes() {
         let (sender, mut receiver) = mpsc::channel(QUEUE);
-        let forget = |name: &str| Request::Forget { resource: name.into(), reply: oneshot::channel().0 };
-        let entries =
-            |name: &str| Request::Entries { table: name.into(), entries: Vec::new(), reply: oneshot::channel().0 };
-        for request in [forget("a"), entries("b"), forget("c"), Request::Close, entries("d")] {
+        let forget = |name: &str| CommitRequest::Forget { resource: name.into(), reply: oneshot::channel().0 };
+        let entries = |name: &str| CommitRequest::Entries {
+            table: name.into(),
+            entries: Vec::new(),
+            reply: oneshot::channel().0,
+        };
+        for request in [forget("a"), entries("b"), forget("c"), CommitRequest::Close, entries("d")] {
             sender.try_send(request).ok().unwrap();
         }
-        let mut queue = Queue::default();
+        let mut queue = CommitQueue::default();
         let mut order = String::new();
         while let Some(request) = queue.wait(&mut receiver) {
             match request {
-                Request::Forget { resource: name, .. } | Request::Entries { table: name, .. } => order += &name,
-                Request::Close => receiver.close(),
-                Request::Mutation { .. } | Request::Rewritten => {}
+                CommitRequest::Forget { resource: name, .. } | CommitRequest::Entries { table: name, .. } => {
+                    order += &name
+                }
+                CommitRequest::Close => receiver.close(),
+                CommitRequest::Mutation { .. } | CommitRequest::Rewritten => {}
             }
             if order == "bda" {
                 sender.try_send(entries("e")).ok().unwrap();

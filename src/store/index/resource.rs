@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::store::frames::put_size;
 use crate::store::object::OBJECT_WEIGHT;
 use crate::store::object::Object;
-use crate::store::record::{self, Former};
+use crate::store::record::{self, FormerRecord};
 use crate::store::retired::Retired;
 use crate::store::types::StoreEvent;
 
@@ -55,11 +55,11 @@ impl Logged {
     }
 
     /// What the log on disk says of it.
-    pub fn former(&self) -> Former {
+    pub fn former(&self) -> FormerRecord {
         match (&self.event, self.previous()) {
-            (StoreEvent::Modified { .. }, Some(previous)) => Former::Modified(Arc::clone(previous)),
-            (StoreEvent::Deleted(_), Some(previous)) => Former::Deleted(Arc::clone(previous)),
-            _ => Former::Added,
+            (StoreEvent::Modified { .. }, Some(previous)) => FormerRecord::Modified(Arc::clone(previous)),
+            (StoreEvent::Deleted(_), Some(previous)) => FormerRecord::Deleted(Arc::clone(previous)),
+            _ => FormerRecord::Added,
         }
     }
 
@@ -84,7 +84,7 @@ pub(super) fn disk_bytes(object: &Object) -> usize {
 }
 
 /// Objects and events of one resource.
-pub(in crate::store) struct Resource {
+pub(in crate::store) struct ResourceIndex {
     // Namespace, then name: looked up by `&str`, listed in order.
     pub(super) objects: BTreeMap<String, BTreeMap<String, Arc<Object>>>,
     pub(super) count: usize,
@@ -104,7 +104,7 @@ pub(in crate::store) struct Resource {
     pub(super) trimmed: u64,
 }
 
-impl Resource {
+impl ResourceIndex {
     pub(super) fn new() -> Self {
         Self {
             objects: BTreeMap::new(),

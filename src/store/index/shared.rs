@@ -5,29 +5,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use tokio::sync::watch;
 
-use super::{Applied, Index};
-use crate::store::meters::Meters;
+use super::{IndexChange, StoreIndex};
+use crate::store::meters::StoreMeters;
 use crate::store::retired::Retired;
-use crate::store::types::WriteError;
+use crate::store::types::StoreWriteError;
 
 /// How the committer does.
 #[derive(Clone, Debug)]
-enum Life {
+enum CommitterState {
     Running,
     /// The disk refused; reads go on.
     Failed(Arc<str>),
 }
 
 /// What handles, watches and the committer share.
-pub(in crate::store) struct Shared {
+pub(in crate::store) struct SharedStore {
     // std's lock: held for map operations only, never across an await.
-    index: RwLock<Index>,
+    index: RwLock<StoreIndex>,
     /// Tells watches of a resource that there is news. Beside the index, whose only writer is the committer.
     wakes: Mutex<HashMap<Arc<str>, watch::Sender<()>>>,
-    life: watch::Sender<Life>,
+    life: watch::Sender<CommitterState>,
     /// The newest revision, for those who wait for one.
     progress: watch::Sender<u64>,
-    meters: Meters,
+    meters: StoreMeters,
     /// Called after each group of changes.
     on_retired: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// Whether the committer's thread has let go of everything.
@@ -37,26 +37,26 @@ pub(in crate::store) struct Shared {
     pub full: std::sync::atomic::AtomicBool,
 }
 
-impl Shared {
-    pub fn new(index: Index) -> Self {
+impl SharedStore {
+    pub fn new(index: StoreIndex) -> Self {
         Self {
             progress: watch::Sender::new(index.revision()),
-            meters: Meters::default(),
+            meters: StoreMeters::default(),
             on_retired: Mutex::default(),
             index: RwLock::new(index),
             wakes: Mutex::default(),
-            life: watch::Sender::new(Life::Running),
+            life: watch::Sender::new(CommitterState::Running),
             ended: watch::Sender::new(false),
             #[cfg(test)]
             full: Default::default(),
         }
     }
 
-    pub fn read(&self) -> RwLockReadGuard<'_, Index> {
+    pub fn read(&self) -> RwLockReadGuard<'_, StoreIndex> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Index> {
+    fn write(&self) -> RwLockWriteGuard<'_, StoreIndex> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl Shared {
     }
 
     /// Makes the changes of a group visible.
-    pub fn apply(&self, group: Applied) {
+    pub fn apply(&self, group: IndexChange) {
         let (touched, revision) = {
             let mut index = self.write();
             (index.apply(group), index.revision())
@@ -110,7 +110,7 @@ impl Shared {
         self.progress.subscribe().wait_for(|newest| *newest >= revision).await.ok();
     }
 
-    pub fn meters(&self) -> &Meters {
+    pub fn meters(&self) -> &StoreMeters {
         &self.meters
     }
 
@@ -121,11 +121,11 @@ impl Shared {
     /// Marks the store read-only. The first reason stays.
     pub fn fail(&self, reason: &str) {
         self.life.send_if_modified(|life| match life {
-            Life::Running => {
-                *life = Life::Failed(reason.into());
+            CommitterState::Running => {
+                *life = CommitterState::Failed(reason.into());
                 true
             }
-            Life::Failed(_) => false,
+            CommitterState::Failed(_) => false,
         });
     }
 
@@ -148,7 +148,7 @@ impl Shared {
     pub async fn failed(&self) -> String {
         let mut life = self.life.subscribe();
         loop {
-            if let Life::Failed(reason) = &*life.borrow_and_update() {
+            if let CommitterState::Failed(reason) = &*life.borrow_and_update() {
                 return reason.to_string();
             }
             if life.changed().await.is_err() {
@@ -158,24 +158,24 @@ impl Shared {
     }
 
     /// Refuses writes that cannot succeed any more.
-    pub fn writable(&self) -> Result<(), WriteError> {
+    pub fn writable(&self) -> Result<(), StoreWriteError> {
         match &*self.life.borrow() {
-            Life::Running => Ok(()),
-            Life::Failed(reason) => Err(WriteError::Failed(reason.to_string())),
+            CommitterState::Running => Ok(()),
+            CommitterState::Failed(reason) => Err(StoreWriteError::Failed(reason.to_string())),
         }
     }
 
     /// Why the committer took a request and gave no answer: it ended, and once it has, the reason is known.
-    pub async fn unanswered(&self) -> WriteError {
+    pub async fn unanswered(&self) -> StoreWriteError {
         self.ended().await;
         self.write_error()
     }
 
     /// Why the committer takes no requests.
-    pub fn write_error(&self) -> WriteError {
+    pub fn write_error(&self) -> StoreWriteError {
         match self.writable() {
             Err(error) => error,
-            Ok(()) => WriteError::Failed("it is closed".to_owned()),
+            Ok(()) => StoreWriteError::Failed("it is closed".to_owned()),
         }
     }
 }

@@ -1,21 +1,21 @@
 //! Tests of the index: what readers see, and which events are kept.
 
-use super::super::text::Text;
+use super::super::text::StoredText;
 use super::*;
 
 #[test]
 fn a_namespace_has_half_of_what_all_have() {
     // They share their text.
-    let large = Text::Plain(Bytes::from(vec![b' '; 1 << 20]));
+    let large = StoredText::Plain(Bytes::from(vec![b' '; 1 << 20]));
     let object = |namespace: &str, number: usize| {
         let (namespace, name) = (namespace.to_owned(), number.to_string());
         Object::with_text("/configmaps".into(), namespace, name, 1, b"{}", || large.clone()).map(Arc::new).unwrap()
     };
-    let mut index = Index::new(0, 1);
-    let asks = |index: &Index, namespace: &str, more, is_ending| {
+    let mut index = StoreIndex::new(0, 1);
+    let asks = |index: &StoreIndex, namespace: &str, more, is_ending| {
         index.crowded(namespace, more, is_ending).map(|error| error.to_string())
     };
-    let says = |index: &Index, namespace: &str| asks(index, namespace, 2000, false);
+    let says = |index: &StoreIndex, namespace: &str| asks(index, namespace, 2000, false);
     (0..255).for_each(|number| index.insert(object("a", number)));
     assert_eq!(says(&index, "a"), None);
     index.insert(object("a", 255));
@@ -35,7 +35,7 @@ fn a_namespace_has_half_of_what_all_have() {
     let refused = says(&index, "b").unwrap();
     assert!(refused.contains("as far as namespace b may still add to them, take the 384 MiB"), "{refused}");
     assert_eq!((asks(&index, "b", 0, false), asks(&index, "b", LITTLE, true)), (None, None));
-    let others = |index: &Index| ["c", "", OWN_NAMESPACE].map(|namespace| says(index, namespace).is_some());
+    let others = |index: &StoreIndex| ["c", "", OWN_NAMESPACE].map(|namespace| says(index, namespace).is_some());
     assert_eq!(others(&index), [false, false, false]);
     (115..211).for_each(|number| index.insert(object("", number)));
     assert_eq!(others(&index), [true, false, false]);
@@ -88,7 +88,7 @@ fn a_namespace_has_half_of_what_all_have() {
 
 #[test]
 fn all_histories_have_a_bound_together_and_the_longest_gives_way() {
-    let mut index = Index::new(0, 100);
+    let mut index = StoreIndex::new(0, 100);
     let change = |resource: &str, revision: u64| {
         let text = serde_json::json!({ "metadata": {}, "revision": revision }).to_string();
         let object = Object::new(resource.into(), "a".into(), "n".into(), revision, text.as_bytes());
@@ -97,12 +97,12 @@ fn all_histories_have_a_bound_together_and_the_longest_gives_way() {
     };
     let one = change("/many", 10).bytes();
     index.event_bytes_max = 20 * one + one / 2;
-    let apply = |index: &mut Index, resource: &str, revision| {
-        index.apply(Applied { events: vec![change(resource, revision)], ..Applied::default() });
+    let apply = |index: &mut StoreIndex, resource: &str, revision| {
+        index.apply(IndexChange { events: vec![change(resource, revision)], ..IndexChange::default() });
     };
     (10..=12).for_each(|revision| apply(&mut index, "/less", revision));
     (13..=49).for_each(|revision| apply(&mut index, "/many", revision));
-    let of = |index: &Index, name: &str| (index.resources[name].events.len(), index.resources[name].trimmed());
+    let of = |index: &StoreIndex, name: &str| (index.resources[name].events.len(), index.resources[name].trimmed());
     assert_eq!((of(&index, "/less"), of(&index, "/many").0), ((3, 0), 17));
     assert_eq!(index.event_bytes, index.resources.values().map(|resource| resource.event_bytes).sum::<usize>());
     index.forget(&"/many".into(), 49);
@@ -124,7 +124,7 @@ fn what_is_kept_unpacked_counts_in_objects_and_in_the_history() {
     ] {
         let object = of(metadata);
         assert!(object.size() < least / 10, "{} bytes: it shows nothing", object.size());
-        let mut index = Index::new(0, 100);
+        let mut index = StoreIndex::new(0, 100);
         index.insert(Arc::clone(&object));
         assert!(index.weight > least, "{}", index.weight);
         let event = StoreEvent::Added(object);

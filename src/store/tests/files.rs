@@ -3,16 +3,16 @@
 use std::fs;
 
 use super::super::base;
-use super::super::group::{Group, META, TreeName};
-use super::super::journal::Journal;
+use super::super::group::{META, TreeName, WriteGroup};
+use super::super::journal::StoreJournal;
 use super::*;
 
 /// Adds a group to the journal of a closed store, as the store itself would.
 fn append(folder: &Path, tree: &str, key: &[u8], value: &[u8]) {
     let generation = folder.join("db/generation-1");
     let base = base::read(&generation.join("base"), |_, _, _| Ok(())).unwrap();
-    let mut journal = Journal::open(&generation.join("journal"), base.digest, |_, _| Ok(())).unwrap();
-    let mut group = Group::default();
+    let mut journal = StoreJournal::open(&generation.join("journal"), base.digest, |_, _| Ok(())).unwrap();
+    let mut group = WriteGroup::default();
     group.entry(TreeName::parse(tree).unwrap(), key.to_vec(), Some(value.to_vec()));
     journal.append(&group.encode().unwrap()).unwrap();
 }
@@ -34,7 +34,7 @@ fn value(folder: &Path, tree: &str, key: &[u8]) -> Vec<u8> {
         })
         .map_err(|error| error.to_string())
     };
-    Journal::open(&generation.join("journal"), base.digest, look).unwrap();
+    StoreJournal::open(&generation.join("journal"), base.digest, look).unwrap();
     found.unwrap().into()
 }
 

@@ -23,7 +23,7 @@ async fn list_then_watch(durable: bool) {
                     _ => put(HOSTS, "ns", &name, Expect::Any, step),
                 };
                 match if durable { store.write(change).await } else { store.publish(change).await } {
-                    Ok(_) | Err(WriteError::NotFound) => {}
+                    Ok(_) | Err(StoreWriteError::NotFound) => {}
                     Err(error) => panic!("{error}"),
                 }
             }

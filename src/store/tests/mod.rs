@@ -146,9 +146,9 @@ async fn rules_of_conflict() {
                 Err(error) => {
                     assert_eq!(store.revision(), before, "a refused change takes no revision");
                     match error {
-                        WriteError::Exists => "already exists",
-                        WriteError::NotFound => "not found",
-                        WriteError::Conflict { expected, actual } => {
+                        StoreWriteError::Exists => "already exists",
+                        StoreWriteError::NotFound => "not found",
+                        StoreWriteError::Conflict { expected, actual } => {
                             assert_eq!((expected, actual), (base + 1, base));
                             "conflict"
                         }
@@ -178,7 +178,7 @@ async fn everything_is_there_after_a_restart() {
     let mut before = store.watch(HOSTS, 0).unwrap();
     let before = lines(&mut before, 7).await;
     store.close().await;
-    assert!(matches!(store.write(delete(HOSTS, "ns", "a", Expect::Any)).await, Err(WriteError::Failed(_))));
+    assert!(matches!(store.write(delete(HOSTS, "ns", "a", Expect::Any)).await, Err(StoreWriteError::Failed(_))));
 
     let store = open(folder.path());
     assert_eq!(store.revision(), 8);
@@ -282,7 +282,7 @@ async fn what_cannot_be_read_is_neither_lost_nor_in_the_way() {
     let before = store.revision();
     let gone = store.write(delete(HOSTS, "ns", "torn", Expect::Any)).await.unwrap();
     assert_eq!((gone.revision, store.revision()), (before + 1, before + 1));
-    assert!(matches!(store.write(delete(HOSTS, "ns", "torn", Expect::Any)).await, Err(WriteError::NotFound)));
+    assert!(matches!(store.write(delete(HOSTS, "ns", "torn", Expect::Any)).await, Err(StoreWriteError::NotFound)));
     store.write(put(HOSTS, "ns", "torn", Expect::Absent, 1)).await.unwrap();
     store.close().await;
     let store = open(folder.path());
@@ -309,7 +309,7 @@ async fn published_objects_stay_in_memory() {
         store.write(put(LEASES, "", "other", Expect::Any, 1)).await,
         store.publish(put(HOSTS, "ns", "other", Expect::Any, 1)).await,
     ];
-    assert!(refused.iter().all(|outcome| matches!(outcome, Err(WriteError::Malformed(_)))), "{refused:?}");
+    assert!(refused.iter().all(|outcome| matches!(outcome, Err(StoreWriteError::Malformed(_)))), "{refused:?}");
     store.close().await;
     assert!(!files::files_contain(&folder.path().join("db"), b"unwritten-text"));
 
@@ -335,7 +335,7 @@ async fn limits_of_size_and_form() {
     assert_eq!(fits.json_len(), OBJECT_LIMIT);
     let revision = store.revision();
     match store.write(put(HOSTS, "ns", "fits", Expect::Any, format!("{largest}x"))).await {
-        Err(WriteError::TooLarge { size, limit }) => assert_eq!((size, limit), (OBJECT_LIMIT + 1, OBJECT_LIMIT)),
+        Err(StoreWriteError::TooLarge { size, limit }) => assert_eq!((size, limit), (OBJECT_LIMIT + 1, OBJECT_LIMIT)),
         other => panic!("{other:?}"),
     }
     // It can be marked for its deletion all the same, when it is there.
@@ -345,12 +345,15 @@ async fn limits_of_size_and_form() {
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         change
     };
-    assert!(matches!(store.write(marked()).await, Err(WriteError::TooLarge { .. })));
+    assert!(matches!(store.write(marked()).await, Err(StoreWriteError::TooLarge { .. })));
     store.write(put(HOSTS, "ns", "mark", Expect::Absent, largest.as_str())).await.unwrap();
     assert!(store.write(marked()).await.unwrap().json_len() > OBJECT_LIMIT);
     let revision = revision + 2;
     let long = "n".repeat(KEY_LIMIT);
-    assert!(matches!(store.write(put(HOSTS, "ns", &long, Expect::Any, 1)).await, Err(WriteError::TooLarge { .. })));
+    assert!(matches!(
+        store.write(put(HOSTS, "ns", &long, Expect::Any, 1)).await,
+        Err(StoreWriteError::TooLarge { .. })
+    ));
     let mut deep = json!(1);
     for _ in 0..5000 {
         deep = json!([deep]);
@@ -366,7 +369,7 @@ async fn limits_of_size_and_form() {
         put(HOSTS, "ns", "a", Expect::Any, deep),
     ];
     for change in malformed {
-        assert!(matches!(store.write(change).await, Err(WriteError::Malformed(_))));
+        assert!(matches!(store.write(change).await, Err(StoreWriteError::Malformed(_))));
     }
     assert_eq!(store.revision(), revision);
     // A value without metadata gets some; 98 levels below `spec` can be read back.
@@ -449,23 +452,23 @@ async fn tables_keep_their_entries() {
         .collect();
     assert_eq!(leases.scan(), expected);
     store.close().await;
-    assert!(matches!(leases.write(Bytes::new(), None).await, Err(WriteError::Failed(_))));
-    assert!(matches!(store.table("leases"), Err(WriteError::Failed(_))));
+    assert!(matches!(leases.write(Bytes::new(), None).await, Err(StoreWriteError::Failed(_))));
+    assert!(matches!(store.table("leases"), Err(StoreWriteError::Failed(_))));
 
     let store = open(folder.path());
     assert_eq!(store.table("leases").unwrap().scan(), expected);
     assert_eq!(store.table("other").unwrap().scan(), [(Bytes::from_static(b"k"), Bytes::new())]);
     for name in ["", "a\0b", &"x".repeat(65)] {
-        assert!(matches!(store.table(name), Err(WriteError::Malformed(_))));
+        assert!(matches!(store.table(name), Err(StoreWriteError::Malformed(_))));
     }
     let leases = store.table("leases").unwrap();
     let long = Bytes::from(vec![0; KEY_LIMIT + 1]);
-    assert!(matches!(leases.write(long, None).await, Err(WriteError::TooLarge { .. })));
+    assert!(matches!(leases.write(long, None).await, Err(StoreWriteError::TooLarge { .. })));
     let many = (0..5_u8).map(|key| (Bytes::from(vec![key]), Some(Bytes::from(vec![0; OBJECT_LIMIT])))).collect();
-    assert!(matches!(leases.write_all(many).await, Err(WriteError::TooLarge { .. })));
+    assert!(matches!(leases.write_all(many).await, Err(StoreWriteError::TooLarge { .. })));
     let large = Bytes::from(vec![0; OBJECT_LIMIT + 1]);
     let half = vec![(Bytes::from_static(b"small"), Some(Bytes::new())), (Bytes::new(), Some(large))];
-    assert!(matches!(leases.write_all(half).await, Err(WriteError::TooLarge { .. })));
+    assert!(matches!(leases.write_all(half).await, Err(StoreWriteError::TooLarge { .. })));
     assert_eq!(leases.scan(), expected);
     store.close().await;
 }

@@ -16,7 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
-use slipway::protocol::{Event, Manifest, OpenSession, Refusal, Session, Step, StepOutcome};
+use slipway::protocol::{AgentSession, AgentStep, CallRefusal, ImageManifest, OpenSession, StepEvent, StepOutcome};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -30,11 +30,11 @@ const SESSION: &str = "session-1";
 #[derive(Default)]
 pub struct Book {
     /// Steps not yet finished.
-    pub steps: VecDeque<Step>,
+    pub steps: VecDeque<AgentStep>,
     /// Outcomes as they came.
     pub outcomes: Vec<StepOutcome>,
     /// Events as they came.
-    pub events: Vec<Event>,
+    pub events: Vec<StepEvent>,
     /// Log as it came.
     pub log: String,
     /// Who opened the session.
@@ -52,7 +52,7 @@ pub struct Book {
     /// Answer events with 410.
     pub gone: bool,
     /// The image.
-    pub manifest: Option<Manifest>,
+    pub manifest: Option<ImageManifest>,
     /// Stored bytes of every chunk.
     pub chunk: Vec<u8>,
 }
@@ -97,7 +97,7 @@ pub struct Appliance {
 
 impl Appliance {
     /// Starts one on a free port.
-    pub async fn start(steps: Vec<Step>) -> Self {
+    pub async fn start(steps: Vec<AgentStep>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let book = Arc::new(Mutex::new(Book { steps: steps.into(), ..Book::default() }));
@@ -189,7 +189,7 @@ fn router(book: Shared) -> Router {
 }
 
 fn refuse(status: StatusCode, reason: &str) -> Response {
-    (status, Json(Refusal { reason: reason.into() })).into_response()
+    (status, Json(CallRefusal { reason: reason.into() })).into_response()
 }
 
 async fn faults(State(book): State<Shared>, request: Request, next: Next) -> Response {
@@ -218,7 +218,8 @@ async fn session(State(book): State<Shared>, Json(hello): Json<OpenSession>) -> 
         return refuse(StatusCode::FORBIDDEN, "the boot token was used before");
     }
     book.hello = Some(hello);
-    let session = Session { session: SESSION.into(), host: "default/node-7".into(), generation: GENERATION, now: 0 };
+    let session =
+        AgentSession { session: SESSION.into(), host: "default/node-7".into(), generation: GENERATION, now: 0 };
     Json(session).into_response()
 }
 
@@ -244,7 +245,7 @@ async fn step(State(book): State<Shared>, Query(After { after }): Query<After>) 
     StatusCode::NO_CONTENT.into_response()
 }
 
-async fn event(State(book): State<Shared>, Json(event): Json<Event>) -> Response {
+async fn event(State(book): State<Shared>, Json(event): Json<StepEvent>) -> Response {
     let mut book = book.lock().expect("the book");
     book.events.push(event);
     if book.gone {

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use slipway::backup::format::{self, Header, Item};
+use slipway::backup::format::{self, BackupItem, Header};
 use slipway::backup::seal;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -135,12 +135,12 @@ impl Place {
         let mut lines = Vec::new();
         let header = format::read(plain, |_, item| {
             lines.push(match item {
-                Item::Object(object) => {
+                BackupItem::Object(object) => {
                     let json = String::from_utf8(object.json().to_vec()).unwrap();
                     format!("{} {}/{} {} {json}", object.resource, object.namespace, object.name, object.revision)
                 }
-                Item::Entry { table, key, value } => format!("entry {table} {key:?} {value:?}"),
-                Item::File { name, text } => format!("file {name} {text}"),
+                BackupItem::Entry { table, key, value } => format!("entry {table} {key:?} {value:?}"),
+                BackupItem::File { name, text } => format!("file {name} {text}"),
             });
             Ok(())
         });

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::write::{ChunkSource, SourceError};
-use crate::protocol::{Chunk, Manifest};
+use crate::protocol::{Chunk, ImageManifest};
 
 const MIB: usize = 1 << 20;
 
@@ -146,7 +146,7 @@ impl ChunkSource for Memory {
 }
 
 /// Cuts an image as the library does.
-fn image(content: &[u8]) -> (Memory, Manifest) {
+fn image(content: &[u8]) -> (Memory, ImageManifest) {
     let mut source = Memory::default();
     let mut chunks = Vec::new();
     for (number, data) in content.chunks(MIB).enumerate() {
@@ -162,7 +162,7 @@ fn image(content: &[u8]) -> (Memory, Manifest) {
             source.chunks.insert(sha256, stored.into());
         }
     }
-    (source, Manifest { virtual_size: content.len() as u64, chunks, catalog: None })
+    (source, ImageManifest { virtual_size: content.len() as u64, chunks, catalog: None })
 }
 
 fn shared(source: Memory) -> (Arc<Memory>, Arc<dyn ChunkSource>) {

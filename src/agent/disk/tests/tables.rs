@@ -1,7 +1,7 @@
 //! Partition tables after an image was written, checked by the usual tools.
 
 use super::super::config::write_config_drive;
-use super::super::device::Disk;
+use super::super::device::BlockDevice;
 use super::super::gpt::{Gpt, TYPE_ESP};
 use super::super::write::write_image;
 use super::*;
@@ -63,7 +63,8 @@ async fn the_backup_gpt_moves_to_the_end_and_the_config_drive_follows_the_others
             run("sfdisk", &["--verify", text(&disk.path)]);
         };
         check(&disk);
-        let before = Gpt::read(&Disk::open(&disk.path).expect("open")).expect("read").expect("table").partitions();
+        let before =
+            Gpt::read(&BlockDevice::open(&disk.path).expect("open")).expect("read").expect("table").partitions();
         assert_eq!(before.iter().map(|p| p.number).collect::<Vec<_>>(), [1, 14, 15]);
         assert_eq!(before[2].kind, TYPE_ESP);
         assert_eq!((before[0].name.as_str(), before[0].first), ("root", 12288));
@@ -79,7 +80,8 @@ async fn the_backup_gpt_moves_to_the_end_and_the_config_drive_follows_the_others
         check(&disk);
         let content = disk.content();
         assert!(content[first.offset as usize..].starts_with(&iso(2)));
-        let after = Gpt::read(&Disk::open(&disk.path).expect("open")).expect("read").expect("table").partitions();
+        let after =
+            Gpt::read(&BlockDevice::open(&disk.path).expect("open")).expect("read").expect("table").partitions();
         assert_eq!(after[..3], before[..]);
         assert_eq!((after.len(), after[3].name.as_str()), (4, "config-2"));
         // The root partition can grow up to the config drive, as growpart does it.
@@ -176,7 +178,7 @@ async fn an_image_for_other_sectors_or_with_a_damaged_table_is_refused() {
         let sum = crc.sum().to_le_bytes();
         bad[512 + 16..512 + 20].copy_from_slice(&sum);
         fs::write(&disk.path, bad).expect("written");
-        let device = Disk::open(&disk.path).expect("open");
+        let device = BlockDevice::open(&disk.path).expect("open");
         if let Ok(Some(mut table)) = Gpt::read(&device) {
             let _ = table.partitions();
             let _ = table.write(&device);

@@ -19,7 +19,11 @@ fn content() -> Vec<u8> {
     content
 }
 
-async fn write(source: &Arc<dyn ChunkSource>, manifest: &Manifest, disk: &TestDisk) -> Result<WriteSummary, DiskError> {
+async fn write(
+    source: &Arc<dyn ChunkSource>,
+    manifest: &ImageManifest,
+    disk: &TestDisk,
+) -> Result<WriteSummary, DiskError> {
     let write = write_exact(source.clone(), manifest, &disk.path, OPTIONS, |_| {});
     tokio::time::timeout(Duration::from_secs(60), write).await.expect("in time")
 }
@@ -110,7 +114,7 @@ async fn what_does_not_come_right_ends_the_writing_and_leaves_nothing_that_boots
     let disk = TestDisk::file(32);
     let (source, good) = image(&content());
     let (_, source) = shared(source);
-    let bad = |change: fn(&mut Manifest)| {
+    let bad = |change: fn(&mut ImageManifest)| {
         let mut manifest = good.clone();
         change(&mut manifest);
         manifest

@@ -205,9 +205,9 @@ fn nvme_and_ata_drives_tell_their_own_names() {
     assert_eq!((nvme.model.as_str(), nvme.serial_number.as_str()), ("SAMSUNG MZQL2960", "S64FNE0R"));
     assert_eq!((nvme.hctl.as_str(), nvme.vendor.as_str()), ("", ""));
     for length in 0..page.len() {
-        let mut identity = Identity::default();
+        let mut identity = DiskIdentity::default();
         identity.take_ata(&page[..length]);
-        assert_eq!(identity, Identity::default(), "{length}");
+        assert_eq!(identity, DiskIdentity::default(), "{length}");
     }
 }
 
@@ -217,11 +217,11 @@ fn odd_pages_and_ids_are_harmless() {
     assert_eq!(unit_serial(&[0, 0x80, 0xff, 0xff, b'a', 1, 0xff]), "a\u{fffd}");
     assert_eq!(unit_serial(&[0, 0x83, 0, 1, b'a']), "");
     for wwid in ["", "naa.", "naa.xyz", "naa.é0", "t10.ATA     QEMU"] {
-        let mut identity = Identity::default();
+        let mut identity = DiskIdentity::default();
         identity.take_wwid(wwid);
-        assert_eq!(identity, Identity::default(), "{wwid}");
+        assert_eq!(identity, DiskIdentity::default(), "{wwid}");
     }
-    let mut identity = Identity::default();
+    let mut identity = DiskIdentity::default();
     identity.take_wwid("naa.5000c500a0b1c2d3");
     assert_eq!((identity.wwn.as_str(), identity.extension.as_str()), ("0x5000c500a0b1c2d3", ""));
 }

@@ -12,8 +12,8 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn client() -> Client {
-    Client::new(MAC, Some(SERVER), 0x1234_5678, seconds(100))
+fn client() -> DhcpClient {
+    DhcpClient::new(MAC, Some(SERVER), 0x1234_5678, seconds(100))
 }
 
 fn sent(actions: &Actions) -> Message {
@@ -43,12 +43,12 @@ fn answer(question: &Message, kind: v4::MessageType, server: Ipv4Addr, change: i
     message.to_vec().unwrap()
 }
 
-fn bound(client: &mut Client) -> Lease {
+fn bound(client: &mut DhcpClient) -> ClientLease {
     let discover = sent(&client.tick(seconds(100)));
     let request = sent(&client.receive(seconds(100), &answer(&discover, v4::MessageType::Offer, SERVER, |_| {})));
     let ack = answer(&request, v4::MessageType::Ack, SERVER, |_| {});
     match client.receive(seconds(100), &ack).change {
-        Some(Change::Bound(lease)) => lease,
+        Some(LeaseChange::Bound(lease)) => lease,
         other => panic!("{other:?}"),
     }
 }
@@ -65,7 +65,7 @@ fn four_messages_make_a_lease_and_no_client_identifier_is_sent() {
     assert_eq!(request.opts().get(OptionCode::ServerIdentifier), Some(&DhcpOption::ServerIdentifier(SERVER)));
     assert_eq!(request.secs(), 1);
     let actions = client.receive(seconds(101), &answer(&request, v4::MessageType::Ack, SERVER, |_| {}));
-    let lease = Lease {
+    let lease = ClientLease {
         address: ADDRESS,
         prefix: 24,
         router: Some(SERVER),
@@ -76,7 +76,7 @@ fn four_messages_make_a_lease_and_no_client_identifier_is_sent() {
         renew: seconds(1800),
         rebind: seconds(3150),
     };
-    assert_eq!(actions, Actions { transmit: None, change: Some(Change::Bound(lease)) });
+    assert_eq!(actions, Actions { transmit: None, change: Some(LeaseChange::Bound(lease)) });
     assert_eq!(client.deadline(), seconds(101 + 1800));
 }
 
@@ -155,7 +155,7 @@ fn a_lease_is_renewed_then_rebound_then_lost() {
                     rebinds += 1;
                 }
             }
-            (Some(Transmit::Discover(_)), Some(Change::Lost(_))) => break now,
+            (Some(Transmit::Discover(_)), Some(LeaseChange::Lost(_))) => break now,
             other => panic!("{other:?}"),
         }
         assert!(renews + rebinds < 100);
@@ -170,11 +170,11 @@ fn an_answer_renews_and_a_nak_ends_the_lease() {
     bound(&mut client);
     let request = sent(&client.tick(seconds(1900)));
     let actions = client.receive(seconds(1900), &answer(&request, v4::MessageType::Ack, OTHER, |_| {}));
-    assert!(matches!(actions.change, Some(Change::Bound(_))), "{actions:?}");
+    assert!(matches!(actions.change, Some(LeaseChange::Bound(_))), "{actions:?}");
     assert_eq!(client.deadline(), seconds(1900 + 1800));
     let request = sent(&client.tick(client.deadline()));
     let actions = client.receive(seconds(3700), &answer(&request, v4::MessageType::Nak, SERVER, |_| {}));
-    assert!(matches!(actions.change, Some(Change::Lost(_))));
+    assert!(matches!(actions.change, Some(LeaseChange::Lost(_))));
     assert_eq!(client.deadline(), seconds(3702));
 }
 
@@ -241,7 +241,7 @@ fn odd_options_do_not_hide_the_others() {
     offer[114] = 255;
     let request = sent(&client.receive(seconds(100), &offer));
     assert_eq!(request.opts().get(OptionCode::ServerIdentifier), Some(&DhcpOption::ServerIdentifier(SERVER)));
-    let State::Requesting { offer, .. } = &client.state else { panic!("not requesting") };
+    let DhcpState::Requesting { offer, .. } = &client.state else { panic!("not requesting") };
     assert_eq!((offer.lease.mtu, &offer.lease.hostname, offer.lease.time), (Some(1500), &None, LEASE_LEAST));
     assert_eq!(offer.lease.prefix, 16, "a mask of three bytes counts as none");
 }

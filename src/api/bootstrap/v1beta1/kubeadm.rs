@@ -24,7 +24,7 @@ pub struct ClusterConfiguration {
     pub kind: Option<String>,
     /// etcd; on the nodes of the control plane when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub etcd: Option<Etcd>,
+    pub etcd: Option<KubeadmEtcd>,
     /// Networks inside the cluster; as the Cluster says when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub networking: Option<Networking>,
@@ -42,7 +42,7 @@ pub struct ClusterConfiguration {
     pub control_plane_endpoint: Option<String>,
     /// The API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub api_server: Option<ApiServer>,
+    pub api_server: Option<KubeadmApiServer>,
     /// The controller manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_manager: Option<Component>,
@@ -97,7 +97,7 @@ pub struct Networking {
 /// Settings of the API server.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct ApiServer {
+pub struct KubeadmApiServer {
     /// Arguments, without the dashes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_args: BTreeMap<String, String>,
@@ -137,7 +137,7 @@ pub struct Component {
 
 /// Where etcd is.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct Etcd {
+pub struct KubeadmEtcd {
     /// On the nodes of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalEtcd>,
@@ -227,7 +227,7 @@ pub struct JoinConfiguration {
     pub ca_cert_path: Option<String>,
     /// How the cluster is found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub discovery: Option<Discovery>,
+    pub discovery: Option<JoinDiscovery>,
     /// That the node is one of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane: Option<JoinControlPlane>,
@@ -251,7 +251,7 @@ pub struct JoinControlPlane {
 /// How a node that joins finds its cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Discovery {
+pub struct JoinDiscovery {
     /// By a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap_token: Option<BootstrapTokenDiscovery>,

@@ -6,13 +6,13 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Format;
-use super::node::{File, Filesystem, IgnitionSpec, Ntp, PartitionSpec, TableType, User};
+use super::UserDataFormat;
+use super::node::{Filesystem, IgnitionSpec, NodeUser, Ntp, PartitionSpec, TableType, UserDataFile};
 use crate::api::cluster::{NewConditions, OldCondition, TemplateMeta};
 
 pub use kubeadm::{
-    ApiServer, BootstrapToken, ClusterConfiguration, Component, Discovery, Etcd, InitConfiguration, JoinConfiguration,
-    JoinControlPlane, LocalEtcd, Networking, NodeRegistration,
+    BootstrapToken, ClusterConfiguration, Component, InitConfiguration, JoinConfiguration, JoinControlPlane,
+    JoinDiscovery, KubeadmApiServer, KubeadmEtcd, LocalEtcd, Networking, NodeRegistration,
 };
 
 /// How kubeadm makes a node: what it should be.
@@ -46,7 +46,7 @@ pub struct KubeadmConfigSpec {
     /// Files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 200))]
-    pub files: Vec<File>,
+    pub files: Vec<UserDataFile>,
     /// Partitions and file systems.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_setup: Option<DiskSetup>,
@@ -69,13 +69,13 @@ pub struct KubeadmConfigSpec {
     /// Users.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
-    pub users: Vec<User>,
+    pub users: Vec<NodeUser>,
     /// Where the node has its time from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ntp: Option<Ntp>,
     /// Form of the user data; `cloud-config` when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub format: Option<Format>,
+    pub format: Option<UserDataFormat>,
     /// Deprecated, and without effect: kubeadm repeats what is worth repeating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_experimental_retry_join: Option<bool>,

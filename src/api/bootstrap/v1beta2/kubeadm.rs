@@ -19,14 +19,14 @@ use crate::api::bootstrap::kubeadm::{
 pub struct ClusterConfiguration {
     /// etcd; on the nodes of the control plane when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub etcd: Option<Etcd>,
+    pub etcd: Option<KubeadmEtcd>,
     /// Where the control plane is reached, with or without a port; as the Cluster says when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub control_plane_endpoint: Option<String>,
     /// The API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub api_server: Option<ApiServer>,
+    pub api_server: Option<KubeadmApiServer>,
     /// The controller manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_manager: Option<Component>,
@@ -65,7 +65,7 @@ pub struct ClusterConfiguration {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("minProperties" = 1))]
-pub struct ApiServer {
+pub struct KubeadmApiServer {
     /// Arguments, without the dashes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "args")]
@@ -117,7 +117,7 @@ pub struct Arg {
 /// Where etcd is.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[schemars(extend("minProperties" = 1))]
-pub struct Etcd {
+pub struct KubeadmEtcd {
     /// On the nodes of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalEtcd>,
@@ -187,7 +187,7 @@ pub struct InitConfiguration {
     pub patches: Option<Patches>,
     /// How long kubeadm waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeouts: Option<Timeouts>,
+    pub timeouts: Option<KubeadmTimeouts>,
 }
 
 /// A node that joins a cluster.
@@ -204,7 +204,7 @@ pub struct JoinConfiguration {
     pub ca_cert_path: Option<String>,
     /// How the cluster is found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub discovery: Option<Discovery>,
+    pub discovery: Option<JoinDiscovery>,
     /// That the node is one of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane: Option<JoinControlPlane>,
@@ -218,7 +218,7 @@ pub struct JoinConfiguration {
     pub patches: Option<Patches>,
     /// How long kubeadm waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeouts: Option<Timeouts>,
+    pub timeouts: Option<KubeadmTimeouts>,
 }
 
 /// A node that joins a control plane.
@@ -234,7 +234,7 @@ pub struct JoinControlPlane {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("minProperties" = 1))]
-pub struct Discovery {
+pub struct JoinDiscovery {
     /// By a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minProperties" = 1))]
@@ -313,7 +313,7 @@ pub struct BootstrapToken {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("minProperties" = 1))]
-pub struct Timeouts {
+pub struct KubeadmTimeouts {
     /// For a component of the control plane; 240 when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]

@@ -7,13 +7,13 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Format;
-use super::node::{File, Filesystem, IgnitionSpec, Ntp, PartitionSpec, TableType, User};
+use super::UserDataFormat;
+use super::node::{Filesystem, IgnitionSpec, NodeUser, Ntp, PartitionSpec, TableType, UserDataFile};
 use crate::api::cluster::{DeprecatedStatus, TemplateMeta, conditions};
 
 pub use kubeadm::{
-    ApiServer, Arg, BootstrapToken, ClusterConfiguration, Component, Discovery, Etcd, InitConfiguration,
-    JoinConfiguration, JoinControlPlane, LocalEtcd, NodeRegistration, Timeouts,
+    Arg, BootstrapToken, ClusterConfiguration, Component, InitConfiguration, JoinConfiguration, JoinControlPlane,
+    JoinDiscovery, KubeadmApiServer, KubeadmEtcd, KubeadmTimeouts, LocalEtcd, NodeRegistration,
 };
 
 /// How kubeadm makes a node: what it should be.
@@ -48,7 +48,7 @@ pub struct KubeadmConfigSpec {
     /// Files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 200))]
-    pub files: Vec<File>,
+    pub files: Vec<UserDataFile>,
     /// Partitions and file systems.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_setup: Option<DiskSetup>,
@@ -71,14 +71,14 @@ pub struct KubeadmConfigSpec {
     /// Users.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 100))]
-    pub users: Vec<User>,
+    pub users: Vec<NodeUser>,
     /// Where the node has its time from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minProperties" = 1))]
     pub ntp: Option<Ntp>,
     /// Form of the user data; `cloud-config` when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub format: Option<Format>,
+    pub format: Option<UserDataFormat>,
     /// How much kubeadm says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verbosity: Option<i32>,
@@ -138,7 +138,7 @@ pub struct KubeadmConfigStatus {
     pub conditions: Vec<Condition>,
     /// What is done once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initialization: Option<Initialization>,
+    pub initialization: Option<BootstrapInitialization>,
     /// Secret with the user data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
@@ -156,7 +156,7 @@ pub struct KubeadmConfigStatus {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("minProperties" = 1))]
-pub struct Initialization {
+pub struct BootstrapInitialization {
     /// The secret with the user data is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_secret_created: Option<bool>,

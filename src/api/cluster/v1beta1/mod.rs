@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::v1beta2::MachineTaint;
 use super::{
     ApiEndpoint, ClusterNetwork, ConditionGate, FailureDomainSpec, LABEL, MachineAddress, MachineDeletionStatus,
-    NewConditions, OldCondition, Replicas, conditions, gates,
+    NewConditions, OldCondition, ReplicaCounts, conditions, gates,
 };
 use crate::api::metal3::ObjectReference;
 
@@ -132,10 +132,10 @@ pub struct ClusterNewStatus {
     pub conditions: Vec<Condition>,
     /// Machines of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control_plane: Option<Replicas>,
+    pub control_plane: Option<ReplicaCounts>,
     /// Other machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workers: Option<Replicas>,
+    pub workers: Option<ReplicaCounts>,
 }
 
 /// A machine of a cluster: what it should be.

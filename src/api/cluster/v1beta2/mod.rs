@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ApiEndpoint, ClusterNetwork, ConditionGate, DeprecatedStatus, FailureDomain, LABEL, MachineAddress,
-    MachineDeletionStatus, Replicas, SUBDOMAIN, conditions, failure_domains, gates,
+    MachineDeletionStatus, ReplicaCounts, SUBDOMAIN, conditions, failure_domains, gates,
 };
 
 pub use deployment::*;
@@ -64,10 +64,10 @@ pub struct ClusterSpec {
     pub control_plane_endpoint: Option<ApiEndpoint>,
     /// Object that makes the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control_plane_ref: Option<Reference>,
+    pub control_plane_ref: Option<ContractReference>,
     /// Object that makes what the cluster runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub infrastructure_ref: Option<Reference>,
+    pub infrastructure_ref: Option<ContractReference>,
     /// How a cluster of a class is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
@@ -80,7 +80,7 @@ pub struct ClusterSpec {
 /// An object of another room of Cluster API, in the namespace of the one that names it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Reference {
+pub struct ContractReference {
     /// Its kind.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$"))]
     pub kind: String,
@@ -130,10 +130,10 @@ pub struct ClusterStatus {
     pub initialization: Option<ClusterInitialization>,
     /// Machines of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control_plane: Option<Replicas>,
+    pub control_plane: Option<ReplicaCounts>,
     /// Other machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workers: Option<Replicas>,
+    pub workers: Option<ReplicaCounts>,
     /// Where its machines may be, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "failure_domains")]
@@ -202,7 +202,7 @@ pub struct MachineSpec {
     #[schemars(extend("x-kubernetes-validations" = [{"rule": "has(self.configRef) || has(self.dataSecretName)", "message": "either configRef or dataSecretName is required"}]))]
     pub bootstrap: Bootstrap,
     /// Object that makes what the machine runs on.
-    pub infrastructure_ref: Reference,
+    pub infrastructure_ref: ContractReference,
     /// Version of Kubernetes, `v` in front.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
@@ -242,7 +242,7 @@ pub struct MachineSpec {
 pub struct Bootstrap {
     /// Object that makes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_ref: Option<Reference>,
+    pub config_ref: Option<ContractReference>,
     /// Secret that holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]

@@ -294,7 +294,7 @@ pub struct VlanLink {
 
 /// Networks on links.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
-pub struct Networks {
+pub struct LinkNetworks {
     /// IPv4 with an address of a pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ipv4: Vec<StaticNetwork>,
@@ -329,7 +329,7 @@ pub struct StaticNetwork {
     pub ip_address_from_ip_pool: String,
     /// A pool of any provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_pool_ref: Option<PoolReference>,
+    pub from_pool_ref: Option<DataPoolReference>,
     /// An annotation that has the name of an IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_pool_annotation: Option<FromAnnotation>,
@@ -357,7 +357,7 @@ pub struct DynamicNetwork {
 /// A pool of addresses, of the same namespace.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct PoolReference {
+pub struct DataPoolReference {
     /// Its name.
     #[schemars(length(min = 1, max = 253), regex(pattern = SUBDOMAIN))]
     pub name: String,
@@ -406,7 +406,7 @@ pub struct Gateway {
     pub from_ip_pool: Option<String>,
     /// A pool of any provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_pool_ref: Option<PoolReference>,
+    pub from_pool_ref: Option<DataPoolReference>,
     /// An annotation that has the name of an IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_pool_annotation: Option<FromAnnotation>,

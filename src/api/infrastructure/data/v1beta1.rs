@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    BondHash, BondMode, EthernetLink, FromPool, INTERFACE, MacSource, MetaDataFromAnnotation, MetaDataFromLabel,
-    MetaDataHostInterface, MetaDataIndex, MetaDataNamespace, MetaDataObjectName, MetaDataString, Networks, Services,
-    VlanLink,
+    BondHash, BondMode, EthernetLink, FromPool, INTERFACE, LinkNetworks, MacSource, MetaDataFromAnnotation,
+    MetaDataFromLabel, MetaDataHostInterface, MetaDataIndex, MetaDataNamespace, MetaDataObjectName, MetaDataString,
+    Services, VlanLink,
 };
 use crate::api::metal3::{ObjectReference, SecretReference};
 
@@ -100,7 +100,7 @@ pub struct TemplateNetworkData {
     pub links: Option<Links>,
     /// Networks on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub networks: Option<Networks>,
+    pub networks: Option<LinkNetworks>,
     /// Services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<Services>,

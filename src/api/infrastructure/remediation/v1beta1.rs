@@ -30,13 +30,13 @@ use serde::{Deserialize, Serialize};
 pub struct Metal3RemediationSpec {
     /// What is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub strategy: Option<RemediationStrategy>,
+    pub strategy: Option<Metal3RemediationStrategy>,
 }
 
 /// What is done with a machine that is not well.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct RemediationStrategy {
+pub struct Metal3RemediationStrategy {
     /// `Reboot`: it is switched off, its node is taken out of service, and it is switched on again.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,

@@ -10,20 +10,20 @@ use crate::bmc::metrics::BmcOutcome;
 use crate::bmc::redfish::body::Unread;
 use crate::bmc::redfish::message;
 use crate::bmc::redfish::tls;
-use crate::outbound::{self, Refused};
+use crate::outbound::{self, ForbiddenAddress};
 
 pub(super) enum ExchangeFailure {
-    Http(outbound::client::Error),
+    Http(outbound::client::OutboundError),
     Body(Unread),
     /// To this origin.
     SentAway(String),
     /// The appliance does not connect there.
-    Forbidden(Refused),
+    Forbidden(ForbiddenAddress),
 }
 
 impl ExchangeFailure {
     /// The refusal of its address, or of those of its name.
-    pub(super) fn refused(&self) -> Option<&Refused> {
+    pub(super) fn refused(&self) -> Option<&ForbiddenAddress> {
         match self {
             Self::Forbidden(refused) => Some(refused),
             Self::Http(error) => outbound::refusal(error),
@@ -104,7 +104,7 @@ pub(super) fn is_passing(method: &Method, status: StatusCode) -> bool {
 }
 
 /// Whether the connection broke under way. Every request made here may be repeated: writes set what they set again.
-pub(super) fn is_broken(error: &outbound::client::Error) -> bool {
+pub(super) fn is_broken(error: &outbound::client::OutboundError) -> bool {
     use std::io::ErrorKind::*;
     if error.is_timeout() || tls::explain(error).is_some() {
         return false;
@@ -117,7 +117,7 @@ pub(super) fn is_broken(error: &outbound::client::Error) -> bool {
 }
 
 /// The error with its causes, without the URL.
-pub(super) fn chain(error: &outbound::client::Error) -> String {
+pub(super) fn chain(error: &outbound::client::OutboundError) -> String {
     let mut out = String::new();
     let mut next = std::error::Error::source(error);
     while let Some(e) = next {

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_saphyr::LitStr;
 
 use super::{KubeadmCommand, NodeFile, SENTINEL, UserData, UserDataError, yaml};
-use crate::api::bootstrap::node::{Encoding, Filesystem, Ntp, PartitionSpec, TableType, User};
+use crate::api::bootstrap::node::{FileEncoding, Filesystem, NodeUser, Ntp, PartitionSpec, TableType};
 use crate::api::bootstrap::v1beta2::Partition;
 
 const HEADER: &str = "## template: jinja\n#cloud-config\n";
@@ -81,7 +81,7 @@ struct CloudConfig<'a> {
 struct FilePart<'a> {
     path: CloudInitText<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    encoding: Option<Encoding>,
+    encoding: Option<FileEncoding>,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<CloudInitText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,10 +103,10 @@ impl<'a> From<&'a NodeFile> for FilePart<'a> {
         let (encoding, content) = match (std::str::from_utf8(&file.content), file.encoding) {
             (Ok(text), encoding) => (encoding, FileContent::Text(CloudInitText(text))),
             // What is no text is encoded once more.
-            (Err(_), Some(Encoding::Gzip | Encoding::GzipBase64)) => {
-                (Some(Encoding::GzipBase64), FileContent::Encoded(STANDARD.encode(&file.content)))
+            (Err(_), Some(FileEncoding::Gzip | FileEncoding::GzipBase64)) => {
+                (Some(FileEncoding::GzipBase64), FileContent::Encoded(STANDARD.encode(&file.content)))
             }
-            (Err(_), _) => (Some(Encoding::Base64), FileContent::Encoded(STANDARD.encode(&file.content))),
+            (Err(_), _) => (Some(FileEncoding::Base64), FileContent::Encoded(STANDARD.encode(&file.content))),
         };
         Self {
             path: CloudInitText(&file.path),
@@ -157,8 +157,8 @@ struct UserPart<'a> {
     ssh_authorized_keys: Vec<CloudInitText<'a>>,
 }
 
-impl<'a> From<&'a User> for UserPart<'a> {
-    fn from(user: &'a User) -> Self {
+impl<'a> From<&'a NodeUser> for UserPart<'a> {
+    fn from(user: &'a NodeUser) -> Self {
         Self {
             name: CloudInitText(&user.name),
             passwd: text(&user.passwd),
@@ -359,9 +359,9 @@ mod tests {
     fn what_is_no_text_is_encoded() {
         let spec = KubeadmConfigSpec::default();
         for (content, encoding, wanted) in [
-            (&b"aGk="[..], Some(Encoding::Base64), json!({"encoding": "base64", "content": "aGk="})),
+            (&b"aGk="[..], Some(FileEncoding::Base64), json!({"encoding": "base64", "content": "aGk="})),
             (&[0xff, 0][..], None, json!({"encoding": "base64", "content": "/wA="})),
-            (&[0x1f, 0x8b][..], Some(Encoding::Gzip), json!({"encoding": "gzip+base64", "content": "H4s="})),
+            (&[0x1f, 0x8b][..], Some(FileEncoding::Gzip), json!({"encoding": "gzip+base64", "content": "H4s="})),
             (&b"text"[..], None, json!({"content": "text"})),
         ] {
             let mut data = data(&spec, KubeadmCommand::Init);

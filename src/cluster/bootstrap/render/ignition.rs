@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::{NodeFile, SENTINEL, UserData, UserDataError, unsupported};
-use crate::api::bootstrap::node::{Encoding, Filesystem, IgnitionSpec, Ntp, TableType, User};
+use crate::api::bootstrap::node::{FileEncoding, Filesystem, IgnitionSpec, NodeUser, Ntp, TableType};
 use crate::api::bootstrap::v1beta2::{DiskSetup, Partition};
 
 const VERSION: &str = "3.1.0";
@@ -105,11 +105,11 @@ fn file(number: usize, file: &NodeFile) -> Result<Value, UserDataError> {
     let field = |name: &str| format!("spec.files[{number}].{name}");
     let content = match file.encoding {
         None => file.content.clone(),
-        Some(Encoding::Base64) => {
+        Some(FileEncoding::Base64) => {
             let plain: Vec<u8> = file.content.iter().filter(|byte| !byte.is_ascii_whitespace()).copied().collect();
             STANDARD.decode(plain).map_err(|_| unsupported(field("content"), "it is no base64"))?
         }
-        Some(Encoding::Gzip | Encoding::GzipBase64) => {
+        Some(FileEncoding::Gzip | FileEncoding::GzipBase64) => {
             return Err(unsupported(field("encoding"), "Ignition has no compressed files here"));
         }
     };
@@ -136,7 +136,7 @@ fn file(number: usize, file: &NodeFile) -> Result<Value, UserDataError> {
     Ok(made.into())
 }
 
-fn user((number, user): (usize, &User)) -> Result<Value, UserDataError> {
+fn user((number, user): (usize, &NodeUser)) -> Result<Value, UserDataError> {
     if user.inactive == Some(true) {
         return Err(unsupported(format!("spec.users[{number}].inactive"), "Ignition has no inactive users"));
     }
@@ -368,7 +368,7 @@ mod tests {
             NodeFile { path: "/b".into(), append: Some(true), content: b"y".to_vec(), ..NodeFile::default() },
             NodeFile {
                 path: "/c".into(),
-                encoding: Some(Encoding::Base64),
+                encoding: Some(FileEncoding::Base64),
                 content: b"aGk=\n".to_vec(),
                 ..NodeFile::default()
             },

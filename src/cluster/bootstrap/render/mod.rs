@@ -9,8 +9,8 @@ pub mod kubeadm;
 
 use serde::Serialize;
 
-use crate::api::bootstrap::Format;
-use crate::api::bootstrap::node::{Encoding, User};
+use crate::api::bootstrap::UserDataFormat;
+use crate::api::bootstrap::node::{FileEncoding, NodeUser};
 use crate::api::bootstrap::v1beta2::KubeadmConfigSpec;
 
 /// Largest user data: a Secret has no more room.
@@ -71,7 +71,7 @@ pub struct NodeFile {
     /// Who may do what with it.
     pub permissions: Option<String>,
     /// How the content is encoded.
-    pub encoding: Option<Encoding>,
+    pub encoding: Option<FileEncoding>,
     /// Whether the content is appended.
     pub append: Option<bool>,
     /// The content.
@@ -101,7 +101,7 @@ pub struct UserData<'a> {
     /// Files, with what is in them.
     pub files: Vec<NodeFile>,
     /// Users, with their passwords.
-    pub users: Vec<User>,
+    pub users: Vec<NodeUser>,
     /// Commands, disks and the rest.
     pub spec: &'a KubeadmConfigSpec,
 }
@@ -114,8 +114,8 @@ impl UserData<'_> {
     /// When that form has no such thing, or it is too large.
     pub fn render(&self) -> Result<Vec<u8>, UserDataError> {
         let text = match self.spec.format.unwrap_or_default() {
-            Format::CloudConfig => cloud_init::render(self)?,
-            Format::Ignition => ignition::render(self)?,
+            UserDataFormat::CloudConfig => cloud_init::render(self)?,
+            UserDataFormat::Ignition => ignition::render(self)?,
         };
         if text.len() > LARGEST {
             return Err(UserDataError::Large { size: text.len() });

@@ -2,17 +2,17 @@
 
 use super::{ControlPlaneStatusInput, ShownMachine};
 use crate::cluster::control_plane::health::{ETCD_MEMBER, PODS};
-use crate::runtime::conditions::Verdict;
+use crate::runtime::conditions::ConditionVerdict;
 
 /// Whether it can: its certificates are there, a machine has all of its parts in health, and etcd has a quorum.
-pub(super) fn verdict(report: &ControlPlaneStatusInput<'_>, certificates: bool) -> Verdict {
-    let no = |why: Vec<String>| Verdict::no("NotAvailable", why.join("\n"));
+pub(super) fn verdict(report: &ControlPlaneStatusInput<'_>, certificates: bool) -> ConditionVerdict {
+    let no = |why: Vec<String>| ConditionVerdict::no("NotAvailable", why.join("\n"));
     if !report.initialized {
         return no(vec!["Control plane not yet initialized".into()]);
     }
     let members = report.etcd.map(|etcd| etcd.members.as_slice()).unwrap_or_default();
     if report.etcd_managed && report.etcd.is_none() {
-        return Verdict::unknown("InspectionFailed", "The members of etcd are not known");
+        return ConditionVerdict::unknown("InspectionFailed", "The members of etcd are not known");
     }
     // Machines without an identity have nothing yet that could be well.
     let running: Vec<&ShownMachine> = report.machines.iter().filter(|machine| machine.has_provider_id).collect();
@@ -51,11 +51,11 @@ pub(super) fn verdict(report: &ControlPlaneStatusInput<'_>, certificates: bool) 
     if well < running.len() {
         told.push(parts());
     }
-    Verdict { message: told.join("\n"), ..Verdict::yes("Available") }
+    ConditionVerdict { message: told.join("\n"), ..ConditionVerdict::yes("Available") }
 }
 
 fn holds(machine: &ShownMachine, type_: &str) -> bool {
-    machine.parts.get(type_).is_some_and(Verdict::is_true)
+    machine.parts.get(type_).is_some_and(ConditionVerdict::is_true)
 }
 
 fn is_well(machine: &ShownMachine, etcd_managed: bool) -> bool {

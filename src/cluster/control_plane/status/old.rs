@@ -1,9 +1,9 @@
 //! The same for clients of v1beta1.
 
 use super::{ControlPlaneStatusInput, number};
-use crate::api::control_plane::v1beta2::{DeprecatedStatus, KubeadmControlPlaneStatus};
+use crate::api::control_plane::v1beta2::{ControlPlaneDeprecatedStatus, KubeadmControlPlaneStatus};
 use crate::cluster::control_plane::plan::ControlPlaneAction;
-use crate::runtime::conditions::{self, Severity, Truth, Verdict, find_old, set_old, summary_old};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity, Truth, find_old, set_old, summary_old};
 
 /// Conditions that `Ready` sums up.
 const PARTS: [&str; 6] =
@@ -13,64 +13,67 @@ const PARTS: [&str; 6] =
 pub(super) fn show(
     status: &mut KubeadmControlPlaneStatus,
     report: &ControlPlaneStatusInput<'_>,
-    parts: &[(&'static str, Verdict)],
+    parts: &[(&'static str, ConditionVerdict)],
 ) {
     let replicas = report.machines.len();
-    let old: &mut DeprecatedStatus = status.deprecated.get_or_insert_default().v1beta1.get_or_insert_default();
+    let old: &mut ControlPlaneDeprecatedStatus =
+        status.deprecated.get_or_insert_default().v1beta1.get_or_insert_default();
     old.updated_replicas = status.up_to_date_replicas.unwrap_or_default();
     let ready = report.ready_nodes.unwrap_or_default().min(replicas);
     old.ready_replicas = number(ready);
     old.unavailable_replicas = number(replicas - ready);
-    let mut set = |type_: &str, verdict: &Verdict, severity| {
+    let mut set = |type_: &str, verdict: &ConditionVerdict, severity| {
         set_old(&mut old.conditions, type_, verdict, severity, report.now);
     };
     match &report.certificates {
         Some(verdict) if verdict.truth == Truth::True => set("CertificatesAvailable", verdict, Severity::Info),
         Some(verdict) => {
-            let verdict = Verdict::no("CertificatesGenerationFailed", verdict.message.clone());
+            let verdict = ConditionVerdict::no("CertificatesGenerationFailed", verdict.message.clone());
             set("CertificatesAvailable", &verdict, Severity::Warning);
         }
         None => {}
     }
     if report.initialized {
-        set("Available", &Verdict::yes("Available"), Severity::Info);
+        set("Available", &ConditionVerdict::yes("Available"), Severity::Info);
     } else if replicas > 0 || report.decision.is_some() {
-        set("Available", &Verdict::no("WaitingForKubeadmInit", ""), Severity::Info);
+        set("Available", &ConditionVerdict::no("WaitingForKubeadmInit", ""), Severity::Info);
     }
     set("Resized", &resized(report), Severity::Warning);
     let creating = report.decision.map(|decision| &decision.action);
     match &report.blocked {
-        Some(why) => {
-            set("MachinesCreated", &Verdict::no("InfrastructureTemplateCloningFailed", why.clone()), Severity::Error)
-        }
+        Some(why) => set(
+            "MachinesCreated",
+            &ConditionVerdict::no("InfrastructureTemplateCloningFailed", why.clone()),
+            Severity::Error,
+        ),
         None if matches!(
             creating,
             Some(ControlPlaneAction::Initialize { .. } | ControlPlaneAction::Join { .. }) | None
         ) && replicas == 0 => {}
-        None => set("MachinesCreated", &Verdict::yes("MachinesCreated"), Severity::Info),
+        None => set("MachinesCreated", &ConditionVerdict::yes("MachinesCreated"), Severity::Info),
     }
     let outdated = replicas.saturating_sub(usize::try_from(old.updated_replicas).unwrap_or_default());
     if report.decision.is_some_and(|decision| decision.rolling_out) {
         let message =
             format!("Rolling {outdated} replicas with outdated spec ({} replicas up to date)", old.updated_replicas);
-        let verdict = Verdict::no("RollingUpdateInProgress", message);
+        let verdict = ConditionVerdict::no("RollingUpdateInProgress", message);
         set_old(&mut old.conditions, "MachinesSpecUpToDate", &verdict, Severity::Warning, report.now);
     } else if find_old(&old.conditions, "MachinesSpecUpToDate").is_some() {
-        let verdict = Verdict::yes("MachinesSpecUpToDate");
+        let verdict = ConditionVerdict::yes("MachinesSpecUpToDate");
         set_old(&mut old.conditions, "MachinesSpecUpToDate", &verdict, Severity::Info, report.now);
     }
     if replicas > 0 {
         let said = report.machines.iter().map(|machine| (machine.name.as_str(), machine.said.get("Ready").cloned()));
         let ready = conditions::all(said, ["Ready", "MachinesNotReady", "MachinesNotReady"]);
-        let ready = if ready.is_true() { ready } else { Verdict { truth: Truth::False, ..ready } };
+        let ready = if ready.is_true() { ready } else { ConditionVerdict { truth: Truth::False, ..ready } };
         set_old(&mut old.conditions, "MachinesReady", &ready, Severity::Warning, report.now);
     }
     for (type_, verdict) in parts {
         let of = |end: &str| format!("{}{end}", type_.trim_end_matches("Healthy"));
         let verdict = match verdict.truth {
             Truth::True => verdict.clone(),
-            Truth::False => Verdict { reason: of("Unhealthy"), ..verdict.clone() },
-            Truth::Unknown => Verdict { reason: of("Unknown"), ..verdict.clone() },
+            Truth::False => ConditionVerdict { reason: of("Unhealthy"), ..verdict.clone() },
+            Truth::Unknown => ConditionVerdict { reason: of("Unknown"), ..verdict.clone() },
         };
         set_old(&mut old.conditions, type_, &verdict, Severity::Error, report.now);
     }
@@ -78,18 +81,18 @@ pub(super) fn show(
     set_old(&mut old.conditions, "Ready", &ready, severity, report.now);
 }
 
-fn resized(report: &ControlPlaneStatusInput<'_>) -> Verdict {
+fn resized(report: &ControlPlaneStatusInput<'_>) -> ConditionVerdict {
     let (current, desired) = (report.machines.len(), report.desired);
     if report.deleting.is_some() {
-        return Verdict::no(
+        return ConditionVerdict::no(
             "Deleting",
             report.deleting.as_ref().map(|deleting| deleting.message.clone()).unwrap_or_default(),
         );
     }
     let change = |way: &str| format!("Scaling {way} control plane to {desired} replicas (actual {current})");
     match current.cmp(&desired) {
-        std::cmp::Ordering::Less => Verdict::no("ScalingUp", change("up")),
-        std::cmp::Ordering::Greater => Verdict::no("ScalingDown", change("down")),
-        std::cmp::Ordering::Equal => Verdict::yes("Resized"),
+        std::cmp::Ordering::Less => ConditionVerdict::no("ScalingUp", change("up")),
+        std::cmp::Ordering::Greater => ConditionVerdict::no("ScalingDown", change("down")),
+        std::cmp::Ordering::Equal => ConditionVerdict::yes("Resized"),
     }
 }

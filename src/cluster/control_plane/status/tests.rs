@@ -17,8 +17,8 @@ fn machine(name: &str) -> ShownMachine {
         version: Some("v1.34.0".into()),
         node: Some(name.into()),
         has_provider_id: true,
-        said: ["Ready", "Available", "UpToDate"].map(|type_| (type_, Verdict::yes(type_))).into(),
-        parts: types.map(|type_| (type_, Verdict::yes("Healthy"))).collect(),
+        said: ["Ready", "Available", "UpToDate"].map(|type_| (type_, ConditionVerdict::yes(type_))).into(),
+        parts: types.map(|type_| (type_, ConditionVerdict::yes("Healthy"))).collect(),
         ..ShownMachine::default()
     }
 }
@@ -37,7 +37,7 @@ struct Case {
     desired: usize,
     blocked: Option<String>,
     deleting: Option<Deleting>,
-    certificates: Option<Verdict>,
+    certificates: Option<ConditionVerdict>,
     before: KubeadmControlPlaneStatus,
 }
 
@@ -51,7 +51,7 @@ fn case() -> Case {
         desired: 3,
         blocked: None,
         deleting: None,
-        certificates: Some(Verdict::yes("Available")),
+        certificates: Some(ConditionVerdict::yes("Available")),
         before: KubeadmControlPlaneStatus::default(),
     }
 }
@@ -69,7 +69,7 @@ impl Case {
             desired: self.desired,
             etcd_managed: true,
             initialized: self.initialized,
-            paused: Verdict::no("NotPaused", ""),
+            paused: ConditionVerdict::no("NotPaused", ""),
             certificates: self.certificates.clone(),
             machines: &self.machines,
             ready_nodes: Some(self.machines.len()),
@@ -107,9 +107,9 @@ fn machines_are_counted() {
         .with(|case| {
             case.machines[0].version = Some("v1.33.10".into());
             case.machines[1].version = Some("v1.33.9".into());
-            case.machines[2].said.insert("Ready", Verdict::no("NotReady", ""));
+            case.machines[2].said.insert("Ready", ConditionVerdict::no("NotReady", ""));
             case.machines[2].said.remove("Available");
-            case.machines[1].said.insert("UpToDate", Verdict::no("NotUpToDate", ""));
+            case.machines[1].said.insert("UpToDate", ConditionVerdict::no("NotUpToDate", ""));
         })
         .status();
     let counts = [status.replicas, status.ready_replicas, status.available_replicas, status.up_to_date_replicas];
@@ -131,7 +131,7 @@ fn machines_are_counted() {
 #[test]
 fn conditions_say_how_it_is() {
     let ill = |case: &mut Case, index: usize, type_: &'static str| {
-        drop(case.machines[index].parts.insert(type_, Verdict::no("NotHealthy", "oops")));
+        drop(case.machines[index].parts.insert(type_, ConditionVerdict::no("NotHealthy", "oops")));
     };
     let rows: Vec<(&str, Case, &str)> = vec![
         ("Available", case(), "True Available"),
@@ -153,7 +153,7 @@ fn conditions_say_how_it_is() {
         ),
         (
             "Available",
-            case().with(|case| case.certificates = Some(Verdict::no("NotAvailable", "x"))),
+            case().with(|case| case.certificates = Some(ConditionVerdict::no("NotAvailable", "x"))),
             "False NotAvailable",
         ),
         ("Initialized", case(), "True Initialized"),
@@ -218,7 +218,7 @@ fn a_silent_cluster_says_how_etcd_is_recovered() {
 #[test]
 fn messages_say_why() {
     let outdated = |case: &mut Case, index: usize, why: &str| {
-        drop(case.machines[index].said.insert("UpToDate", Verdict::no("NotUpToDate", why)));
+        drop(case.machines[index].said.insert("UpToDate", ConditionVerdict::no("NotUpToDate", why)));
     };
     let rolling = case().with(|case| {
         outdated(case, 0, "* KubeadmConfig is not up-to-date\n* Version v1.33.0, v1.34.0 required");
@@ -242,7 +242,7 @@ fn messages_say_why() {
     assert!(message.contains("etcd") && message.ends_with("* there is no template"), "{message}");
     let replaced = case().with(|case| {
         case.machines[1].unhealthy = true;
-        case.machines[1].said.insert(OWNER_REMEDIATED, Verdict::no("RemediationDeferred", "too early"));
+        case.machines[1].said.insert(OWNER_REMEDIATED, ConditionVerdict::no("RemediationDeferred", "too early"));
     });
     let (found, message) = replaced.shows("Remediating");
     assert_eq!((found.as_str(), message.as_str()), ("True Remediating", "* b: too early"));
@@ -304,7 +304,7 @@ fn clients_of_v1beta1_see_their_conditions() {
         ),
         (
             "CertificatesAvailable",
-            case().with(|case| case.certificates = Some(Verdict::no("X", "y"))),
+            case().with(|case| case.certificates = Some(ConditionVerdict::no("X", "y"))),
             Some("False CertificatesGenerationFailed Warning"),
         ),
         ("EtcdClusterHealthy", case(), Some("True  ")),

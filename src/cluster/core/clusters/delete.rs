@@ -16,8 +16,8 @@ use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
 use crate::cluster::core::kit::CoreFault;
 use crate::cluster::core::seen::{NamedObject, ReferenceRole};
-use crate::runtime::conditions::Verdict;
-use crate::runtime::{Key, changes, objects, owners};
+use crate::runtime::conditions::ConditionVerdict;
+use crate::runtime::{ObjectKey, changes, objects, owners};
 
 /// What goes next, and is waited for.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,7 +61,12 @@ fn next(parts: &ClusterParts, control_plane: bool, infrastructure: bool) -> Dele
 }
 
 impl ClusterReconciler {
-    pub(super) async fn delete(&self, api: &Api<Cluster>, cluster: Cluster, key: &Key) -> Result<Action, CoreFault> {
+    pub(super) async fn delete(
+        &self,
+        api: &Api<Cluster>,
+        cluster: Cluster,
+        key: &ObjectKey,
+    ) -> Result<Action, CoreFault> {
         let Self(kit) = self;
         let infrastructure = NamedObject::find(
             &kit.objects,
@@ -86,14 +91,14 @@ impl ClusterReconciler {
                 self.delete_all::<MachineDeployment>(namespace, deployments).await?;
                 self.delete_all::<MachineSet>(namespace, sets).await?;
                 self.delete_all::<Machine>(namespace, machines).await?;
-                Verdict {
+                ConditionVerdict {
                     message: format!(
                         "waiting for {} MachineDeployments, {} MachineSets, {} Machines",
                         parts.deployments.len(),
                         parts.sets.len(),
                         parts.machines.iter().filter(|machine| !is_control_plane(machine)).count()
                     ),
-                    ..Verdict::yes("WaitingForWorkersDeletion")
+                    ..ConditionVerdict::yes("WaitingForWorkersDeletion")
                 }
             }
             DeletionStep::ControlPlane | DeletionStep::Infrastructure => {
@@ -108,17 +113,18 @@ impl ClusterReconciler {
                     _ => ("WaitingForInfrastructureDeletion", cluster.spec.infrastructure_ref.as_ref()),
                 };
                 let what = what.map(|what| format!("waiting for {} {:?}", what.kind, what.name)).unwrap_or_default();
-                Verdict { message: what, ..Verdict::yes(reason) }
+                ConditionVerdict { message: what, ..ConditionVerdict::yes(reason) }
             }
             DeletionStep::Planes(machines) => {
                 self.delete_all::<Machine>(namespace, machines).await?;
                 let message = format!("waiting for {} Machines", machines.len());
-                Verdict { message, ..Verdict::yes("WaitingForControlPlaneDeletion") }
+                ConditionVerdict { message, ..ConditionVerdict::yes("WaitingForControlPlaneDeletion") }
             }
             // What is known may be behind: somebody made a machine in between.
-            DeletionStep::Nothing if self.is_any_left(namespace, name).await? => {
-                Verdict { message: "looking for what is left".into(), ..Verdict::yes("WaitingForWorkersDeletion") }
-            }
+            DeletionStep::Nothing if self.is_any_left(namespace, name).await? => ConditionVerdict {
+                message: "looking for what is left".into(),
+                ..ConditionVerdict::yes("WaitingForWorkersDeletion")
+            },
             DeletionStep::Nothing => {
                 objects::release(api, &cluster, FINALIZER_CLUSTER).await?;
                 kit.workloads.forget(namespace, name);

@@ -16,11 +16,11 @@ use super::kit::{CoreFault, Kit, of_cluster};
 use super::seen::{NamedObject, ReferenceRole};
 use crate::api::cluster::keys::FINALIZER_CLUSTER;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineSet};
-use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, Replicas};
+use crate::api::cluster::{ApiEndpoint, LABEL_CLUSTER, ReplicaCounts};
 use crate::cluster::contract::{fields, pause};
 use crate::runtime::changes::{change, write_status};
-use crate::runtime::conditions::Verdict;
-use crate::runtime::{Key, Reconcile, key, objects, owners};
+use crate::runtime::conditions::ConditionVerdict;
+use crate::runtime::{ObjectKey, Reconcile, key, objects, owners};
 
 /// Keeps Clusters.
 pub(super) struct ClusterReconciler(pub Kit);
@@ -33,7 +33,7 @@ struct ClusterParts {
 }
 
 impl ClusterParts {
-    fn of(kit: &Kit, cluster: &Key) -> Self {
+    fn of(kit: &Kit, cluster: &ObjectKey) -> Self {
         let of = of_cluster(cluster);
         let mut machines = kit.caches.machines.mentioning(&of);
         let mut sets = kit.caches.sets.mentioning(&of);
@@ -126,10 +126,10 @@ impl ClusterReconciler {
         &self,
         api: &Api<Cluster>,
         cluster: &Cluster,
-        key: &Key,
+        key: &ObjectKey,
         infrastructure: &NamedObject,
         control_plane: &NamedObject,
-        deleting: Option<Verdict>,
+        deleting: Option<ConditionVerdict>,
     ) -> Result<(), CoreFault> {
         let parts = ClusterParts::of(&self.0, key);
         let view = ClusterStatusInput {
@@ -137,7 +137,7 @@ impl ClusterReconciler {
             infrastructure: infrastructure.seen(&["Ready"], fields::is_provisioned),
             // The control plane of the older contract says it by `Ready`.
             control_plane: control_plane.seen(&["Available", "Ready"], fields::is_initialized),
-            counted: control_plane.data().map_or_else(Replicas::default, fields::replicas),
+            counted: control_plane.data().map_or_else(ReplicaCounts::default, fields::replicas),
             domains: infrastructure.data().map(fields::failure_domains),
             machines: &parts.machines,
             sets: &parts.sets,
@@ -151,7 +151,7 @@ impl ClusterReconciler {
     }
 
     /// Whether the API server that was made answers; nobody is asked before there is one.
-    async fn probe(&self, cluster: &Cluster, key: &Key) -> Option<Result<(), String>> {
+    async fn probe(&self, cluster: &Cluster, key: &ObjectKey) -> Option<Result<(), String>> {
         let done = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
         if done.and_then(|done| done.control_plane_initialized) != Some(true) {
             return None;

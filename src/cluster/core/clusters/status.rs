@@ -5,10 +5,10 @@ use kube::ResourceExt;
 
 use crate::api::cluster::keys::LABEL_CONTROL_PLANE;
 use crate::api::cluster::v1beta2::{Cluster, ClusterStatus, Machine, MachineDeployment, MachineSet};
-use crate::api::cluster::{CLUSTER_VERSIONS_MAX, FailureDomain, Polarity, Replicas};
+use crate::api::cluster::{CLUSTER_VERSIONS_MAX, FailureDomain, Polarity, ReplicaCounts};
 use crate::cluster::contract::{count_versions, pause, version_of};
 use crate::cluster::core::seen::{SeenObject, mirrored};
-use crate::runtime::conditions::{self, Severity, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity};
 use crate::runtime::owners;
 
 /// Everything that the status is made of.
@@ -17,7 +17,7 @@ pub(super) struct ClusterStatusInput<'a> {
     pub infrastructure: SeenObject,
     pub control_plane: SeenObject,
     /// Machines that the control plane's object counts.
-    pub counted: Replicas,
+    pub counted: ReplicaCounts,
     /// Where its machines may be, as the infrastructure says; `None` when that is not there.
     pub domains: Option<Vec<FailureDomain>>,
     pub machines: &'a [std::sync::Arc<Machine>],
@@ -26,7 +26,7 @@ pub(super) struct ClusterStatusInput<'a> {
     /// Whether the cluster's API server answers; `None` before there is one.
     pub probe: Option<Result<(), String>>,
     /// What a deletion waits for.
-    pub deleting: Option<Verdict>,
+    pub deleting: Option<ConditionVerdict>,
 }
 
 /// Whether a machine is one of the control plane.
@@ -97,11 +97,11 @@ fn count(number: usize) -> Option<i32> {
     Some(i32::try_from(number).unwrap_or(i32::MAX))
 }
 
-fn counted(machines: &[&std::sync::Arc<Machine>], wished: usize) -> Replicas {
+fn counted(machines: &[&std::sync::Arc<Machine>], wished: usize) -> ReplicaCounts {
     let of = |type_: &str| count(machines.iter().filter(|machine| says(machine, type_)).count());
     let mut versions = count_versions(machines.iter().filter_map(|machine| version_of(machine)));
     versions.truncate(CLUSTER_VERSIONS_MAX);
-    Replicas {
+    ReplicaCounts {
         desired_replicas: count(wished),
         replicas: count(machines.len()),
         up_to_date_replicas: of("UpToDate"),
@@ -131,27 +131,29 @@ fn set_conditions(
     let cluster = view.cluster;
     let infrastructure = mirrored(&view.infrastructure, ["Ready", "NotReady", "DoesNotExist"]);
     let control_plane = match &view.control_plane {
-        SeenObject::Unnamed if planes.is_empty() => Verdict::unknown("NotAvailable", "there is no control plane yet"),
+        SeenObject::Unnamed if planes.is_empty() => {
+            ConditionVerdict::unknown("NotAvailable", "there is no control plane yet")
+        }
         SeenObject::Unnamed => every(planes, "Available", ["Available", "NotAvailable", "AvailableUnknown"]),
         seen => mirrored(seen, ["Available", "NotAvailable", "DoesNotExist"]),
     };
     let initialized = if initialized {
-        Verdict::yes("Initialized")
+        ConditionVerdict::yes("Initialized")
     } else {
-        Verdict::no("NotInitialized", "the control plane's API server has not answered yet")
+        ConditionVerdict::no("NotInitialized", "the control plane's API server has not answered yet")
     };
     let probe = match &view.probe {
-        Some(Ok(())) => Verdict::yes("ProbeSucceeded"),
-        Some(Err(why)) => Verdict::no("ProbeFailed", why.clone()),
-        None => Verdict::no("ProbeFailed", "there is no API server to ask yet"),
+        Some(Ok(())) => ConditionVerdict::yes("ProbeSucceeded"),
+        Some(Err(why)) => ConditionVerdict::no("ProbeFailed", why.clone()),
+        None => ConditionVerdict::no("ProbeFailed", "there is no API server to ask yet"),
     };
     let deployed = view.deployments.iter().map(|one| {
         let own = one.status.as_ref().and_then(|status| conditions::find(&status.conditions, "Available"));
-        (one.metadata.name.as_deref().unwrap_or_default(), own.map(Verdict::of))
+        (one.metadata.name.as_deref().unwrap_or_default(), own.map(ConditionVerdict::of))
     });
     let workers_available = conditions::all(deployed, ["Available", "NotAvailable", "AvailableUnknown"]);
-    let deleting = view.deleting.clone().unwrap_or_else(|| Verdict::no("NotDeleting", ""));
-    let all: Vec<(&str, Verdict)> = vec![
+    let deleting = view.deleting.clone().unwrap_or_else(|| ConditionVerdict::no("NotDeleting", ""));
+    let all: Vec<(&str, ConditionVerdict)> = vec![
         ("InfrastructureReady", infrastructure.clone()),
         ("ControlPlaneInitialized", initialized.clone()),
         ("ControlPlaneAvailable", control_plane.clone()),
@@ -175,7 +177,7 @@ fn set_conditions(
     let available = available(cluster, &status.conditions);
     conditions::set(&mut status.conditions, "Available", &available, generation, now);
     let ready = if infrastructure.is_true() && control_plane.is_true() {
-        Verdict::yes("Ready")
+        ConditionVerdict::yes("Ready")
     } else if infrastructure.is_true() {
         control_plane.clone()
     } else {
@@ -193,10 +195,11 @@ fn set_conditions(
 }
 
 /// Whether a cluster can be used: what counts, and what the cluster adds to it.
-fn available(cluster: &Cluster, all: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> Verdict {
+fn available(cluster: &Cluster, all: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> ConditionVerdict {
     let own = ["RemoteConnectionProbe", "InfrastructureReady", "ControlPlaneAvailable", "WorkersAvailable"];
-    let find = |type_: &str| conditions::find(all, type_).map(Verdict::of);
-    let mut parts: Vec<(&str, Option<Verdict>, bool)> = own.iter().map(|type_| (*type_, find(type_), true)).collect();
+    let find = |type_: &str| conditions::find(all, type_).map(ConditionVerdict::of);
+    let mut parts: Vec<(&str, Option<ConditionVerdict>, bool)> =
+        own.iter().map(|type_| (*type_, find(type_), true)).collect();
     parts.push(("Deleting", find("Deleting"), false));
     for gate in cluster.spec.availability_gates.iter().take(32) {
         let good = gate.polarity.unwrap_or_default() == Polarity::Positive;
@@ -206,16 +209,16 @@ fn available(cluster: &Cluster, all: &[k8s_openapi::apimachinery::pkg::apis::met
 }
 
 /// What the same condition of several machines says.
-fn every(machines: &[&std::sync::Arc<Machine>], type_: &str, reasons: [&str; 3]) -> Verdict {
+fn every(machines: &[&std::sync::Arc<Machine>], type_: &str, reasons: [&str; 3]) -> ConditionVerdict {
     let of = machines.iter().map(|machine| {
         let own = machine.status.as_ref().and_then(|status| conditions::find(&status.conditions, type_));
-        (machine.metadata.name.as_deref().unwrap_or_default(), own.map(Verdict::of))
+        (machine.metadata.name.as_deref().unwrap_or_default(), own.map(ConditionVerdict::of))
     });
     conditions::all(of, reasons)
 }
 
 /// Whether one of those that keep machines says that it is doing something.
-fn some(view: &ClusterStatusInput<'_>, type_: &str, [yes, no]: [&str; 2]) -> Verdict {
+fn some(view: &ClusterStatusInput<'_>, type_: &str, [yes, no]: [&str; 2]) -> ConditionVerdict {
     let deployments = view
         .deployments
         .iter()
@@ -229,10 +232,14 @@ fn some(view: &ClusterStatusInput<'_>, type_: &str, [yes, no]: [&str; 2]) -> Ver
         .chain(sets.map(|set| format!("MachineSet {}", set.name_any())))
         .take(10)
         .collect();
-    if names.is_empty() { Verdict::no(no, "") } else { Verdict { message: names.join(", "), ..Verdict::yes(yes) } }
+    if names.is_empty() {
+        ConditionVerdict::no(no, "")
+    } else {
+        ConditionVerdict { message: names.join(", "), ..ConditionVerdict::yes(yes) }
+    }
 }
 
-fn remediating(view: &ClusterStatusInput<'_>) -> Verdict {
+fn remediating(view: &ClusterStatusInput<'_>) -> ConditionVerdict {
     let names: Vec<String> = view
         .machines
         .iter()
@@ -243,9 +250,9 @@ fn remediating(view: &ClusterStatusInput<'_>) -> Verdict {
         .take(10)
         .collect();
     if names.is_empty() {
-        Verdict::no("NotRemediating", "")
+        ConditionVerdict::no("NotRemediating", "")
     } else {
-        Verdict { message: names.join(", "), ..Verdict::yes("Remediating") }
+        ConditionVerdict { message: names.join(", "), ..ConditionVerdict::yes("Remediating") }
     }
 }
 
@@ -257,9 +264,9 @@ mod tests {
 
     use super::*;
     use crate::api::cluster::ApiEndpoint;
-    use crate::api::cluster::v1beta2::{ClusterInitialization, MachineStatus, NodeReference, Reference};
+    use crate::api::cluster::v1beta2::{ClusterInitialization, ContractReference, MachineStatus, NodeReference};
 
-    fn there(done: bool, condition: Option<Verdict>) -> SeenObject {
+    fn there(done: bool, condition: Option<ConditionVerdict>) -> SeenObject {
         SeenObject::There { what: "X \"x\"".into(), done, condition, deleted: false, failure: None }
     }
 
@@ -273,7 +280,7 @@ mod tests {
             cluster,
             infrastructure,
             control_plane,
-            counted: Replicas::default(),
+            counted: ReplicaCounts::default(),
             domains: None,
             machines,
             sets: &[],
@@ -295,7 +302,7 @@ mod tests {
             status(&view(cluster, &[], there(done, None), SeenObject::Unnamed), Timestamp::UNIX_EPOCH).phase.unwrap()
         };
         assert_eq!(of(&cluster, false), "Pending");
-        cluster.spec.infrastructure_ref = Some(Reference::default());
+        cluster.spec.infrastructure_ref = Some(ContractReference::default());
         assert_eq!((of(&cluster, false), of(&cluster, true)), ("Provisioning".into(), "Provisioning".into()));
         cluster.spec.control_plane_endpoint = Some(ApiEndpoint { host: "x".into(), port: Some(6443) });
         assert_eq!((of(&cluster, false), of(&cluster, true)), ("Provisioning".into(), "Provisioned".into()));
@@ -338,12 +345,12 @@ mod tests {
     #[test]
     fn a_cluster_is_available_when_all_of_it_is() {
         let cluster = Cluster::new("c", Default::default());
-        let mut all = view(&cluster, &[], there(true, None), there(true, Some(Verdict::yes("Available"))));
+        let mut all = view(&cluster, &[], there(true, None), there(true, Some(ConditionVerdict::yes("Available"))));
         let of = |view: &ClusterStatusInput<'_>| status(view, Timestamp::UNIX_EPOCH);
         assert_eq!(says(&of(&all), "Available"), ("False", "NotAvailable"), "nobody answers");
         all.probe = Some(Ok(()));
         assert_eq!(says(&of(&all), "Available"), ("True", "Available"));
-        all.infrastructure = there(true, Some(Verdict::no("NoDisk", "no disk")));
+        all.infrastructure = there(true, Some(ConditionVerdict::no("NoDisk", "no disk")));
         let status = of(&all);
         assert_eq!(says(&status, "InfrastructureReady"), ("False", "NoDisk"));
         let available = conditions::find(&status.conditions, "Available").unwrap();

@@ -26,7 +26,7 @@ use crate::api::cluster::v1beta2::{
 use crate::api::cluster::{LABEL_CLUSTER, RolloutType};
 use crate::cluster::contract::pause;
 use crate::runtime::changes::{change, delete, difference, write_status};
-use crate::runtime::objects::Marks;
+use crate::runtime::objects::ControllerMarks;
 use crate::runtime::{Reconcile, conditions, key, objects, owners};
 
 /// Keeps MachineDeployments.
@@ -86,8 +86,12 @@ async fn hold(
     let owners = owners::with(&deployment.metadata, &owners::owner(cluster, false));
     let of = deployment.spec.cluster_name.clone();
     let labels = [(LABEL_CLUSTER, of.as_str())];
-    Ok(objects::mark(api, deployment, &Marks { finalizer: Some(FINALIZER_DEPLOYMENT), labels: &labels, owners })
-        .await?)
+    Ok(objects::mark(
+        api,
+        deployment,
+        &ControllerMarks { finalizer: Some(FINALIZER_DEPLOYMENT), labels: &labels, owners },
+    )
+    .await?)
 }
 
 /// When all machines were to be replaced last; nothing while that is yet to come.

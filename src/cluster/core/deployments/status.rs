@@ -8,7 +8,7 @@ use super::rollout::DesiredDeployment;
 use crate::api::cluster::DeploymentPhase;
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineDeploymentStatus, MachineSet};
 use crate::cluster::contract::{count_versions, pause, version_of};
-use crate::runtime::conditions::{self, Severity, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity};
 use crate::runtime::owners;
 
 /// Everything that the status is made of.
@@ -62,9 +62,9 @@ pub(super) fn status(view: &MachineDeploymentStatusInput<'_>, now: Timestamp) ->
     });
     let least = wished.saturating_sub(wish.lacking);
     let enough = if available >= least {
-        Verdict::yes("Available")
+        ConditionVerdict::yes("Available")
     } else {
-        Verdict::no("NotAvailable", format!("{available} machines are available, at least {least} must be"))
+        ConditionVerdict::no("NotAvailable", format!("{available} machines are available, at least {least} must be"))
     };
     let all = vec![
         ("Available", enough.clone()),
@@ -78,9 +78,9 @@ pub(super) fn status(view: &MachineDeploymentStatusInput<'_>, now: Timestamp) ->
             "Deleting",
             if deleted {
                 let message = format!("waiting for {} MachineSets", view.sets.len());
-                Verdict { message, ..Verdict::yes("Deleting") }
+                ConditionVerdict { message, ..ConditionVerdict::yes("Deleting") }
             } else {
-                Verdict::no("NotDeleting", "")
+                ConditionVerdict::no("NotDeleting", "")
             },
         ),
         (pause::PAUSED, paused(view)),
@@ -94,8 +94,8 @@ pub(super) fn status(view: &MachineDeploymentStatusInput<'_>, now: Timestamp) ->
     old.updated_replicas = count(current);
     old.unavailable_replicas = count(wished.saturating_sub(available));
     let ready = match view.sets.iter().any(|set| set.status.is_some()) || wished == 0 {
-        true => Verdict::yes("MachineSetReady"),
-        false => Verdict::no("WaitingForMachineSet", ""),
+        true => ConditionVerdict::yes("MachineSetReady"),
+        false => ConditionVerdict::no("WaitingForMachineSet", ""),
     };
     for (type_, verdict) in [("Ready", enough.clone()), ("Available", enough), ("MachineSetReady", ready)] {
         conditions::set_old(&mut old.conditions, type_, &verdict, Severity::Warning, now);
@@ -103,17 +103,20 @@ pub(super) fn status(view: &MachineDeploymentStatusInput<'_>, now: Timestamp) ->
     status
 }
 
-fn paused(view: &MachineDeploymentStatusInput<'_>) -> Verdict {
+fn paused(view: &MachineDeploymentStatusInput<'_>) -> ConditionVerdict {
     if view.deployment.spec.paused == Some(true) {
-        return Verdict { message: "spec.paused of the MachineDeployment is true".into(), ..Verdict::yes("Paused") };
+        return ConditionVerdict {
+            message: "spec.paused of the MachineDeployment is true".into(),
+            ..ConditionVerdict::yes("Paused")
+        };
     }
     pause::verdict(view.cluster, view.deployment)
 }
 
-fn every(machines: &[Arc<Machine>], type_: &str, reasons: [&str; 3]) -> Verdict {
+fn every(machines: &[Arc<Machine>], type_: &str, reasons: [&str; 3]) -> ConditionVerdict {
     let of = machines.iter().map(|machine| {
         let own = machine.status.as_ref().and_then(|status| conditions::find(&status.conditions, type_));
-        (machine.metadata.name.as_deref().unwrap_or_default(), own.map(Verdict::of))
+        (machine.metadata.name.as_deref().unwrap_or_default(), own.map(ConditionVerdict::of))
     });
     conditions::all(of, reasons)
 }
@@ -125,39 +128,45 @@ fn lack(machines: &[Arc<Machine>], type_: &str) -> Vec<String> {
     machines.iter().filter(|machine| is(machine)).filter_map(|machine| machine.metadata.name.clone()).collect()
 }
 
-fn rolling_out(machines: &[Arc<Machine>]) -> Verdict {
+fn rolling_out(machines: &[Arc<Machine>]) -> ConditionVerdict {
     let old = lack(machines, "UpToDate").len();
     if old == 0 {
-        return Verdict::no("NotRollingOut", "");
+        return ConditionVerdict::no("NotRollingOut", "");
     }
-    Verdict { message: format!("{old} machines are not up to date"), ..Verdict::yes("RollingOut") }
+    ConditionVerdict { message: format!("{old} machines are not up to date"), ..ConditionVerdict::yes("RollingOut") }
 }
 
-fn scaling_up(view: &MachineDeploymentStatusInput<'_>, is: usize, wished: usize) -> Verdict {
+fn scaling_up(view: &MachineDeploymentStatusInput<'_>, is: usize, wished: usize) -> ConditionVerdict {
     let blocked = view.sets.iter().find_map(|set| {
         let found = conditions::find(&set.status.as_ref()?.conditions, "ScalingUp")?;
         found.message.contains("is blocked").then(|| found.message.clone())
     });
     if is >= wished && blocked.is_none() {
-        return Verdict::no("NotScalingUp", "");
+        return ConditionVerdict::no("NotScalingUp", "");
     }
     let message = blocked.unwrap_or_else(|| format!("scaling up from {is} to {wished} machines"));
-    Verdict { message, ..Verdict::yes("ScalingUp") }
+    ConditionVerdict { message, ..ConditionVerdict::yes("ScalingUp") }
 }
 
-fn scaling_down(is: usize, wished: usize) -> Verdict {
+fn scaling_down(is: usize, wished: usize) -> ConditionVerdict {
     if is <= wished {
-        return Verdict::no("NotScalingDown", "");
+        return ConditionVerdict::no("NotScalingDown", "");
     }
-    Verdict { message: format!("scaling down from {is} to {wished} machines"), ..Verdict::yes("ScalingDown") }
+    ConditionVerdict {
+        message: format!("scaling down from {is} to {wished} machines"),
+        ..ConditionVerdict::yes("ScalingDown")
+    }
 }
 
-fn remediating(view: &MachineDeploymentStatusInput<'_>) -> Verdict {
+fn remediating(view: &MachineDeploymentStatusInput<'_>) -> ConditionVerdict {
     let names = lack(view.machines, "OwnerRemediated");
     if names.is_empty() {
-        return Verdict::no("NotRemediating", "");
+        return ConditionVerdict::no("NotRemediating", "");
     }
-    Verdict { message: names.into_iter().take(10).collect::<Vec<_>>().join(", "), ..Verdict::yes("Remediating") }
+    ConditionVerdict {
+        message: names.into_iter().take(10).collect::<Vec<_>>().join(", "),
+        ..ConditionVerdict::yes("Remediating")
+    }
 }
 
 #[cfg(test)]
@@ -172,8 +181,9 @@ mod tests {
         let machine = |up_to_date: bool| {
             let mut machine = Machine::new("m", Default::default());
             let mut status = MachineStatus::default();
-            let verdict = if up_to_date { Verdict::yes("UpToDate") } else { Verdict::no("NotUpToDate", "") };
-            for (type_, verdict) in [("UpToDate", verdict), ("Available", Verdict::yes("Available"))] {
+            let verdict =
+                if up_to_date { ConditionVerdict::yes("UpToDate") } else { ConditionVerdict::no("NotUpToDate", "") };
+            for (type_, verdict) in [("UpToDate", verdict), ("Available", ConditionVerdict::yes("Available"))] {
                 conditions::set(&mut status.conditions, type_, &verdict, None, Timestamp::UNIX_EPOCH);
             }
             machine.status = Some(status);

@@ -9,7 +9,7 @@ use crate::api::cluster::keys::{ANNOTATION_REMEDIATE, ANNOTATION_SKIP_REMEDIATIO
 use crate::api::cluster::v1beta2::{Cluster, HealthChecks, Machine, MachineHealthCheck};
 use crate::cluster::contract::pause;
 use crate::cluster::core::numbers::{range, scaled};
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict};
 use crate::runtime::owners;
 
 /// Seconds that a machine may take to become a node, where nothing is said.
@@ -21,7 +21,7 @@ pub(super) enum HealthJudgement {
     /// It is well; it may have failed in so many seconds, if nothing changes.
     Well(Option<i64>),
     /// It has failed: why.
-    Failed(Verdict),
+    Failed(ConditionVerdict),
 }
 
 /// Whether a machine is looked at.
@@ -50,7 +50,7 @@ pub(super) fn judge(
     node: Option<&Node>,
     now: Timestamp,
 ) -> HealthJudgement {
-    let failed = |reason: &str, message: String| HealthJudgement::Failed(Verdict::no(reason, message));
+    let failed = |reason: &str, message: String| HealthJudgement::Failed(ConditionVerdict::no(reason, message));
     if machine.annotations().contains_key(ANNOTATION_REMEDIATE) {
         return failed("HasRemediateAnnotation", format!("the machine has the annotation {ANNOTATION_REMEDIATE}"));
     }
@@ -197,7 +197,7 @@ mod tests {
             }),
             ..ClusterStatus::default()
         };
-        conditions::set(&mut status.conditions, "ControlPlaneInitialized", &Verdict::yes("x"), None, at(1000));
+        conditions::set(&mut status.conditions, "ControlPlaneInitialized", &ConditionVerdict::yes("x"), None, at(1000));
         cluster.status = Some(status);
         cluster
     }
@@ -242,7 +242,7 @@ mod tests {
         // Its own.
         let mut own = machine(true);
         let status = own.status.get_or_insert_default();
-        conditions::set(&mut status.conditions, "NodeReady", &Verdict::no("x", ""), None, at(1000));
+        conditions::set(&mut status.conditions, "NodeReady", &ConditionVerdict::no("x", ""), None, at(1000));
         assert_eq!(reason(&ready, &own, Some(&well), 1029), Err(Some(1)));
         assert_eq!(reason(&ready, &own, Some(&well), 1030), Ok("UnhealthyMachine".into()));
         // Somebody says so.

@@ -16,15 +16,15 @@ use self::judge::{HealthJudgement, allowed, is_target, judge};
 use super::kit::{CoreFault, Kit, of_cluster};
 use super::template::{selector, selects};
 use crate::api::cluster::v1beta2::{
-    Cluster, Machine, MachineHealthCheck, MachineHealthCheckStatus, Reference, RemediationTemplate,
+    Cluster, ContractReference, Machine, MachineHealthCheck, MachineHealthCheckStatus, RemediationTemplate,
 };
 use crate::api::cluster::{DeprecatedStatus, LABEL_CLUSTER};
 use crate::cluster::contract::template::{self, Clone as Made};
 use crate::cluster::contract::{ReferenceError, pause};
 use crate::cluster::workload::Nodes;
 use crate::runtime::changes::write_status;
-use crate::runtime::conditions::{self, Severity, Verdict};
-use crate::runtime::objects::Marks;
+use crate::runtime::conditions::{self, ConditionVerdict, Severity};
+use crate::runtime::objects::ControllerMarks;
 use crate::runtime::{Reconcile, key, objects, owners};
 
 /// Checks of a cluster; who comes after so many by name looks at no machine.
@@ -115,7 +115,7 @@ async fn hold(
     let owners = owners::with(&check.metadata, &owners::owner(cluster, false));
     let of = check.spec.cluster_name.clone();
     let labels = [(LABEL_CLUSTER, of.as_str())];
-    Ok(objects::mark(api, check, &Marks { finalizer: None, labels: &labels, owners }).await?)
+    Ok(objects::mark(api, check, &ControllerMarks { finalizer: None, labels: &labels, owners }).await?)
 }
 
 impl MachineHealthCheckReconciler {
@@ -168,14 +168,14 @@ impl MachineHealthCheckReconciler {
         let Some(mut status) = machine.status.clone() else { return Ok(()) };
         let (generation, now) = (machine.metadata.generation, Timestamp::now());
         let template = check.spec.remediation.as_ref().and_then(|remediation| remediation.template_ref.as_ref());
-        let mut said: Vec<(&str, Verdict)> = Vec::new();
+        let mut said: Vec<(&str, ConditionVerdict)> = Vec::new();
         let waits = |status: &crate::api::cluster::v1beta2::MachineStatus, type_: &str| {
             conditions::find(&status.conditions, type_)
                 .is_some_and(|found| found.status == "False" && found.reason == WAITING)
         };
         match &target.judgement {
             HealthJudgement::Well(_) => {
-                said.push(("HealthCheckSucceeded", Verdict::yes("HealthCheckSucceeded")));
+                said.push(("HealthCheckSucceeded", ConditionVerdict::yes("HealthCheckSucceeded")));
                 let was_asked = waits(&status, "ExternallyRemediated");
                 for type_ in ["OwnerRemediated", "ExternallyRemediated"] {
                     if waits(&status, type_) {
@@ -194,7 +194,7 @@ impl MachineHealthCheckReconciler {
                     Some(template) => said.push(("ExternallyRemediated", self.request(machine, template).await?)),
                     // Once its owner has begun, the owner says how far it is.
                     None if conditions::find(&status.conditions, "OwnerRemediated").is_none() => {
-                        said.push(("OwnerRemediated", Verdict::no(WAITING, "the owner is to replace it")));
+                        said.push(("OwnerRemediated", ConditionVerdict::no(WAITING, "the owner is to replace it")));
                     }
                     None => {}
                 }
@@ -210,31 +210,31 @@ impl MachineHealthCheckReconciler {
     }
 
     /// Makes the object that remediates a machine; says how far that is.
-    async fn request(&self, machine: &Machine, from: &RemediationTemplate) -> Result<Verdict, CoreFault> {
+    async fn request(&self, machine: &Machine, from: &RemediationTemplate) -> Result<ConditionVerdict, CoreFault> {
         let namespace = machine.namespace().unwrap_or_default();
         let objects = &self.0.objects;
         if let Some(why) = judge::no_remediation(&from.kind) {
-            return Ok(Verdict::no("RemediationTemplateNotFound", why));
+            return Ok(ConditionVerdict::no("RemediationTemplateNotFound", why));
         }
         let found = match objects.get(&namespace, &reference(from, &from.kind, &from.name)).await {
             Ok(Some(found)) => found,
             Ok(None) => {
                 let why = format!("there is no {} {:?}", from.kind, from.name);
-                return Ok(Verdict::no("RemediationTemplateNotFound", why));
+                return Ok(ConditionVerdict::no("RemediationTemplateNotFound", why));
             }
             Err(ReferenceError::Api(error)) => return Err(error.into()),
-            Err(error) => return Ok(Verdict::no("RemediationTemplateNotFound", error.to_string())),
+            Err(error) => return Ok(ConditionVerdict::no("RemediationTemplateNotFound", error.to_string())),
         };
         let name = machine.name_any();
         let kind = template::kind(&from.kind);
         let there = objects.get(&namespace, &reference(from, kind, &name)).await;
         match there {
             Ok(Some(there)) if judge::is_request(&there.object.metadata, machine) => {
-                return Ok(Verdict::no(WAITING, format!("{kind} {name:?} is to remediate it")));
+                return Ok(ConditionVerdict::no(WAITING, format!("{kind} {name:?} is to remediate it")));
             }
             Ok(Some(_)) => {
                 let why = format!("there is a {kind} {name:?} already that was not made to remediate it");
-                return Ok(Verdict::no("RemediationRequestCreationFailed", why));
+                return Ok(ConditionVerdict::no("RemediationRequestCreationFailed", why));
             }
             Ok(None) | Err(_) => {}
         }
@@ -244,7 +244,7 @@ impl MachineHealthCheckReconciler {
             owner: Some(owners::owner(machine, false)),
             ..Made::default()
         };
-        let failed = |why: String| Ok(Verdict::no("RemediationRequestCreationFailed", why));
+        let failed = |why: String| Ok(ConditionVerdict::no("RemediationRequestCreationFailed", why));
         let object = match template::instance(&found, made) {
             Ok(object) => object,
             Err(why) => return failed(why),
@@ -258,7 +258,7 @@ impl MachineHealthCheckReconciler {
             Ok(_) => {
                 let message = format!("{kind} {name:?} is to remediate it");
                 self.0.tell(machine, "RemediationRequested", message.clone()).await;
-                Ok(Verdict::no(WAITING, message))
+                Ok(ConditionVerdict::no(WAITING, message))
             }
             Err(ReferenceError::Api(error)) => Err(error.into()),
             Err(error) => failed(error.to_string()),
@@ -294,8 +294,8 @@ impl MachineHealthCheckReconciler {
     ) -> Result<(), CoreFault> {
         let count = |number: usize| Some(i32::try_from(number).unwrap_or(i32::MAX));
         let allowed = match room {
-            Ok(_) => Verdict::yes("RemediationAllowed"),
-            Err(why) => Verdict::no("TooManyUnhealthy", why.clone()),
+            Ok(_) => ConditionVerdict::yes("RemediationAllowed"),
+            Err(why) => ConditionVerdict::no("TooManyUnhealthy", why.clone()),
         };
         let mut status = check.status.clone().unwrap_or_default();
         status.expected_machines = count(targets.len());
@@ -314,7 +314,7 @@ impl MachineHealthCheckReconciler {
         why: String,
     ) -> Result<(), CoreFault> {
         let mut status = check.status.clone().unwrap_or_default();
-        let unseen = Verdict::unknown("ConnectionDown", why);
+        let unseen = ConditionVerdict::unknown("ConnectionDown", why);
         set(&mut status, check, &unseen, None);
         write_status(api, check, check.status.as_ref(), &status).await?;
         Ok(())
@@ -324,7 +324,7 @@ impl MachineHealthCheckReconciler {
 fn set(
     status: &mut MachineHealthCheckStatus,
     check: &MachineHealthCheck,
-    allowed: &Verdict,
+    allowed: &ConditionVerdict,
     cluster: Option<&Cluster>,
 ) {
     let (generation, now) = (check.metadata.generation, Timestamp::now());
@@ -335,8 +335,8 @@ fn set(
     conditions::set_old(conditions::older(deprecated), "RemediationAllowed", allowed, Severity::Warning, now);
 }
 
-fn reference(from: &RemediationTemplate, kind: &str, name: &str) -> Reference {
-    Reference {
+fn reference(from: &RemediationTemplate, kind: &str, name: &str) -> ContractReference {
+    ContractReference {
         kind: kind.to_owned(),
         name: name.to_owned(),
         api_group: owners::group_of(&from.api_version).to_owned(),

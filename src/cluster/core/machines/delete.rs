@@ -26,7 +26,7 @@ use crate::cluster::core::kit::{CoreFault, of_cluster};
 use crate::cluster::core::seen::{NamedObject, ReferenceRole};
 use crate::cluster::workload::{Workload, WorkloadError, drain};
 use crate::log::named;
-use crate::runtime::conditions::{Verdict, whole};
+use crate::runtime::conditions::{ConditionVerdict, whole};
 use crate::runtime::{objects, owners};
 
 /// Pods and volumes of which a message speaks.
@@ -73,10 +73,10 @@ fn left_alone(cluster: Option<&Cluster>, plane_goes: bool, external: bool, plane
 }
 
 /// What a machine waits for: so it is said, and looked at again.
-type MachineDeletionWait = Result<Option<Verdict>, CoreFault>;
+type MachineDeletionWait = Result<Option<ConditionVerdict>, CoreFault>;
 
 fn waits(reason: &str, message: String) -> MachineDeletionWait {
-    Ok(Some(Verdict { message, ..Verdict::yes(reason) }))
+    Ok(Some(ConditionVerdict { message, ..ConditionVerdict::yes(reason) }))
 }
 
 impl MachineReconciler {
@@ -111,7 +111,7 @@ impl MachineReconciler {
         machine: &mut Machine,
         cluster: Option<&Cluster>,
         parts: &MachineParts,
-    ) -> Result<(Option<Verdict>, MachineNode), CoreFault> {
+    ) -> Result<(Option<ConditionVerdict>, MachineNode), CoreFault> {
         let now = Timestamp::now();
         let start = |time: &mut Option<Time>| _ = time.get_or_insert(Time(whole(now)));
         let mut deletion = machine.status.as_ref().and_then(|status| status.deletion.clone()).unwrap_or_default();

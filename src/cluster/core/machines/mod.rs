@@ -30,8 +30,8 @@ use crate::api::control_plane;
 use crate::cluster::contract::{fields, pause};
 use crate::cluster::workload::{Workload, WorkloadError};
 use crate::runtime::changes::{change, write_status};
-use crate::runtime::conditions::{self, Verdict};
-use crate::runtime::objects::Marks;
+use crate::runtime::conditions::{self, ConditionVerdict};
+use crate::runtime::objects::ControllerMarks;
 use crate::runtime::{Reconcile, key, objects, owners};
 
 /// How much less often a machine that runs and is well is looked at.
@@ -135,7 +135,8 @@ async fn hold(api: &Api<Machine>, machine: Machine, cluster: &Cluster) -> Result
     let owners = owners::with(&machine.metadata, &owner).filter(|_| owners::controller(&machine.metadata).is_none());
     let of = machine.spec.cluster_name.clone();
     let labels = [(LABEL_CLUSTER, of.as_str())];
-    Ok(objects::mark(api, machine, &Marks { finalizer: Some(FINALIZER_MACHINE), labels: &labels, owners }).await?)
+    Ok(objects::mark(api, machine, &ControllerMarks { finalizer: Some(FINALIZER_MACHINE), labels: &labels, owners })
+        .await?)
 }
 
 /// Takes over what others find out: the Secret with the user data, and the identity at the provider.
@@ -260,7 +261,7 @@ impl MachineReconciler {
         stored: Option<&MachineStatus>,
         cluster: Option<&Cluster>,
         parts: &MachineParts,
-        (node, deleting): (MachineNode, Option<Verdict>),
+        (node, deleting): (MachineNode, Option<ConditionVerdict>),
     ) -> Result<MachineStatus, CoreFault> {
         let infrastructure = parts.infrastructure.data();
         let view = MachineStatusInput {

@@ -9,7 +9,7 @@ use crate::api::cluster::v1beta2::{Cluster, Machine, MachineStatus, NodeReferenc
 use crate::api::cluster::{MachineAddress, Polarity};
 use crate::cluster::contract::pause;
 use crate::cluster::core::seen::{SeenObject, mirrored};
-use crate::runtime::conditions::{self, Severity, Truth, Verdict, whole};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity, Truth, whole};
 
 /// What was seen of a machine's node.
 pub(super) enum MachineNode {
@@ -36,7 +36,7 @@ pub(super) struct MachineStatusInput<'a> {
     pub expiry: Option<Timestamp>,
     pub node: MachineNode,
     /// What a deletion waits for.
-    pub deleting: Option<Verdict>,
+    pub deleting: Option<ConditionVerdict>,
 }
 
 /// Where a machine is in its life.
@@ -94,9 +94,9 @@ pub(super) fn status(view: &MachineStatusInput<'_>, now: Timestamp) -> MachineSt
 }
 
 /// Whether the node of a machine is ready, and whether nothing else is wrong with it.
-fn of_node(view: &MachineStatusInput<'_>, known: &MachineStatus) -> (Verdict, Verdict) {
+fn of_node(view: &MachineStatusInput<'_>, known: &MachineStatus) -> (ConditionVerdict, ConditionVerdict) {
     let both = |truth: Truth, reason: &str, message: String| {
-        let verdict = Verdict { truth, reason: reason.to_owned(), message };
+        let verdict = ConditionVerdict { truth, reason: reason.to_owned(), message };
         (verdict.clone(), verdict)
     };
     match &view.node {
@@ -113,20 +113,20 @@ fn of_node(view: &MachineStatusInput<'_>, known: &MachineStatus) -> (Verdict, Ve
     }
 }
 
-fn ready(node: &Node) -> Verdict {
+fn ready(node: &Node) -> ConditionVerdict {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let Some(ready) = conditions.into_iter().find(|condition| condition.type_ == "Ready") else {
-        return Verdict::unknown("NodeReadyUnknown", "the node does not say whether it is ready");
+        return ConditionVerdict::unknown("NodeReadyUnknown", "the node does not say whether it is ready");
     };
     let message = ready.message.clone().unwrap_or_default();
     match Truth::read(&ready.status) {
-        Truth::True => Verdict { message, ..Verdict::yes("NodeReady") },
-        Truth::False => Verdict::no("NodeNotReady", message),
-        Truth::Unknown => Verdict::unknown("NodeReadyUnknown", message),
+        Truth::True => ConditionVerdict { message, ..ConditionVerdict::yes("NodeReady") },
+        Truth::False => ConditionVerdict::no("NodeNotReady", message),
+        Truth::Unknown => ConditionVerdict::unknown("NodeReadyUnknown", message),
     }
 }
 
-fn healthy(node: &Node) -> Verdict {
+fn healthy(node: &Node) -> ConditionVerdict {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let (mut parts, mut seen_ready) = (Vec::new(), false);
     for condition in conditions {
@@ -136,7 +136,7 @@ fn healthy(node: &Node) -> Verdict {
             _ => continue,
         };
         seen_ready |= good;
-        let verdict = Verdict {
+        let verdict = ConditionVerdict {
             truth: Truth::read(&condition.status),
             reason: condition.reason.clone().unwrap_or_default(),
             message: condition.message.clone().unwrap_or_default(),
@@ -152,14 +152,16 @@ fn healthy(node: &Node) -> Verdict {
 fn set_conditions(status: &mut MachineStatus, view: &MachineStatusInput<'_>, now: Timestamp) {
     let machine = view.machine;
     let bootstrap = match &view.bootstrap {
-        SeenObject::Unnamed if machine.spec.bootstrap.data_secret_name.is_some() => Verdict::yes("DataSecretProvided"),
+        SeenObject::Unnamed if machine.spec.bootstrap.data_secret_name.is_some() => {
+            ConditionVerdict::yes("DataSecretProvided")
+        }
         seen => mirrored(seen, ["Ready", "NotReady", "DoesNotExist"]),
     };
     let infrastructure = mirrored(&view.infrastructure, ["Ready", "NotReady", "DoesNotExist"]);
     let (node_ready, node_healthy) = of_node(view, status);
-    let deleting = view.deleting.clone().unwrap_or_else(|| Verdict::no("NotDeleting", ""));
+    let deleting = view.deleting.clone().unwrap_or_else(|| ConditionVerdict::no("NotDeleting", ""));
     // A machine is replaced, and never updated as it stands; others' tools look for it.
-    let updating = Verdict::no("NotUpdating", "");
+    let updating = ConditionVerdict::no("NotUpdating", "");
     let generation = machine.metadata.generation;
     let all = [
         ("BootstrapConfigReady", &bootstrap),
@@ -195,10 +197,10 @@ fn set_conditions(status: &mut MachineStatus, view: &MachineStatusInput<'_>, now
 }
 
 /// Whether a machine is ready: what counts, and what the machine adds to it.
-fn readiness(machine: &Machine, all: &[Condition]) -> Verdict {
-    let find = |type_: &str| conditions::find(all, type_).map(Verdict::of);
+fn readiness(machine: &Machine, all: &[Condition]) -> ConditionVerdict {
+    let find = |type_: &str| conditions::find(all, type_).map(ConditionVerdict::of);
     let always = ["InfrastructureReady", "BootstrapConfigReady", "NodeHealthy"];
-    let mut parts: Vec<(&str, Option<Verdict>, bool)> =
+    let mut parts: Vec<(&str, Option<ConditionVerdict>, bool)> =
         always.iter().map(|type_| (*type_, find(type_), true)).collect();
     // These count only where somebody sets them.
     for type_ in ["HealthCheckSucceeded", "OwnerRemediated", "ExternallyRemediated"] {
@@ -219,11 +221,11 @@ pub(super) fn until_available(machine: &Machine, all: &[Condition], now: Timesta
     Some((wanted - now.duration_since(ready.last_transition_time.0).as_secs()).max(0))
 }
 
-fn available(machine: &Machine, all: &[Condition], now: Timestamp) -> Verdict {
+fn available(machine: &Machine, all: &[Condition], now: Timestamp) -> ConditionVerdict {
     match until_available(machine, all, now) {
-        None => Verdict::no("NotReady", ""),
-        Some(0) => Verdict::yes("Available"),
-        Some(_) => Verdict::no("WaitingForMinReadySeconds", ""),
+        None => ConditionVerdict::no("NotReady", ""),
+        Some(0) => ConditionVerdict::yes("Available"),
+        Some(_) => ConditionVerdict::no("WaitingForMinReadySeconds", ""),
     }
 }
 
@@ -337,7 +339,7 @@ mod tests {
         let broken = SeenObject::There {
             what: "X \"x\"".into(),
             done: false,
-            condition: Some(Verdict::no("", "no disk")),
+            condition: Some(ConditionVerdict::no("", "no disk")),
             deleted: false,
             failure: Some(("Broken".into(), String::new())),
         };

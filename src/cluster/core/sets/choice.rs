@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
     use crate::api::cluster::v1beta2::{MachineStatus, NodeReference};
-    use crate::runtime::conditions::Verdict;
+    use crate::runtime::conditions::ConditionVerdict;
 
     fn machine(name: &str, age: i64) -> Machine {
         let mut machine = Machine::new(name, Default::default());
@@ -94,7 +94,7 @@ mod tests {
         marked.metadata.annotations = Some([(ANNOTATION_DELETE_MACHINE.to_owned(), String::new())].into());
         let mut unwell = machine("c-unwell", 3);
         let conditions = &mut unwell.status.get_or_insert_default().conditions;
-        conditions::set(conditions, "NodeHealthy", &Verdict::no("X", ""), None, Timestamp::UNIX_EPOCH);
+        conditions::set(conditions, "NodeHealthy", &ConditionVerdict::no("X", ""), None, Timestamp::UNIX_EPOCH);
         let mut early = machine("d-early", 4);
         early.status = None;
         let (young, old) = (machine("f-young", 5), machine("e-old", 9));

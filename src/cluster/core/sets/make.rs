@@ -9,7 +9,7 @@ use kube::api::PostParams;
 use super::MachineSetReconciler;
 use crate::api::cluster::LABEL_CLUSTER;
 use crate::api::cluster::keys::{FINALIZER_MACHINE, LABEL_DEPLOYMENT, LABEL_SET, LABEL_TEMPLATE_HASH};
-use crate::api::cluster::v1beta2::{Machine, MachineSet, Reference};
+use crate::api::cluster::v1beta2::{ContractReference, Machine, MachineSet};
 use crate::cluster::contract::template::{self, Clone as Made};
 use crate::cluster::contract::{ReferenceError, fresh, named_by};
 use crate::cluster::core::kit::CoreFault;
@@ -88,8 +88,8 @@ impl MachineSetReconciler {
         &self,
         set: &MachineSet,
         machine: &Machine,
-        from: &Reference,
-        to: &Reference,
+        from: &ContractReference,
+        to: &ContractReference,
     ) -> Result<(), CoreFault> {
         let objects = &self.kit.objects;
         let namespace = machine.namespace().unwrap_or_default();
@@ -151,7 +151,7 @@ impl MachineSetReconciler {
                 }
             }
         };
-        let own = |reference: &Reference| Reference {
+        let own = |reference: &ContractReference| ContractReference {
             kind: template::kind(&reference.kind).to_owned(),
             name: name.clone(),
             api_group: reference.api_group.clone(),

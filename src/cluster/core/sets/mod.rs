@@ -35,8 +35,8 @@ use crate::api::cluster::v1beta2::{Cluster, Machine, MachineDeployment, MachineS
 use crate::api::cluster::{GROUP, LABEL_CLUSTER};
 use crate::cluster::contract::pause;
 use crate::runtime::changes::{change, delete, write_status};
-use crate::runtime::conditions::{self, Verdict};
-use crate::runtime::objects::Marks;
+use crate::runtime::conditions::{self, ConditionVerdict};
+use crate::runtime::objects::ControllerMarks;
 use crate::runtime::{Reconcile, key, objects, owners};
 
 /// Who keeps labels, annotations and times of machines.
@@ -113,7 +113,7 @@ async fn hold(api: &Api<MachineSet>, set: MachineSet, cluster: &Cluster) -> Resu
     let owners = owners::with(&set.metadata, &owner).filter(|_| owners::controller(&set.metadata).is_none());
     let of = set.spec.cluster_name.clone();
     let labels = [(LABEL_CLUSTER, of.as_str())];
-    Ok(objects::mark(api, set, &Marks { finalizer: Some(FINALIZER_SET), labels: &labels, owners }).await?)
+    Ok(objects::mark(api, set, &ControllerMarks { finalizer: Some(FINALIZER_SET), labels: &labels, owners }).await?)
 }
 
 fn is_own(set: &MachineSet, machine: &ObjectMeta) -> bool {
@@ -386,23 +386,27 @@ impl MachineSetReconciler {
 }
 
 /// Whether machines of the set are as its deployment wants them; nobody says so of a set of its own.
-fn is_up_to_date(set: &MachineSet, deployment: Option<&MachineDeployment>) -> Verdict {
-    let Some(deployment) = deployment else { return Verdict::yes("UpToDate") };
+fn is_up_to_date(set: &MachineSet, deployment: Option<&MachineDeployment>) -> ConditionVerdict {
+    let Some(deployment) = deployment else { return ConditionVerdict::yes("UpToDate") };
     if !is_same(&deployment.spec.template, &set.spec.template) {
-        return Verdict::no("NotUpToDate", "the MachineDeployment has another template");
+        return ConditionVerdict::no("NotUpToDate", "the MachineDeployment has another template");
     }
     let after = deployment.spec.rollout.as_ref().and_then(|rollout| rollout.after.as_ref());
     let expired = after.is_some_and(|after| {
         after.0 <= Timestamp::now()
             && set.metadata.creation_timestamp.as_ref().is_some_and(|created| created.0 < after.0)
     });
-    if expired { Verdict::no("NotUpToDate", "rollout.after has passed") } else { Verdict::yes("UpToDate") }
+    if expired {
+        ConditionVerdict::no("NotUpToDate", "rollout.after has passed")
+    } else {
+        ConditionVerdict::yes("UpToDate")
+    }
 }
 
 /// Says of a machine whether it is as it should be, where it says so not yet.
-async fn say_up_to_date(api: &Api<Machine>, machine: &Machine, verdict: &Verdict) -> Result<(), CoreFault> {
+async fn say_up_to_date(api: &Api<Machine>, machine: &Machine, verdict: &ConditionVerdict) -> Result<(), CoreFault> {
     let mut status = machine.status.clone().unwrap_or_default();
-    let known = conditions::find(&status.conditions, "UpToDate").map(Verdict::of);
+    let known = conditions::find(&status.conditions, "UpToDate").map(ConditionVerdict::of);
     // The machine's own controller begins the status.
     if machine.status.is_none() || known.as_ref() == Some(verdict) {
         return Ok(());

@@ -49,13 +49,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::cluster::v1beta2::Reference;
+    use crate::api::cluster::v1beta2::ContractReference;
 
     fn set(version: &str, kubeadm: bool, skip: Option<&str>) -> MachineSet {
         let mut set = MachineSet::new("s", Default::default());
         set.spec.template.spec.version = Some(version.into());
         if kubeadm {
-            let reference = Reference { kind: "KubeadmConfigTemplate".into(), ..Reference::default() };
+            let reference = ContractReference { kind: "KubeadmConfigTemplate".into(), ..ContractReference::default() };
             set.spec.template.spec.bootstrap.config_ref = Some(reference);
         }
         set.metadata.annotations = skip.map(|skip| [(SKIP.to_owned(), skip.to_owned())].into());

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use crate::api::cluster::v1beta2::{Cluster, Machine, MachineSet, MachineSetStatus};
 use crate::cluster::contract::{count_versions, pause, version_of};
-use crate::runtime::conditions::{self, Severity, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity};
 
 /// Everything that the status is made of.
 pub(super) struct MachineSetStatusInput<'a> {
@@ -47,20 +47,20 @@ pub(super) fn status(view: &MachineSetStatusInput<'_>, now: Timestamp) -> Machin
         let message = view.objection.clone().unwrap_or_default();
         let scale = format!("scaling up from {is} to {wished} machines");
         let message = if message.is_empty() { scale } else { format!("{scale} is blocked: {message}") };
-        Verdict { message, ..Verdict::yes("ScalingUp") }
+        ConditionVerdict { message, ..ConditionVerdict::yes("ScalingUp") }
     } else {
-        Verdict::no("NotScalingUp", view.objection.clone().unwrap_or_default())
+        ConditionVerdict::no("NotScalingUp", view.objection.clone().unwrap_or_default())
     };
     let scaling_down = if is > wished {
         let message = format!("scaling down from {is} to {wished} machines");
-        Verdict { message, ..Verdict::yes("ScalingDown") }
+        ConditionVerdict { message, ..ConditionVerdict::yes("ScalingDown") }
     } else {
-        Verdict::no("NotScalingDown", "")
+        ConditionVerdict::no("NotScalingDown", "")
     };
     let deleting = if deleted {
-        Verdict { message: format!("waiting for {is} Machines"), ..Verdict::yes("Deleting") }
+        ConditionVerdict { message: format!("waiting for {is} Machines"), ..ConditionVerdict::yes("Deleting") }
     } else {
-        Verdict::no("NotDeleting", "")
+        ConditionVerdict::no("NotDeleting", "")
     };
     let ready = names("Ready");
     let all = [
@@ -81,15 +81,17 @@ pub(super) fn status(view: &MachineSetStatusInput<'_>, now: Timestamp) -> Machin
     old.available_replicas = status.available_replicas;
     old.fully_labeled_replicas = count(machines.len());
     let resized = match (is, wished) {
-        (is, wished) if is < wished => Verdict::no("ScalingUp", format!("scaling up from {is} to {wished} machines")),
-        (is, wished) if is > wished => {
-            Verdict::no("ScalingDown", format!("scaling down from {is} to {wished} machines"))
+        (is, wished) if is < wished => {
+            ConditionVerdict::no("ScalingUp", format!("scaling up from {is} to {wished} machines"))
         }
-        _ => Verdict::yes("Resized"),
+        (is, wished) if is > wished => {
+            ConditionVerdict::no("ScalingDown", format!("scaling down from {is} to {wished} machines"))
+        }
+        _ => ConditionVerdict::yes("Resized"),
     };
     let created = match &view.objection {
-        Some(why) => Verdict::no("PreflightCheckFailed", why.clone()),
-        None => Verdict::yes("MachinesCreated"),
+        Some(why) => ConditionVerdict::no("PreflightCheckFailed", why.clone()),
+        None => ConditionVerdict::yes("MachinesCreated"),
     };
     for (type_, verdict) in [("MachinesCreated", created), ("MachinesReady", ready), ("Resized", resized)] {
         conditions::set_old(&mut old.conditions, type_, &verdict, Severity::Warning, now);
@@ -99,10 +101,10 @@ pub(super) fn status(view: &MachineSetStatusInput<'_>, now: Timestamp) -> Machin
     status
 }
 
-fn every(machines: &[Arc<Machine>], type_: &str) -> Verdict {
+fn every(machines: &[Arc<Machine>], type_: &str) -> ConditionVerdict {
     let of = machines.iter().map(|machine| {
         let own = machine.status.as_ref().and_then(|status| conditions::find(&status.conditions, type_));
-        (machine.metadata.name.as_deref().unwrap_or_default(), own.map(Verdict::of))
+        (machine.metadata.name.as_deref().unwrap_or_default(), own.map(ConditionVerdict::of))
     });
     let [yes, no, unknown] = match type_ {
         "Ready" => ["Ready", "NotReady", "ReadyUnknown"],
@@ -111,7 +113,7 @@ fn every(machines: &[Arc<Machine>], type_: &str) -> Verdict {
     conditions::all(of, [yes, no, unknown])
 }
 
-fn remediating(machines: &[Arc<Machine>]) -> Verdict {
+fn remediating(machines: &[Arc<Machine>]) -> ConditionVerdict {
     let names: Vec<String> = machines
         .iter()
         .filter(|machine| {
@@ -121,9 +123,9 @@ fn remediating(machines: &[Arc<Machine>]) -> Verdict {
         .take(10)
         .collect();
     if names.is_empty() {
-        Verdict::no("NotRemediating", "")
+        ConditionVerdict::no("NotRemediating", "")
     } else {
-        Verdict { message: names.join(", "), ..Verdict::yes("Remediating") }
+        ConditionVerdict { message: names.join(", "), ..ConditionVerdict::yes("Remediating") }
     }
 }
 
@@ -157,7 +159,13 @@ mod tests {
             machine.spec.version = Some("v1.35.0".into());
             if ready {
                 let own = machine.status.get_or_insert_default();
-                conditions::set(&mut own.conditions, "Ready", &Verdict::yes("Ready"), None, Timestamp::UNIX_EPOCH);
+                conditions::set(
+                    &mut own.conditions,
+                    "Ready",
+                    &ConditionVerdict::yes("Ready"),
+                    None,
+                    Timestamp::UNIX_EPOCH,
+                );
             }
             let machines = [Arc::new(machine)];
             let view = MachineSetStatusInput {

@@ -7,14 +7,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::runtime::Key;
+use crate::runtime::ObjectKey;
 
 /// Machines that are asked for by name in a look. Rather than more, all are looked through once more.
 const ASKED: usize = 64;
 
 /// The names, by the set's, with the set's UID.
 #[derive(Default)]
-pub(super) struct UnseenMachines(Mutex<HashMap<Key, (String, BTreeSet<String>)>>);
+pub(super) struct UnseenMachines(Mutex<HashMap<ObjectKey, (String, BTreeSet<String>)>>);
 
 /// How it is found out which machines there are besides those that are known.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum UnseenQuery {
 impl UnseenMachines {
     /// What is to be asked about a set, of whose machines these are known. What is kept of it is not kept any more: only a look
     /// that comes to its end says what there is.
-    pub(super) fn take(&self, set: &Key, uid: &str, known: &HashSet<&str>) -> UnseenQuery {
+    pub(super) fn take(&self, set: &ObjectKey, uid: &str, known: &HashSet<&str>) -> UnseenQuery {
         match self.lock().remove(set) {
             Some((of, mut names)) if of == uid => {
                 names.retain(|name| !known.contains(name.as_str()));
@@ -39,16 +39,16 @@ impl UnseenMachines {
     }
 
     /// Keeps the names of a set's machines that were not known at the end of a look.
-    pub(super) fn keep(&self, set: Key, uid: &str, names: BTreeSet<String>) {
+    pub(super) fn keep(&self, set: ObjectKey, uid: &str, names: BTreeSet<String>) {
         self.lock().insert(set, (uid.to_owned(), names));
     }
 
     /// A set is gone.
-    pub(super) fn forget(&self, set: &Key) {
+    pub(super) fn forget(&self, set: &ObjectKey) {
         self.lock().remove(set);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, (String, BTreeSet<String>)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, (String, BTreeSet<String>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

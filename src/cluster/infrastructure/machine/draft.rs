@@ -8,13 +8,13 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
-use crate::api::infrastructure::v1beta2::{Initialization, Metal3Machine, Metal3MachineStatus};
+use crate::api::infrastructure::v1beta2::{InfrastructureInitialization, Metal3Machine, Metal3MachineStatus};
 use crate::cluster::contract::pause;
 use crate::cluster::hosts::names::ANNOTATION_HOST;
 use crate::cluster::hosts::{HostTaker, MachineId, MachineKind, noted};
 use crate::cluster::infrastructure::names::FINALIZER_MACHINE;
 use crate::runtime::changes::{change, difference, write_status};
-use crate::runtime::conditions::{Severity, Verdict, find, older, set, set_old, summary, whole};
+use crate::runtime::conditions::{ConditionVerdict, Severity, find, older, set, set_old, summary, whole};
 use crate::runtime::objects;
 
 /// Whether a host is the machine's.
@@ -58,8 +58,8 @@ impl Metal3MachineDraft {
     }
 
     /// What a condition says.
-    pub fn verdict(&self, type_: &str) -> Option<Verdict> {
-        find(&self.new.status.as_ref()?.conditions, type_).map(Verdict::of)
+    pub fn verdict(&self, type_: &str) -> Option<ConditionVerdict> {
+        find(&self.new.status.as_ref()?.conditions, type_).map(ConditionVerdict::of)
     }
 
     /// For how long the host has run what the machine should; nothing where it does not.
@@ -69,12 +69,12 @@ impl Metal3MachineDraft {
     }
 
     /// Says it in both shapes.
-    pub fn say(&mut self, type_: &str, verdict: &Verdict, severity: Severity) {
+    pub fn say(&mut self, type_: &str, verdict: &ConditionVerdict, severity: Severity) {
         self.say_both(type_, verdict, verdict, severity);
     }
 
     /// Says it in both shapes, which have different words for the reason.
-    pub fn say_both(&mut self, type_: &str, verdict: &Verdict, old: &Verdict, severity: Severity) {
+    pub fn say_both(&mut self, type_: &str, verdict: &ConditionVerdict, old: &ConditionVerdict, severity: Severity) {
         let (now, generation) = (self.now, self.read.metadata.generation);
         let status = self.status();
         set(&mut status.conditions, type_, verdict, generation, now);
@@ -84,7 +84,7 @@ impl Metal3MachineDraft {
     }
 
     /// Says whether nothing is done about it.
-    pub fn say_paused(&mut self, verdict: &Verdict) {
+    pub fn say_paused(&mut self, verdict: &ConditionVerdict) {
         let (now, generation) = (self.now, self.read.metadata.generation);
         set(&mut self.status().conditions, pause::PAUSED, verdict, generation, now);
     }
@@ -92,7 +92,7 @@ impl Metal3MachineDraft {
     /// It is provisioned, once and for all, and this is its identity.
     pub fn provisioned(&mut self, provider_id: String) {
         self.new.spec.provider_id = Some(provider_id);
-        self.status().initialization = Some(Initialization { provisioned: Some(true) });
+        self.status().initialization = Some(InfrastructureInitialization { provisioned: Some(true) });
     }
 
     /// Takes the finalizer off.

@@ -51,7 +51,7 @@ use crate::api::metal3::{BareMetalHost, ProvisioningState, SecretReference};
 use crate::cluster::contract::pause;
 use crate::cluster::hosts::{HostPool, HostTaker, MachineId, MachineKind, TakeError, addresses, change, patches};
 use crate::cluster::workload::Workloads;
-use crate::runtime::conditions::{Severity, Verdict};
+use crate::runtime::conditions::{ConditionVerdict, Severity};
 use crate::runtime::{Cache, Conflict, Note, Reconcile, events, owners, run as run_controller};
 
 /// After an error.
@@ -218,7 +218,7 @@ impl Metal3MachineReconciler {
             // What a host may run is judged where it is told so.
             Err(Metal3MachineError::Api(kube::Error::Api(refused))) if refused.code == 422 => {
                 let why = format!("the host refuses what it is to run: {}", refused.message);
-                draft.say(HOST, &Verdict::no("ProvisioningError", why), Severity::Error);
+                draft.say(HOST, &ConditionVerdict::no("ProvisioningError", why), Severity::Error);
                 return Ok(Action::await_change());
             }
             deployed => deployed?,
@@ -244,18 +244,18 @@ impl Metal3MachineReconciler {
         };
         let rendered = match data::obtain(&self.client, &draft.new).await? {
             DataProgress::Unwanted => {
-                draft.say(DATA, &Verdict::yes("SecretsSetExternally"), Severity::Info);
+                draft.say(DATA, &ConditionVerdict::yes("SecretsSetExternally"), Severity::Info);
                 None
             }
             // What was there once is not waited for again.
             DataProgress::Wait(_) if draft.status().rendered_data.is_some() => None,
             // What becomes of it wakes the machine.
             DataProgress::Wait(why) => {
-                draft.say(DATA, &Verdict::no("WaitingForMetal3Data", why), Severity::Info);
+                draft.say(DATA, &ConditionVerdict::no("WaitingForMetal3Data", why), Severity::Info);
                 return Ok(false);
             }
             DataProgress::Ready(rendered) => {
-                draft.say(DATA, &Verdict::yes("Metal3DataSecretsReady"), Severity::Info);
+                draft.say(DATA, &ConditionVerdict::yes("Metal3DataSecretsReady"), Severity::Info);
                 Some(rendered)
             }
         };
@@ -326,7 +326,7 @@ impl Metal3MachineReconciler {
         let is_known = draft.is_provisioned() && draft.new.spec.provider_id.is_some();
         let is_settled = draft.verdict(NODE).is_some_and(|verdict| verdict.is_true());
         if is_known && (has_node || is_settled) {
-            draft.say(NODE, &Verdict::yes("AssociateMetal3MachineMetaDataSuccess"), Severity::Info);
+            draft.say(NODE, &ConditionVerdict::yes("AssociateMetal3MachineMetaDataSuccess"), Severity::Info);
             return Ok(self.label(around, found).await);
         }
         let (namespace, machine, host) =
@@ -351,16 +351,16 @@ impl Metal3MachineReconciler {
         match node::find(&self.workloads, &self.client, &cluster, &marks, (source, &names)).await {
             Ok(NodeMatch::Is(provider_id)) => {
                 draft.provisioned(provider_id);
-                draft.say(NODE, &Verdict::yes("AssociateMetal3MachineMetaDataSuccess"), Severity::Info);
+                draft.say(NODE, &ConditionVerdict::yes("AssociateMetal3MachineMetaDataSuccess"), Severity::Info);
                 Ok(Action::await_change())
             }
             Ok(NodeMatch::Not(why)) => {
-                draft.say(NODE, &Verdict::no("SettingProviderIDOnNodeFailed", why), Severity::Info);
+                draft.say(NODE, &ConditionVerdict::no("SettingProviderIDOnNodeFailed", why), Severity::Info);
                 Ok(Action::requeue(next_look(draft.starting(), self.pauses.node)))
             }
             Err(error) => {
                 let why = format!("Waiting for the machine's node: {error}");
-                draft.say(NODE, &Verdict::no("SettingProviderIDOnNodeFailed", why), Severity::Warning);
+                draft.say(NODE, &ConditionVerdict::no("SettingProviderIDOnNodeFailed", why), Severity::Warning);
                 Ok(Action::requeue(next_look(draft.starting(), self.pauses.node)))
             }
         }
@@ -444,14 +444,14 @@ fn is_running(draft: &mut Metal3MachineDraft, found: &BareMetalHost) -> bool {
     let status = found.status.clone().unwrap_or_default();
     let (name, state) = (found.name_any(), status.provisioning.state);
     if matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned) {
-        draft.say(HOST, &Verdict::yes("Provisioned"), Severity::Info);
+        draft.say(HOST, &ConditionVerdict::yes("Provisioned"), Severity::Info);
         return true;
     }
     let verdict = if status.error_message.is_empty() {
-        Verdict::no("Provisioning", format!("BareMetalHost {name} is {}", state.as_str()))
+        ConditionVerdict::no("Provisioning", format!("BareMetalHost {name} is {}", state.as_str()))
     } else {
         let error: String = status.error_message.chars().take(SHOWN).collect();
-        Verdict::no("ProvisioningError", format!("BareMetalHost {name} is {}: {error}", state.as_str()))
+        ConditionVerdict::no("ProvisioningError", format!("BareMetalHost {name} is {}: {error}", state.as_str()))
     };
     let severity = if status.error_message.is_empty() { Severity::Info } else { Severity::Error };
     draft.say(HOST, &verdict, severity);

@@ -13,7 +13,7 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::cluster::hosts::patches::{self, HostInstructions, Keep, ReleaseProgress};
 use crate::cluster::hosts::{HostTaker, change};
 use crate::log::named;
-use crate::runtime::conditions::{Severity, Verdict};
+use crate::runtime::conditions::{ConditionVerdict, Severity};
 
 /// How often a host is looked at that is not through yet, if it says nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ impl Metal3MachineReconciler {
         cluster: Option<&Cluster>,
     ) -> Result<Option<Action>, Metal3MachineError> {
         self.hosts.forget(&draft.id());
-        draft.say(NODE, &Verdict::no("Deleting", ""), Severity::Info);
+        draft.say(NODE, &ConditionVerdict::no("Deleting", ""), Severity::Info);
         // A machine of another server's making may have a host that it has not noted.
         let name = draft.host().or_else(|| self.hosts.of(&draft.id()));
         let found = match &name {
@@ -48,11 +48,11 @@ impl Metal3MachineReconciler {
                 ReleaseProgress::Tell(patch) => {
                     change(&self.client, &found, patch).await?;
                     let why = format!("BareMetalHost {} was told to deprovision", found.name_any());
-                    draft.say(HOST, &Verdict::no("Deleting", why), Severity::Info);
+                    draft.say(HOST, &ConditionVerdict::no("Deleting", why), Severity::Info);
                     return Ok(Some(Action::requeue(LOOK_AGAIN)));
                 }
                 ReleaseProgress::Wait(why) => {
-                    draft.say(HOST, &Verdict::no("Deleting", format!("Waiting: {why}")), Severity::Info);
+                    draft.say(HOST, &ConditionVerdict::no("Deleting", format!("Waiting: {why}")), Severity::Info);
                     return Ok(Some(Action::requeue(LOOK_AGAIN)));
                 }
                 ReleaseProgress::LetGo(patch) => {

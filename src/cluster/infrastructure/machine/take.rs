@@ -13,7 +13,7 @@ use crate::api::metal3::BareMetalHost;
 use crate::cluster::hosts::choose::{ChoiceReason, CompiledSelector, HostWish, Needs};
 use crate::cluster::hosts::{HostTake, HostTaker, NoHost};
 use crate::runtime::Note;
-use crate::runtime::conditions::{Severity, Verdict};
+use crate::runtime::conditions::{ConditionVerdict, Severity};
 
 /// How long a machine that got no host waits at most for a change that it is not told of.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
@@ -41,7 +41,7 @@ impl Metal3MachineReconciler {
             HostTake::Had(found) => {
                 self.label_secret(&found, cluster, false).await?;
                 if draft.verdict(ASSOCIATED).is_none_or(|verdict| !verdict.is_true()) {
-                    draft.say(ASSOCIATED, &Verdict::yes("AssociateBareMetalHostSuccess"), Severity::Info);
+                    draft.say(ASSOCIATED, &ConditionVerdict::yes("AssociateBareMetalHostSuccess"), Severity::Info);
                 }
                 Ok(TakeOutcome::Host(found))
             }
@@ -51,7 +51,7 @@ impl Metal3MachineReconciler {
                     ChoiceReason::Kept => ("AssociateBareMetalHostViaNodeReuseSuccess", "it was kept for this machine"),
                     ChoiceReason::Had | ChoiceReason::Free => ("AssociateBareMetalHostSuccess", "it was free"),
                 };
-                draft.say(ASSOCIATED, &Verdict::yes(reason), Severity::Info);
+                draft.say(ASSOCIATED, &ConditionVerdict::yes(reason), Severity::Info);
                 let message = format!("Claimed BareMetalHost {}: {how}", found.name_any());
                 self.tell(&draft.new, &Note { reason: "BareMetalHostClaimed", message, warning: false }).await;
                 Ok(TakeOutcome::Host(found))
@@ -74,11 +74,11 @@ impl Metal3MachineReconciler {
 
     /// There is no host for it: its condition says why, and an event whenever that is another reason.
     async fn none(&self, draft: &mut Metal3MachineDraft, why: String) {
-        let verdict = Verdict::no("AssociateBareMetalHostFailed", why.clone());
+        let verdict = ConditionVerdict::no("AssociateBareMetalHostFailed", why.clone());
         if draft.verdict(ASSOCIATED).is_none_or(|before| before != verdict) {
             self.tell(&draft.new, &Note { reason: "NoBareMetalHost", message: why.clone(), warning: true }).await;
         }
-        draft.say_both(ASSOCIATED, &verdict, &Verdict::no("AssociateBMHFailed", why), Severity::Error);
+        draft.say_both(ASSOCIATED, &verdict, &ConditionVerdict::no("AssociateBMHFailed", why), Severity::Error);
     }
 
     pub(super) fn hosts_of(&self, machine: &Metal3Machine) -> Api<BareMetalHost> {
@@ -102,7 +102,7 @@ fn wish(draft: &Metal3MachineDraft, around: &Metal3MachineScope<'_>) -> Result<H
 
 /// The host of a machine that runs is not there. Whoever looks after machines replaces it.
 fn missing(draft: &mut Metal3MachineDraft, why: &str) {
-    let verdict = Verdict::no("MissingBMH", why);
+    let verdict = ConditionVerdict::no("MissingBMH", why);
     draft.say(ASSOCIATED, &verdict, Severity::Error);
     draft.say(super::draft::HOST, &verdict, Severity::Error);
 }

@@ -6,7 +6,7 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 
 use crate::api::cluster::keys::{ANNOTATION_CLONED_FROM, ANNOTATION_CLONED_KIND, LABEL_CONTROL_PLANE};
-use crate::api::cluster::v1beta2::{Machine, Reference};
+use crate::api::cluster::v1beta2::{ContractReference, Machine};
 use crate::api::infrastructure::v1beta2::{Metal3Machine, Metal3MachineTemplate};
 use crate::cluster::contract::ReferencedObjects;
 use crate::cluster::infrastructure::names::{CONTROL_PLANE_GROUP, MACHINE_TEMPLATE_KIND};
@@ -54,8 +54,11 @@ pub async fn keeps_hosts(client: &Client, machine: &Metal3Machine, owner: &Machi
     let Some(keeper) = all.iter().find(|one| owners::group_of(&one.api_version) == CONTROL_PLANE_GROUP) else {
         return Ok(false);
     };
-    let reference =
-        Reference { kind: keeper.kind.clone(), name: keeper.name.clone(), api_group: CONTROL_PLANE_GROUP.to_owned() };
+    let reference = ContractReference {
+        kind: keeper.kind.clone(),
+        name: keeper.name.clone(),
+        api_group: CONTROL_PLANE_GROUP.to_owned(),
+    };
     let namespace = machine.namespace().unwrap_or_default();
     // A control plane that cannot be had keeps nothing.
     let Ok(Some(control_plane)) = ReferencedObjects::new(client.clone()).get(&namespace, &reference).await else {

@@ -7,7 +7,7 @@ use crate::api::cluster::v1beta2::{Cluster, Machine};
 use crate::api::infrastructure::v1beta2::{Metal3Cluster, Metal3Machine};
 use crate::api::metal3::SecretReference;
 use crate::cluster::infrastructure::names::CONTROL_PLANE_GROUP;
-use crate::runtime::conditions::{self, Severity, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict, Severity};
 use crate::runtime::owners;
 
 /// Letters of a label's value, at most.
@@ -34,7 +34,7 @@ pub enum MachineWait {
 
 impl MachineWait {
     /// What its condition says, in both shapes.
-    pub fn verdicts(&self) -> (Verdict, Verdict, Severity) {
+    pub fn verdicts(&self) -> (ConditionVerdict, ConditionVerdict, Severity) {
         let (reason, old, message) = match self {
             Self::Machine => (
                 "WaitingForMetal3MachineOwnerRef",
@@ -69,7 +69,7 @@ impl MachineWait {
             Self::Spec(why) => ("InvalidConfiguration", "AssociateBMHFailed", why.clone()),
         };
         let severity = if matches!(self, Self::Spec(_)) { Severity::Error } else { Severity::Info };
-        (Verdict::no(reason, message.clone()), Verdict::no(old, message), severity)
+        (ConditionVerdict::no(reason, message.clone()), ConditionVerdict::no(old, message), severity)
     }
 }
 

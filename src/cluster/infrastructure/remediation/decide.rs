@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 
-use crate::api::infrastructure::remediation::v1beta2::{Metal3Remediation, RemediationStrategy};
+use crate::api::infrastructure::remediation::v1beta2::{Metal3Remediation, Metal3RemediationStrategy};
 use crate::api::infrastructure::remediation::{LEAST_TIMEOUT_SECONDS, REBOOT, RETRY_LIMIT, TIMEOUT_SECONDS};
 use crate::api::metal3::BareMetalHost;
 use crate::cluster::contract::KubeVersion;
@@ -183,7 +183,7 @@ fn run(seen: &RemediationFacts<'_>, host: &BareMetalHost, is_over: bool) -> Act 
     }
 }
 
-fn wait(seen: &RemediationFacts<'_>, host: &BareMetalHost, strategy: &RemediationStrategy, is_held: bool) -> Act {
+fn wait(seen: &RemediationFacts<'_>, host: &BareMetalHost, strategy: &Metal3RemediationStrategy, is_held: bool) -> Act {
     if host.annotations().contains_key(&power_off_annotation(seen.remediation)) {
         return Act::PowerOn;
     }
@@ -232,12 +232,12 @@ fn is_on(host: &BareMetalHost) -> bool {
     host.status.as_ref().is_some_and(|status| status.powered_on)
 }
 
-fn is_over(seen: &RemediationFacts<'_>, strategy: &RemediationStrategy) -> bool {
+fn is_over(seen: &RemediationFacts<'_>, strategy: &Metal3RemediationStrategy) -> bool {
     let last = seen.remediation.status.as_ref().and_then(|status| status.last_remediated.as_ref());
     last.is_none_or(|last| seen.now.duration_since(last.0) > timeout(strategy))
 }
 
-fn timeout(strategy: &RemediationStrategy) -> SignedDuration {
+fn timeout(strategy: &Metal3RemediationStrategy) -> SignedDuration {
     let seconds = strategy.timeout_seconds.unwrap_or(TIMEOUT_SECONDS).max(LEAST_TIMEOUT_SECONDS);
     SignedDuration::from_secs(seconds.into())
 }

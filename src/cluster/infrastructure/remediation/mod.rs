@@ -33,7 +33,7 @@ use crate::cluster::hosts::names::{ANNOTATION_HOST, ANNOTATION_UNHEALTHY};
 use crate::cluster::hosts::{MachineId, MachineKind};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::log::named;
-use crate::runtime::conditions::{Severity, Verdict, older, set, set_old, whole};
+use crate::runtime::conditions::{ConditionVerdict, Severity, older, set, set_old, whole};
 use crate::runtime::{Cache, Conflict, Note, Reconcile, Slim, changes, events, objects, owners, run as run_controller};
 
 /// After an error.
@@ -278,7 +278,8 @@ impl Remediations {
         let Some(machine) = &on.machine else { return Ok(()) };
         let before = machine.status.clone().unwrap_or_default();
         let mut status = before.clone();
-        let verdict = Verdict::no("WaitingForRemediation", format!("Metal3 could not bring the machine back: {why}"));
+        let verdict =
+            ConditionVerdict::no("WaitingForRemediation", format!("Metal3 could not bring the machine back: {why}"));
         set(&mut status.conditions, OWNER_REMEDIATED, &verdict, machine.metadata.generation, now);
         set_old(older(&mut status.deprecated), OWNER_REMEDIATED, &verdict, Severity::Warning, now);
         let api = Api::<Machine>::namespaced(self.client.clone(), &machine.namespace().unwrap_or_default());

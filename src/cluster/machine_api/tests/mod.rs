@@ -65,13 +65,16 @@ impl<K> Object for K where
 
 impl Site {
     async fn new() -> Self {
-        let image =
-            Image { url: "http://images.test/default.raw".into(), checksum: Some("dd".into()), ..Image::default() };
+        let image = MachineImage {
+            url: "http://images.test/default.raw".into(),
+            checksum: Some("dd".into()),
+            ..MachineImage::default()
+        };
         Self::with(1, Some(image)).await
     }
 
     /// So many appliances, each with what it knows itself.
-    async fn with(many: usize, default_image: Option<Image>) -> Self {
+    async fn with(many: usize, default_image: Option<MachineImage>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 10_000 };

@@ -24,19 +24,19 @@ fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> BareMetalHost {
 }
 
 /// Tells both of a change, as the watch does; a host that says so was registered with what it named first.
-fn take(conflicts: &ConflictIndex, change: &Change<'_, BareMetalHost>) {
+fn take(conflicts: &ConflictIndex, change: &WatchChange<'_, BareMetalHost>) {
     match change {
-        Change::Put(host) => {
+        WatchChange::Put(host) => {
             put(conflicts, host);
-            conflicts.take(&Change::Put(&HostView::from(*host)));
+            conflicts.take(&WatchChange::Put(&HostView::from(*host)));
         }
-        Change::Gone(key) => {
+        WatchChange::Gone(key) => {
             conflicts.index.remove(&key.0, &key.1);
-            conflicts.take(&Change::Gone(key));
+            conflicts.take(&WatchChange::Gone(key));
         }
-        Change::Listed => {
+        WatchChange::Listed => {
             conflicts.index.settle();
-            conflicts.take(&Change::Listed);
+            conflicts.take(&WatchChange::Listed);
         }
     }
 }
@@ -76,18 +76,18 @@ fn put(conflicts: &ConflictIndex, host: &BareMetalHost) {
 fn the_first_host_with_a_mac_address_has_it() {
     let conflicts = ConflictIndex::default();
     let (first, second) = (host("first", 1, Some(0xAB), true), host("second", 2, Some(0xAB), true));
-    take(&conflicts, &Change::Put(&second));
-    take(&conflicts, &Change::Put(&first));
+    take(&conflicts, &WatchChange::Put(&second));
+    take(&conflicts, &WatchChange::Put(&first));
     assert_eq!(conflicts.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("BareMetalHost rack/first"));
     assert_eq!(conflicts.mac_owner(&first, "02:00:00:00:00:AB"), None);
     assert_eq!(conflicts.busy().len(), 2);
     // It gets another address.
-    take(&conflicts, &Change::Put(&host("first", 1, Some(0xCD), false)));
+    take(&conflicts, &WatchChange::Put(&host("first", 1, Some(0xCD), false)));
     assert_eq!(conflicts.mac_owner(&second, "02:00:00:00:00:AB"), None);
     assert_eq!(conflicts.busy(), HashSet::from([("rack".to_owned(), "second".to_owned())]));
     // Of the same second is first who has the smaller UID.
     let twin = host("a-twin", 2, Some(0xAB), false);
-    take(&conflicts, &Change::Put(&twin));
+    take(&conflicts, &WatchChange::Put(&twin));
     assert_eq!(conflicts.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("BareMetalHost rack/a-twin"));
 }
 
@@ -123,12 +123,12 @@ fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered
     ];
     for (asks, other, counts) in rows {
         let conflicts = ConflictIndex::default();
-        take(&conflicts, &Change::Put(&asks));
-        take(&conflicts, &Change::Put(&other));
+        take(&conflicts, &WatchChange::Put(&asks));
+        take(&conflicts, &WatchChange::Put(&other));
         let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
         assert_eq!(conflicts.mac_owner(&asks, "02:00:00:00:00:07"), expected, "{asks:?} {other:?}");
         for host in [asks, other] {
-            take(&conflicts, &Change::Gone(&key(&host)));
+            take(&conflicts, &WatchChange::Gone(&key(&host)));
         }
         let known = conflicts.known();
         assert!(known.by_bmc.0.is_empty() && known.hosts.is_empty());
@@ -141,8 +141,8 @@ fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered
         (owner("old", 1, 0, &[], true), owner("new", 9, 0, &[], true), false),
     ] {
         let conflicts = ConflictIndex::default();
-        take(&conflicts, &Change::Put(&asks));
-        take(&conflicts, &Change::Put(&other));
+        take(&conflicts, &WatchChange::Put(&asks));
+        take(&conflicts, &WatchChange::Put(&other));
         let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
         assert_eq!(conflicts.bmc_owner(&asks, &address), expected, "{asks:?} {other:?}");
     }
@@ -165,29 +165,29 @@ fn nobody_takes_or_blocks_a_machine_of_another_namespace_by_naming_it() {
     let idle = elsewhere(owner("idle", 1, 7, &[7], false));
     for registered in [false, true] {
         let conflicts = ConflictIndex::default();
-        take(&conflicts, &Change::Put(&idle));
-        take(&conflicts, &Change::Put(&victim(registered)));
+        take(&conflicts, &WatchChange::Put(&idle));
+        take(&conflicts, &WatchChange::Put(&victim(registered)));
         assert_eq!(both(&conflicts, &victim(registered)), (None, None), "{registered}");
     }
     // Who is registered has it, and is not named to others.
     let conflicts = ConflictIndex::default();
-    take(&conflicts, &Change::Put(&victim(true)));
+    take(&conflicts, &WatchChange::Put(&victim(true)));
     let elder = |boot| elsewhere(owner("elder", 1, boot, &[], true));
     let harmless = json!({
         "metadata": {"name": "elder", "namespace": "tenant", "uid": "u-elder", "creationTimestamp": "2026-01-01T00:00:01Z"},
         "spec": {"bmc": {"address": "ipmi://10.0.0.9", "credentialsName": "s"}, "bootMACAddress": "02:00:00:00:00:08"},
         "status": {"provisioning": {"state": "available", "ID": "u-elder"}},
     });
-    take(&conflicts, &Change::Put(&parsed(harmless)));
-    take(&conflicts, &Change::Listed);
+    take(&conflicts, &WatchChange::Put(&parsed(harmless)));
+    take(&conflicts, &WatchChange::Listed);
     let hidden = || Some("a BareMetalHost in another namespace".to_owned());
     assert_eq!(both(&conflicts, &idle), (hidden(), hidden()));
     // An older one, registered too, gets the same addresses now: it comes later all the same.
     for _ in 0..2 {
-        take(&conflicts, &Change::Put(&elder(7)));
+        take(&conflicts, &WatchChange::Put(&elder(7)));
         assert_eq!(both(&conflicts, &elder(7)), (hidden(), hidden()));
         assert_eq!(both(&conflicts, &victim(true)), (None, None));
-        take(&conflicts, &Change::Put(&victim(true)));
+        take(&conflicts, &WatchChange::Put(&victim(true)));
     }
 }
 
@@ -197,14 +197,14 @@ fn a_host_that_waits_to_be_accepted_has_neither_address_nor_bmc() {
     let (stranger, own) = (owner("stranger", 1, 7, &[7, 8], false), owner("own", 9, 7, &[], false));
     let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
     let owners = || (conflicts.mac_owner(&own, "02:00:00:00:00:07"), conflicts.bmc_owner(&own, &address));
-    take(&conflicts, &Change::Put(&own));
+    take(&conflicts, &WatchChange::Put(&own));
     let annotated = json!({ ANNOTATION_DISCOVERED: DISCOVERED_PENDING });
     let mut waiting = stranger.clone();
     waiting.meta_mut().annotations = serde_json::from_value(annotated).unwrap();
-    take(&conflicts, &Change::Put(&waiting));
+    take(&conflicts, &WatchChange::Put(&waiting));
     assert_eq!(owners(), (None, None));
     // Accepted, it is a host as every other.
-    take(&conflicts, &Change::Put(&stranger));
+    take(&conflicts, &WatchChange::Put(&stranger));
     assert_eq!(owners(), (Some("BareMetalHost rack/stranger".into()), Some("BareMetalHost rack/stranger".into())));
 }
 
@@ -229,14 +229,14 @@ fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
     ] {
         let conflicts = ConflictIndex::default();
         let (old, new) = (at("old", 1, first), at("new", 2, second));
-        take(&conflicts, &Change::Put(&new));
-        take(&conflicts, &Change::Put(&old));
+        take(&conflicts, &WatchChange::Put(&new));
+        take(&conflicts, &WatchChange::Put(&old));
         let owner = |host, address| conflicts.bmc_owner(host, &BmcAddress::parse(address).unwrap());
         assert_eq!(owner(&new, second).as_deref(), same.then_some("BareMetalHost rack/old"), "{first} {second}");
         assert_eq!(owner(&old, first), None, "{first} {second}");
-        take(&conflicts, &Change::Gone(&key(&old)));
+        take(&conflicts, &WatchChange::Gone(&key(&old)));
         assert_eq!(owner(&new, second), None);
-        take(&conflicts, &Change::Gone(&key(&new)));
+        take(&conflicts, &WatchChange::Gone(&key(&new)));
         assert!(conflicts.known().by_bmc.0.is_empty());
     }
 }
@@ -245,7 +245,7 @@ fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
 fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
     let mut owner = owner("owner", 1, 7, &[], true);
     let conflicts = ConflictIndex::default();
-    take(&conflicts, &Change::Put(&owner));
+    take(&conflicts, &WatchChange::Put(&owner));
     let asks = elsewhere(host("asks", 2, None, false));
     let shared = |asks: &BareMetalHost, address: &str, found: &[&str]| {
         let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
@@ -257,9 +257,9 @@ fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
     assert!(!shared(&owner, "ipmi://10.0.0.1", &["10.0.0.1"]), "its own namespace's");
     // Who is not registered has nothing.
     owner.meta_mut().uid = Some("another".into());
-    take(&conflicts, &Change::Put(&owner));
+    take(&conflicts, &WatchChange::Put(&owner));
     assert!(!shared(&asks, "ipmi://10.0.0.1", &["10.0.0.1"]));
-    take(&conflicts, &Change::Gone(&key(&owner)));
+    take(&conflicts, &WatchChange::Gone(&key(&owner)));
     assert!(conflicts.known().by_controller.0.is_empty());
 }
 
@@ -288,17 +288,17 @@ fn the_later_one_of_two_with_one_serial_number_is_told_of_the_first() {
         let (first, second) = (vendor(first.0, first.1), vendor(second.0, second.1));
         let (old, new) = (with("old", 1, &first), with("new", 2, &second));
         let conflicts = ConflictIndex::default();
-        take(&conflicts, &Change::Put(&new));
-        take(&conflicts, &Change::Put(&old));
+        take(&conflicts, &WatchChange::Put(&new));
+        take(&conflicts, &WatchChange::Put(&old));
         assert_eq!(
             conflicts.twin(&new, &second).as_deref(),
             same.then_some("BareMetalHost rack/old"),
             "{first:?} {second:?}"
         );
         assert_eq!(conflicts.twin(&old, &first), None, "{first:?} {second:?}");
-        take(&conflicts, &Change::Gone(&key(&old)));
+        take(&conflicts, &WatchChange::Gone(&key(&old)));
         assert_eq!(conflicts.twin(&new, &second), None);
-        take(&conflicts, &Change::Gone(&key(&new)));
+        take(&conflicts, &WatchChange::Gone(&key(&new)));
         assert!(conflicts.known().by_board.0.is_empty());
     }
 }
@@ -307,12 +307,12 @@ fn the_later_one_of_two_with_one_serial_number_is_told_of_the_first() {
 fn who_is_gone_has_nothing() {
     let conflicts = ConflictIndex::default();
     let (stays, goes) = (host("stays", 2, Some(1), true), host("goes", 1, Some(1), true));
-    take(&conflicts, &Change::Put(&stays));
-    take(&conflicts, &Change::Put(&goes));
+    take(&conflicts, &WatchChange::Put(&stays));
+    take(&conflicts, &WatchChange::Put(&goes));
     assert_eq!(conflicts.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("BareMetalHost rack/goes"));
-    take(&conflicts, &Change::Gone(&key(&goes)));
+    take(&conflicts, &WatchChange::Gone(&key(&goes)));
     assert_eq!((conflicts.mac_owner(&stays, "02:00:00:00:00:01"), conflicts.busy().len()), (None, 1));
-    take(&conflicts, &Change::Gone(&key(&stays)));
+    take(&conflicts, &WatchChange::Gone(&key(&stays)));
     assert!(conflicts.known().by_bmc.0.is_empty());
 }
 
@@ -327,10 +327,10 @@ proptest! {
         for (who, stays, mac, busy) in events {
             let host = host(&format!("h{who}"), who / 2, mac, busy);
             if stays {
-                take(&conflicts, &Change::Put(&host));
+                take(&conflicts, &WatchChange::Put(&host));
                 all.insert(who, host);
             } else {
-                take(&conflicts, &Change::Gone(&key(&host)));
+                take(&conflicts, &WatchChange::Gone(&key(&host)));
                 all.remove(&who);
             }
         }

@@ -43,7 +43,7 @@ pub(super) async fn look_around(context: &HostContext, host: &BareMetalHost) -> 
 async fn library(
     context: &HostContext,
     namespace: &str,
-    image: &metal3::Image,
+    image: &metal3::HostImage,
 ) -> Result<(Option<Image>, Option<Image>), kube::Error> {
     let (images, equal) = (Api::<Image>::all(context.client.clone()), &context.equal);
     match identity::named(&image.url) {

@@ -13,7 +13,7 @@ use crate::host::reconcile::context::HostContext;
 use crate::host::reconcile::{credentials, effects};
 use crate::host::status::hardware_data;
 use crate::log::named;
-use crate::runtime::{Key, Task};
+use crate::runtime::{ObjectKey, SupervisedTask};
 
 /// Until it is tried again to clear up after a host that is gone, at first, and at most after several tries.
 const CLEAR_PAUSE: Duration = Duration::from_secs(5);
@@ -23,8 +23,8 @@ const CLEAR_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// start: what a host held wakes for it.
 pub(super) async fn clear_all(
     context: &HostContext,
-    mut gone: UnboundedReceiver<Key>,
-    task: &Task,
+    mut gone: UnboundedReceiver<ObjectKey>,
+    task: &SupervisedTask,
     shutdown: &CancellationToken,
 ) {
     let mut under_way = FuturesUnordered::new();
@@ -39,7 +39,7 @@ pub(super) async fn clear_all(
 
 /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
 /// lets go: its namespace could not be deleted. Each try is a run of the task.
-async fn clear_after(context: &HostContext, (namespace, name): Key, task: &Task) {
+async fn clear_after(context: &HostContext, (namespace, name): ObjectKey, task: &SupervisedTask) {
     let mut pause = CLEAR_PAUSE;
     while let Err(error) = task.run(clear(context, &namespace, &name)).await {
         warn!(host = %named(&namespace, &name), %error, "cannot release what a deleted host held: trying again");

@@ -29,7 +29,7 @@ use crate::api::bpa::software::{NodePackages, Software, SoftwareStatus};
 use crate::api::bpa::{ANNOTATION_RUN, Provisioning, RunProgress};
 use crate::kubespray::runs::{HostKeys, Playbook, RunOwner, RunRequest, RunStatus, RunVars};
 use crate::log::named;
-use crate::runtime::conditions::{self, Verdict};
+use crate::runtime::conditions::{self, ConditionVerdict};
 use crate::runtime::{Note, Reconcile, Slim, events, objects};
 
 /// Holds a Software until its run has ended.
@@ -344,7 +344,11 @@ impl Softwares {
 fn tell(status: &mut SoftwareStatus, phase: &str, message: String, generation: Option<i64>) {
     status.phase = phase.into();
     status.message = short(&message, SAYS);
-    let verdict = if phase == CURRENT { Verdict::yes("Installed") } else { Verdict::no(phase, status.message.clone()) };
+    let verdict = if phase == CURRENT {
+        ConditionVerdict::yes("Installed")
+    } else {
+        ConditionVerdict::no(phase, status.message.clone())
+    };
     conditions::set(&mut status.conditions, CURRENT, &verdict, generation, Timestamp::now());
 }
 

@@ -61,7 +61,7 @@ fn rules() -> Rules {
 }
 
 /// What is done: `p`, `d`, `r` for phases, `D` drain, `U` undrain, `B` reboot.
-fn said(turn: &Turn) -> String {
+fn said(turn: &MachineTurn) -> String {
     let mut text = String::new();
     for (is, letter) in [
         (turn.prepare, 'p'),
@@ -335,7 +335,7 @@ fn every_order_comes_to_its_end() {
     }
 }
 
-fn play(one: &mut Member, turn: &Turn) {
+fn play(one: &mut Member, turn: &MachineTurn) {
     match one.drain {
         Drain::Asked => one.drain = Drain::Done,
         Drain::Undoing => one.drain = Drain::None,

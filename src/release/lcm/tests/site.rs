@@ -25,7 +25,7 @@ use crate::apiserver::ApiServer;
 use crate::cluster::workload::Workloads;
 use crate::cluster::workload::played_tests::Played;
 use crate::engine::Fence;
-use crate::module::{Acting, Life, Running};
+use crate::module::{Acting, Life, RunningLife};
 use crate::modules::{declared, kinds};
 use crate::runtime::{Tasks, Watches};
 use crate::store::{Store, StoreOptions};
@@ -121,7 +121,7 @@ impl Site {
         let rules = Lcm::new(&mut Watches::default(), workloads.clone());
         rules.admission().into_iter().for_each(|(kind, rule)| api.add_admission(kind, rule));
         rules.views().into_iter().for_each(|(kind, name, view)| api.add_view(kind, name, view));
-        let running = Running {
+        let running = RunningLife {
             client: client.clone(),
             tasks: Tasks::default(),
             store,

@@ -7,7 +7,7 @@ use crate::api::slipway::{ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION};
 use crate::bmc::BmcAddress;
 use crate::host::directory::Directory;
 use crate::host::directory::conflicts::ConflictIndex;
-use crate::runtime::Change;
+use crate::runtime::WatchChange;
 
 #[tokio::test]
 async fn what_another_namespace_says_of_addresses_holds_up_nobody() {
@@ -122,8 +122,8 @@ async fn after_a_start(site: &Site, mac: MacAddress, reversed: bool) -> (String,
     if reversed {
         all.reverse();
     }
-    all.iter().for_each(|host| conflicts.take(&Change::Put(&HostView::from(host))));
-    conflicts.take(&Change::Listed);
+    all.iter().for_each(|host| conflicts.take(&WatchChange::Put(&HostView::from(host))));
+    conflicts.take(&WatchChange::Listed);
     let refused = |host: &&BareMetalHost| {
         let own = host.spec.boot_mac_address.as_deref().is_some_and(|own| own.parse() == Ok(mac));
         let bmc = host.spec.bmc.as_ref().map(|bmc| BmcAddress::parse(&bmc.address).unwrap());

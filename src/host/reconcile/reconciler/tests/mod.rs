@@ -19,8 +19,8 @@ use super::super::boot_effect;
 use super::*;
 use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BareMetalHostStatus, BmcDetails,
-    FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails, Image as HostImage, Nic,
-    OperationalStatus, ProvisionStatus,
+    FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails, HostImage, Nic, OperationalStatus,
+    ProvisionStatus,
 };
 use crate::api::slipway::{
     BootIntent, BootIntentSpec, BootIntentStatus, BootTarget, Image, ImagePhase, ImageStatus, SessionStatus,

@@ -73,7 +73,7 @@ impl Node {
         if code != StatusCode::OK {
             return None;
         }
-        let session: Session = serde_json::from_slice(&body).unwrap();
+        let session: AgentSession = serde_json::from_slice(&body).unwrap();
         Some(Agent { session: session.session, generation: session.generation, after: String::new() })
     }
 
@@ -94,7 +94,7 @@ impl Node {
     }
 
     /// Does a step; `None` when the machine stopped in the middle of it.
-    pub(super) async fn work(&self, yard: &Yard, step: &Step, start: usize) -> Option<StepOutcome> {
+    pub(super) async fn work(&self, yard: &Yard, step: &AgentStep, start: usize) -> Option<StepOutcome> {
         let mut outcome = StepOutcome { step: step.id.clone(), succeeded: true, ..StepOutcome::default() };
         match &step.action {
             AgentAction::Inspect => {
@@ -122,7 +122,7 @@ impl Node {
     }
 
     /// Changes the disk, which takes its time.
-    pub(super) async fn change(&self, yard: &Yard, step: &Step, start: usize, states: &[&str]) -> Option<()> {
+    pub(super) async fn change(&self, yard: &Yard, step: &AgentStep, start: usize, states: &[&str]) -> Option<()> {
         let hosts = Api::<BareMetalHost>::namespaced(yard.client.clone(), "rack");
         let host = hosts.get(&self.name).await.unwrap();
         let state = host.status.unwrap_or_default().provisioning.state.as_str();

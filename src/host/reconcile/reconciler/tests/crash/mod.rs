@@ -24,7 +24,7 @@ use tower::ServiceExt;
 
 use super::super::*;
 use crate::api::metal3::{
-    BareMetalHostSpec, BmcDetails, HardwareData, HardwareDetails, HardwareSystemVendor, Image as HostImage, Nic,
+    BareMetalHostSpec, BmcDetails, HardwareData, HardwareDetails, HardwareSystemVendor, HostImage, Nic,
 };
 use crate::api::slipway::{BootIntent, BootTarget, Image, ImagePhase};
 use crate::apiserver::{ApiServer, UserIdentity};
@@ -39,7 +39,7 @@ use crate::host::directory::Directory;
 use crate::host::logs::Logs;
 use crate::image::{Library, Sources};
 use crate::modules::kinds;
-use crate::protocol::{Action as AgentAction, OpenSession, Session, Step, StepOutcome};
+use crate::protocol::{Action as AgentAction, AgentSession, AgentStep, OpenSession, StepOutcome};
 use crate::store::{Store as Database, StoreOptions};
 
 /// Longest life of a host here, in real time.
@@ -460,7 +460,7 @@ impl Yard {
     }
 
     /// The next step, when there is one now.
-    async fn step(&self, session: &str, after: &str) -> Result<Option<Step>, StatusCode> {
+    async fn step(&self, session: &str, after: &str) -> Result<Option<AgentStep>, StatusCode> {
         let path = format!("/agent/v1/step?after={after}");
         let asked = self.call(Method::GET, &path, session, &Value::Null);
         match tokio::time::timeout(Duration::from_millis(100), asked).await {
