@@ -39,6 +39,7 @@
 //! |  | [`live`] | settings that a reload changes under those who hold them |
 //! |  | [`ration`] | who goes first when not everybody can be served |
 //! |  | [`files`] | files that somebody names: regular ones, of bounded size |
+//! |  | [`disk_space`] | how much room a file system has |
 //! |  | [`descriptors`] | how many files and connections may be open, and whose they are |
 //! |  | [`netlink`] | single questions to the kernel about its networks |
 //! |  | [`hex`] | bytes as digits |
@@ -63,6 +64,7 @@ pub mod cluster;
 pub mod config;
 pub mod descriptors;
 pub mod dhcp;
+pub mod disk_space;
 pub mod engine;
 pub mod files;
 pub mod glob;

@@ -28,6 +28,7 @@ use tracing::{error, info, warn};
 use super::seal::{Seal, passphrase_of, recipient, strong};
 use super::take::{self, BackupContent, BackupSource};
 use crate::config::BackupConfig;
+use crate::disk_space::DiskSpace;
 use crate::runtime::SupervisedTask;
 
 /// After a copy that failed, unless the next one is due earlier.
@@ -273,9 +274,8 @@ fn superfluous(mut copies: Vec<Copy>, made: &Copy, keep: usize) -> Vec<Copy> {
 
 /// Refuses a copy that might fill the disk. Its text is longer than what it is packed to.
 fn check_room(content: &BackupContent, folder: &Path) -> anyhow::Result<()> {
-    let about = nix::sys::statvfs::statvfs(folder).with_context(|| folder.display().to_string())?;
-    let free = about.blocks_available().saturating_mul(about.fragment_size());
-    room(content.size(), free).map_err(|reason| anyhow::anyhow!("{}: {reason}", folder.display()))
+    let space = DiskSpace::at(folder).with_context(|| folder.display().to_string())?;
+    room(content.size(), space.free).map_err(|reason| anyhow::anyhow!("{}: {reason}", folder.display()))
 }
 
 fn room(size: u64, free: u64) -> anyhow::Result<()> {

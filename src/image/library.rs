@@ -46,6 +46,7 @@ use super::fetch::SourceFetcher;
 use super::source::Sources;
 use super::upload::Uploads;
 use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, Scarce, hex, unhex};
+use crate::disk_space::DiskSpace;
 use crate::protocol::{CHUNK_SIZE, Chunk, ImageManifest};
 
 /// Room that must stay free beside the library, in bytes: the database lives there too.
@@ -308,14 +309,13 @@ impl Inner {
     /// How full the library and its file system are beside an upload of so many bytes, which becomes content.
     pub(super) fn space_beside(&self, upload: u64) -> io::Result<LibrarySpace> {
         let uploads = self.uploads.bytes().saturating_sub(upload);
-        let stat = nix::sys::statvfs::statvfs(&self.folder)?;
-        let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+        let DiskSpace { free, inodes: all_inodes, free_inodes, .. } = DiskSpace::at(&self.folder)?;
         let state = self.lock();
         let (stored, parts) = (state.stored, state.chunks.len());
         drop(state);
         let chunks = self.sources.max_chunks.saturating_sub(parts);
         let below_limit = self.sources.max_library.saturating_sub(stored).saturating_sub(uploads);
-        let inodes = above_reserve(stat.files(), stat.files_available());
+        let inodes = above_reserve(all_inodes, free_inodes);
         let above_reserve = free.saturating_sub(RESERVE);
         Ok(LibrarySpace { free, above_reserve, below_limit, stored, uploads, parts, chunks, inodes })
     }

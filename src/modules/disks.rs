@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use nix::sys::statvfs::statvfs;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::config::Config;
+use crate::disk_space::DiskSpace;
 use crate::module::Life;
 
 /// The disks of database and logs, which may be the same.
@@ -27,10 +27,9 @@ impl Life for Disks {
         };
         for (of, folder) in &self.0 {
             // A folder that is not there yet has no series.
-            if let Ok(found) = statvfs(folder) {
-                let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
-                set(&free, *of, bytes(found.blocks_available()));
-                set(&size, *of, bytes(found.blocks()));
+            if let Ok(found) = DiskSpace::at(folder) {
+                set(&free, *of, found.free);
+                set(&size, *of, found.size);
             }
         }
         registry.register("slipway_disk_free_bytes", "What the appliance may still write to the disk", free);

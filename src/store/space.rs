@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, fallocate};
-use nix::sys::statvfs::{Statvfs, fstatvfs};
+
+use crate::disk_space::DiskSpace;
 
 /// Largest size of the ballast, in bytes: 16 MiB, half of it in each file. Of a small disk a quarter.
 const BALLAST: u64 = 16 << 20;
@@ -202,14 +203,14 @@ impl StoreSpace {
     /// Asks the file system: after something was written.
     pub fn ask(&mut self) {
         self.looked = Some(Instant::now());
-        match fstatvfs(&self.folder) {
+        match DiskSpace::under(&self.folder) {
             Ok(found) => {
-                self.inodes = if found.files() == 0 { u64::MAX } else { found.files_available() };
-                self.free = bytes(&found, found.blocks_available());
+                self.inodes = if found.inodes == 0 { u64::MAX } else { found.free_inodes };
+                self.free = found.free;
                 if lacks_inodes(self.inodes, self.low) {
                     self.free = 0;
                 }
-                self.bounds = SpaceThresholds::of(bytes(&found, found.blocks()));
+                self.bounds = SpaceThresholds::of(found.size);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot read how much room the disk of the database has");
@@ -314,10 +315,6 @@ fn make(path: &Path, size: u64) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     let size = i64::try_from(size).map_err(io::Error::other)?;
     fallocate(&file, FallocateFlags::empty(), 0, size).map_err(io::Error::from)
-}
-
-fn bytes(found: &Statvfs, blocks: u64) -> u64 {
-    blocks.saturating_mul(found.fragment_size())
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{FallocateFlags, fallocate};
-use nix::sys::statvfs::fstatvfs;
+
+use crate::disk_space::DiskSpace;
 
 /// With less than this free, in bytes, the disk has little room: 96 MiB, an eighth of a small one. The image library leaves
 /// 128 MiB.
@@ -63,11 +64,10 @@ impl AuditRoom {
 
     /// Free bytes, and those of the whole disk.
     fn ask(&self) -> Option<(u64, u64)> {
-        let found = fstatvfs(&*self.folder)
+        let found = DiskSpace::under(&self.folder)
             .inspect_err(|error| tracing::warn!(%error, "cannot read how much room the disk of the audit log has"))
             .ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
-        Some((bytes(found.blocks_available()), bytes(found.blocks())))
+        Some((found.free, found.size))
     }
 
     /// Takes blocks behind the end of a file of that size, of which some are its own up to `held`. Says up to where they are.

@@ -18,6 +18,8 @@ pub mod retention;
 
 use quota::{LogKey, Quota};
 
+use crate::disk_space::DiskSpace;
+
 /// Bytes of one boot. What comes first goes first: a failure is at the end.
 const BOOT_BYTES: u64 = 1 << 20;
 /// Bytes that are left of a log that has become too long.
@@ -234,11 +236,10 @@ fn log(namespace: &str, host: &str, generation: i64) -> LogKey {
 fn space(folder: &Path) -> Option<(u64, u64)> {
     // The folder may not be there yet.
     let there = folder.ancestors().find(|folder| folder.exists())?;
-    let stat = nix::sys::statvfs::statvfs(there).ok()?;
-    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    let found = DiskSpace::at(there).ok()?;
     // Each log is a file: without inodes there is no room either.
-    let few = stat.files() > 0 && stat.files_available() < INODES_RESERVE.min(stat.files() / 16);
-    Some((if few { 0 } else { bytes(stat.blocks_available()) }, bytes(stat.blocks())))
+    let few = found.inodes > 0 && found.free_inodes < INODES_RESERVE.min(found.inodes / 16);
+    Some((if few { 0 } else { found.free }, found.size))
 }
 
 /// The room with what is there. What cannot be read is left out.
