@@ -41,14 +41,27 @@ where
     K: Resource + Clone + Debug + DeserializeOwned,
     S: Serialize + PartialEq,
 {
-    // Mostly it is, and a controller says so of thousands of objects in a look.
+    let Some((before, after)) = unlike(old, new)? else { return Ok(None) };
+    let Some(status) = difference(&before, &after) else { return Ok(None) };
+    change_status(api, object, status).await
+}
+
+/// Both statuses as JSON; `None` when they say the same.
+///
+/// # Errors
+///
+/// When one cannot be written as JSON.
+pub(super) fn unlike<S>(old: Option<&S>, new: &S) -> Result<Option<(Value, Value)>, kube::Error>
+where
+    S: Serialize + PartialEq,
+{
+    // Mostly they do, and a controller says so of thousands of objects in a look.
     if old == Some(new) {
         return Ok(None);
     }
     let value = |status: &S| serde_json::to_value(status).map_err(kube::Error::SerdeError);
-    let old = old.map_or_else(|| Ok(json!({})), value)?;
-    let Some(status) = difference(&old, &value(new)?) else { return Ok(None) };
-    change_status(api, object, status).await
+    let (before, after) = (old.map_or_else(|| Ok(json!({})), value)?, value(new)?);
+    Ok((before != after).then_some((before, after)))
 }
 
 /// Changes the status of the object at hand by a merge patch; `None` when the object is gone.

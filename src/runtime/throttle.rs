@@ -14,10 +14,10 @@ use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use super::changes::write_status;
+use super::changes::{change_status, difference, unlike};
 
 /// How long a status stays in which only messages have become other ones.
 pub const MESSAGES: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ impl MessageThrottle {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the status of the object at hand, as [`write_status`] does. Where only messages are new and the last write was a
+    /// Writes the status of the object at hand, as [`write_status`](super::changes::write_status) does. Where only messages are new and the last write was a
     /// moment ago, nothing is written: how long until it may be.
     ///
     /// # Errors
@@ -55,20 +55,14 @@ impl MessageThrottle {
         K: Resource + Clone + Debug + DeserializeOwned,
         S: Serialize + PartialEq,
     {
-        if old == Some(new) {
-            return Ok(None);
-        }
-        let value = |status: &S| serde_json::to_value(status).map_err(kube::Error::SerdeError);
-        let before = old.map_or_else(|| Ok(json!({})), value)?;
-        let after = value(new)?;
-        if before == after {
-            return Ok(None);
-        }
+        let Some((before, after)) = unlike(old, new)? else { return Ok(None) };
         let uid = object.uid().unwrap_or_default();
         if let Some(rest) = self.rest(&uid, &before, &after, Instant::now()) {
             return Ok(Some(rest));
         }
-        write_status(api, object, old, new).await?;
+        if let Some(status) = difference(&before, &after) {
+            change_status(api, object, status).await?;
+        }
         self.note(uid, Instant::now());
         Ok(None)
     }
@@ -109,6 +103,8 @@ fn without_messages(status: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn status(truth: &str, reason: &str, message: &str, old_message: &str) -> Value {
