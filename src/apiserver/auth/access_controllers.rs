@@ -19,7 +19,8 @@ use crate::apiserver::ApiServer;
 use crate::apiserver::answers::status::ApiError;
 use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
-use crate::store::{Expect, Mutation, Object, StoreEvent, StoreWriteError};
+use crate::runtime::tasks::{RunFault, SupervisedTask};
+use crate::store::{Expect, Gone, Mutation, Object, StoreEvent, StoreWriteError, Watch};
 
 /// Time to the next try after the store refused a write.
 const RETRY: Duration = Duration::from_secs(5);
@@ -60,6 +61,60 @@ fn settle(roles: &mut BTreeMap<String, Value>) -> Vec<String> {
         }
     }
     changed
+}
+
+/// What changes of namespaces, accounts, Secrets and roles from one look at everything on.
+struct AccessFeeds {
+    accounts: Arc<ServedResource>,
+    secrets: Arc<ServedResource>,
+    roles: Arc<ServedResource>,
+    of_namespaces: Watch,
+    of_accounts: Watch,
+    of_secrets: Watch,
+    of_roles: Watch,
+}
+
+/// A change from which something follows.
+enum AccessChange {
+    /// Of cluster roles, one or several.
+    Roles,
+    NamespaceAdded(Arc<Object>),
+    AccountAdded(Arc<Object>),
+    AccountDeleted(Arc<Object>),
+    SecretWritten(Arc<Object>),
+}
+
+impl AccessFeeds {
+    /// The next change from which something follows; an error when some changes are no longer kept.
+    async fn next(&mut self) -> Result<AccessChange, Gone> {
+        loop {
+            tokio::select! {
+                event = self.of_roles.next() => {
+                    event?;
+                    tokio::time::sleep(PAUSE).await;
+                    // What came meanwhile is answered too; a feed that ran away says so with the next event.
+                    while let Some(Ok(_)) = self.of_roles.next().now_or_never() {}
+                    return Ok(AccessChange::Roles);
+                }
+                event = self.of_namespaces.next() => {
+                    if let StoreEvent::Added(namespace) = event? {
+                        return Ok(AccessChange::NamespaceAdded(namespace));
+                    }
+                }
+                event = self.of_accounts.next() => match event? {
+                    StoreEvent::Added(account) => return Ok(AccessChange::AccountAdded(account)),
+                    StoreEvent::Deleted(account) => return Ok(AccessChange::AccountDeleted(account)),
+                    StoreEvent::Modified { .. } => {}
+                },
+                event = self.of_secrets.next() => match event? {
+                    StoreEvent::Added(secret) | StoreEvent::Modified { object: secret, .. } => {
+                        return Ok(AccessChange::SecretWritten(secret));
+                    }
+                    StoreEvent::Deleted(_) => {}
+                },
+            }
+        }
+    }
 }
 
 impl ApiServer {
@@ -103,15 +158,15 @@ impl ApiServer {
 
     /// Keeps accounts, their Secrets and aggregating roles in order until the server shuts down.
     pub(in crate::apiserver) async fn run_access_controllers(&self) {
-        // Under way all the time: it ends when something goes wrong.
         let task = self.tasks().task("account-upkeep");
         while !self.shutdown().is_cancelled() {
             let kept = tokio::select! {
                 () = self.shutdown().cancelled() => return,
-                kept = task.run(self.run_access_controllers_once()) => kept,
+                kept = self.keep_access(&task) => kept,
             };
             if let Err(error) = kept {
                 tracing::warn!(%error, "cannot keep service accounts and roles up to date: trying again");
+                task.next_in(RETRY);
                 tokio::select! {
                     () = self.shutdown().cancelled() => {}
                     () = tokio::time::sleep(RETRY) => {}
@@ -120,8 +175,17 @@ impl ApiServer {
         }
     }
 
-    /// One look at everything, then every change. Ends well when some changes are no longer kept.
-    async fn run_access_controllers_once(&self) -> Result<(), ApiError> {
+    /// A run that looks at everything, then a run for each change. Ends well when some changes are no longer kept.
+    async fn keep_access(&self, task: &SupervisedTask) -> Result<(), RunFault<ApiError>> {
+        let Some(mut feeds) = task.run(self.keep_all_access()).await? else { return Ok(()) };
+        while let Ok(change) = feeds.next().await {
+            task.run(self.follow_access(&feeds, change)).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at everything. What changes from then on is in the feeds; `None` when that is no longer kept.
+    async fn keep_all_access(&self) -> Result<Option<AccessFeeds>, ApiError> {
         let find = |group: &str, plural: &str| {
             self.registry().find(group, "v1", plural).cloned().ok_or_else(ApiError::no_such_path)
         };
@@ -132,13 +196,13 @@ impl ApiServer {
         let list = |resource: &ServedResource| self.store().list(&resource.storage, None);
         let watch = |resource: &ServedResource, after| self.store().watch(&resource.storage, after);
         let (all_namespaces, all_accounts, all_secrets) = (list(&namespaces), list(&accounts), list(&secrets));
-        let (Ok(mut namespace_feed), Ok(mut account_feed), Ok(mut secret_feed), Ok(mut role_feed)) = (
+        let (Ok(of_namespaces), Ok(of_accounts), Ok(of_secrets), Ok(of_roles)) = (
             watch(&namespaces, all_namespaces.revision),
             watch(&accounts, all_accounts.revision),
             watch(&secrets, all_secrets.revision),
             watch(&roles, list(&roles).revision),
         ) else {
-            return Ok(());
+            return Ok(None);
         };
         self.aggregate_roles(&roles).await?;
         let made = join_all(all_namespaces.objects.iter().map(|one| self.make_account(&accounts, &one.name))).await;
@@ -146,44 +210,28 @@ impl ApiServer {
         for secret in &all_secrets.objects {
             self.fill_secret(&secrets, secret).await?;
         }
-        drop((all_namespaces, all_accounts, all_secrets));
-        loop {
-            tokio::select! {
-                event = role_feed.next() => {
-                    if event.is_err() { return Ok(()) }
-                    tokio::time::sleep(PAUSE).await;
-                    // What came meanwhile is answered too; a feed that ran away says so with the next event.
-                    while let Some(Ok(_)) = role_feed.next().now_or_never() {}
-                    self.aggregate_roles(&roles).await?;
+        Ok(Some(AccessFeeds { accounts, secrets, roles, of_namespaces, of_accounts, of_secrets, of_roles }))
+    }
+
+    /// What follows from one change.
+    async fn follow_access(&self, feeds: &AccessFeeds, change: AccessChange) -> Result<(), ApiError> {
+        match change {
+            AccessChange::Roles => self.aggregate_roles(&feeds.roles).await,
+            AccessChange::NamespaceAdded(namespace) => self.make_account(&feeds.accounts, &namespace.name).await,
+            AccessChange::AccountAdded(account) => {
+                for secret in self.store().list(&feeds.secrets.storage, Some(&account.namespace)).objects {
+                    self.fill_secret(&feeds.secrets, &secret).await?;
                 }
-                event = namespace_feed.next() => match event {
-                    Ok(StoreEvent::Added(namespace)) => self.make_account(&accounts, &namespace.name).await?,
-                    Ok(_) => {}
-                    Err(_) => return Ok(()),
-                },
-                event = account_feed.next() => match event {
-                    Ok(StoreEvent::Deleted(account)) => {
-                        self.forget_account(&secrets, &account).await?;
-                        if account.name == accounts::DEFAULT {
-                            self.make_account(&accounts, &account.namespace).await?;
-                        }
-                    }
-                    Ok(StoreEvent::Added(account)) => {
-                        for secret in self.store().list(&secrets.storage, Some(&account.namespace)).objects {
-                            self.fill_secret(&secrets, &secret).await?;
-                        }
-                    }
-                    Ok(StoreEvent::Modified { .. }) => {}
-                    Err(_) => return Ok(()),
-                },
-                event = secret_feed.next() => match event {
-                    Ok(StoreEvent::Added(secret) | StoreEvent::Modified { object: secret, .. }) => {
-                        self.fill_secret(&secrets, &secret).await?;
-                    }
-                    Ok(StoreEvent::Deleted(_)) => {}
-                    Err(_) => return Ok(()),
-                },
+                Ok(())
             }
+            AccessChange::AccountDeleted(account) => {
+                self.forget_account(&feeds.secrets, &account).await?;
+                if account.name == accounts::DEFAULT {
+                    self.make_account(&feeds.accounts, &account.namespace).await?;
+                }
+                Ok(())
+            }
+            AccessChange::SecretWritten(secret) => self.fill_secret(&feeds.secrets, &secret).await,
         }
     }
 

@@ -287,6 +287,26 @@ async fn no_token_is_made_for_longer_than_a_year() {
 }
 
 #[tokio::test]
+async fn what_follows_from_a_change_is_a_run_that_ends() {
+    let rig = Rig::new().await;
+    let running = tokio::spawn({
+        let api = rig.api.clone();
+        async move { api.run().await }
+    });
+    let ended = || {
+        let text = crate::metrics::shown(|registry| rig.api.tasks().register(registry));
+        let wanted = "slipway_task_runs_total{task=\"account-upkeep\",result=\"succeeded\"} ";
+        text.lines().find_map(|line| line.strip_prefix(wanted)?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    eventually(async || ended() > 0).await;
+    let before = ended();
+    rig.call("DELETE", &path(ACCOUNTS, "default"), &json!({})).await.expect(200);
+    eventually(async || ended() > before && rig.get(&path(ACCOUNTS, "default")).await.code == 200).await;
+    rig.api.shutdown().cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
 async fn secrets_keep_tokens_of_accounts() {
     let rig = Rig::new().await;
     let running = tokio::spawn({
