@@ -1,5 +1,5 @@
 //! Work that nobody supervises: whatever is begun beside its caller, or comes again by a clock of its own, is here with its reason. All
-//! else is a task (`runtime::Task`, which is shown with its last run, result and next run), or a service of a life.
+//! else is a task (`runtime::SupervisedTask`, which is shown with its last run, result and next run), or a service of a life.
 
 use std::collections::BTreeSet;
 use std::fs;
