@@ -286,12 +286,12 @@ impl DownloadScheduler {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Downloads by lane, state and rank.
+    /// Downloads by queue, state and rank.
     pub fn counts(&self) -> Vec<(&'static str, &'static str, Rank, usize)> {
         let state = self.state();
         // Images are for hosts only.
         let all = [("boot", &state.boot, &Rank::SHARING[..]), ("image", &state.deploy, &[Rank::Known][..])];
-        let of = |(lane, queue, ranks): (&'static str, &DownloadQueue<_>, &'static [Rank])| {
+        let of = |(name, queue, ranks): (&'static str, &DownloadQueue<_>, &'static [Rank])| {
             let waits = |rank: Rank| {
                 let its = |one: &&QueuedDownload<oneshot::Sender<DownloadPermit>>| {
                     one.rank == rank && !one.waiter.is_closed()
@@ -299,7 +299,7 @@ impl DownloadScheduler {
                 queue.waiting.iter().filter(its).count()
             };
             let count =
-                |rank: Rank| [(lane, "sent", rank, queue.shares.taken_by(rank)), (lane, "waiting", rank, waits(rank))];
+                |rank: Rank| [(name, "sent", rank, queue.shares.taken_by(rank)), (name, "waiting", rank, waits(rank))];
             ranks.iter().flat_map(move |rank| count(*rank)).collect::<Vec<_>>()
         };
         all.into_iter().flat_map(of).collect()

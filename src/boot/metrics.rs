@@ -149,8 +149,8 @@ impl BootHttpMetrics {
         all.answers.register("slipway_boot_requests", "slipway_boot_sent_bytes", registry);
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let downloads = Family::<[(&'static str, &'static str); 3], Gauge>::default();
-        for (lane, state, rank, count) in all.downloads.counts() {
-            let labels = [("lane", lane), ("state", state), ("rank", rank.name())];
+        for (queue, state, rank, count) in all.downloads.counts() {
+            let labels = [("lane", queue), ("state", state), ("rank", rank.name())];
             downloads.get_or_create(&labels).set(number(count));
         }
         registry.register(
