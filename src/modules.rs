@@ -228,10 +228,10 @@ fn lcm(house: &mut House<'_>) -> Option<Box<dyn Life>> {
 }
 
 fn importing(house: &mut House<'_>) -> Importing {
-    let askers = Arc::new(house.directory.requesters.clone());
+    let requesters = Arc::new(house.directory.requesters.clone());
     Importing {
         library: house.library.clone(),
-        images: Images::new(house.watches, askers),
+        images: Images::new(house.watches, requesters),
         publishing: Publishing::new(house.watches, house.published.clone()),
         sources: house.sources.clone(),
         at_once: house.config.image.imports,

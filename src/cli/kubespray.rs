@@ -310,7 +310,7 @@ fn request(options: &RunOptions, bounds: RunLimits) -> anyhow::Result<RunRequest
         secrets: Vec::new(),
         bounds,
         owner: None,
-        asker: None,
+        requester: None,
     })
 }
 
@@ -385,11 +385,11 @@ fn list(options: &PrintedConfig) -> anyhow::Result<()> {
             "id": id.as_str(), "playbook": status.playbook, "state": state,
             "namespace": status.owner.as_ref().map(|owner| &owner.namespace),
             "provisioning": status.owner.as_ref().map(|owner| &owner.name),
-            "software": status.asker.as_ref().map(|asker| &asker.name),
+            "software": status.requester.as_ref().map(|requester| &requester.name),
         }));
         let mut of = status.owner.map_or_else(|| "-".to_owned(), |owner| format!("{}/{}", owner.namespace, owner.name));
-        if let Some(asker) = status.asker {
-            of += &format!(" for Software {}", asker.name);
+        if let Some(requester) = status.requester {
+            of += &format!(" for Software {}", requester.name);
         }
         lines += &format!("{:<40} {:<20} {:<30} {}\n", id.as_str(), status.playbook, plain(&of), plain(&state));
     }

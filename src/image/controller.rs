@@ -110,13 +110,13 @@ async fn run_with(
     let Images { cache, shared, demands } = known;
     let supervisor = shared.imports.supervisor(tasks.task("image-import"));
     let wanted = demands.clone();
-    let askers = Arc::new(move |image: &Image| wanted.of(image).parties);
+    let requesters_of = Arc::new(move |image: &Image| wanted.of(image).requesters);
     let context = Arc::new(ImageContext {
         images,
         intents: Api::all(client.clone()),
         client,
         library,
-        turns: Turns::new(TurnRules { places: imports, turn: times.turn, kept: KEPT }, askers),
+        turns: Turns::new(TurnRules { places: imports, turn: times.turn, kept: KEPT }, requesters_of),
         demands,
         making_room: tokio::sync::Mutex::new(()),
         gate: RwLock::new(()),

@@ -9,7 +9,7 @@ use crate::api::slipway::Image;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Whose import it is; at least one.
-    pub parties: Vec<ImageRequester>,
+    pub requesters: Vec<ImageRequester>,
     /// Namespaces with hosts that name it.
     pub namespaces: Vec<String>,
     /// Hosts that name it.

@@ -20,7 +20,7 @@ use super::turns::ImageRequester;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SpaceHolder {
     /// Who wants it.
-    pub(super) parties: Vec<ImageRequester>,
+    pub(super) requesters: Vec<ImageRequester>,
     /// What it has of what is scarce.
     pub(super) amount: u64,
     /// When it was used last.
@@ -41,8 +41,8 @@ pub(super) enum Tie {
 
 /// Who wants room.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
-    pub(super) parties: Vec<ImageRequester>,
+pub(super) struct SpaceRequest {
+    pub(super) requesters: Vec<ImageRequester>,
     /// What it will take in all of what is scarce.
     pub(super) amount: u64,
     /// How much is missing for it.
@@ -54,7 +54,7 @@ pub(super) struct Asker {
 pub(super) enum EvictionRefusal {
     /// What may give way would not be enough.
     Full,
-    /// The asker would have more than its share.
+    /// The requester would have more than its share.
     OverShare {
         /// What it would have.
         would: u64,
@@ -64,30 +64,35 @@ pub(super) enum EvictionRefusal {
 }
 
 /// What gives way, by its number in `held`. `total` is what the library has room for, full or not.
-pub(super) fn give_way(held: &[SpaceHolder], asker: &Asker, total: u64) -> Result<Vec<usize>, EvictionRefusal> {
+pub(super) fn give_way(
+    held: &[SpaceHolder],
+    request: &SpaceRequest,
+    total: u64,
+) -> Result<Vec<usize>, EvictionRefusal> {
     let mut plan = EvictionPlan { held, chosen: Vec::new(), freed: 0 };
-    let mut unwanted = plan.may_go(|one| one.parties.iter().all(|party| *party == ImageRequester::LeftOver));
+    let mut unwanted = plan.may_go(|one| one.requesters.iter().all(|requester| *requester == ImageRequester::LeftOver));
     unwanted.sort_by_key(|at| (held[*at].tie, held[*at].used));
     let mut unwanted = unwanted.into_iter();
-    let named = asker.parties.iter().any(|party| *party != ImageRequester::LeftOver);
-    while named && plan.freed < asker.lacking {
+    let named = request.requesters.iter().any(|requester| *requester != ImageRequester::LeftOver);
+    while named && plan.freed < request.lacking {
         let Some(at) = unwanted.next() else { break };
         plan.choose(at);
     }
-    if plan.freed >= asker.lacking {
+    if plan.freed >= request.lacking {
         return Ok(plan.chosen);
     }
-    let share = share(held, asker, total);
-    within(held, asker, share)?;
-    while plan.freed < asker.lacking {
+    let share = share(held, request, total);
+    within(held, request, share)?;
+    while plan.freed < request.lacking {
         let charges = plan.charges();
-        let over = |party: &ImageRequester| charges.get(party).is_some_and(|charge| *charge > share);
+        let over = |requester: &ImageRequester| charges.get(requester).is_some_and(|charge| *charge > share);
         let candidates =
-            plan.may_go(|one| !one.parties.contains(&ImageRequester::ByHand) && one.parties.iter().any(&over));
-        let most = |one: &SpaceHolder| one.parties.iter().filter_map(|party| charges.get(party)).max().copied();
+            plan.may_go(|one| !one.requesters.contains(&ImageRequester::ByHand) && one.requesters.iter().any(&over));
+        let most =
+            |one: &SpaceHolder| one.requesters.iter().filter_map(|requester| charges.get(requester)).max().copied();
         let order = |at: &usize| {
             let one = &held[*at];
-            (one.tie, !one.parties.iter().all(&over), Reverse(most(one)), one.used)
+            (one.tie, !one.requesters.iter().all(&over), Reverse(most(one)), one.used)
         };
         let Some(at) = candidates.into_iter().min_by_key(order) else { return Err(EvictionRefusal::Full) };
         plan.choose(at);
@@ -124,9 +129,9 @@ impl EvictionPlan<'_> {
 fn charges<'a>(held: impl Iterator<Item = &'a SpaceHolder>) -> BTreeMap<&'a ImageRequester, u64> {
     let mut charges = BTreeMap::new();
     for one in held {
-        let part = one.amount / (one.parties.len() as u64).max(1);
-        for party in one.parties.iter().filter(|party| matches!(party, ImageRequester::Namespace(_))) {
-            let charge = charges.entry(party).or_insert(0_u64);
+        let part = one.amount / (one.requesters.len() as u64).max(1);
+        for requester in one.requesters.iter().filter(|requester| matches!(requester, ImageRequester::Namespace(_))) {
+            let charge = charges.entry(requester).or_insert(0_u64);
             *charge = charge.saturating_add(part);
         }
     }
@@ -134,25 +139,28 @@ fn charges<'a>(held: impl Iterator<Item = &'a SpaceHolder>) -> BTreeMap<&'a Imag
 }
 
 /// What each may have of the room that images made by hand leave.
-fn share(held: &[SpaceHolder], asker: &Asker, total: u64) -> u64 {
+fn share(held: &[SpaceHolder], request: &SpaceRequest, total: u64) -> u64 {
     let by_hand: u64 =
-        held.iter().filter(|one| one.parties.contains(&ImageRequester::ByHand)).map(|one| one.amount).sum();
-    let all = held.iter().flat_map(|one| &one.parties).filter(|party| matches!(party, ImageRequester::Namespace(_)));
-    let parties: BTreeSet<&ImageRequester> = all.chain(&asker.parties).collect();
-    total.saturating_sub(by_hand) / (parties.len() as u64).max(1)
+        held.iter().filter(|one| one.requesters.contains(&ImageRequester::ByHand)).map(|one| one.amount).sum();
+    let all = held
+        .iter()
+        .flat_map(|one| &one.requesters)
+        .filter(|requester| matches!(requester, ImageRequester::Namespace(_)));
+    let requesters: BTreeSet<&ImageRequester> = all.chain(&request.requesters).collect();
+    total.saturating_sub(by_hand) / (requesters.len() as u64).max(1)
 }
 
 /// Whether one of those who ask stays within its share.
-fn within(held: &[SpaceHolder], asker: &Asker, share: u64) -> Result<(), EvictionRefusal> {
+fn within(held: &[SpaceHolder], request: &SpaceRequest, share: u64) -> Result<(), EvictionRefusal> {
     let charges = charges(held.iter());
-    let part = asker.amount / (asker.parties.len() as u64).max(1);
-    let would = |party: &ImageRequester| match party {
+    let part = request.amount / (request.requesters.len() as u64).max(1);
+    let would = |requester: &ImageRequester| match requester {
         // The administrator's own affair.
         ImageRequester::ByHand => Some(0),
-        ImageRequester::Namespace(_) => Some(charges.get(party).copied().unwrap_or_default().saturating_add(part)),
+        ImageRequester::Namespace(_) => Some(charges.get(requester).copied().unwrap_or_default().saturating_add(part)),
         ImageRequester::LeftOver => None,
     };
-    match asker.parties.iter().filter_map(would).min() {
+    match request.requesters.iter().filter_map(would).min() {
         None => Err(EvictionRefusal::Full),
         Some(would) if would > share => Err(EvictionRefusal::OverShare { would, share }),
         Some(_) => Ok(()),
@@ -166,7 +174,7 @@ mod tests {
     use super::*;
 
     /// `a b` are two namespaces; `-` is what was made by hand, `.` what is left over.
-    fn parties(text: &str) -> Vec<ImageRequester> {
+    fn requesters(text: &str) -> Vec<ImageRequester> {
         let of = |word: &str| match word {
             "-" => ImageRequester::ByHand,
             "." => ImageRequester::LeftOver,
@@ -221,15 +229,15 @@ mod tests {
             let held: Vec<_> = all
                 .iter()
                 .map(|(of, amount, used, tie)| SpaceHolder {
-                    parties: parties(of),
+                    requesters: requesters(of),
                     amount: *amount,
                     used: SystemTime::UNIX_EPOCH + Duration::from_secs(*used),
                     tie: *tie,
                 })
                 .collect();
-            let asker = Asker { parties: parties(who), amount: *amount, lacking: *lacking };
+            let request = SpaceRequest { requesters: requesters(who), amount: *amount, lacking: *lacking };
             let expected = expected.map(<[usize]>::to_vec);
-            assert_eq!(give_way(&held, &asker, 100), expected, "{all:?} {asker:?}");
+            assert_eq!(give_way(&held, &request, 100), expected, "{all:?} {request:?}");
         }
     }
 }

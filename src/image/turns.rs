@@ -1,8 +1,8 @@
 //! Scheduling of imports: whose runs next, and which one gives its place back.
 //!
-//! Some imports run at once. Each counts for the parties that want it, see [`ImageRequester`]. A free place goes to the party that
+//! Some imports run at once. Each counts for the requesters that want it, see [`ImageRequester`]. A free place goes to the requester that
 //! holds fewest; of those, to the one that got none for longest; of its images, to the first in line. Whoever held a
-//! place for a whole turn gives it back when a party waits that holds fewer. So who waits gets a turn before anybody
+//! place for a whole turn gives it back when a requester waits that holds fewer. So who waits gets a turn before anybody
 //! gets a second one, however slow the sources of the others are and however many images they ask for.
 //!
 //! An import that gave its place back keeps what it has read, up to [`TurnRules::kept`] of them: of more, the slowest begins
@@ -29,8 +29,8 @@ pub enum ImageRequester {
     LeftOver,
 }
 
-/// Tells who wants an Image now; at least one party. It must not be a thing that a user may write on the Image.
-pub(super) type Askers = Arc<dyn Fn(&Image) -> Vec<ImageRequester> + Send + Sync>;
+/// Tells who wants an Image now; at least one requester. It must not be a thing that a user may write on the Image.
+pub(super) type RequestersOf = Arc<dyn Fn(&Image) -> Vec<ImageRequester> + Send + Sync>;
 
 /// How places are given.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(super) struct TurnRules {
 #[derive(Clone)]
 pub(super) struct Turns {
     rules: TurnRules,
-    askers: Askers,
+    requesters_of: RequestersOf,
     line: Arc<Mutex<ImportQueue>>,
 }
 
@@ -57,7 +57,7 @@ struct ImportQueue {
     given: u64,
     running: Vec<ImportSeat>,
     waiting: VecDeque<WaitingImport>,
-    /// By party, twice the number of the place that it got last. One that came after a place was given stands before who
+    /// By requester, twice the number of the place that it got last. One that came after a place was given stands before who
     /// got that one, and behind all who got another or came before.
     last: HashMap<ImageRequester, u64>,
 }
@@ -97,9 +97,9 @@ impl Drop for ImportTurn {
 }
 
 impl Turns {
-    pub(super) fn new(rules: TurnRules, askers: Askers) -> Self {
+    pub(super) fn new(rules: TurnRules, requesters_of: RequestersOf) -> Self {
         let rules = TurnRules { places: rules.places.max(1), ..rules };
-        Self { rules, askers, line: Arc::default() }
+        Self { rules, requesters_of, line: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, ImportQueue> {
@@ -144,9 +144,9 @@ impl Turns {
     pub(super) fn is_over(&self, turn: &ImportTurn, now: Instant) -> bool {
         let mut line = self.lock();
         line.leave();
-        let of = |seat: &ImportSeat| ((self.askers)(&seat.image), now.saturating_duration_since(seat.since));
+        let of = |seat: &ImportSeat| ((self.requesters_of)(&seat.image), now.saturating_duration_since(seat.since));
         let running: Vec<_> = line.running.iter().map(of).collect();
-        let waiting: Vec<_> = line.waiting.iter().map(|waiting| (self.askers)(&waiting.image)).collect();
+        let waiting: Vec<_> = line.waiting.iter().map(|waiting| (self.requesters_of)(&waiting.image)).collect();
         let over = gives_back(&running, &waiting, self.rules.turn);
         over.and_then(|at| line.running.get(at)).is_some_and(|seat| seat.number == turn.number)
     }
@@ -154,8 +154,8 @@ impl Turns {
     fn seat(&self, line: &mut ImportQueue, image: Arc<Image>) -> ImportTurn {
         line.given += 1;
         let number = line.given;
-        for party in (self.askers)(&image) {
-            line.last.insert(party, 2 * number);
+        for requester in (self.requesters_of)(&image) {
+            line.last.insert(requester, 2 * number);
         }
         line.running.push(ImportSeat { number, image, since: Instant::now() });
         ImportTurn { turns: self.clone(), number }
@@ -169,14 +169,14 @@ impl Turns {
             if line.running.len() >= self.rules.places || line.waiting.is_empty() {
                 return;
             }
-            let running: Vec<_> = line.running.iter().map(|seat| (self.askers)(&seat.image)).collect();
+            let running: Vec<_> = line.running.iter().map(|seat| (self.requesters_of)(&seat.image)).collect();
             let waiting: Vec<_> =
-                line.waiting.iter().map(|one| ((self.askers)(&one.image), one.kept.is_some())).collect();
+                line.waiting.iter().map(|one| ((self.requesters_of)(&one.image), one.kept.is_some())).collect();
             // Whoever comes now waits behind those who came before: nobody gains by leaving and coming again.
             let (new, mut last) = ((2 * line.given).saturating_sub(1), std::mem::take(&mut line.last));
-            let all = || running.iter().chain(waiting.iter().map(|(parties, _)| parties)).flatten();
-            last.retain(|party, _| all().any(|known| known == party));
-            all().for_each(|party| _ = last.entry(party.clone()).or_insert(new));
+            let all = || running.iter().chain(waiting.iter().map(|(requesters, _)| requesters)).flatten();
+            last.retain(|requester, _| all().any(|known| known == requester));
+            all().for_each(|requester| _ = last.entry(requester.clone()).or_insert(new));
             line.last = last;
             let first = next(&running, &waiting, &line.last);
             let Some(WaitingImport { image, seat, .. }) = first.and_then(|at| line.waiting.remove(at)) else { return };
@@ -205,37 +205,39 @@ impl ImportQueue {
     }
 }
 
-/// Places held by that of its parties which holds fewest: for it the image is due soonest.
-fn load(parties: &[ImageRequester], running: &[Vec<ImageRequester>]) -> usize {
-    let held = |party: &ImageRequester| running.iter().filter(|parties| parties.contains(party)).count();
-    parties.iter().map(held).min().unwrap_or_default()
+/// Places held by that of its requesters which holds fewest: for it the image is due soonest.
+fn load(requesters: &[ImageRequester], running: &[Vec<ImageRequester>]) -> usize {
+    let held = |requester: &ImageRequester| running.iter().filter(|requesters| requesters.contains(requester)).count();
+    requesters.iter().map(held).min().unwrap_or_default()
 }
 
-/// Which of those that wait is next. Of one party, those go first that have read something already.
+/// Which of those that wait is next. Of one requester, those go first that have read something already.
 fn next(
     running: &[Vec<ImageRequester>],
     waiting: &[(Vec<ImageRequester>, bool)],
     last: &HashMap<ImageRequester, u64>,
 ) -> Option<usize> {
-    let turn =
-        |parties: &[ImageRequester]| parties.iter().map(|party| last.get(party).copied().unwrap_or(u64::MAX)).min();
-    let order = |(at, (parties, kept)): (usize, &(Vec<ImageRequester>, bool))| {
-        (load(parties, running), turn(parties), !kept, at)
+    let turn = |requesters: &[ImageRequester]| {
+        requesters.iter().map(|requester| last.get(requester).copied().unwrap_or(u64::MAX)).min()
+    };
+    let order = |(at, (requesters, kept)): (usize, &(Vec<ImageRequester>, bool))| {
+        (load(requesters, running), turn(requesters), !kept, at)
     };
     waiting.iter().enumerate().map(order).min().map(|(.., at)| at)
 }
 
-/// Which of those that run, with how long they did, gives its place back: of those who had their turn and whose party
-/// holds more places than another that waits, the one whose party holds most, and of these the one that had it for
+/// Which of those that run, with how long they did, gives its place back: of those who had their turn and whose requester
+/// holds more places than another that waits, the one whose requester holds most, and of these the one that had it for
 /// longest.
 fn gives_back(
     running: &[(Vec<ImageRequester>, Duration)],
     waiting: &[Vec<ImageRequester>],
     turn: Duration,
 ) -> Option<usize> {
-    let all: Vec<_> = running.iter().map(|(parties, _)| parties.clone()).collect();
-    let least = waiting.iter().map(|parties| load(parties, &all)).min()?;
-    let over = |(at, (parties, held)): (usize, &(Vec<ImageRequester>, Duration))| (load(parties, &all), *held, at);
+    let all: Vec<_> = running.iter().map(|(requesters, _)| requesters.clone()).collect();
+    let least = waiting.iter().map(|requesters| load(requesters, &all)).min()?;
+    let over =
+        |(at, (requesters, held)): (usize, &(Vec<ImageRequester>, Duration))| (load(requesters, &all), *held, at);
     running
         .iter()
         .enumerate()
@@ -307,7 +309,7 @@ mod tests {
     const TURN: Duration = Duration::from_secs(300);
 
     /// `a b` are two namespaces; `-` is what was made by hand, `.` what is left over.
-    fn parties(text: &str) -> Vec<ImageRequester> {
+    fn requesters(text: &str) -> Vec<ImageRequester> {
         let of = |word: &str| match word {
             "-" => ImageRequester::ByHand,
             "." => ImageRequester::LeftOver,
@@ -326,7 +328,7 @@ mod tests {
             // Places count first.
             (&["a"], &["a", "b"], &[("a", 1), ("b", 2)], Some(1)),
             (&["a", "a", "b"], &["a", "b"], &[("a", 1), ("b", 3)], Some(1)),
-            // Then who had none for longest: a hundred images of one party are one party.
+            // Then who had none for longest: a hundred images of one requester are one requester.
             (&[], &["a", "a", "b"], &[("a", 7), ("b", 3)], Some(2)),
             (&["c"], &["a", "a", "b"], &[("a", 7), ("b", 3)], Some(2)),
             (&[], &["-", "b"], &[("-", 7), ("b", 3)], Some(1)),
@@ -342,10 +344,12 @@ mod tests {
             (&[], &["a b", "b"], &[("a", 2), ("b", 1)], Some(0)),
         ];
         for (running, waiting, last, expected) in table {
-            let running: Vec<_> = running.iter().map(|text| parties(text)).collect();
-            let one = |text: &&str| (parties(text.trim_end_matches('+')), text.ends_with('+'));
+            let running: Vec<_> = running.iter().map(|text| requesters(text)).collect();
+            let one = |text: &&str| (requesters(text.trim_end_matches('+')), text.ends_with('+'));
             let waiting: Vec<_> = waiting.iter().map(one).collect();
-            let last = last.iter().flat_map(|(party, at)| parties(party).into_iter().map(move |party| (party, *at)));
+            let last = last
+                .iter()
+                .flat_map(|(requester, at)| requesters(requester).into_iter().map(move |requester| (requester, *at)));
             assert_eq!(next(&running, &waiting, &last.collect()), *expected, "{running:?} {waiting:?}");
         }
     }
@@ -375,22 +379,23 @@ mod tests {
             (&[("a", 900)], &["a b"], Some(0)),
         ];
         for (running, waiting, expected) in table {
-            let held = |(text, seconds): &(&str, u64)| (parties(text), Duration::from_secs(*seconds));
+            let held = |(text, seconds): &(&str, u64)| (requesters(text), Duration::from_secs(*seconds));
             let running: Vec<_> = running.iter().map(held).collect();
-            let waiting: Vec<_> = waiting.iter().map(|text| parties(text)).collect();
+            let waiting: Vec<_> = waiting.iter().map(|text| requesters(text)).collect();
             assert_eq!(gives_back(&running, &waiting, TURN), *expected, "{running:?} {waiting:?}");
         }
     }
 
-    /// An Image of the party that its name begins with.
+    /// An Image of the requester that its name begins with.
     fn image(name: &str) -> Arc<Image> {
         Arc::new(Image::new(name, ImageSpec::default()))
     }
 
     fn turns(places: usize) -> Turns {
         let name = |image: &Image| image.metadata.name.clone().unwrap_or_default();
-        let askers: Askers = Arc::new(move |image| parties(name(image).split('/').next().unwrap_or_default()));
-        Turns::new(TurnRules { places, turn: TURN, kept: 2 }, askers)
+        let requesters_of: RequestersOf =
+            Arc::new(move |image| requesters(name(image).split('/').next().unwrap_or_default()));
+        Turns::new(TurnRules { places, turn: TURN, kept: 2 }, requesters_of)
     }
 
     #[test]

@@ -80,16 +80,16 @@ async fn program(
     rng: &mut SeededRng,
 ) -> FirmwareProgram {
     let firmware = context.boot_method.firmware();
-    let asker =
+    let program =
         if context.boot_method == BootMethod::UefiHttp { DhcpProgram::HttpBoot } else { DhcpProgram::Pxe(firmware) };
-    let Some(lease) = context.relay.acquire(who, asker, rng).await else { return FirmwareProgram::Failed };
+    let Some(lease) = context.relay.acquire(who, program, rng).await else { return FirmwareProgram::Failed };
     let link = own(link, lease.address);
     let Some(file) = lease.file else { return FirmwareProgram::None };
     if context.boot_method == BootMethod::Ipxe {
         return FirmwareProgram::Loaded;
     }
     let whole = context.download != SimulatedDownload::Head;
-    let fetched = if asker == DhcpProgram::HttpBoot {
+    let fetched = if program == DhcpProgram::HttpBoot {
         // HTTP boot takes no answer that is not marked for it (UEFI 2.10, 24.7.2).
         if lease.class.as_deref() != Some("HTTPClient") {
             return FirmwareProgram::None;
@@ -105,7 +105,7 @@ async fn program(
     match fetched {
         Ok(bytes) => {
             link.counts.fetched(bytes);
-            if asker == DhcpProgram::HttpBoot {
+            if program == DhcpProgram::HttpBoot {
                 link.counts.http_program()
             } else {
                 link.counts.tftp_program()
@@ -125,8 +125,8 @@ fn own(link: &LossyLink, address: Ipv4Addr) -> LossyLink {
 }
 
 async fn ipxe(context: NetbootContext<'_>, who: RelayClient, link: &LossyLink, rng: &mut SeededRng) -> Booted {
-    let asker = DhcpProgram::Ipxe(context.boot_method.firmware());
-    let Some(lease) = context.relay.acquire(who, asker, rng).await else { return Booted::Nowhere };
+    let program = DhcpProgram::Ipxe(context.boot_method.firmware());
+    let Some(lease) = context.relay.acquire(who, program, rng).await else { return Booted::Nowhere };
     let Some(file) = lease.file else { return Booted::Disk };
     let uuid = uuid::Uuid::from_bytes(who.uuid).to_string();
     let Ok(url) = file.replace("${uuid}", &uuid).parse::<Url>() else { return Booted::Nowhere };

@@ -111,14 +111,14 @@ impl Relay {
     }
 
     /// Gets an address: DISCOVER, OFFER, REQUEST, ACK. `None` when nobody answers.
-    pub async fn acquire(&self, who: RelayClient, asker: DhcpProgram, rng: &mut SeededRng) -> Option<RelayLease> {
+    pub async fn acquire(&self, who: RelayClient, program: DhcpProgram, rng: &mut SeededRng) -> Option<RelayLease> {
         loop {
-            let offer = self.ask(who, asker, MessageType::Discover, None, rng).await?;
+            let offer = self.ask(who, program, MessageType::Discover, None, rng).await?;
             let server = match offer.opts().get(OptionCode::ServerIdentifier) {
                 Some(DhcpOption::ServerIdentifier(server)) => *server,
                 _ => return None,
             };
-            let answer = self.ask(who, asker, MessageType::Request, Some((offer.yiaddr(), server)), rng).await?;
+            let answer = self.ask(who, program, MessageType::Request, Some((offer.yiaddr(), server)), rng).await?;
             if answer.opts().msg_type() == Some(MessageType::Ack) {
                 self.counts.exchange();
                 return Some(RelayLease {
@@ -134,13 +134,13 @@ impl Relay {
     async fn ask(
         &self,
         who: RelayClient,
-        asker: DhcpProgram,
+        program: DhcpProgram,
         kind: MessageType,
         offered: Option<(Ipv4Addr, Ipv4Addr)>,
         rng: &mut SeededRng,
     ) -> Option<Message> {
         let xid = rng.number();
-        let bytes = self.message(xid, who, asker, kind, offered)?;
+        let bytes = self.message(xid, who, program, kind, offered)?;
         let (sender, mut answers) = mpsc::channel(1);
         let _waiting = RelaySlot::new(self, xid, sender);
         for attempt in 0..TRIES {
@@ -176,7 +176,7 @@ impl Relay {
         &self,
         xid: u32,
         who: RelayClient,
-        asker: DhcpProgram,
+        program: DhcpProgram,
         kind: MessageType,
         offered: Option<(Ipv4Addr, Ipv4Addr)>,
     ) -> Option<Vec<u8>> {
@@ -189,7 +189,7 @@ impl Relay {
         };
         let uuid = [&[0][..], &who.uuid].concat();
         // Options 93, 94, 97 and 60 are those of PXE (RFC 4578).
-        let asks = match asker {
+        let asks = match program {
             DhcpProgram::Pxe(firmware) | DhcpProgram::Ipxe(firmware) => Some(("PXEClient", firmware)),
             DhcpProgram::HttpBoot => Some(("HTTPClient", Firmware::UefiX64Http)),
             DhcpProgram::System => None,
@@ -207,7 +207,7 @@ impl Relay {
             }
             None => other(55, vec![1, 3, 6, 12, 15, 28, 42]),
         }
-        if let DhcpProgram::Ipxe(_) = asker {
+        if let DhcpProgram::Ipxe(_) = program {
             other(77, b"iPXE".to_vec());
         }
         other(82, RELAY_DATA.to_vec());

@@ -73,10 +73,10 @@ struct RequesterCount {
 impl ImageRequesters {
     /// Knows who asks as the watch of hosts tells.
     pub fn new(watches: &mut Watches) -> Self {
-        let askers = Self::default();
-        let told = askers.clone();
+        let requesters = Self::default();
+        let told = requesters.clone();
         watches.observe(move |change| told.take(change));
-        askers
+        requesters
     }
 
     pub(super) fn take(&self, change: &WatchChange<'_, BareMetalHost>) {
@@ -133,7 +133,7 @@ impl ImageRequesters {
 
 impl Demands for ImageRequesters {
     fn of(&self, image: &Image) -> Demand {
-        let nobody = |party| Demand { parties: vec![party], ..Demand::default() };
+        let nobody = |requester| Demand { requesters: vec![requester], ..Demand::default() };
         let of_hosts = self.is_of_hosts(image);
         let name = image.name_any();
         let wanted = if of_hosts { WantedImage::OfHosts(name) } else { WantedImage::Published(name) };
@@ -142,7 +142,7 @@ impl Demands for ImageRequesters {
             return nobody(if of_hosts { ImageRequester::LeftOver } else { ImageRequester::ByHand });
         };
         Demand {
-            parties: match of_hosts {
+            requesters: match of_hosts {
                 true => namespaces.keys().cloned().map(ImageRequester::Namespace).collect(),
                 false => vec![ImageRequester::ByHand],
             },
@@ -230,31 +230,37 @@ mod tests {
         names.iter().map(|name| ImageRequester::Namespace((*name).to_owned())).collect()
     }
 
-    fn of(askers: &ImageRequesters, image: &Image) -> Vec<ImageRequester> {
-        askers.of(image).parties
+    fn of(requesters: &ImageRequesters, image: &Image) -> Vec<ImageRequester> {
+        requesters.of(image).requesters
     }
 
     #[test]
     fn an_image_is_whose_hosts_name_its_source_now() {
-        let askers = ImageRequesters::default();
+        let requesters = ImageRequesters::default();
         let (one, two) = (image("http://x/1"), image("http://x/2"));
-        assert_eq!(of(&askers, &one), [ImageRequester::LeftOver]);
-        askers.take(&WatchChange::Put(&host("b", "h1", "http://x/1")));
-        askers.take(&WatchChange::Put(&host("b", "h2", "http://x/1")));
-        askers.take(&WatchChange::Put(&host("a", "h1", "http://x/1")));
-        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["a", "b"]), vec![ImageRequester::LeftOver]));
-        askers.take(&WatchChange::Put(&host("a", "h1", "http://x/2")));
-        askers.take(&WatchChange::Gone(&("b".into(), "h1".into())));
-        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["b"]), namespaces(&["a"])));
-        askers.take(&WatchChange::Put(&host("b", "h2", "")));
-        assert_eq!(of(&askers, &one), [ImageRequester::LeftOver]);
-        askers.take(&WatchChange::Put(&host("c", "h1", "http://x/1")));
-        askers.take(&WatchChange::Gone(&("a".into(), "h1".into())));
-        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["c"]), vec![ImageRequester::LeftOver]));
-        assert!(!askers.complete());
-        askers.take(&WatchChange::Listed);
-        assert!(askers.complete());
-        assert_eq!(askers.known().images.len(), 1);
+        assert_eq!(of(&requesters, &one), [ImageRequester::LeftOver]);
+        requesters.take(&WatchChange::Put(&host("b", "h1", "http://x/1")));
+        requesters.take(&WatchChange::Put(&host("b", "h2", "http://x/1")));
+        requesters.take(&WatchChange::Put(&host("a", "h1", "http://x/1")));
+        assert_eq!(
+            (of(&requesters, &one), of(&requesters, &two)),
+            (namespaces(&["a", "b"]), vec![ImageRequester::LeftOver])
+        );
+        requesters.take(&WatchChange::Put(&host("a", "h1", "http://x/2")));
+        requesters.take(&WatchChange::Gone(&("b".into(), "h1".into())));
+        assert_eq!((of(&requesters, &one), of(&requesters, &two)), (namespaces(&["b"]), namespaces(&["a"])));
+        requesters.take(&WatchChange::Put(&host("b", "h2", "")));
+        assert_eq!(of(&requesters, &one), [ImageRequester::LeftOver]);
+        requesters.take(&WatchChange::Put(&host("c", "h1", "http://x/1")));
+        requesters.take(&WatchChange::Gone(&("a".into(), "h1".into())));
+        assert_eq!(
+            (of(&requesters, &one), of(&requesters, &two)),
+            (namespaces(&["c"]), vec![ImageRequester::LeftOver])
+        );
+        assert!(!requesters.complete());
+        requesters.take(&WatchChange::Listed);
+        assert!(requesters.complete());
+        assert_eq!(requesters.known().images.len(), 1);
     }
 
     #[test]
@@ -272,9 +278,9 @@ mod tests {
         assert!(["owner", "thief", "user"].iter().all(|namespace| may(namespace, &published)));
         // Whoever names it has no share of it and is not counted.
         let demand = requesters.of(&theirs);
-        assert_eq!((demand.parties, demand.hosts), (namespaces(&["owner"]), 1));
+        assert_eq!((demand.requesters, demand.hosts), (namespaces(&["owner"]), 1));
         let demand = requesters.of(&published);
-        assert_eq!((demand.parties, demand.hosts, demand.unfinished), (vec![ImageRequester::ByHand], 1, 1));
+        assert_eq!((demand.requesters, demand.hosts, demand.unfinished), (vec![ImageRequester::ByHand], 1, 1));
         assert_eq!(demand.namespaces, ["user"]);
         requesters.take(&WatchChange::Gone(&("owner".into(), "h".into())));
         assert!(!may("owner", &theirs));
@@ -283,14 +289,14 @@ mod tests {
 
     #[test]
     fn nothing_that_is_written_on_an_image_makes_it_anothers() {
-        let askers = ImageRequesters::default();
-        askers.take(&WatchChange::Put(&host("victim", "h", "http://x/1")));
+        let requesters = ImageRequesters::default();
+        requesters.take(&WatchChange::Put(&host("victim", "h", "http://x/1")));
         let taken =
             Image { spec: ImageSpec { url: "http://slow/".into(), ..ImageSpec::default() }, ..image("http://x/1") };
         let mut marked = Image::new("mine", ImageSpec { url: "http://x/1".into(), ..ImageSpec::default() });
         marked.annotations_mut().insert("slipway.dev/asked-by".into(), "victim".into());
         for image in [taken, marked] {
-            assert_eq!(of(&askers, &image), [ImageRequester::ByHand], "{image:?}");
+            assert_eq!(of(&requesters, &image), [ImageRequester::ByHand], "{image:?}");
         }
         // What is remembered of an Image is of its spec at that time.
         let mut turned = image("http://x/1");
@@ -302,7 +308,7 @@ mod tests {
         ] {
             turned.metadata.generation = Some(generation);
             turned.spec.url = url.into();
-            assert_eq!(of(&askers, &turned), [want], "{generation}");
+            assert_eq!(of(&requesters, &turned), [want], "{generation}");
         }
     }
 }

@@ -1,22 +1,22 @@
-//! A fair queue among parties.
+//! A fair queue among flows.
 //!
-//! Parties wait for something that is scarce. The party that has least goes first, and within a party the one that has waited
+//! Flows wait for something that is scarce. The flow that has least goes first, and within a flow the one that has waited
 //! longest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// Those who wait, by party. One that waits twice keeps the first turn.
+/// Those who wait, by flow. One that waits twice keeps the first turn.
 pub(super) struct FairQueue<P, K> {
-    /// By their numbers. No party is kept of which nobody waits.
-    parties: HashMap<P, BTreeMap<u64, K>>,
+    /// By their numbers. No flow is kept of which nobody waits.
+    flows: HashMap<P, BTreeMap<u64, K>>,
     numbers: HashMap<K, (P, u64)>,
     last: u64,
 }
 
 impl<P, K> Default for FairQueue<P, K> {
     fn default() -> Self {
-        Self { parties: HashMap::new(), numbers: HashMap::new(), last: 0 }
+        Self { flows: HashMap::new(), numbers: HashMap::new(), last: 0 }
     }
 }
 
@@ -26,38 +26,38 @@ impl<P: Eq + Hash + Clone, K: Eq + Hash + Clone> FairQueue<P, K> {
         self.numbers.len()
     }
 
-    /// Waits from now on; who waits already for the same party keeps its turn.
-    pub(super) fn wait(&mut self, party: &P, who: &K) {
-        if self.numbers.get(who).is_some_and(|(former, _)| former == party) {
+    /// Waits from now on; who waits already for the same flow keeps its turn.
+    pub(super) fn wait(&mut self, flow: &P, who: &K) {
+        if self.numbers.get(who).is_some_and(|(former, _)| former == flow) {
             return;
         }
         self.leave(who);
         self.last += 1;
-        self.parties.entry(party.clone()).or_default().insert(self.last, who.clone());
-        self.numbers.insert(who.clone(), (party.clone(), self.last));
+        self.flows.entry(flow.clone()).or_default().insert(self.last, who.clone());
+        self.numbers.insert(who.clone(), (flow.clone(), self.last));
     }
 
     /// Waits no more.
     pub(super) fn leave(&mut self, who: &K) {
-        let Some((party, number)) = self.numbers.remove(who) else { return };
-        if let Some(waiting) = self.parties.get_mut(&party) {
+        let Some((flow, number)) = self.numbers.remove(who) else { return };
+        if let Some(waiting) = self.flows.get_mut(&flow) {
             waiting.remove(&number);
             if waiting.is_empty() {
-                self.parties.remove(&party);
+                self.flows.remove(&flow);
             }
         }
     }
 
-    /// Takes out whose turn it is. `has` says how much a party has already; none, when it may have no more.
+    /// Takes out whose turn it is. `has` says how much a flow has already; none, when it may have no more.
     pub(super) fn next(&mut self, has: impl Fn(&P) -> Option<usize>) -> Option<(P, K)> {
-        let first = |(party, waiting): (&P, &BTreeMap<u64, K>)| {
+        let first = |(flow, waiting): (&P, &BTreeMap<u64, K>)| {
             let (number, who) = waiting.first_key_value()?;
-            Some((has(party)?, *number, party.clone(), who.clone()))
+            Some((has(flow)?, *number, flow.clone(), who.clone()))
         };
-        let all = self.parties.iter().filter_map(first);
-        let (_, _, party, who) = all.min_by_key(|(has, number, _, _)| (*has, *number))?;
+        let all = self.flows.iter().filter_map(first);
+        let (_, _, flow, who) = all.min_by_key(|(has, number, _, _)| (*has, *number))?;
         self.leave(&who);
-        Some((party, who))
+        Some((flow, who))
     }
 }
 
@@ -65,19 +65,19 @@ impl<P: Eq + Hash + Clone, K: Eq + Hash + Clone> FairQueue<P, K> {
 mod tests {
     use super::*;
 
-    /// The order in which those that wait get something, when parties have so much.
+    /// The order in which those that wait get something, when flows have so much.
     fn order(waiting: &[(char, u8)], have: &[(char, usize)], most: usize) -> Vec<(char, u8)> {
         let mut queue = FairQueue::default();
-        for (party, who) in waiting {
-            queue.wait(party, who);
+        for (flow, who) in waiting {
+            queue.wait(flow, who);
         }
         let mut have: HashMap<char, usize> = have.iter().copied().collect();
         let mut order = Vec::new();
-        while let Some((party, who)) =
-            queue.next(|party| Some(have.get(party).copied().unwrap_or(0)).filter(|has| *has < most))
+        while let Some((flow, who)) =
+            queue.next(|flow| Some(have.get(flow).copied().unwrap_or(0)).filter(|has| *has < most))
         {
-            *have.entry(party).or_default() += 1;
-            order.push((party, who));
+            *have.entry(flow).or_default() += 1;
+            order.push((flow, who));
         }
         order
     }
@@ -91,7 +91,7 @@ mod tests {
             (&[('a', 1), ('a', 2), ('b', 3)], &[('a', 1)], 9, &[('b', 3), ('a', 1), ('a', 2)]),
             (&[('a', 1), ('b', 2), ('b', 3)], &[('a', 2)], 9, &[('b', 2), ('b', 3), ('a', 1)]),
             (&[('a', 1), ('b', 2)], &[('a', 9)], 9, &[('b', 2)]),
-            // Waiting again loses no turn; going over to another party does.
+            // Waiting again loses no turn; going over to another flow does.
             (&[('a', 1), ('a', 2), ('a', 1)], &[], 9, &[('a', 1), ('a', 2)]),
             (&[('a', 1), ('a', 2), ('b', 1)], &[('b', 1)], 9, &[('a', 2), ('b', 1)]),
         ];
@@ -108,6 +108,6 @@ mod tests {
         }
         (0..9).for_each(|who| queue.leave(&who));
         queue.leave(&77);
-        assert!(queue.len() == 0 && queue.parties.is_empty() && queue.next(|_| Some(0)).is_none());
+        assert!(queue.len() == 0 && queue.flows.is_empty() && queue.next(|_| Some(0)).is_none());
     }
 }

@@ -20,7 +20,7 @@ use crate::runtime::ObjectKey;
 pub(in crate::host) const AT_ONCE: usize = 160;
 /// Those of them that hosts may have which are not registered.
 const NEW: usize = 128;
-/// How many of either are left to parties that have few.
+/// How many of either are left to flows that have few.
 const KEPT: usize = 32;
 /// How many are few.
 const FEW: usize = 8;
@@ -32,7 +32,7 @@ struct ReconcileFlow {
     registered: bool,
 }
 
-/// Whether a party that has `own` looks may have one more when there are `all`, of which `new` are of hosts that are not
+/// Whether a flow that has `own` looks may have one more when there are `all`, of which `new` are of hosts that are not
 /// registered.
 fn may_begin(all: usize, new: usize, own: usize, registered: bool) -> bool {
     let below = |count: usize, most: usize| count < if own < FEW { most } else { most - KEPT };
@@ -43,7 +43,7 @@ fn may_begin(all: usize, new: usize, own: usize, registered: bool) -> bool {
 struct Inner {
     /// Looks under way, and those that are kept for who was told.
     looks: HashMap<ObjectKey, (ReconcileFlow, SlotStage)>,
-    /// How many a party has; none without any.
+    /// How many a flow has; none without any.
     shares: HashMap<ReconcileFlow, usize>,
     new: usize,
     queue: FairQueue<ReconcileFlow, ObjectKey>,
@@ -56,34 +56,34 @@ enum SlotStage {
 }
 
 impl Inner {
-    fn share(&self, party: &ReconcileFlow) -> Option<usize> {
-        let own = self.shares.get(party).copied().unwrap_or_default();
-        may_begin(self.looks.len(), self.new, own, party.registered).then_some(own)
+    fn share(&self, flow: &ReconcileFlow) -> Option<usize> {
+        let own = self.shares.get(flow).copied().unwrap_or_default();
+        may_begin(self.looks.len(), self.new, own, flow.registered).then_some(own)
     }
 
-    fn put(&mut self, host: ObjectKey, party: ReconcileFlow, stage: SlotStage) {
-        *self.shares.entry(party.clone()).or_default() += 1;
-        self.new += usize::from(!party.registered);
-        self.looks.insert(host, (party, stage));
+    fn put(&mut self, host: ObjectKey, flow: ReconcileFlow, stage: SlotStage) {
+        *self.shares.entry(flow.clone()).or_default() += 1;
+        self.new += usize::from(!flow.registered);
+        self.looks.insert(host, (flow, stage));
     }
 
     fn take_out(&mut self, host: &ObjectKey) {
-        let Some((party, _)) = self.looks.remove(host) else { return };
-        self.new -= usize::from(!party.registered);
-        if let Some(own) = self.shares.get_mut(&party) {
+        let Some((flow, _)) = self.looks.remove(host) else { return };
+        self.new -= usize::from(!flow.registered);
+        if let Some(own) = self.shares.get_mut(&flow) {
             *own -= 1;
             if *own == 0 {
-                self.shares.remove(&party);
+                self.shares.remove(&flow);
             }
         }
     }
 
     fn tell_next(&mut self) -> Option<ObjectKey> {
         let mut queue = std::mem::take(&mut self.queue);
-        let next = queue.next(|party| self.share(party));
+        let next = queue.next(|flow| self.share(flow));
         self.queue = queue;
-        let (party, host) = next?;
-        self.put(host.clone(), party, SlotStage::Told);
+        let (flow, host) = next?;
+        self.put(host.clone(), flow, SlotStage::Told);
         Some(host)
     }
 }
@@ -127,7 +127,7 @@ impl ReconcileSlots {
     /// Begins to look at a host; none when it has to wait for its turn, of which it will be told.
     pub(in crate::host) fn begin(self: &Arc<Self>, host: &ObjectKey, registered: bool) -> Option<ReconcileSlot> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let party = ReconcileFlow { namespace: host.0.clone(), registered };
+        let flow = ReconcileFlow { namespace: host.0.clone(), registered };
         let stage = inner.looks.get(host).map(|(_, stage)| *stage);
         match stage {
             // Counted as it was told.
@@ -136,12 +136,12 @@ impl ReconcileSlots {
                     *stage = SlotStage::UnderWay;
                 }
             }
-            None if inner.share(&party).is_some() => {
+            None if inner.share(&flow).is_some() => {
                 inner.queue.leave(host);
-                inner.put(host.clone(), party, SlotStage::UnderWay);
+                inner.put(host.clone(), flow, SlotStage::UnderWay);
             }
             Some(SlotStage::UnderWay) | None => {
-                inner.queue.wait(&party, host);
+                inner.queue.wait(&flow, host);
                 self.show(&inner);
                 return None;
             }

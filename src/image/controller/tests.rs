@@ -257,14 +257,14 @@ impl Demands for Wanted {
         let name = image.name_any();
         let namespace = name.split('-').next().unwrap_or_default();
         if namespace == "hand" {
-            return Demand { parties: vec![ImageRequester::ByHand], ..Demand::default() };
+            return Demand { requesters: vec![ImageRequester::ByHand], ..Demand::default() };
         }
         if lock(&self.unwanted).contains(&name) {
-            return Demand { parties: vec![ImageRequester::LeftOver], ..Demand::default() };
+            return Demand { requesters: vec![ImageRequester::LeftOver], ..Demand::default() };
         }
         let unfinished = usize::from(!lock(&self.provisioned).contains(&name));
-        let parties = vec![ImageRequester::Namespace(namespace.to_owned())];
-        Demand { parties, namespaces: vec![namespace.to_owned()], hosts: 1, unfinished }
+        let requesters = vec![ImageRequester::Namespace(namespace.to_owned())];
+        Demand { requesters, namespaces: vec![namespace.to_owned()], hosts: 1, unfinished }
     }
 
     fn complete(&self) -> bool {

@@ -52,7 +52,7 @@ impl ImageContext {
             // Who wanted it is not known any more when nobody does.
             match gone {
                 true => told.remove(&image.name_any()),
-                false if may_be_told(&self.demands.of(image).parties) => {
+                false if may_be_told(&self.demands.of(image).requesters) => {
                     told.insert(image.name_any());
                     true
                 }
@@ -72,13 +72,13 @@ impl ImageContext {
 }
 
 /// Whether those who read the namespace of the events may know of an Image that these want.
-fn may_be_told(parties: &[ImageRequester]) -> bool {
-    let is_known = |party: &ImageRequester| match party {
+fn may_be_told(requesters: &[ImageRequester]) -> bool {
+    let is_known = |requester: &ImageRequester| match requester {
         ImageRequester::ByHand => true,
         ImageRequester::Namespace(namespace) => namespace == NAMESPACE,
         ImageRequester::LeftOver => false,
     };
-    !parties.is_empty() && parties.iter().all(is_known)
+    !requesters.is_empty() && requesters.iter().all(is_known)
 }
 
 fn note(happened: ImageEvent) -> Note {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_others_have_imported_is_nothing_for_those_who_read_the_events() {
         let of = |namespace: &str| ImageRequester::Namespace(namespace.into());
-        for (parties, wanted) in [
+        for (requesters, wanted) in [
             (vec![ImageRequester::ByHand], true),
             (vec![of("default")], true),
             (vec![of("default"), of("rack")], false),
@@ -141,7 +141,7 @@ mod tests {
             (vec![ImageRequester::LeftOver], false),
             (vec![], false),
         ] {
-            assert_eq!(may_be_told(&parties), wanted, "{parties:?}");
+            assert_eq!(may_be_told(&requesters), wanted, "{requesters:?}");
         }
     }
 

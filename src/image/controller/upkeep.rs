@@ -17,7 +17,7 @@ use super::ImageContext;
 use super::told::ImageEvent;
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::image::demand::{Demand, Demands, ImageRequester};
-use crate::image::room::{Asker, EvictionRefusal, SpaceHolder, Tie, give_way};
+use crate::image::room::{EvictionRefusal, SpaceHolder, SpaceRequest, Tie, give_way};
 use crate::image::{ImportError, ImportProgress, Scarce, SpaceLack};
 use crate::runtime::{SupervisedTask, key, objects};
 
@@ -62,10 +62,10 @@ impl ImageContext {
         let room = now.room_of(lack.of);
         let own = room.saturating_sub(lack.room);
         let amount = own.saturating_add(lack.needed.max(rest(own, progress)));
-        let parties = self.demands.of(image).parties;
-        let asker = Asker { parties, amount, lacking: amount.saturating_sub(room).max(1) };
+        let requesters = self.demands.of(image).requesters;
+        let request = SpaceRequest { requesters, amount, lacking: amount.saturating_sub(room).max(1) };
         let held: Vec<SpaceHolder> = takers.iter().map(|taker| taker.held.clone()).collect();
-        let chosen = match give_way(&held, &asker, now.total_of(lack.of)) {
+        let chosen = match give_way(&held, &request, now.total_of(lack.of)) {
             Ok(chosen) => chosen,
             Err(EvictionRefusal::Full) => return Ok(Err(error)),
             Err(EvictionRefusal::OverShare { would, share }) => {
@@ -89,7 +89,7 @@ impl ImageContext {
     }
 
     /// All that takes room beside an image, and how much of what is scarce.
-    async fn takers(&self, asker: &Image, scarce: Scarce) -> Result<Vec<SpaceTaker>, kube::Error> {
+    async fn takers(&self, for_image: &Image, scarce: Scarce) -> Result<Vec<SpaceTaker>, kube::Error> {
         let images = self.images.list(&ListParams::default()).await?.items;
         let booted = self.booted().await?;
         let mut takers = Vec::new();
@@ -104,12 +104,12 @@ impl ImageContext {
                 Scarce::Parts => import.work.parts.load(Ordering::Relaxed),
             });
             match (under_way, status.digest) {
-                _ if name == asker.name_any() => {}
+                _ if name == for_image.name_any() => {}
                 // What waits for its first turn has nothing.
                 (Some(0), _) => {}
                 (Some(amount), _) => {
-                    let Demand { parties, .. } = self.demands.of(&image);
-                    let held = SpaceHolder { parties, amount, used: SystemTime::now(), tie: Tie::Needed };
+                    let Demand { requesters, .. } = self.demands.of(&image);
+                    let held = SpaceHolder { requesters, amount, used: SystemTime::now(), tie: Tie::Needed };
                     takers.push(SpaceTaker { held, images: vec![image], digest: None });
                 }
                 (None, Some(digest)) => {
@@ -125,12 +125,13 @@ impl ImageContext {
         }
         for (digest, (amount, images)) in by_digest {
             let demands: Vec<Demand> = images.iter().map(|image| self.demands.of(image)).collect();
-            let mut parties: Vec<ImageRequester> = demands.iter().flat_map(|demand| demand.parties.clone()).collect();
-            parties.sort();
-            parties.dedup();
+            let mut requesters: Vec<ImageRequester> =
+                demands.iter().flat_map(|demand| demand.requesters.clone()).collect();
+            requesters.sort();
+            requesters.dedup();
             // Whoever names it by another URL keeps it.
-            if parties.iter().any(|party| *party != ImageRequester::LeftOver) {
-                parties.retain(|party| *party != ImageRequester::LeftOver);
+            if requesters.iter().any(|requester| *requester != ImageRequester::LeftOver) {
+                requesters.retain(|requester| *requester != ImageRequester::LeftOver);
             }
             let (library, name, time) = (self.library.clone(), digest.clone(), self.times.reading);
             let read = tokio::task::spawn_blocking(move || (library.is_read(&name, time), library.used(&name)));
@@ -141,22 +142,26 @@ impl ImageContext {
                 (false, true) => Tie::Needed,
                 (false, false) => Tie::Idle,
             };
-            takers.push(SpaceTaker { held: SpaceHolder { parties, amount, used, tie }, images, digest: Some(digest) });
+            takers.push(SpaceTaker {
+                held: SpaceHolder { requesters, amount, used, tie },
+                images,
+                digest: Some(digest),
+            });
         }
         Ok(takers)
     }
 
-    async fn remove(&self, taker: &SpaceTaker, asker: &str) -> Result<(), kube::Error> {
+    async fn remove(&self, taker: &SpaceTaker, for_image: &str) -> Result<(), kube::Error> {
         for image in &taker.images {
-            let (name, of) = (image.name_any(), &taker.held.parties);
+            let (name, of) = (image.name_any(), &taker.held.requesters);
             if taker.digest.is_none() {
-                tracing::info!(image = name, ?of, asker, "stopping an import to make room for another image");
+                tracing::info!(image = name, ?of, for_image, "stopping an import to make room for another image");
                 if let Some(import) = self.shared.imports.find(&key(image)) {
                     import.work.give_way.cancel();
                 }
                 continue;
             }
-            tracing::info!(image = name, ?of, asker, "removing an image to make room for another one");
+            tracing::info!(image = name, ?of, for_image, "removing an image to make room for another one");
             self.tell(image, ImageEvent::GaveWay).await;
             self.delete(image).await?;
         }
@@ -268,7 +273,7 @@ impl ImageContext {
             let status = image.status.clone().unwrap_or_default();
             let made = image.metadata.creation_timestamp.as_ref().map(|made| SystemTime::from(made.0));
             let is_old = made.is_none_or(|made| made.elapsed().is_ok_and(|age| age >= grace));
-            if demand.parties == [ImageRequester::LeftOver] && status.phase != ImagePhase::Ready && is_old {
+            if demand.requesters == [ImageRequester::LeftOver] && status.phase != ImagePhase::Ready && is_old {
                 tracing::info!(
                     image = image.name_any(),
                     "removed an image that was not imported yet: no host names it any more"
@@ -301,7 +306,7 @@ pub(super) fn says_its_users(demands: &dyn Demands, image: &Image) -> bool {
 
 /// As an Image's status says it. What was made by hand says nothing while no host names it.
 fn users(demand: &Demand) -> (Option<i64>, Vec<String>) {
-    if demand.hosts == 0 && demand.parties.contains(&ImageRequester::ByHand) {
+    if demand.hosts == 0 && demand.requesters.contains(&ImageRequester::ByHand) {
         return <_>::default();
     }
     let mut namespaces = demand.namespaces.clone();
@@ -365,14 +370,14 @@ mod tests {
     #[test]
     fn a_status_names_eight_namespaces_and_counts_all_hosts() {
         let namespaces: Vec<String> = (0..20).rev().map(|number| format!("n{number:02}")).collect();
-        for parties in
+        for requesters in
             [namespaces.iter().cloned().map(ImageRequester::Namespace).collect(), vec![ImageRequester::ByHand]]
         {
-            let demand = Demand { parties, namespaces: namespaces.clone(), hosts: 700, unfinished: 3 };
+            let demand = Demand { requesters, namespaces: namespaces.clone(), hosts: 700, unfinished: 3 };
             let (hosts, namespaces) = users(&demand);
             assert_eq!((hosts, namespaces.len(), namespaces[0].as_str()), (Some(700), 8, "n00"));
         }
-        let nobody = |party| users(&Demand { parties: vec![party], ..Demand::default() });
+        let nobody = |requester| users(&Demand { requesters: vec![requester], ..Demand::default() });
         assert_eq!(
             (nobody(ImageRequester::LeftOver), nobody(ImageRequester::ByHand)),
             ((Some(0), vec![]), (None, vec![]))

@@ -153,10 +153,10 @@ async fn who_serves_waits_for_no_work_on_files_and_a_manifest_is_in_memory_once(
     // A slow disk: somebody puts files in place.
     let files = library.inner.lock_files();
     let (said, heard) = std::sync::mpsc::channel();
-    let asker = library.clone();
+    let reader = library.clone();
     std::thread::spawn(move || {
-        let found = asker.chunk_file(&chunk).is_some() && asker.manifest_file(&b.digest).is_some();
-        said.send(found && asker.manifest(&b.digest).is_some())
+        let found = reader.chunk_file(&chunk).is_some() && reader.manifest_file(&b.digest).is_some();
+        said.send(found && reader.manifest(&b.digest).is_some())
     });
     assert_eq!(heard.recv_timeout(Duration::from_secs(120)), Ok(true));
     drop(files);

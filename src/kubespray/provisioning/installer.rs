@@ -286,9 +286,9 @@ impl Installer {
                 warn!(run = %id, "a run of kubespray is lost: its supervisor died, or the box did");
             }
             let Some(owner) = run.owner.filter(|_| run.is_under_way) else { continue };
-            let is_there = match &run.asker {
-                Some(asker) => {
-                    is_there::<Provisioning>(&client, &owner).await? && is_there::<Software>(&client, asker).await?
+            let is_there = match &run.requester {
+                Some(requester) => {
+                    is_there::<Provisioning>(&client, &owner).await? && is_there::<Software>(&client, requester).await?
                 }
                 None => is_there::<Provisioning>(&client, &owner).await?,
             };

@@ -75,7 +75,7 @@ impl RunMeters {
 
     /// Counts a run that is over.
     pub fn ended(&self, run: &RunStatus) {
-        let of = match (&run.owner, &run.asker) {
+        let of = match (&run.owner, &run.requester) {
             (None, _) => "person",
             (Some(_), None) => "cluster",
             (Some(_), Some(_)) => "packages",
@@ -120,7 +120,7 @@ mod tests {
             verdict,
             expected: Vec::new(),
             owner: of.clone(),
-            asker: None,
+            requester: None,
         };
         let owner = RunOwner { namespace: "a".into(), name: "b".into(), uid: "c".into() };
         meters.ended(&status(Some(RunVerdict::Failed("no".into())), Some(owner)));

@@ -309,7 +309,7 @@ impl Provisionings {
             secrets: Vec::new(),
             bounds: installer.bounds,
             owner: Some(owner.clone()),
-            asker: None,
+            requester: None,
         };
         request.check().map_err(crate::kubespray::runs::RunsError::from)?;
         Ok(request)

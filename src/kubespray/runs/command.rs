@@ -46,8 +46,8 @@ pub struct SupervisorPlan {
     #[serde(default)]
     pub owner: Option<RunOwner>,
     /// The object that asked for it, where that is another one.
-    #[serde(default)]
-    pub asker: Option<RunOwner>,
+    #[serde(default, rename = "asker")]
+    pub requester: Option<RunOwner>,
     /// What of the box its processes do not see.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,
@@ -99,7 +99,7 @@ pub(super) fn plan(installation: &Installation, folder: &Path, request: &RunRequ
         seconds: request.bounds.whole.as_secs(),
         expected: request.expected.clone(),
         owner: request.owner.clone(),
-        asker: request.asker.clone(),
+        requester: request.requester.clone(),
         hidden: installation.hidden.clone(),
         shown: vec![installation.tree.clone(), installation.environment.clone()],
     }
@@ -219,7 +219,7 @@ mod tests {
             secrets: vec!["another secret".into()],
             bounds: RunLimits::default(),
             owner: None,
-            asker: None,
+            requester: None,
         }
     }
 

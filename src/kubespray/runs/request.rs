@@ -175,7 +175,7 @@ pub struct RunRequest {
     /// The object that it is of; none where a person asks for it.
     pub owner: Option<RunOwner>,
     /// The object that asks for it, where that is another one.
-    pub asker: Option<RunOwner>,
+    pub requester: Option<RunOwner>,
 }
 
 /// Why something cannot be run.
@@ -326,7 +326,7 @@ mod tests {
             secrets: Vec::new(),
             bounds: RunLimits::default(),
             owner: None,
-            asker: None,
+            requester: None,
         }
     }
 

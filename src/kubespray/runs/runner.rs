@@ -129,7 +129,7 @@ pub struct RunStatus {
     /// The object that it is of.
     pub owner: Option<RunOwner>,
     /// The object that asked for it, where that is another one.
-    pub asker: Option<RunOwner>,
+    pub requester: Option<RunOwner>,
 }
 
 /// A run that was [looked after](Runs::settle_all).
@@ -140,7 +140,7 @@ pub struct SettledRun {
     /// The object that it is of.
     pub owner: Option<RunOwner>,
     /// The object that asked for it, where that is another one.
-    pub asker: Option<RunOwner>,
+    pub requester: Option<RunOwner>,
     /// Whether it is not over yet.
     pub is_under_way: bool,
     /// Whether it was found only now to be lost.
@@ -366,8 +366,8 @@ impl Runs {
         let plan: Option<SupervisorPlan> = folder::read_json(&folder, PLAN).map_err(failed(id, "read its plan"))?;
         // After the state: what was told before an end is read then.
         let progress = reader.read_on(&folder).map_err(failed(id, "read its events"))?.clone();
-        let (playbook, expected, owner, asker) =
-            plan.map(|plan| (plan.playbook, plan.expected, plan.owner, plan.asker)).unwrap_or_default();
+        let (playbook, expected, owner, requester) =
+            plan.map(|plan| (plan.playbook, plan.expected, plan.owner, plan.requester)).unwrap_or_default();
         let phase = judge(&found).0;
         let verdict = match &phase {
             RunPhase::Ended(ended) => Some(verdict(ended, &progress, &expected)),
@@ -377,7 +377,7 @@ impl Runs {
             RunPhase::Starting | RunPhase::Running | RunPhase::Cancelling => None,
         };
         let started_at = found.started.map(|started| started.at);
-        Ok(RunStatus { playbook, phase, started_at, progress, verdict, expected, owner, asker })
+        Ok(RunStatus { playbook, phase, started_at, progress, verdict, expected, owner, requester })
     }
 
     /// Follows a run to its end, and settles it on the way; `see` is shown each change. The run goes on when this is dropped.
@@ -413,11 +413,11 @@ impl Runs {
         }
         for id in self.list()? {
             let has_secrets = self.folder(&id).join(PRIVATE).exists();
-            let (owner, asker) = self.plan(&id).map(|plan| (plan.owner, plan.asker)).unwrap_or_default();
+            let (owner, requester) = self.plan(&id).map(|plan| (plan.owner, plan.requester)).unwrap_or_default();
             match self.settle(&id).await {
                 Ok(phase) => {
                     let is_newly_lost = has_secrets && phase == RunPhase::Lost;
-                    all.push(SettledRun { id, owner, asker, is_under_way: !phase.is_over(), is_newly_lost });
+                    all.push(SettledRun { id, owner, requester, is_under_way: !phase.is_over(), is_newly_lost });
                 }
                 Err(error) => warn!(run = %id, %error, "a run cannot be looked after"),
             }
@@ -445,7 +445,7 @@ impl Runs {
         let mut all = Vec::new();
         for id in self.list()? {
             let plan = self.plan(&id);
-            let mut objects = plan.iter().flat_map(|plan| plan.owner.iter().chain(&plan.asker));
+            let mut objects = plan.iter().flat_map(|plan| plan.owner.iter().chain(&plan.requester));
             if objects.any(|object| object.uid == uid) {
                 let started = self.found(&id).ok().and_then(|found| Some(found.started?.at));
                 all.push((started.is_none(), started, id));

@@ -290,7 +290,7 @@ impl Softwares {
             secrets: Vec::new(),
             bounds: installer.bounds,
             owner: Some(owner(of)),
-            asker: Some(Self::me(object)),
+            requester: Some(Self::me(object)),
         };
         request.check().map_err(crate::kubespray::runs::RunsError::from)?;
         Ok(request)

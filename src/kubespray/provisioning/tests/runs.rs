@@ -459,9 +459,9 @@ async fn a_softwares_log_is_that_of_runs_that_it_asked_for() {
         softwares.push(of(software.uid(), name));
     }
     let task = |word: &str| play("all", &format!("    - {{name: say, ansible.builtin.debug: {{msg: {word}}}}}\n"));
-    for (id, word, asker) in [("p-1", "installed", None), ("p-2", "packages", Some(softwares[0].clone()))] {
+    for (id, word, requester) in [("p-1", "installed", None), ("p-2", "packages", Some(softwares[0].clone()))] {
         rack.write(&task(word));
-        let request = RunRequest { owner: Some(edge.clone()), asker, ..request(id) };
+        let request = RunRequest { owner: Some(edge.clone()), requester, ..request(id) };
         rack.installer().begin(&request).await.unwrap();
         assert_eq!(rack.place.to_its_end(&request.id).await.verdict, Some(RunVerdict::Succeeded));
     }

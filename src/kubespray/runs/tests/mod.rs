@@ -158,7 +158,7 @@ pub(in crate::kubespray) fn request(id: &str) -> RunRequest {
         secrets: Vec::new(),
         bounds: RunLimits::default(),
         owner: None,
-        asker: None,
+        requester: None,
     }
 }
 
