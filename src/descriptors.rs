@@ -105,8 +105,8 @@ mod tests {
             assert_eq!(share(limit, most), Ok(DescriptorShares { api, boot }), "{limit}");
         }
         for limit in [0, 128, 1024, 2047] {
-            let why = share(limit, most).expect_err("too few").to_string();
-            assert!(why.contains(&limit.to_string()) && why.contains("LimitNOFILE="), "{why}");
+            let reason = share(limit, most).expect_err("too few").to_string();
+            assert!(reason.contains(&limit.to_string()) && reason.contains("LimitNOFILE="), "{reason}");
         }
     }
 

@@ -100,7 +100,7 @@ mod tests {
         ] {
             match (said(&path), wanted) {
                 (Ok(text), Ok(wanted)) => assert_eq!(text, wanted),
-                (Err(why), Err(part)) => assert!(why.contains(part), "{}: {why}", path.display()),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{}: {reason}", path.display()),
                 (found, _) => panic!("{}: {found:?}", path.display()),
             }
         }

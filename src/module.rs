@@ -37,7 +37,7 @@ pub struct Right {
     /// Verbs of the API.
     pub verbs: &'static [&'static str],
     /// Why, where that is not plain.
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
 /// Every verb that a controller has for its own kinds.
@@ -149,8 +149,8 @@ pub fn rules<'a>(rights: impl IntoIterator<Item = &'a Right>) -> String {
     for right in rights {
         let group = if right.group.is_empty() { "\"\"" } else { right.group };
         let (resources, verbs) = (right.resources.join(", "), right.verbs.join(", "));
-        if !right.why.is_empty() {
-            _ = writeln!(text, "  # {}", right.why);
+        if !right.reason.is_empty() {
+            _ = writeln!(text, "  # {}", right.reason);
         }
         _ = write!(text, "  - apiGroups: [{group}]\n    resources: [{resources}]\n    verbs: [{verbs}]\n");
     }

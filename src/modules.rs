@@ -351,9 +351,9 @@ const OF_METRICS: &[Right] = &[
         group: "authentication.k8s.io",
         resources: &["tokenreviews"],
         verbs: &["create"],
-        why: "Who reads /metrics of the appliance is a user of that API server.",
+        reason: "Who reads /metrics of the appliance is a user of that API server.",
     },
-    Right { group: "authorization.k8s.io", resources: &["subjectaccessreviews"], verbs: &["create"], why: "" },
+    Right { group: "authorization.k8s.io", resources: &["subjectaccessreviews"], verbs: &["create"], reason: "" },
 ];
 
 const ROLE: &str = "\
@@ -423,7 +423,7 @@ fn tasks() -> Module {
             group: "slipway.dev",
             resources: &["tasks"],
             verbs: KEEPS,
-            why: "What became of the appliance's own work.",
+            reason: "What became of the appliance's own work.",
         }],
     }
 }

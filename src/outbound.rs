@@ -342,7 +342,7 @@ impl Guard {
         for address in found {
             match self.judge_as(Some(name), address) {
                 Ok(()) => fine.push(address),
-                Err(why) => refused = Some(why),
+                Err(reason) => refused = Some(reason),
             }
         }
         match refused {
@@ -462,8 +462,8 @@ mod tests {
     #[test]
     fn an_entry_that_is_no_address_says_what_one_is() {
         for text in ["localhost", "127.0.0.1:", "10.0.0.0/33", "", "127.0.0.1:99999", "*"] {
-            let why = text.parse::<Allowed>().expect_err(text);
-            assert!(why.contains("172.22.0.1") && why.contains(&format!("{text:?}")), "{why}");
+            let reason = text.parse::<Allowed>().expect_err(text);
+            assert!(reason.contains("172.22.0.1") && reason.contains(&format!("{text:?}")), "{reason}");
         }
     }
 

@@ -47,8 +47,8 @@ pub fn inventory(hosts: &[KnownHost], of_all_namespaces: bool) -> HostsInventory
     let mut making = Making::default();
     for host in hosts {
         let name = if of_all_namespaces { format!("{}.{}", host.name, host.namespace) } else { host.name.clone() };
-        if let Err(why) = making.add(&mut made, host, &name) {
-            made.left_out.push(format!("{name}: {why}"));
+        if let Err(reason) = making.add(&mut made, host, &name) {
+            made.left_out.push(format!("{name}: {reason}"));
         }
     }
     for text in &made.left_out {
@@ -96,7 +96,7 @@ impl Making {
         for (key, value) in &host.labels {
             match (UnsafeText::new(key.as_str()), text(value)) {
                 (Ok(key), Ok(value)) => _ = labels.insert(key, value),
-                (Err(why), _) | (_, Err(why)) => unusable.push(format!("{name}: a label is left out: {why}")),
+                (Err(reason), _) | (_, Err(reason)) => unusable.push(format!("{name}: a label is left out: {reason}")),
             }
         }
         let addresses = host.addresses.iter().filter_map(|one| text(&Reachable::new(one).ok()?.to_string()).ok());
@@ -111,7 +111,7 @@ impl Making {
         ] {
             match text(value) {
                 Ok(value) => _ = vars.insert(variable, value),
-                Err(why) => unusable.push(format!("{name}: {variable} is left out: {why}")),
+                Err(reason) => unusable.push(format!("{name}: {variable} is left out: {reason}")),
             }
         }
         let inventory = &mut made.inventory;
@@ -125,7 +125,7 @@ impl Making {
                     inventory.member(group.clone(), &hostname)?;
                     self.labels.entry(group).or_default().insert(super::names::shown(&format!("{key}={value}")));
                 }
-                Err(why) => made.remarks.push(format!("{name}: a label makes no group: {why}")),
+                Err(reason) => made.remarks.push(format!("{name}: a label makes no group: {reason}")),
             }
         }
         for (prefix, word) in [("state", &host.state), ("namespace", &host.namespace)] {

@@ -100,8 +100,8 @@ impl Default for Inner {
     fn default() -> Self {
         let refused = Family::<_, Counter>::default();
         // From zero: else nobody could tell the first from what was before.
-        for why in [ConnectionRefused::Address, ConnectionRefused::Busy, ConnectionRefused::QueueFull] {
-            drop(refused.get_or_create(&[("reason", reason(why))]));
+        for refusal in [ConnectionRefused::Address, ConnectionRefused::Busy, ConnectionRefused::QueueFull] {
+            drop(refused.get_or_create(&[("reason", reason(refusal))]));
         }
         Self {
             answers: BootAnswers::default(),
@@ -112,8 +112,8 @@ impl Default for Inner {
     }
 }
 
-fn reason(why: ConnectionRefused) -> &'static str {
-    match why {
+fn reason(refusal: ConnectionRefused) -> &'static str {
+    match refusal {
         ConnectionRefused::Address => "address",
         ConnectionRefused::Busy => "places",
         ConnectionRefused::QueueFull => "line",
@@ -139,8 +139,8 @@ impl BootHttpMetrics {
     }
 
     /// Counts a connection that was refused.
-    pub(super) fn refused(&self, why: ConnectionRefused) {
-        self.0.refused.get_or_create(&[("reason", reason(why))]).inc();
+    pub(super) fn refused(&self, refusal: ConnectionRefused) {
+        self.0.refused.get_or_create(&[("reason", reason(refusal))]).inc();
     }
 
     /// Names everything for a scrape.

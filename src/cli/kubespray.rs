@@ -206,8 +206,8 @@ fn check(options: &PrintedConfig) -> anyhow::Result<()> {
         installation.inspect().map_err(|faults| ConfigError::Faults { path: config.path.clone(), faults })?;
     let mut warnings = Vec::new();
     for (key, url) in mirrors(&config) {
-        if let Some(why) = local::block_on(async { Ok(unreached(&url).await) })? {
-            warnings.push(format!("kubespray.{key}: {url}: {why}: nodes get nothing there (docs/kubespray.md)"));
+        if let Some(reason) = local::block_on(async { Ok(unreached(&url).await) })? {
+            warnings.push(format!("kubespray.{key}: {url}: {reason}: nodes get nothing there (docs/kubespray.md)"));
         }
     }
     if !is_confined() {
@@ -360,7 +360,7 @@ fn tell(id: &RunId, status: &RunStatus) -> anyhow::Result<()> {
             Ok(())
         }
         Some(RunVerdict::Cancelled) => anyhow::bail!("run {id} was cancelled"),
-        Some(RunVerdict::Failed(why)) => anyhow::bail!("run {id} {why}; slipway kubespray log {id}"),
+        Some(RunVerdict::Failed(reason)) => anyhow::bail!("run {id} {reason}; slipway kubespray log {id}"),
         None => anyhow::bail!("run {id} is under way"),
     }
 }
@@ -377,7 +377,7 @@ fn list(options: &PrintedConfig) -> anyhow::Result<()> {
         let state = match (&status.phase, &status.verdict) {
             (_, Some(RunVerdict::Succeeded)) => "succeeded".to_owned(),
             (_, Some(RunVerdict::Cancelled)) => "cancelled".to_owned(),
-            (_, Some(RunVerdict::Failed(why))) => format!("failed: {why}"),
+            (_, Some(RunVerdict::Failed(reason))) => format!("failed: {reason}"),
             (RunPhase::Cancelling, None) => "ending".to_owned(),
             _ => format!("{} %, {}", status.progress.percent().unwrap_or(0), status.progress.task),
         };
@@ -449,7 +449,7 @@ fn cancel(options: &CancelOptions) -> anyhow::Result<()> {
         match status.verdict {
             Some(RunVerdict::Cancelled) | None => println!("run {id} was cancelled"),
             Some(RunVerdict::Succeeded) => println!("run {id} had succeeded before"),
-            Some(RunVerdict::Failed(why)) => println!("run {id} had ended before: {}", plain(&why)),
+            Some(RunVerdict::Failed(reason)) => println!("run {id} had ended before: {}", plain(&reason)),
         }
         Ok(())
     })

@@ -30,12 +30,12 @@ pub fn module() -> Module {
             Declared::one::<Reservation>(StoragePolicy::Administrative).costing(RESERVATION_MEMORY),
         ],
         rights: &[
-            Right { group: "slipway.dev", resources: &["dhcpleases"], verbs: KEEPS, why: "" },
+            Right { group: "slipway.dev", resources: &["dhcpleases"], verbs: KEEPS, reason: "" },
             Right {
                 group: "slipway.dev",
                 resources: &["networks", "networks/status", "reservations", "reservations/status"],
                 verbs: KEEPS,
-                why: "Networks and reservations of slipway.toml are shown beside those of the API.",
+                reason: "Networks and reservations of slipway.toml are shown beside those of the API.",
             },
         ],
     }

@@ -84,15 +84,15 @@ impl InterfaceLog {
     }
 
     /// Answers of one send group that were not sent; at least one.
-    pub fn unsent(&mut self, answers: &[Outgoing], why: &SendFailure) {
+    pub fn unsent(&mut self, answers: &[Outgoing], reason: &SendFailure) {
         let Some(Outgoing { peer, reply, .. }) = answers.first() else { return };
         self.unsent = self.unsent.saturating_add(answers.len() as u64);
         // A subject for each reason, so that made-up relays do not use up what may be said of others. The server's own: whoever
         // sends names the addresses.
-        if self.said_of_known.may_log(Instant::now(), LogSubject::Unsent(std::mem::discriminant(why))).0 {
+        if self.said_of_known.may_log(Instant::now(), LogSubject::Unsent(std::mem::discriminant(reason))).0 {
             let dropped = std::mem::take(&mut self.unsent);
-            let error = why.refused().map(display);
-            tracing::warn!(interface = %self.interface, %peer, to = %reply.to, dropped, error, "{}", why.summary());
+            let error = reason.refused().map(display);
+            tracing::warn!(interface = %self.interface, %peer, to = %reply.to, dropped, error, "{}", reason.summary());
         }
     }
 

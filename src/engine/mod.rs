@@ -52,12 +52,12 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The kubeconfig cannot be used.
-    #[error("engine.kubeconfig {file}: {why}")]
+    #[error("engine.kubeconfig {file}: {reason}")]
     Kubeconfig {
         /// The file.
         file: String,
         /// Why.
-        why: String,
+        reason: String,
     },
     /// A client cannot be made of it.
     #[error("engine.kubeconfig {file}: {source}")]
@@ -80,7 +80,7 @@ pub struct External {
 }
 
 /// Why a kubeconfig cannot be used, beside its name.
-pub fn why(error: &KubeconfigError) -> String {
+pub fn reason(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(error, _) => error.to_string(),
         error => error.to_string(),
@@ -96,7 +96,7 @@ pub fn kubeconfig(settings: &EngineConfig) -> Option<Result<(Kubeconfig, KubeCon
     let path = settings.kubeconfig.as_ref()?;
     let options = KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
     let read = read(path).map(|kubeconfig| (kubeconfig, options));
-    Some(read.map_err(|error| EngineError::Kubeconfig { file: path.display().to_string(), why: why(&error) }))
+    Some(read.map_err(|error| EngineError::Kubeconfig { file: path.display().to_string(), reason: reason(&error) }))
 }
 
 /// A kubeconfig. The files that it names beside it are looked at: they are read when a client is made of it.
@@ -129,7 +129,7 @@ impl External {
         let file = settings.kubeconfig.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
-            .map_err(|error| EngineError::Kubeconfig { file: file.clone(), why: why(&error) })?;
+            .map_err(|error| EngineError::Kubeconfig { file: file.clone(), reason: reason(&error) })?;
         // API servers name the manager of fields, and callers in their audit log, by it.
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
         let (answers, meters) = (BoundedAnswers::default(), EngineMeters::default());

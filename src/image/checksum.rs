@@ -91,7 +91,7 @@ impl Expected {
             ..error
         })?;
         let found = find(&text, &base_name(image), wanted)
-            .map_err(|why| ImportError::passing(format!("file of checksums {at}: {why}")))?;
+            .map_err(|reason| ImportError::passing(format!("file of checksums {at}: {reason}")))?;
         Ok(Some(Self { sums: Some(at), ..found }))
     }
 
@@ -155,7 +155,7 @@ pub fn judge(text: &str) -> Result<(), String> {
 
 /// A checksum that is no URL.
 pub(super) fn bare(text: &str, wanted: Option<Algorithm>) -> Result<Expected, ImportError> {
-    let fail = |why: String| Err(ImportError::lasting(format!("checksum {text:?}: {why}")));
+    let fail = |reason: String| Err(ImportError::lasting(format!("checksum {text:?}: {reason}")));
     if !text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return fail("it must be hex digits, or the URL of a file of checksums".into());
     }

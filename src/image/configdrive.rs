@@ -225,8 +225,8 @@ mod tests {
         if !run.status.success() {
             // It has tried to load the module by now.
             let known = std::fs::read_to_string("/proc/filesystems").expect("proc").contains("iso9660");
-            let why = String::from_utf8_lossy(&run.stderr).into_owned();
-            return if known { crate::needs::lacks(&why) } else { crate::needs::kernel_lacks("iso9660") };
+            let reason = String::from_utf8_lossy(&run.stderr).into_owned();
+            return if known { crate::needs::lacks(&reason) } else { crate::needs::kernel_lacks("iso9660") };
         }
         let text = std::fs::read(mount.join("openstack/latest/user_data"));
         let ended = Command::new("umount").arg(&mount).status().expect("umount");

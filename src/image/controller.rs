@@ -254,16 +254,16 @@ impl Importer {
         let (context, of) = (self.0.clone(), image.clone());
         let begin = |import: Arc<Import>, _| async move { context.import(&of, failures, &import).await };
         let import = self.0.shared.imports.start(&key(&*image), version, Import::default(), begin).await;
-        let why = match import.ended().await {
+        let reason = match import.ended().await {
             Ok(action) => return Ok(action),
             // The object has gone or changed, or the program ends: what is known of it is decided anew.
             Err(JobUnfinished::Cancelled) => return Ok(Action::requeue(Duration::ZERO)),
-            Err(JobUnfinished::Failed(why)) => why,
+            Err(JobUnfinished::Failed(reason)) => reason,
             Err(fault @ JobUnfinished::Panicked(_)) => {
                 self.0.fail(&image, failures, ImportError::passing(fault.to_string())).await
             }
         };
-        match why {
+        match reason {
             NotImported::Told(_, action) => Ok(action),
             NotImported::Api(error) => Err(error),
         }
@@ -276,8 +276,8 @@ impl ImageContext {
         let _collect = Collect(&self.shared);
         tokio::select! {
             () = import.give_way.cancelled() => {
-                let why = "the image library has no room for it: its namespace has more than its share there, and another one less";
-                Err(self.fail(image, failures, ImportError::passing(why)).await)
+                let reason = "the image library has no room for it: its namespace has more than its share there, and another one less";
+                Err(self.fail(image, failures, ImportError::passing(reason)).await)
             }
             result = self.import_now(image, failures, import) => result,
         }

@@ -133,8 +133,9 @@ pub fn check_ca_file(path: &Path) -> io::Result<()> {
 
 fn add_authorities(roots: &mut rustls::RootCertStore, path: &Path) -> io::Result<()> {
     use rustls_pki_types::pem::PemObject;
-    let fail =
-        |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("image.ca_file {}: {why}", path.display()));
+    let fail = |reason: String| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("image.ca_file {}: {reason}", path.display()))
+    };
     let text = files::read(path, CA_FILE_MAX).map_err(|e| fail(e.to_string()))?;
     let found: Result<Vec<_>, _> = rustls_pki_types::CertificateDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|e| fail(e.to_string()))?;
@@ -197,7 +198,7 @@ impl SourceFetcher {
         let mut redirects = 0;
         loop {
             let at = if redirects == 0 { String::new() } else { format!("it redirects to {}, ", shown(&url)) };
-            let never = |why: String| Unanswered { why: format!("{at}{why}"), retry: false };
+            let never = |reason: String| Unanswered { reason: format!("{at}{reason}"), retry: false };
             if !matches!(url.scheme(), "http" | "https") {
                 return Err(never("which is neither http nor https".into()));
             }
@@ -205,15 +206,15 @@ impl SourceFetcher {
             let client = self.client(url.port_or_known_default().unwrap_or_default());
             let request = client.send(Method::GET, &url, fields.clone(), Bytes::new(), None);
             let answer = timeout(self.timing.stall, request).await.map_err(|_| Unanswered {
-                why: format!("{at}no answer within {:?}", self.timing.stall),
+                reason: format!("{at}no answer within {:?}", self.timing.stall),
                 retry: true,
             })?;
             let answer = answer.map_err(|error| Unanswered::of(&at, error))?;
             let Some(next) = redirect(&url, &answer) else { return Ok(answer.of_any_length()) };
             if redirects == REDIRECTS {
-                return Err(Unanswered { why: format!("it redirects more than {REDIRECTS} times"), retry: false });
+                return Err(Unanswered { reason: format!("it redirects more than {REDIRECTS} times"), retry: false });
             }
-            url = next.map_err(|why| Unanswered { why, retry: false })?;
+            url = next.map_err(|reason| Unanswered { reason, retry: false })?;
             redirects += 1;
         }
     }
@@ -309,7 +310,7 @@ impl OpenSource {
 impl Http {
     async fn next(&mut self, shown: &str, read: u64, total: Option<u64>) -> Result<Option<Bytes>, ImportError> {
         loop {
-            let why = match timeout(self.fetcher.timing.stall, self.response.chunk()).await {
+            let reason = match timeout(self.fetcher.timing.stall, self.response.chunk()).await {
                 Ok(Ok(Some(mut piece))) => {
                     let known = self.skip.min(piece.len() as u64);
                     self.skip -= known;
@@ -327,18 +328,18 @@ impl Http {
                 Ok(Err(error)) => chain(&error),
                 Err(_) => format!("no data for {:?}", self.fetcher.timing.stall),
             };
-            self.resume(shown, read, total, why).await?;
+            self.resume(shown, read, total, reason).await?;
         }
     }
 
-    async fn resume(&mut self, shown: &str, read: u64, total: Option<u64>, why: String) -> Result<(), ImportError> {
+    async fn resume(&mut self, shown: &str, read: u64, total: Option<u64>, reason: String) -> Result<(), ImportError> {
         let Some(validator) = self.validator.clone() else {
             return Err(ImportError::passing(format!(
-                "reading {shown} stopped after {read} bytes: {why}; it cannot be resumed, because the server sends \
+                "reading {shown} stopped after {read} bytes: {reason}; it cannot be resumed, because the server sends \
                  neither a strong ETag nor Last-Modified"
             )));
         };
-        let mut why = why;
+        let mut reason = reason;
         let timing = self.fetcher.timing;
         let mut fields = HeaderMap::new();
         for (name, value) in [(RANGE, format!("bytes={read}-")), (IF_RANGE, validator.value.clone())] {
@@ -348,19 +349,19 @@ impl Http {
         loop {
             if self.failures >= timing.attempts {
                 return Err(ImportError::passing(format!(
-                    "reading {shown} stopped after {read}{} bytes: {why}; tried {} times to resume",
+                    "reading {shown} stopped after {read}{} bytes: {reason}; tried {} times to resume",
                     total.map(|total| format!(" of {total}")).unwrap_or_default(),
                     self.failures
                 )));
             }
-            tracing::info!(url = shown, read, reason = %why, "an image download broke: resuming it");
+            tracing::info!(url = shown, read, reason = %reason, "an image download broke: resuming it");
             sleep(timing.pause * 2_u32.saturating_pow(self.failures.min(5))).await;
             self.failures += 1;
             self.resumed_at = read;
             let response = match self.fetcher.get(&self.url, &fields).await {
                 Ok(response) => response,
                 Err(unanswered) if unanswered.retry => {
-                    why = unanswered.why;
+                    reason = unanswered.reason;
                     continue;
                 }
                 Err(unanswered) => return Err(unanswered.told(shown)),
@@ -378,7 +379,7 @@ impl Http {
                 StatusCode::OK if validator.holds(headers) && response.content_length() == total => read,
                 StatusCode::OK | StatusCode::RANGE_NOT_SATISFIABLE => return Err(changed(shown)),
                 status if status.is_server_error() => {
-                    why = format!("the server answered {status}");
+                    reason = format!("the server answered {status}");
                     continue;
                 }
                 status => return Err(refused(shown, status)),
@@ -429,7 +430,7 @@ fn chain(error: &dyn Error) -> String {
 
 /// Why there is no answer.
 struct Unanswered {
-    why: String,
+    reason: String,
     retry: bool,
 }
 
@@ -437,21 +438,21 @@ impl Unanswered {
     fn of(at: &str, error: client::OutboundError) -> Self {
         if let Some(refused) = refusal(&error) {
             // A name may lead elsewhere tomorrow.
-            return Self { why: format!("{at}{refused}"), retry: true };
+            return Self { reason: format!("{at}{refused}"), retry: true };
         }
         if matches!(error, client::OutboundError::Url) {
-            return Self { why: format!("{at}that is not a URL that can be fetched"), retry: false };
+            return Self { reason: format!("{at}that is not a URL that can be fetched"), retry: false };
         }
-        let why = chain(&error);
-        let hint = match why.contains("UnknownIssuer") {
+        let reason = chain(&error);
+        let hint = match reason.contains("UnknownIssuer") {
             true => "; if your own CA signed it, name its file as image.ca_file",
             false => "",
         };
-        Self { why: format!("{at}{why}{hint}"), retry: true }
+        Self { reason: format!("{at}{reason}{hint}"), retry: true }
     }
 
     fn told(self, shown: &str) -> ImportError {
-        ImportError { message: format!("{shown} cannot be fetched: {}", self.why), retry: self.retry, lack: None }
+        ImportError { message: format!("{shown} cannot be fetched: {}", self.reason), retry: self.retry, lack: None }
     }
 }
 

@@ -76,7 +76,7 @@ pub fn agrees(image: &Image, wanted: &metal3::HostImage) -> Result<(), String> {
         return Ok(());
     };
     let bare = |checksum: &str, kind| bare(checksum, Algorithm::wanted(kind)).map_err(|error| error.message);
-    let wanted = bare(checksum, wanted.checksum_type).map_err(|why| format!("spec.image.checksum: {why}"))?;
+    let wanted = bare(checksum, wanted.checksum_type).map_err(|reason| format!("spec.image.checksum: {reason}"))?;
     let given = image.spec.checksum.as_deref().and_then(|given| bare(given.trim(), image.spec.checksum_type).ok());
     let read = image.status.as_ref().and_then(|status| status.sha256.as_deref());
     let known = match (wanted.algorithm, read) {
@@ -183,7 +183,7 @@ mod tests {
         {
             let judged = agrees(&image, &host);
             assert_eq!(judged.is_ok(), fault.is_empty(), "{at}: {judged:?}");
-            assert!(judged.is_ok() || judged.as_ref().is_err_and(|why| why.contains(fault)), "{at}: {judged:?}");
+            assert!(judged.is_ok() || judged.as_ref().is_err_and(|reason| reason.contains(fault)), "{at}: {judged:?}");
         }
     }
 }

@@ -520,6 +520,6 @@ pub(super) fn is_lost(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
 }
 
-fn damaged(path: &Path, why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()))
+fn damaged(path: &Path, reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {reason}", path.display()))
 }

@@ -19,14 +19,14 @@ pub fn module() -> Module {
     Module {
         kinds: vec![Declared::one::<Image>(StoragePolicy::Durable)],
         rights: &[
-            Right { group: "slipway.dev", resources: &["images", "images/status"], verbs: KEEPS, why: "" },
+            Right { group: "slipway.dev", resources: &["images", "images/status"], verbs: KEEPS, reason: "" },
             Right {
                 group: "slipway.dev",
                 resources: &["bootintents"],
                 verbs: &["get", "list", "watch"],
-                why: "What a machine is to write stays in the library.",
+                reason: "What a machine is to write stays in the library.",
             },
-            Right { group: "", resources: &["events"], verbs: &["get", "create", "update"], why: "" },
+            Right { group: "", resources: &["events"], verbs: &["get", "create", "update"], reason: "" },
         ],
     }
 }

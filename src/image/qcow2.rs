@@ -298,7 +298,8 @@ impl Qcow2 {
 
     fn unpack(&mut self, cluster: u64, offset: u64, length: u64) -> Result<&[u8], Qcow2Error> {
         if self.unpacked.as_ref().is_none_or(|(at, _)| *at != cluster) {
-            let fail = |why: &dyn std::fmt::Display| damaged(format!("the compressed cluster at {offset}: {why}"));
+            let fail =
+                |reason: &dyn std::fmt::Display| damaged(format!("the compressed cluster at {offset}: {reason}"));
             // The last sector of the file need not be a whole one.
             let end = (offset + length).min(self.length);
             let mut packed = vec![0; end.saturating_sub(offset) as usize];
@@ -364,6 +365,6 @@ fn features(incompatible: u64, header_length: u32, compression: u8, have: usize)
     }
 }
 
-fn damaged(why: impl Into<String>) -> Qcow2Error {
-    Qcow2Error::Damaged(why.into())
+fn damaged(reason: impl Into<String>) -> Qcow2Error {
+    Qcow2Error::Damaged(reason.into())
 }

@@ -183,9 +183,9 @@ impl Sources {
     ///
     /// When it is not below the folder, a symlink on the way, no regular file, or in the appliance's own folder.
     pub(super) fn open_file(&self, url: &Url, shown: &str) -> Result<File, ImportError> {
-        let (folder, inner) = self.below(url).map_err(|why| ImportError::lasting(format!("{shown}: {why}")))?;
+        let (folder, inner) = self.below(url).map_err(|reason| ImportError::lasting(format!("{shown}: {reason}")))?;
         let fail = |error: io::Error| ImportError::passing(format!("{shown} on the appliance: {error}"));
-        let refuse = |why: &str| ImportError::lasting(format!("{shown} on the appliance {why}"));
+        let refuse = |reason: &str| ImportError::lasting(format!("{shown} on the appliance {reason}"));
         let own = self.data_dir.as_deref().and_then(|own| fs::metadata(own).ok()).map(|own| identity(&own));
         let is_own = |file: &File| Ok::<_, io::Error>(own == Some(identity(&file.metadata()?)));
         let mut at = File::open(folder).map_err(fail)?;

@@ -153,10 +153,10 @@ impl Agent {
                 }
                 self.step(&item).await;
                 if !plan::is_done(&item, &self.journal.borrow().records.steps) {
-                    let why = self.waits.borrow().get(&item.name).cloned();
-                    let why =
-                        why.or_else(|| Some(self.journal.borrow().records.steps.get(&item.name)?.message.clone()));
-                    failed = Some(format!("the step {} is not done: {}", item.name, why.unwrap_or_default()));
+                    let reason = self.waits.borrow().get(&item.name).cloned();
+                    let reason =
+                        reason.or_else(|| Some(self.journal.borrow().records.steps.get(&item.name)?.message.clone()));
+                    failed = Some(format!("the step {} is not done: {}", item.name, reason.unwrap_or_default()));
                     break;
                 }
             }
@@ -219,10 +219,10 @@ impl Agent {
     }
 
     /// Says why a step is not begun or not noted.
-    fn waits_for(&self, name: &str, why: String) {
-        let before = self.waits.borrow_mut().insert(name.to_owned(), why.clone());
-        if before.as_ref() != Some(&why) {
-            tracing::warn!(step = name, why, "waiting");
+    fn waits_for(&self, name: &str, reason: String) {
+        let before = self.waits.borrow_mut().insert(name.to_owned(), reason.clone());
+        if before.as_ref() != Some(&reason) {
+            tracing::warn!(step = name, reason, "waiting");
             self.to_tell.notify_one();
         }
     }

@@ -81,8 +81,8 @@ fn text(config: &NodeConfig, journal: &Journal, contact: Option<&NodeAgentContac
 
 /// How a step is, and what it says.
 fn state(step: Option<&StateItemStatus>, waits: Option<&String>, runs: bool) -> (String, String) {
-    if let Some(why) = waits {
-        return ("waits".into(), why.clone());
+    if let Some(reason) = waits {
+        return ("waits".into(), reason.clone());
     }
     match step {
         None => ("not begun".into(), String::new()),

@@ -33,14 +33,14 @@ pub(super) struct Parts<'a> {
 /// The agent's own fields of the status.
 pub(super) fn status(parts: &Parts<'_>) -> Value {
     let mut steps = parts.records.steps.clone();
-    for (name, why) in parts.waits {
+    for (name, reason) in parts.waits {
         let Some(item) = parts.items.iter().find(|item| item.name == *name) else { continue };
         let step = steps.entry(name.clone()).or_default();
         let hash = item.hash();
         if step.hash != hash {
             *step = StateItemStatus { hash, ..StateItemStatus::default() };
         }
-        step.message = bounded(why, MAX_MESSAGE);
+        step.message = bounded(reason, MAX_MESSAGE);
     }
     let addresses: Vec<Value> =
         parts.addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();

@@ -37,9 +37,9 @@ struct ObjectName {
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Readable<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let why = match serde_json::from_str(text.get()) {
+        let reason = match serde_json::from_str(text.get()) {
             Ok(object) => return Ok(Self::Read(object)),
-            Err(why) => why,
+            Err(reason) => reason,
         };
         let UnreadableObject { metadata } = serde_json::from_str(text.get()).map_err(Error::custom)?;
         let metadata = ObjectMeta {
@@ -48,7 +48,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Readable<K> {
             resource_version: metadata.resource_version,
             ..ObjectMeta::default()
         };
-        Ok(Self::Unread(Box::new((metadata, why.to_string()))))
+        Ok(Self::Unread(Box::new((metadata, reason.to_string()))))
     }
 }
 

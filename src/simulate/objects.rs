@@ -162,7 +162,7 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<HostWit
 pub(super) fn can_arrive(goal: Goal, made: &[HostWithSecret]) -> anyhow::Result<()> {
     for HostWithSecret { host, .. } in made {
         let spec = &host.spec;
-        let why = if spec.externally_provisioned {
+        let reason = if spec.externally_provisioned {
             "is externallyProvisioned"
         } else if goal == Goal::Available {
             continue;
@@ -173,7 +173,7 @@ pub(super) fn can_arrive(goal: Goal, made: &[HostWithSecret]) -> anyhow::Result<
         } else {
             continue;
         };
-        anyhow::bail!("host {} {why}: it never is {}", host.name_any(), goal.as_str());
+        anyhow::bail!("host {} {reason}: it never is {}", host.name_any(), goal.as_str());
     }
     Ok(())
 }
@@ -478,7 +478,7 @@ mod tests {
             vec![made]
         };
         let image: fn(&mut BareMetalHostSpec) = |spec| spec.image = Some(HostImage::default());
-        for (goal, change, why) in [
+        for (goal, change, reason) in [
             (Goal::Available, (|_| {}) as fn(&mut BareMetalHostSpec), None),
             (Goal::Provisioned, |_| {}, Some("names no image")),
             (Goal::Deleted, image, None),
@@ -486,8 +486,8 @@ mod tests {
             (Goal::Available, |spec| spec.externally_provisioned = true, Some("externallyProvisioned")),
         ] {
             let said = can_arrive(goal, &with(change)).err().map(|error| error.to_string());
-            assert_eq!(said.is_some(), why.is_some(), "{said:?}");
-            assert!(said.unwrap_or_default().contains(why.unwrap_or_default()), "{why:?}");
+            assert_eq!(said.is_some(), reason.is_some(), "{said:?}");
+            assert!(said.unwrap_or_default().contains(reason.unwrap_or_default()), "{reason:?}");
         }
     }
 

@@ -146,7 +146,7 @@ impl Site {
         RunObjects::new(self.own.client.clone(), NAMESPACE, RUN)
     }
 
-    async fn kill(&mut self, why: &str) {
+    async fn kill(&mut self, reason: &str) {
         self.own.kill().await.unwrap();
         let config = self.own.config.clone();
         let died = tokio::task::spawn_blocking(move || states_at_death(&config)).await.unwrap();
@@ -154,7 +154,7 @@ impl Site {
         met.sort();
         met.dedup();
         self.kills += 1;
-        println!("kill {}, for {why}: {}", self.kills, met.join(", "));
+        println!("kill {}, for {reason}: {}", self.kills, met.join(", "));
         for state in met {
             *self.killed.entry(state).or_default() += 1;
         }

@@ -81,11 +81,11 @@ async fn s11_no_file_of_the_appliance_becomes_an_image() {
         "file://localhost/etc/passwd".into(),
         "FILE:///etc/passwd".into(),
     ] {
-        let why = refused_at_once(&images, &url, None).await;
-        assert!(why.contains("image.file_folder"), "{url}: {why}");
+        let reason = refused_at_once(&images, &url, None).await;
+        assert!(reason.contains("image.file_folder"), "{url}: {reason}");
     }
-    let why = refused_at_once(&images, "http://192.0.2.1/i.raw", Some("file:///etc/shadow")).await;
-    assert!(why.contains("http://"), "{why}");
+    let reason = refused_at_once(&images, "http://192.0.2.1/i.raw", Some("file:///etc/shadow")).await;
+    assert!(reason.contains("http://"), "{reason}");
 
     // Written while files were read, and tried again when they are no more.
     let folder = appliance.folder().join("published");
@@ -135,8 +135,8 @@ async fn s11_below_the_folder_of_files_no_symlink_is_followed_and_nothing_of_the
         create(&images, name, &url(path), None).await;
         fails(&images, name, reason).await;
     }
-    let why = refused_at_once(&images, &url("../etc/passwd"), None).await;
-    assert!(why.contains("image.file_folder"), "{why}");
+    let message = refused_at_once(&images, &url("../etc/passwd"), None).await;
+    assert!(message.contains("image.file_folder"), "{message}");
 }
 
 #[tokio::test]
@@ -146,22 +146,22 @@ async fn s12_no_service_of_the_appliance_is_read_as_an_image() {
     let port = appliance.boot.port();
     let script = |host: &str| format!("http://{host}:{port}/boot/ipxe?mac=02-00-00-00-00-01&arch=7");
     for host in ["127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]"] {
-        let why = refused_at_once(&images, &script(host), None).await;
-        assert!(why.contains("loopback") && why.contains("image.allow"), "{host}: {why}");
+        let reason = refused_at_once(&images, &script(host), None).await;
+        assert!(reason.contains("loopback") && reason.contains("image.allow"), "{host}: {reason}");
     }
     let sums = format!("http://127.0.0.1:{port}/boot/ca.pem");
-    let why = refused_at_once(&images, "http://192.0.2.1/i.raw", Some(&sums)).await;
-    assert!(why.contains("loopback"), "{why}");
+    let reason = refused_at_once(&images, "http://192.0.2.1/i.raw", Some(&sums)).await;
+    assert!(reason.contains("loopback"), "{reason}");
     // An address of another interface is the appliance's own as well, where there is one.
     let own = slipway::outbound::own_addresses().unwrap().iter().copied().find(|ip| ip.is_ipv4() && !ip.is_loopback());
     if let Some(own) = own {
-        let why = refused_at_once(&images, &format!("http://{own}:{port}/boot/ca.pem"), None).await;
-        assert!(why.contains("of the appliance itself"), "{why}");
+        let reason = refused_at_once(&images, &format!("http://{own}:{port}/boot/ca.pem"), None).await;
+        assert!(reason.contains("of the appliance itself"), "{reason}");
     }
     // Where a name leads is known when it is fetched from.
     create(&images, "name", &script("localhost"), None).await;
-    let why = fails(&images, "name", "loopback").await;
-    assert!(why.contains("image.allow"), "{why}");
+    let reason = fails(&images, "name", "loopback").await;
+    assert!(reason.contains("image.allow"), "{reason}");
 
     // Written while the address was allowed, and tried again when it is no more.
     appliance.restart_with("[image]\nallow = [\"127.0.0.1\"]\n").await;
@@ -175,8 +175,8 @@ async fn s12_no_service_of_the_appliance_is_read_as_an_image() {
     appliance.restart_with("").await;
     let images = Api::<Image>::all(appliance.client().await);
     for name in ["address", "sums"] {
-        let why = fails(&images, name, "loopback").await;
-        assert!(why.contains("image.allow"), "{why}");
+        let reason = fails(&images, name, "loopback").await;
+        assert!(reason.contains("image.allow"), "{reason}");
     }
 }
 

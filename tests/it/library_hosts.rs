@@ -188,10 +188,10 @@ async fn hosts_are_installed_from_the_library_when_their_source_is_away() {
     let programs: Value = serde_json::from_str(&image("list -o json").await.1).unwrap();
     assert_eq!(programs["items"][0]["usedBy"].as_array().map(Vec::len), Some(5), "{programs}");
     assert!(image("list -o yaml").await.1.contains("- default/by-url"));
-    let (done, _, why) = image("remove debian").await;
-    assert!(!done && why.contains("image debian is used by default/by-mirror, default/by-name"), "{why}");
-    let (done, _, why) = image(&format!("import debian {source}")).await;
-    assert!(!done && why.contains("image debian is in the library already"), "{why}");
+    let (done, _, message) = image("remove debian").await;
+    assert!(!done && message.contains("image debian is used by default/by-mirror, default/by-name"), "{message}");
+    let (done, _, message) = image(&format!("import debian {source}")).await;
+    assert!(!done && message.contains("image debian is in the library already"), "{message}");
     assert_eq!(rack.digest("debian").await, debian);
     assert!(image("remove debian --force").await.0);
     assert!(rack.images().get_opt("debian").await.unwrap().is_none());

@@ -105,12 +105,12 @@ async fn without_room_a_step_waits_and_none_that_was_done_is_lost() {
         return needs::kernel_lacks("there can be no namespaces here");
     };
     node.done("fills").await;
-    let why = until("the next one waits", async || {
+    let reason = until("the next one waits", async || {
         let message = node.status().await["stateItemStatuses"]["next"]["message"].as_str()?.to_owned();
         message.contains("waiting for room").then_some(message)
     })
     .await;
-    assert!(why.contains("No space left"), "{why}");
+    assert!(reason.contains("No space left"), "{reason}");
     assert_eq!(node.read("count").lines().count(), 1);
     // Somebody makes room, inside the agent's own file systems.
     std::fs::remove_file(agent.inside(&filler)).unwrap();

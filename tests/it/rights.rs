@@ -161,7 +161,7 @@ async fn an_administrators_certificate_is_short_lived_and_those_of_before_are_vo
         let other = client(&signed(appliance.folder(), &kubeconfig, unit, ends)).await;
         match (namespaces(&other).await, wanted) {
             (Ok(_), Ok(())) => {}
-            (Err((401, message)), Err(why)) => assert!(message.contains(why), "{unit:?}: {message}"),
+            (Err((401, message)), Err(reason)) => assert!(message.contains(reason), "{unit:?}: {message}"),
             (found, _) => panic!("{unit:?}: {found:?}, and not {wanted:?}"),
         }
     }

@@ -92,7 +92,7 @@ impl Gpt {
     /// The table whose header is in this sector.
     pub fn read_at(disk: &BlockDevice, at: u64) -> Result<Self, DiskError> {
         let sector = disk.sector();
-        let fail = |why: &str| Err(DiskError::table(disk.path(), format!("the GPT is damaged: {why}")));
+        let fail = |reason: &str| Err(DiskError::table(disk.path(), format!("the GPT is damaged: {reason}")));
         let mut header = vec![0; sector as usize];
         disk.read(at * sector, &mut header)?;
         let length = word(&header, 12) as usize;

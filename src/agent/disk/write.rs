@@ -167,7 +167,7 @@ enum WritePiece {
 /// The pieces that cover the image, by rising offset.
 fn plan(manifest: &ImageManifest) -> Result<Vec<WritePiece>, DiskError> {
     let size = manifest.virtual_size;
-    let fail = |why: String| Err(DiskError::Manifest(why));
+    let fail = |reason: String| Err(DiskError::Manifest(reason));
     if size == 0 || !size.is_multiple_of(512) {
         return fail(format!("a disk of {size} bytes"));
     }
@@ -245,7 +245,7 @@ async fn fetch(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let why = match source.chunk(&chunk.sha256).await {
+        let failure = match source.chunk(&chunk.sha256).await {
             Ok(stored) => {
                 let name = chunk.sha256.clone();
                 let right = stored.len() == chunk.stored as usize;
@@ -270,9 +270,9 @@ async fn fetch(
             Err(error) => error.message,
         };
         if attempt >= options.attempts.max(1) {
-            return Err(stop(format!("chunk {} did not come in {attempt} attempts: {why}", chunk.sha256)));
+            return Err(stop(format!("chunk {} did not come in {attempt} attempts: {failure}", chunk.sha256)));
         }
-        tracing::warn!(chunk = chunk.sha256, attempt, reason = %why, "a chunk of the image did not arrive whole: it is asked for again");
+        tracing::warn!(chunk = chunk.sha256, attempt, reason = %failure, "a chunk of the image did not arrive whole: it is asked for again");
         sleep((options.pause * 2_u32.saturating_pow(attempt - 1)).min(Duration::from_secs(20))).await;
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct RefusedAttempts<'a> {
     pub(super) target: Option<&'a RequestTarget>,
     pub(super) user: &'a Value,
     pub(super) proof: String,
-    pub(super) why: &'a str,
+    pub(super) message: &'a str,
     /// So many have no line of their own; 0 for one that has.
     pub(super) left_out: u64,
     pub(super) code: u16,
@@ -40,7 +40,7 @@ impl Default for RefusedAttempts<'_> {
             target: None,
             user: &NOBODY,
             proof: String::new(),
-            why: "",
+            message: "",
             left_out: 0,
             code: 401,
             reason: "Unauthorized",
@@ -51,12 +51,12 @@ impl Default for RefusedAttempts<'_> {
 impl<'a> RefusedAttempts<'a> {
     /// Requests of a caller that were refused.
     pub(super) fn refused(user: &'a Value, left_out: u64) -> Self {
-        let why = "further refused requests, which have no line of their own";
-        Self { user, left_out, why, verb: "many", code: 403, reason: "Forbidden", ..Self::default() }
+        let message = "further refused requests, which have no line of their own";
+        Self { user, left_out, message, verb: "many", code: 403, reason: "Forbidden", ..Self::default() }
     }
 
     pub(super) fn left_out(peer: Option<IpAddr>, left_out: u64) -> Self {
-        Self { peer, left_out, why: "further failed logins, which have no line of their own", ..Self::default() }
+        Self { peer, left_out, message: "further failed logins, which have no line of their own", ..Self::default() }
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn put(queue: &mpsc::Sender<AuditMessage>, attempt: &RefusedAttempts<
         response_status: Some(AuditStatus {
             metadata: EmptyMetadata {},
             status: "Failure",
-            message: attempt.why,
+            message: attempt.message,
             code: attempt.code,
             reason: attempt.reason,
         }),

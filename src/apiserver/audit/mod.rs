@@ -161,7 +161,7 @@ impl Audit {
             target,
             user: &login.user,
             proof: login.proof.to_string(),
-            why: &login.why,
+            message: &login.reason,
             ..RefusedAttempts::default()
         });
     }
@@ -169,14 +169,14 @@ impl Audit {
     /// Tells of client certificates that the handshake refuses, as far as the ration goes.
     pub fn refused_certificates(&self) -> TellTlsRefusal {
         let audit = self.clone();
-        Arc::new(move |peer, why| {
+        Arc::new(move |peer, reason| {
             let peer = Some(peer.ip());
             if audit.may_tell(peer) {
-                let why = shorten(&format!("the client certificate was refused: {why}"), TEXT_MAX);
+                let reason = shorten(&format!("the client certificate was refused: {reason}"), TEXT_MAX);
                 audit.tell(&RefusedAttempts {
                     peer,
                     proof: Proof::Certificate.to_string(),
-                    why: &why,
+                    message: &reason,
                     ..RefusedAttempts::default()
                 });
             }

@@ -100,11 +100,11 @@ pub fn check_room(authorizer: &Authorizer, resource: &ServedResource, new: &Valu
     let whose = if namespace.is_empty() { kind.to_owned() } else { format!("{kind} of namespace {namespace:?}") };
     for (before, after, most, what) in counts {
         if after > most.max(before) {
-            let why = format!(
+            let reason = format!(
                 "the {whose} would have {after} {what} together, and may have {most}: delete what is not needed, or grant \
                  with fewer"
             );
-            return Err(ApiError::forbidden(resource, name, why));
+            return Err(ApiError::forbidden(resource, name, reason));
         }
     }
     Ok(())

@@ -63,7 +63,8 @@ pub fn check(
             // Upstream, too, calls it one of the resource that is written.
             return Err(ApiError::not_found(resource, &role.name));
         };
-        return confirm(&index, identity, namespace, asked).map_err(|why| ApiError::forbidden(resource, name, why));
+        return confirm(&index, identity, namespace, asked)
+            .map_err(|reason| ApiError::forbidden(resource, name, reason));
     }
     let escalate = Attributes {
         verb: "escalate",
@@ -83,7 +84,8 @@ pub fn check(
             ApiError::forbidden(resource, name, "must have cluster-admin privileges to use the aggregationRule")
         })?;
     }
-    confirm(&index, identity, namespace, &index::rules_of(new)).map_err(|why| ApiError::forbidden(resource, name, why))
+    confirm(&index, identity, namespace, &index::rules_of(new))
+        .map_err(|reason| ApiError::forbidden(resource, name, reason))
 }
 
 /// Refuses to give groups that the caller may not impersonate.

@@ -76,7 +76,7 @@ pub(super) struct FailedLogin {
     /// What it was.
     pub proof: Proof,
     /// Why it does not count.
-    pub why: String,
+    pub reason: String,
 }
 
 impl From<ApiError> for AuthenticationRefusal {
@@ -124,11 +124,11 @@ impl Auth {
         let now = || Timestamp::now().as_second();
         let identity = match (connection, bearer(headers)) {
             (Some(identity), _) => {
-                if let Some(why) = self.certificate_fault(identity, now()) {
+                if let Some(reason) = self.certificate_fault(identity, now()) {
                     let mut error = ApiError::unauthorized();
                     // Its bearer has the key: who it is needs no hiding, and what to do helps.
-                    error.message.clone_from(&why);
-                    let login = FailedLogin { user: identity.user_info(), proof: Proof::Certificate, why };
+                    error.message.clone_from(&reason);
+                    let login = FailedLogin { user: identity.user_info(), proof: Proof::Certificate, reason };
                     return Err(AuthenticationRefusal { error: Box::new(error), login: Some(Box::new(login)) });
                 }
                 let mut identity = identity.clone();
@@ -140,9 +140,9 @@ impl Auth {
             (None, Some(token)) => {
                 let found = self.tokens.identify(token, &self.audiences, &self.store, now());
                 found.ok_or_else(|| {
-                    let (user, why) = self.tokens.fault(token, &self.store, now());
+                    let (user, reason) = self.tokens.fault(token, &self.store, now());
                     let user = user.map_or_else(|| json!({}), |user| json!({ "username": user }));
-                    let login = FailedLogin { user, proof: Proof::Token, why: why.to_owned() };
+                    let login = FailedLogin { user, proof: Proof::Token, reason: reason.to_owned() };
                     AuthenticationRefusal { error: Box::new(ApiError::unauthorized()), login: Some(Box::new(login)) }
                 })?
             }

@@ -257,7 +257,7 @@ impl ServiceAccountTokens {
     /// audit log, not for the bearer.
     pub fn fault(&self, token: &str, store: &Store, now: i64) -> (Option<String>, &'static str) {
         let Some(claims) = self.claims(token) else { return (None, "the token was not made here") };
-        let why = if claims.expires.is_some_and(|end| now >= end) {
+        let reason = if claims.expires.is_some_and(|end| now >= end) {
             "the token has expired"
         } else if claims.not_before > now {
             "the token does not hold yet"
@@ -266,7 +266,7 @@ impl ServiceAccountTokens {
         } else {
             "the token is for another audience"
         };
-        (Some(accounts::user_name(&claims.namespace, &claims.account.name)), why)
+        (Some(accounts::user_name(&claims.namespace, &claims.account.name)), reason)
     }
 
     fn claims(&self, token: &str) -> Option<Arc<TokenClaims>> {

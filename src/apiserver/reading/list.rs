@@ -95,7 +95,8 @@ fn read_token(bytes: &[u8]) -> Result<ContinueToken, String> {
 }
 
 fn decode(text: &str) -> Result<(Option<u64>, ContinueKey), ApiError> {
-    let refuse = |why: &str| ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+    let refuse =
+        |reason: &str| ApiError::bad_request(format!("invalid continue token: continue key is not valid: {reason}"));
     let lenient = GeneralPurposeConfig::new()
         .with_decode_allow_trailing_bits(true)
         .with_decode_padding_mode(DecodePaddingMode::Indifferent);
@@ -104,7 +105,7 @@ fn decode(text: &str) -> Result<(Option<u64>, ContinueKey), ApiError> {
         return Err(refuse("it is too long"));
     }
     let bytes = base64.decode(text).map_err(|error| refuse(&error.to_string()))?;
-    let token = read_token(&bytes).map_err(|why| refuse(&why))?;
+    let token = read_token(&bytes).map_err(|reason| refuse(&reason))?;
     if token.v != "meta.k8s.io/v1" {
         return Err(refuse(&format!("server does not recognize this encoded version {:?}", shorten(&token.v, 64))));
     }
@@ -157,7 +158,7 @@ fn check_options(params: &Params) -> Result<(), ApiError> {
     let mut errors = Vec::new();
     let version_match = params.resource_version_match.as_str();
     if !version_match.is_empty() {
-        let forbidden = |why: &str| FieldError::forbidden("resourceVersionMatch", why);
+        let forbidden = |reason: &str| FieldError::forbidden("resourceVersionMatch", reason);
         if params.resource_version.is_empty() {
             errors.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
         }
@@ -379,7 +380,7 @@ mod tests {
             let error = WantedRevision::of(&params(query)).unwrap_err();
             assert_eq!((error.code.as_u16(), error.message.as_str()), (code, message), "{query}");
         }
-        for (token, why) in [
+        for (token, reason) in [
             ("nonsense", r"invalid character '\u009e' looking for beginning of value"),
             (
                 &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":7,"start":"a/b"}6"#),
@@ -387,7 +388,7 @@ mod tests {
             ),
         ] {
             let error = WantedRevision::of(&params(&format!("continue={token}"))).unwrap_err();
-            assert_eq!(error.message, format!("invalid continue token: continue key is not valid: {why}"));
+            assert_eq!(error.message, format!("invalid continue token: continue key is not valid: {reason}"));
         }
         for token in
             ["x", "e30", &"a".repeat(5000), &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":-7,"start":"a/b"}"#)]

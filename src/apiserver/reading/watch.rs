@@ -169,7 +169,7 @@ async fn first(
 fn initial_wish(params: &Params) -> Result<Option<bool>, ApiError> {
     let version_match = params.resource_version_match.as_str();
     let mut errors = Vec::new();
-    let forbidden = |why: &str| FieldError::forbidden("resourceVersionMatch", why);
+    let forbidden = |reason: &str| FieldError::forbidden("resourceVersionMatch", reason);
     if params.send_initial.is_some() && version_match != "NotOlderThan" {
         errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
     }

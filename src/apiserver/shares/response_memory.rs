@@ -279,7 +279,7 @@ impl ResponseTable {
         }
     }
 
-    fn end(&self, entry: &HeldResponse, why: &str) {
+    fn end(&self, entry: &HeldResponse, reason: &str) {
         entry.answer.end();
         self.ended.inc();
         let left_out = {
@@ -295,7 +295,7 @@ impl ResponseTable {
         tracing::warn!(
             user,
             request = what,
-            reason = why,
+            reason = reason,
             left_out,
             "broke off an answer that its client takes too slowly"
         );

@@ -149,7 +149,7 @@ async fn what_no_client_asks_is_refused() {
     let values = |count: usize| (0..count).map(|number| format!("v{number}")).collect::<Vec<_>>().join(",");
     rig.get(&format!("{MAPS}?labelSelector={}", many(64))).await.expect(200);
     rig.get(&format!("{MAPS}?labelSelector=a%20in%20({})", values(256))).await.expect(200);
-    for (selector, why) in [
+    for (selector, reason) in [
         (many(65), "a label selector may have at most 64 requirements"),
         (format!("a%20in%20({})", values(257)), "a label selector may name at most 256 values"),
         (
@@ -159,7 +159,7 @@ async fn what_no_client_asks_is_refused() {
     ] {
         for at in [format!("{MAPS}?labelSelector={selector}"), format!("{MAPS}?watch=true&labelSelector={selector}")] {
             let refused = rig.get(&at).await;
-            assert!(refused.code == 400 && refused.text.contains(why), "{}", refused.text);
+            assert!(refused.code == 400 && refused.text.contains(reason), "{}", refused.text);
         }
     }
 }

@@ -212,7 +212,7 @@ async fn who_cannot_be_asked_is_passed_over_or_stands_in_the_way() {
     .await;
     let (rig, settings) = rig(&server).await;
     let at = |name: &str| format!("https://127.0.0.1:{}/{name}.example.org?timeout=1s", server.port);
-    let posted = |name: &str, why: &str| format!("failed to call webhook: Post \"{}\": {why}", at(name));
+    let posted = |name: &str, reason: &str| format!("failed to call webhook: Post \"{}\": {reason}", at(name));
     for (name, wanted) in [
         ("slow", posted("slow", "context deadline exceeded")),
         ("endless", posted("endless", "more than 4096 KiB came in answer to one request")),

@@ -139,10 +139,10 @@ impl Remains {
         self.resources.is_empty() && self.unserved.is_empty() && self.refused == 0
     }
 
-    fn refuse(&mut self, why: String) {
+    fn refuse(&mut self, reason: String) {
         self.refused += 1;
         if self.refusals.len() < TOLD {
-            self.refusals.push(why);
+            self.refusals.push(reason);
         }
     }
 
@@ -151,7 +151,7 @@ impl Remains {
             SweepOutcome::Done => return,
             SweepOutcome::Held | SweepOutcome::NoRoom => {}
             SweepOutcome::Changed => self.is_changing = true,
-            SweepOutcome::Refused(why) => self.refuse(why),
+            SweepOutcome::Refused(reason) => self.refuse(reason),
         }
         *self.resources.entry(format!("{}.{}", resource.plural, resource.group)).or_default() += 1;
         for finalizer in object.metadata()["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {

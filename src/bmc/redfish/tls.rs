@@ -113,8 +113,8 @@ pub fn explain(error: &(dyn std::error::Error + 'static)) -> Option<String> {
         let found = e.downcast_ref::<Error>().or_else(|| inner.and_then(|i| i.downcast_ref::<Error>()));
         if let Some(found) = found {
             return Some(match found {
-                Error::InvalidCertificate(why) => format!(
-                    "its TLS certificate is not accepted ({why:?}): add its CA to the trusted certificates of this system and restart slipway, give the BMC a certificate that names its address, or set spec.bmc.disableCertificateVerification: true"
+                Error::InvalidCertificate(reason) => format!(
+                    "its TLS certificate is not accepted ({reason:?}): add its CA to the trusted certificates of this system and restart slipway, give the BMC a certificate that names its address, or set spec.bmc.disableCertificateVerification: true"
                 ),
                 other => format!("TLS: {other}; check that the port speaks HTTPS (redfish+http:// is for plain HTTP)"),
             });

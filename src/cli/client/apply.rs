@@ -246,8 +246,8 @@ async fn wait_for(
         }
         WaitEnd::Done(false) => complain(format_args!("{label} was deleted meanwhile")),
         WaitEnd::TimedOut => {
-            let why = last.map(|reason| format!(": {reason}")).unwrap_or_default();
-            complain(format_args!("{label} is not ready in time{why}"));
+            let message = last.map(|reason| format!(": {reason}")).unwrap_or_default();
+            complain(format_args!("{label} is not ready in time{message}"));
         }
     }
     Ok(false)

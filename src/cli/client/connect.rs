@@ -187,7 +187,7 @@ fn pem(der: &[u8]) -> String {
 fn read(file: &Path) -> anyhow::Result<CredentialSource> {
     let source = format!("kubeconfig {}", file.display());
     let kubeconfig =
-        Kubeconfig::read_from(file).map_err(|error| anyhow::anyhow!("{source}: {}", engine::why(&error)))?;
+        Kubeconfig::read_from(file).map_err(|error| anyhow::anyhow!("{source}: {}", engine::reason(&error)))?;
     Ok(CredentialSource { kubeconfig, context: None, source })
 }
 

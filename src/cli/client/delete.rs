@@ -238,9 +238,9 @@ pub(super) async fn run(options: DeleteArgs, out: &mut dyn Write) -> anyhow::Res
     for (at, (one, uid)) in going.iter().enumerate() {
         match gone(&session, one, uid, deadline, all - at - 1).await? {
             Ok(()) => outcomes.push(say(&options, one, false, out)?),
-            Err(why) => {
-                complain(&why);
-                outcomes.push(outcome(one, "late", &why));
+            Err(reason) => {
+                complain(&reason);
+                outcomes.push(outcome(one, "late", &reason));
                 failed = true;
             }
         }
@@ -337,7 +337,7 @@ async fn let_machine_go(session: &ClientSession, path: &str, name: &str, dry_run
     for _ in 0..FORCE_TRIES {
         let host = session.get(path, &[], request::JSON).await?;
         let uid = host["metadata"]["uid"].clone();
-        let Some(value) = forced(&host).map_err(|why| anyhow!("host {name} {why}"))? else { return Ok(uid) };
+        let Some(value) = forced(&host).map_err(|reason| anyhow!("host {name} {reason}"))? else { return Ok(uid) };
         let mut would = request::delete_options("Background", true);
         would["preconditions"] = json!({ "uid": uid });
         session.delete(path, &[], &would).await?;
@@ -386,7 +386,7 @@ async fn gone(
         *last.borrow_mut() = Some(object.clone());
         None
     });
-    let why = || last.borrow().as_ref().map(|object| held(object, &one.of)).unwrap_or_default();
+    let reason = || last.borrow().as_ref().map(|object| held(object, &one.of)).unwrap_or_default();
     let mut until = std::pin::pin!(until);
     let mut said = String::new();
     let ended = loop {
@@ -394,7 +394,7 @@ async fn gone(
             Ok(ended) => break ended?,
             Err(_) => {
                 let after = if more > 0 { format!(", and {more} more after it") } else { String::new() };
-                let says = format!("waiting until {} {:?} is gone{after}{}", one.of.one(), one.name, why());
+                let says = format!("waiting until {} {:?} is gone{after}{}", one.of.one(), one.name, reason());
                 if says != said {
                     complain(&says);
                     said = says;
@@ -403,7 +403,7 @@ async fn gone(
         }
     };
     if ended == WaitEnd::TimedOut {
-        return Ok(Err(format!("{} {:?} is not gone in time{}", one.of.one(), one.name, why())));
+        return Ok(Err(format!("{} {:?} is not gone in time{}", one.of.one(), one.name, reason())));
     }
     Ok(Ok(()))
 }
@@ -419,8 +419,8 @@ fn held(object: &Value, of: &ServedType) -> String {
     } else {
         ""
     };
-    let why = left_alone(object).filter(|_| is_host).map(|held| held.why).or_else(|| reason(object));
-    by + &why.map(|why| format!(": {why}")).unwrap_or_default() + how
+    let message = left_alone(object).filter(|_| is_host).map(|held| held.reason).or_else(|| reason(object));
+    by + &message.map(|message| format!(": {message}")).unwrap_or_default() + how
 }
 
 #[cfg(test)]
@@ -455,7 +455,7 @@ mod tests {
         ] {
             match (forced(&host), wanted) {
                 (Ok(value), Ok(wanted)) => assert_eq!(value, wanted, "{host}"),
-                (Err(why), Err(wanted)) => assert!(why.contains(wanted), "{host}: {why}"),
+                (Err(reason), Err(wanted)) => assert!(reason.contains(wanted), "{host}: {reason}"),
                 (got, _) => panic!("{host}: {got:?}"),
             }
         }

@@ -143,14 +143,14 @@ fn advice(endpoint: &str, source: &str, reasons: &[String]) -> String {
     if has("certificate") || has("tls") || has("invalidcontenttype") {
         return format!("no TLS with {from}: {last}");
     }
-    let why = if has("connection refused") {
+    let reason = if has("connection refused") {
         "nothing listens there: is `slipway serve` running?".to_owned()
     } else if has("dns") || has("failed to lookup") {
         format!("the name cannot be resolved: {last}")
     } else {
         last.to_owned()
     };
-    format!("cannot reach the server {from}: {why}\nAnother server: --kubeconfig FILE, or $KUBECONFIG")
+    format!("cannot reach the server {from}: {reason}\nAnother server: --kubeconfig FILE, or $KUBECONFIG")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub(super) struct HeldHost {
     /// `paused` or `detached`.
     pub word: &'static str,
     /// That in a sentence, with who did it and how it ends.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Whether a host is left alone. Of a paused one the status stays as it was, so that it says nothing of this.
@@ -23,19 +23,19 @@ pub(super) fn held(host: &Value) -> Option<HeldHost> {
     let name = text(host, "/metadata/name");
     if let Some(by) = annotation(host, ANNOTATION_PAUSED) {
         let by = if by.is_empty() { String::new() } else { format!(" ({by})") };
-        let how = why_not_unpaused(host).unwrap_or_else(|| format!("`slipway host unpause {name}` ends that"));
-        return Some(HeldHost { word: "paused", why: format!("paused{by}, so nothing is done with it: {how}") });
+        let how = no_unpause_reason(host).unwrap_or_else(|| format!("`slipway host unpause {name}` ends that"));
+        return Some(HeldHost { word: "paused", reason: format!("paused{by}, so nothing is done with it: {how}") });
     }
     let is_detached = text(host, "/status/operationalStatus") == "detached";
     let asked = annotation(host, ANNOTATION_DETACHED).is_some();
     (is_detached && asked).then(|| HeldHost {
         word: "detached",
-        why: format!("detached, so its machine is left alone: `slipway host attach {name}` ends that"),
+        reason: format!("detached, so its machine is left alone: `slipway host attach {name}` ends that"),
     })
 }
 
 /// Why the pause is not for `unpause` to end.
-pub(super) fn why_not_unpaused(host: &Value) -> Option<String> {
+pub(super) fn no_unpause_reason(host: &Value) -> Option<String> {
     let by = annotation(host, ANNOTATION_PAUSED)?;
     let name = text(host, "/metadata/name");
     if by.starts_with(PAUSED_BY) {
@@ -96,7 +96,7 @@ mod tests {
             let found = held(&host);
             assert_eq!(found.as_ref().map(|held| held.word), wanted.map(|(word, _)| word), "{key} {value}");
             if let (Some(held), Some((_, end))) = (found, wanted) {
-                assert!(held.why.ends_with(end), "{}", held.why);
+                assert!(held.reason.ends_with(end), "{}", held.reason);
             }
         }
     }

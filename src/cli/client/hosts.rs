@@ -73,7 +73,7 @@ fn number(host: &Value, field: &str) -> Option<i64> {
 /// Why it is not further: that it is left alone, else the error.
 fn reason(host: &Value) -> String {
     if let Some(held) = held(host) {
-        return held.why;
+        return held.reason;
     }
     let error = text(host, "/status/errorMessage");
     if error.is_empty() { text(host, "/status/progress/reason") } else { error }

@@ -255,9 +255,9 @@ impl Migration {
             WaitEnd::Done(true) => Ok(()),
             WaitEnd::Done(false) => bail!("was deleted meanwhile"),
             WaitEnd::TimedOut => {
-                let why = last.as_ref().and_then(reason).map(|why| format!(": {why}")).unwrap_or_default();
+                let message = last.as_ref().and_then(reason).map(|message| format!(": {message}")).unwrap_or_default();
                 bail!(
-                    "was not detached in time{why}. Move it again, or remove the annotation {ANNOTATION_DETACHED} to keep it here"
+                    "was not detached in time{message}. Move it again, or remove the annotation {ANNOTATION_DETACHED} to keep it here"
                 )
             }
         }

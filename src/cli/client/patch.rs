@@ -238,7 +238,7 @@ mod tests {
         ] {
             match (read(text, kind), wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{text}"),
-                (Err(why), Err(part)) => assert!(why.contains(part), "{text}: {why}"),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{text}: {reason}"),
                 (found, _) => panic!("{text}: {found:?}"),
             }
         }

@@ -70,10 +70,10 @@ pub(super) async fn run(options: ResumeArgs, out: &mut dyn Write) -> anyhow::Res
                 ResumePlan::Resume => resumed += usize::from(resume(&session, host, &mut report, out).await?),
                 ResumePlan::UnderWay => {
                     let state = host["status"]["provisioning"]["state"].as_str().unwrap_or("new");
-                    let why = format!(
+                    let reason = format!(
                         "stays paused: it is {state}, and Slipway would go on with that. Resume it by its name"
                     );
-                    report.add(&place(host), "unchanged", &why, out)?;
+                    report.add(&place(host), "unchanged", &reason, out)?;
                 }
                 ResumePlan::NotOurs => {}
             }

@@ -205,10 +205,10 @@ impl ServedTypes {
     /// What to say of an object whose type the server does not have.
     pub(super) fn no_such_kind(&self, api_version: &str, kind: &str) -> String {
         let message = format!("the server has no kind {kind:?} in {api_version:?}");
-        if let Some((_, why)) =
+        if let Some((_, reason)) =
             NOT_DONE.iter().find(|(known, _)| *known == kind && api_version.starts_with("metal3.io/"))
         {
-            return format!("{message}: {why} (docs/limits.md)");
+            return format!("{message}: {reason} (docs/limits.md)");
         }
         let elsewhere = self.0.iter().find(|one| one.kind.eq_ignore_ascii_case(kind));
         if let Some(other) = elsewhere {

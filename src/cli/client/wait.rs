@@ -245,11 +245,11 @@ async fn one(
         WaitEnd::Done(false) if was_there => bail!("{label} was deleted meanwhile"),
         WaitEnd::Done(false) => bail!("{}", missing::explain(session, of, name).await),
         WaitEnd::TimedOut => {
-            let why = last.as_ref().map(|object| {
+            let message = last.as_ref().map(|object| {
                 let state = state_of(object).map(|state| format!("; its state is {state}")).unwrap_or_default();
                 state + &reason(object).map(|reason| format!(": {reason}")).unwrap_or_default()
             });
-            bail!("timed out waiting for the condition on {}/{name}{}", of.plural, why.unwrap_or_default())
+            bail!("timed out waiting for the condition on {}/{name}{}", of.plural, message.unwrap_or_default())
         }
     }
 }

@@ -119,8 +119,8 @@ impl Read for PaddedFile {
             return Ok(read);
         }
         if self.file.limit() > 0 {
-            let why = format!("{} became shorter while it was read", self.path.display());
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+            let reason = format!("{} became shorter while it was read", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
         }
         self.padding.read(buffer)
     }

@@ -63,7 +63,7 @@ pub(super) async fn run(options: ImageImportArgs) -> anyhow::Result<()> {
         bail!("--publish is for archives: give --format oci or --format packages with it");
     }
     if let Some(checksum) = &checksum {
-        judge(checksum).map_err(|why| anyhow::anyhow!("image {name}: {why}"))?;
+        judge(checksum).map_err(|reason| anyhow::anyhow!("image {name}: {reason}"))?;
     }
     let mut content = if source.contains("://") { None } else { Some(ImportContent::open(&source, is_archive)?) };
     let url = match (&content, Path::new(&source).file_name()) {
@@ -206,10 +206,10 @@ async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<(Image, Str
                 progress.end();
                 // What is left of it would only stand in the way of the next try.
                 let removed = delete(images, &image).await;
-                let why = status.message.unwrap_or_else(|| "the import failed".into());
+                let reason = status.message.unwrap_or_else(|| "the import failed".into());
                 match removed {
-                    Ok(()) => bail!("image {name}: {}. Nothing is left of it", without_next_try(&why)),
-                    Err(_) => bail!("image {name}: {why}"),
+                    Ok(()) => bail!("image {name}: {}. Nothing is left of it", without_next_try(&reason)),
+                    Err(_) => bail!("image {name}: {reason}"),
                 }
             }
             phase => {
@@ -222,9 +222,9 @@ async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<(Image, Str
 }
 
 /// Why an import failed, without whether it is tried again: it is removed.
-fn without_next_try(why: &str) -> &str {
-    let next = [" (trying again in ", " (not trying again until "].iter().find_map(|next| why.rfind(next));
-    next.filter(|_| why.ends_with(')')).map_or(why, |at| &why[..at])
+fn without_next_try(reason: &str) -> &str {
+    let next = [" (trying again in ", " (not trying again until "].iter().find_map(|next| reason.rfind(next));
+    next.filter(|_| reason.ends_with(')')).map_or(reason, |at| &reason[..at])
 }
 
 /// What is said of an image that is there.
@@ -271,12 +271,12 @@ mod tests {
 
     #[test]
     fn what_is_removed_is_not_tried_again() {
-        for (why, wanted) in [
+        for (reason, wanted) in [
             ("u: no (trying again in 60 s)", "u: no"),
             ("u: no (really) (not trying again until the spec changes)", "u: no (really)"),
             ("u: no", "u: no"),
         ] {
-            assert_eq!(without_next_try(why), wanted);
+            assert_eq!(without_next_try(reason), wanted);
         }
     }
 

@@ -103,8 +103,8 @@ mod tests {
             (secret(VALUE, kubeconfig("x", "exec: {command: sh}").as_bytes()), "\"exec\""),
             (Secret::default(), "\"value\""),
         ] {
-            let why = text(secret).unwrap_err().to_string();
-            assert!(why.contains(wanted), "{why}");
+            let reason = text(secret).unwrap_err().to_string();
+            assert!(reason.contains(wanted), "{reason}");
         }
         // Escaped, and the same to who reads it as a file.
         for name in ["x\u{1b}[2J", "\u{9b}x", "x\u{202e}y", "\u{2066}\u{200f}\u{feff}x\u{2028}", "x\r\ny"] {

@@ -96,8 +96,8 @@ pub(super) async fn retry(options: &Retry) -> anyhow::Result<()> {
     let api = Api::<Provisioning>::namespaced(session.client.clone(), &session.namespace);
     let object = api.get(segment::<Provisioning>(name)?).await.map_err(|error| said(&session, error))?;
     let status = object.status.unwrap_or_default();
-    if let Some(why) = why_not_again(&status) {
-        anyhow::bail!("no run can be had for {}: {}", plain(name), plain(&why));
+    if let Some(reason) = no_rerun_reason(&status) {
+        anyhow::bail!("no run can be had for {}: {}", plain(name), plain(&reason));
     }
     let run = status.run.unwrap_or_default();
     let asked = options.playbook.and_then(|playbook| playbook.to_possible_value());
@@ -109,7 +109,7 @@ pub(super) async fn retry(options: &Retry) -> anyhow::Result<()> {
 }
 
 /// Why a Provisioning cannot have a run now: kubespray wants all its nodes.
-fn why_not_again(status: &ProvisioningStatus) -> Option<String> {
+fn no_rerun_reason(status: &ProvisioningStatus) -> Option<String> {
     let waits = match status.phase.as_str() {
         "" => "it was not looked at yet",
         "Invalid" => "what it asks for makes no sense",
@@ -221,7 +221,7 @@ mod tests {
             ("Ready", "", None),
         ] {
             let status = ProvisioningStatus { phase: phase.into(), message: message.into(), ..Default::default() };
-            assert_eq!(why_not_again(&status).as_deref(), wanted, "{phase}");
+            assert_eq!(no_rerun_reason(&status).as_deref(), wanted, "{phase}");
         }
     }
 }

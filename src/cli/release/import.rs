@@ -81,8 +81,8 @@ pub(super) async fn run(options: ImportReleasesArgs) -> anyhow::Result<()> {
             println!("{} {} {} ({})", one.kind, harmless(&one.name), one.result, harmless(&one.version));
         }
     })?;
-    if let (false, Err(why), Some((newest, _))) = (options.dry_run, known.active(), kaas.last()) {
-        complain(format!("{why}, such as {}", newest.name_any()));
+    if let (false, Err(reason), Some((newest, _))) = (options.dry_run, known.active(), kaas.last()) {
+        complain(format!("{reason}, such as {}", newest.name_any()));
     }
     Ok(())
 }

@@ -32,10 +32,10 @@ pub(super) async fn run(options: ListReleasesArgs) -> anyhow::Result<()> {
         ReleaseListFormat::Json => serde_json::to_string_pretty(&list(&known))? + "\n",
         ReleaseListFormat::Yaml => serde_saphyr::to_string(&list(&known))?,
         ReleaseListFormat::Table => {
-            if let Err(why) = known.active()
-                && (!known.kaas.is_empty() || matches!(why, NoActive::Several(_)))
+            if let Err(reason) = known.active()
+                && (!known.kaas.is_empty() || matches!(reason, NoActive::Several(_)))
             {
-                complain(why);
+                complain(reason);
             }
             table(&known, Terminal::standard_output(When::Auto))
         }

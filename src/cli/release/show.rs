@@ -94,7 +94,7 @@ fn shown(known: &ServerReleases, release: &ClusterRelease, terminal: Terminal) -
             let targets = if targets.is_empty() { "nothing".to_owned() } else { targets.join(", ") };
             _ = writeln!(text, "Upgrades to: {targets}, by the KaaSRelease {}", kaas.name_any());
         }
-        Err(why) => _ = writeln!(text, "Upgrades to: {why}"),
+        Err(reason) => _ = writeln!(text, "Upgrades to: {reason}"),
     }
     for line in spec.description.lines() {
         _ = writeln!(text, "  {line}");

@@ -39,7 +39,7 @@ pub async fn files(
         if is_template(file) {
             let text = String::from_utf8(content)
                 .map_err(|_| BootstrapFault::spec(&field, "what is no text cannot be filled in"))?;
-            content = filled(&text, version).map_err(|why| BootstrapFault::spec(&field, why))?.into_bytes();
+            content = filled(&text, version).map_err(|reason| BootstrapFault::spec(&field, reason))?.into_bytes();
         }
         let rest = left.checked_sub(content.len());
         left = rest.ok_or_else(|| BootstrapFault::spec(&field, "with it the files have more than 1 MiB together"))?;
@@ -68,8 +68,8 @@ pub async fn users(client: &Client, namespace: &str, users: &[NodeUser]) -> Resu
             let field = format!("spec.users[{number}]");
             let hash = secret(client, namespace, &from.secret, &field).await?;
             if hash.len() > HASH_MAX {
-                let why = format!("its password is longer than {HASH_MAX} bytes: that is no hash");
-                return Err(BootstrapFault::spec(&field, why));
+                let reason = format!("its password is longer than {HASH_MAX} bytes: that is no hash");
+                return Err(BootstrapFault::spec(&field, reason));
             }
             let hash = String::from_utf8(hash).map_err(|_| BootstrapFault::spec(&field, "its password is no text"))?;
             user.passwd = Some(hash);
@@ -125,7 +125,7 @@ mod tests {
         ] {
             match (filled(template, version), wanted) {
                 (Ok(text), Ok(wanted)) => assert_eq!(text, wanted),
-                (Err(why), Err(wanted)) => assert!(why.contains(wanted), "{why}"),
+                (Err(reason), Err(wanted)) => assert!(reason.contains(wanted), "{reason}"),
                 (was, _) => panic!("{template}: {was:?}"),
             }
         }

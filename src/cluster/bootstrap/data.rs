@@ -69,7 +69,7 @@ async fn control_plane_version(
     let found = keeper.objects.get(&scope.namespace, reference).await?;
     let version = found.and_then(|found| found.data()["spec"]["version"].as_str().map(str::to_owned));
     let version = version.map(|version| version.parse::<KubeVersion>()).transpose();
-    let version = version.map_err(|why| BootstrapFault::spec("spec.files", why))?;
+    let version = version.map_err(|reason| BootstrapFault::spec("spec.files", reason))?;
     Ok(version.map(|version| version.to_string()))
 }
 

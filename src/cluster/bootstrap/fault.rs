@@ -29,12 +29,12 @@ pub enum BootstrapFault {
     #[error(transparent)]
     Render(#[from] UserDataError),
     /// The spec, or what it names, is not what it should be.
-    #[error("{field}: {why}")]
+    #[error("{field}: {reason}")]
     Spec {
         /// The field.
         field: String,
         /// Why.
-        why: String,
+        reason: String,
     },
     /// The Secret for the user data is somebody else's.
     #[error("the Secret {0:?} is somebody else's: it is not overwritten")]
@@ -43,8 +43,8 @@ pub enum BootstrapFault {
 
 impl BootstrapFault {
     /// What is wrong with a field.
-    pub fn spec(field: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::Spec { field: field.into(), why: why.into() }
+    pub fn spec(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Spec { field: field.into(), reason: reason.into() }
     }
 }
 

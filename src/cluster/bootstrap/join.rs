@@ -32,8 +32,8 @@ pub(super) async fn join(
     let is_control_plane = scope.machine.labels().contains_key(LABEL_CONTROL_PLANE);
     let given = scope.config.spec.join_configuration.clone().unwrap_or_default();
     if !is_control_plane && given.control_plane.is_some() {
-        let why = "it is there, but the Machine is none of the control plane";
-        return Err(BootstrapFault::spec("spec.joinConfiguration.controlPlane", why));
+        let reason = "it is there, but the Machine is none of the control plane";
+        return Err(BootstrapFault::spec("spec.joinConfiguration.controlPlane", reason));
     }
     let purposes = if is_control_plane {
         needed(scope.config.spec.cluster_configuration.as_ref())
@@ -114,7 +114,7 @@ fn found_by_token(
         let authority =
             certificates.of(CertificatePurpose::Ca).map(|pair| pair.certificate.as_str()).unwrap_or_default();
         discovery.ca_cert_hashes =
-            hashes(authority).map_err(|why| BootstrapFault::spec("spec.joinConfiguration.discovery", why))?;
+            hashes(authority).map_err(|reason| BootstrapFault::spec("spec.joinConfiguration.discovery", reason))?;
     }
     discovery.api_server_endpoint.get_or_insert_with(|| endpoint.to_owned());
     discovery.token.get_or_insert_with(token::fresh);

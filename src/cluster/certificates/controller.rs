@@ -215,7 +215,7 @@ impl CertificatesReconciler {
             Err(error) => return Err(error.into()),
         };
         let text = kubeconfig::make(place.cluster, &server, &authority, now)
-            .map_err(|why| CertificateError::Unmade { name: secret.clone(), why })?;
+            .map_err(|reason| CertificateError::Unmade { name: secret.clone(), reason })?;
         let value = ByteString(text.into_bytes());
         match known {
             None => secrets::create(client, place, &secret, owner, [(VALUE.to_owned(), value)].into()).await?,

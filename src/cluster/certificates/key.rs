@@ -111,7 +111,7 @@ pub(super) mod tests {
             (pem("EC PRIVATE KEY", inner(p256.serialized_der())), &PKCS_ECDSA_P256_SHA256),
             (pem("EC PRIVATE KEY", inner(p384.serialized_der())), &PKCS_ECDSA_P384_SHA384),
         ] {
-            let key = read(text.as_bytes()).unwrap_or_else(|why| panic!("{why}\n{text}"));
+            let key = read(text.as_bytes()).unwrap_or_else(|reason| panic!("{reason}\n{text}"));
             assert!(key.is_compatible(algorithm), "{text}");
             let wanted = match algorithm {
                 algorithm if *algorithm == PKCS_RSA_SHA256 => {

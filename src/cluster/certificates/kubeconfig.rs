@@ -86,8 +86,8 @@ mod tests {
             ("users: [{user: {client-certificate-data: '***'}}]", "broken"),
             ("users: [{user: {client-certificate-data: eA==}}]", "broken"),
         ] {
-            let why = renewal("c", text.as_bytes()).unwrap_err();
-            assert!(why.contains(wanted), "{why}");
+            let reason = renewal("c", text.as_bytes()).unwrap_err();
+            assert!(reason.contains(wanted), "{reason}");
         }
         assert!(renewal("c", &[0xff]).is_err());
         assert!(renewal("c", &vec![b' '; TEXT_MAX + 1]).unwrap_err().contains("KiB"));

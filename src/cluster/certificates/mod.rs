@@ -28,27 +28,27 @@ pub fn module() -> Module {
                 group: "cluster.x-k8s.io",
                 resources: &["clusters"],
                 verbs: &["get", "list", "watch"],
-                why: "Clusters that need certificates.",
+                reason: "Clusters that need certificates.",
             },
             Right {
                 group: "controlplane.cluster.x-k8s.io",
                 resources: &["kubeadmcontrolplanes"],
                 verbs: &["get"],
-                why: "How the certificates of a cluster are to be, and to whom they belong.",
+                reason: "How the certificates of a cluster are to be, and to whom they belong.",
             },
             Right {
                 group: "controlplane.cluster.x-k8s.io",
                 resources: &["kubeadmcontrolplanes/finalizers"],
                 verbs: &["update"],
-                why: "",
+                reason: "",
             },
             Right {
                 group: "",
                 resources: &["secrets"],
                 verbs: &["get", "create", "patch"],
-                why: "Certificates and kubeconfigs of clusters.",
+                reason: "Certificates and kubeconfigs of clusters.",
             },
-            Right { group: "", resources: &["events"], verbs: &["get", "create", "update"], why: "" },
+            Right { group: "", resources: &["events"], verbs: &["get", "create", "update"], reason: "" },
         ],
     }
 }

@@ -154,14 +154,14 @@ pub fn administrator(ca: &Pair, now: SystemTime) -> Result<Pair, String> {
 /// Why it cannot.
 pub fn judge(purpose: CertificatePurpose, pair: &Pair, external: bool, now: SystemTime) -> Result<(), String> {
     if purpose == CertificatePurpose::ServiceAccount {
-        let key = key::read(pair.key.as_bytes()).map_err(|why| format!("tls.key: {why}"))?;
+        let key = key::read(pair.key.as_bytes()).map_err(|reason| format!("tls.key: {reason}"))?;
         return match public_key(&pair.certificate) {
             None => Err("tls.crt: it holds no public key in PEM".to_owned()),
             Some(public) if key.subject_public_key_info() == public => Ok(()),
             Some(_) => Err("tls.crt is not the public key of tls.key".to_owned()),
         };
     }
-    let chain = certificates(&pair.certificate).map_err(|why| format!("tls.crt: {why}"))?;
+    let chain = certificates(&pair.certificate).map_err(|reason| format!("tls.crt: {reason}"))?;
     let first = chain.first().ok_or("tls.crt: it holds no certificate in PEM")?;
     let certificate = parsed(first).ok_or("tls.crt: its first certificate is broken")?;
     let seconds = |time: i64| {
@@ -176,7 +176,7 @@ pub fn judge(purpose: CertificatePurpose, pair: &Pair, external: bool, now: Syst
     if pair.key.is_empty() && external && purpose == CertificatePurpose::Etcd {
         return Ok(());
     }
-    let key = key::read(pair.key.as_bytes()).map_err(|why| format!("tls.key: {why}"))?;
+    let key = key::read(pair.key.as_bytes()).map_err(|reason| format!("tls.key: {reason}"))?;
     if certificate.public_key().raw != key.subject_public_key_info() {
         return Err("tls.key is not the key of tls.crt".to_owned());
     }

@@ -34,20 +34,20 @@ pub enum CertificateError {
     #[error("there is no Secret {0:?}")]
     Missing(String),
     /// It cannot be what it is for.
-    #[error("the Secret {name:?} cannot be used: {why}")]
+    #[error("the Secret {name:?} cannot be used: {reason}")]
     Bad {
         /// Its name.
         name: String,
         /// Why.
-        why: String,
+        reason: String,
     },
     /// It cannot be made.
-    #[error("the Secret {name:?} cannot be made: {why}")]
+    #[error("the Secret {name:?} cannot be made: {reason}")]
     Unmade {
         /// Its name.
         name: String,
         /// Why.
-        why: String,
+        reason: String,
     },
 }
 
@@ -163,7 +163,7 @@ async fn look(
         pair::judge(purpose, &pair, external, SystemTime::now())?;
         Ok(pair)
     });
-    judged.map(Some).map_err(|why| CertificateError::Bad { name, why })
+    judged.map(Some).map_err(|reason| CertificateError::Bad { name, reason })
 }
 
 async fn make(
@@ -180,7 +180,7 @@ async fn make(
         return Err(CertificateError::Missing(name));
     }
     let pair = pair::make(purpose, wish(config), SystemTime::now())
-        .map_err(|why| CertificateError::Unmade { name: name.clone(), why })?;
+        .map_err(|reason| CertificateError::Unmade { name: name.clone(), reason })?;
     let content = [(CERTIFICATE, &pair.certificate), (KEY, &pair.key)];
     let content = content.map(|(key, text)| (key.to_owned(), ByteString(text.as_bytes().to_vec()))).into();
     // Whoever was faster counts: the next look finds theirs.

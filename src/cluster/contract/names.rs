@@ -96,7 +96,7 @@ mod tests {
         ] {
             match (filled(template, &values, "abcde"), wanted) {
                 (Ok(name), Ok(wanted)) => assert_eq!(name, wanted),
-                (Err(why), Err(wanted)) => assert!(why.contains(wanted), "{why}"),
+                (Err(reason), Err(wanted)) => assert!(reason.contains(wanted), "{reason}"),
                 (was, _) => panic!("{template}: {was:?}"),
             }
         }

@@ -56,13 +56,13 @@ pub fn is_annotated(object: &impl ResourceExt) -> bool {
 pub fn verdict(cluster: Option<&Cluster>, object: &impl ResourceExt) -> ConditionVerdict {
     let by_cluster = cluster.is_some_and(|cluster| cluster.spec.paused == Some(true));
     let by_itself = format!("the object has the annotation {ANNOTATION_PAUSED}");
-    let why = match (by_cluster, is_annotated(object)) {
+    let reason = match (by_cluster, is_annotated(object)) {
         (false, false) => return ConditionVerdict::no("NotPaused", ""),
         (true, false) => "spec.paused of the cluster is true".to_owned(),
         (false, true) => by_itself,
         (true, true) => format!("spec.paused of the cluster is true, and {by_itself}"),
     };
-    ConditionVerdict { message: why, ..ConditionVerdict::yes("Paused") }
+    ConditionVerdict { message: reason, ..ConditionVerdict::yes("Paused") }
 }
 
 #[cfg(test)]

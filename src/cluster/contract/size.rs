@@ -26,9 +26,9 @@ fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     if request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
-    let why = || format!("has more than {CONTAINERS_MAX} objects and lists, or {VALUES_MAX} values in it");
+    let reason = || format!("has more than {CONTAINERS_MAX} objects and lists, or {VALUES_MAX} values in it");
     match overgrown(request.object, request.old) {
-        Some(field) => Err(vec![FieldError::forbidden(field, why())]),
+        Some(field) => Err(vec![FieldError::forbidden(field, reason())]),
         None => Ok(()),
     }
 }

@@ -56,11 +56,11 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &ControlPlaneDecision) -> R
             hands.workload.ok_or_else(|| ControlPlaneFault::Inside("the cluster cannot be reached".into()))?;
         let prepare = inside::prepare(workload, &scope.spec, hands.version, scope.etcd_managed());
         let prepared = hands.budget.within(prepare).await;
-        prepared.map_err(|why| ControlPlaneFault::Inside(format!("the upgrade cannot be prepared: {why}")))?;
+        prepared.map_err(|error| ControlPlaneFault::Inside(format!("the upgrade cannot be prepared: {error}")))?;
     }
     match &decision.action {
-        ControlPlaneAction::Wait(why) => {
-            tracing::debug!(control_plane = %crate::log::named(&scope.namespace(), &scope.plane.name_any()), why, "a control plane waits");
+        ControlPlaneAction::Wait(message) => {
+            tracing::debug!(control_plane = %crate::log::named(&scope.namespace(), &scope.plane.name_any()), reason = message, "a control plane waits");
             return Ok(false);
         }
         ControlPlaneAction::Settle => return Ok(false),
@@ -114,7 +114,7 @@ pub(super) async fn act(hands: &Hands<'_>, decision: &ControlPlaneDecision) -> R
 
 async fn create(hands: &Hands<'_>, joins: bool, failure_domain: Option<String>) -> Result<(), ControlPlaneFault> {
     let Hands { objects, scope, version, .. } = hands;
-    let template = hands.template.as_ref().map_err(|why| ControlPlaneFault::Inside(why.clone()))?;
+    let template = hands.template.as_ref().map_err(|reason| ControlPlaneFault::Inside(reason.clone()))?;
     let name = make::machine(objects, scope, template, *version, joins, failure_domain).await?;
     let how = if joins { "which joins" } else { "with which the control plane begins" };
     tell(hands, "SuccessfulCreate", format!("Created machine {name}, {how}"), false).await;
@@ -180,7 +180,7 @@ async fn remove(hands: &Hands<'_>, member: &EtcdMember) -> Result<(), ControlPla
 /// Hands the lead of etcd to the first that takes it.
 async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(), ControlPlaneFault> {
     let Some(Handover { from, to }) = handover else { return Ok(()) };
-    let mut why = "nobody could take it".to_owned();
+    let mut reason = "nobody could take it".to_owned();
     for heir in to {
         match hands.budget.within(members(hands)?.hand_over(from, heir)).await {
             Ok(()) => {
@@ -188,10 +188,10 @@ async fn hand_over(hands: &Hands<'_>, handover: Option<&Handover>) -> Result<(),
                 tracing::info!(plane, from, to = heir, "handed on the lead of etcd");
                 return Ok(());
             }
-            Err(error) => why = format!("{heir}: {error}"),
+            Err(error) => reason = format!("{heir}: {error}"),
         }
     }
-    Err(ControlPlaneFault::Inside(format!("the lead of etcd stays with {from}: {why}")))
+    Err(ControlPlaneFault::Inside(format!("the lead of etcd stays with {from}: {reason}")))
 }
 
 /// Says at a machine why it is not replaced, or that it is.

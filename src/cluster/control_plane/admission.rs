@@ -71,16 +71,16 @@ fn faults(spec: &Value) -> Vec<FieldError> {
             errors.push(FieldError::forbidden("spec.replicas", "cannot be less than or equal to 0"));
         }
         Some(count) if count > REPLICAS_MAX => {
-            let why = format!("cannot be more than {REPLICAS_MAX}: more members make etcd slower and no safer");
-            errors.push(FieldError::forbidden("spec.replicas", &why));
+            let reason = format!("cannot be more than {REPLICAS_MAX}: more members make etcd slower and no safer");
+            errors.push(FieldError::forbidden("spec.replicas", &reason));
         }
         Some(count) if count % 2 == 0 && !external => {
             errors.push(FieldError::forbidden("spec.replicas", "cannot be an even number when etcd is stacked"));
         }
         Some(_) => {}
     }
-    if let Err(why) = version(spec["version"].as_str().unwrap_or_default()) {
-        errors.push(FieldError::invalid("spec.version", &spec["version"], why));
+    if let Err(reason) = version(spec["version"].as_str().unwrap_or_default()) {
+        errors.push(FieldError::invalid("spec.version", &spec["version"], reason));
     }
     let surge = max_surge(spec);
     if surge == Some(0) && spec["replicas"].as_i64().is_some_and(|count| count < 3) {
@@ -102,8 +102,8 @@ fn common(spec: &Value, path: &str) -> Vec<FieldError> {
     }
     if let Some(template) = spec.pointer("/machineNaming/template").and_then(Value::as_str) {
         let values = [(".cluster.name", "cluster"), (".kubeadmControlPlane.name", "plane")];
-        if let Err(why) = named_by(template, &values) {
-            errors.push(FieldError::invalid(format!("{path}.machineNaming.template"), &json!(template), why));
+        if let Err(reason) = named_by(template, &values) {
+            errors.push(FieldError::invalid(format!("{path}.machineNaming.template"), &json!(template), reason));
         }
     }
     let config = &spec["kubeadmConfigSpec"]["clusterConfiguration"];
@@ -137,14 +137,14 @@ fn days(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let ca = days(&config["caCertificateValidityPeriodDays"]).unwrap_or(CA_DAYS);
     if certificates > ca {
         let path = format!("{path}.kubeadmConfigSpec.clusterConfiguration.certificateValidityPeriodDays");
-        let why = format!("must be at most the {ca} days that the CA lasts");
-        errors.push(FieldError::invalid(path, &json!(certificates), why));
+        let reason = format!("must be at most the {ca} days that the CA lasts");
+        errors.push(FieldError::invalid(path, &json!(certificates), reason));
     }
     let before = spec.pointer("/rollout/before/certificatesExpiryDays").and_then(Value::as_i64);
     if let Some(before) = before.filter(|before| *before >= certificates) {
         let path = format!("{path}.rollout.before.certificatesExpiryDays");
-        let why = format!("must be less than certificateValidityPeriodDays ({certificates})");
-        errors.push(FieldError::invalid(path, &json!(before), why));
+        let reason = format!("must be less than certificateValidityPeriodDays ({certificates})");
+        errors.push(FieldError::invalid(path, &json!(before), reason));
     }
 }
 
@@ -161,8 +161,8 @@ fn changes(old: &Value, new: &Value) -> Vec<FieldError> {
         }
     }
     if etcd(&old["spec"], "external").is_some() != etcd(&new["spec"], "external").is_some() {
-        let why = "cannot change between external and local etcd";
-        errors.push(FieldError::forbidden(format!("{path}.etcd.external"), why));
+        let reason = "cannot change between external and local etcd";
+        errors.push(FieldError::forbidden(format!("{path}.etcd.external"), reason));
     }
     errors.extend(version_change(&old["spec"]["version"], &new["spec"]["version"]));
     let tag = |config: &Value| config.pointer("/dns/imageTag").and_then(Value::as_str).and_then(images::version);
@@ -181,8 +181,8 @@ fn version_change(old: &Value, new: &Value) -> Option<FieldError> {
     let (from, to) = (parse(old)?, parse(new)?);
     let minor = |version: KubeVersion| (version.major, version.minor);
     let fine = minor(to) >= minor(from) && minor(to) <= (from.major, from.minor.saturating_add(1));
-    let why = "an upgrade goes to the next minor version at most, and not back to an older one";
-    (!fine).then(|| FieldError::forbidden("spec.version", why))
+    let reason = "an upgrade goes to the next minor version at most, and not back to an older one";
+    (!fine).then(|| FieldError::forbidden("spec.version", reason))
 }
 
 /// A version of Kubernetes, as it goes into names of images and files.

@@ -160,8 +160,8 @@ impl ControlPlaneReconciler {
         }
         let version = match admission::version(&scope.plane.spec.version) {
             Ok(version) => version,
-            Err(why) => {
-                findings.blocked = Some(format!("spec.version: {why}"));
+            Err(reason) => {
+                findings.blocked = Some(format!("spec.version: {reason}"));
                 return wait;
             }
         };
@@ -298,17 +298,17 @@ impl ControlPlaneReconciler {
                 let members = members.and_then(Result::ok);
                 Inside { contact: Contact::Seen(Box::new(seen)), workload: Some(workload), members, in_grace: false }
             }
-            Err(why) => Inside { workload: Some(workload), ..self.silence(scope, findings, why) },
+            Err(reason) => Inside { workload: Some(workload), ..self.silence(scope, findings, reason) },
         }
     }
 
-    fn silence(&self, scope: &ControlPlaneScope, findings: &ControlPlaneFindings, why: String) -> Inside {
+    fn silence(&self, scope: &ControlPlaneScope, findings: &ControlPlaneFindings, reason: String) -> Inside {
         if !findings.initialized {
             return Inside::early();
         }
         let since = *self.silences().entry(key(&scope.plane)).or_insert_with(Instant::now);
         let in_grace = since.elapsed() < self.times.grace;
-        Inside { contact: Contact::Down(why), in_grace, ..Inside::early() }
+        Inside { contact: Contact::Down(reason), in_grace, ..Inside::early() }
     }
 
     /// Says at each machine how it is.
@@ -375,7 +375,7 @@ impl ControlPlaneReconciler {
 /// Whether a machine is as it should be.
 fn up_to_date(owned: &Owned, outdated: &[String]) -> ConditionVerdict {
     if !outdated.is_empty() {
-        let lines: Vec<String> = outdated.iter().map(|why| format!("* {why}")).collect();
+        let lines: Vec<String> = outdated.iter().map(|reason| format!("* {reason}")).collect();
         return ConditionVerdict::no("NotUpToDate", lines.join("\n"));
     }
     let kubelet = owned

@@ -211,13 +211,13 @@ pub(super) fn outdated(
     cloned: Option<(&str, &str)>,
     is_current: Option<bool>,
 ) -> Vec<String> {
-    let mut why = Vec::new();
+    let mut reason = Vec::new();
     let wanted = spec["version"].as_str().unwrap_or_default();
     if let Some(version) = machine_version.filter(|version| *version != wanted) {
-        why.push(format!("Version {version}, {wanted} required"));
+        reason.push(format!("Version {version}, {wanted} required"));
     }
     if is_current == Some(false) {
-        why.push("KubeadmConfig is not up-to-date".into());
+        reason.push("KubeadmConfig is not up-to-date".into());
     }
     let template = &spec["machineTemplate"]["spec"]["infrastructureRef"];
     let text = |field: &str| template[field].as_str().unwrap_or_default();
@@ -225,9 +225,9 @@ pub(super) fn outdated(
     if let Some((name, origin)) = cloned
         && (name != text("name") || origin != format!("{kind}.{group}"))
     {
-        why.push(format!("{} is not up-to-date", kind.strip_suffix("Template").unwrap_or(kind)));
+        reason.push(format!("{} is not up-to-date", kind.strip_suffix("Template").unwrap_or(kind)));
     }
-    why
+    reason
 }
 
 /// Whether etcd runs on the machines.
@@ -363,8 +363,8 @@ mod tests {
             (Some("v1.33.0"), Some(("u", origin)), Some(false), 3),
         ];
         for (version, cloned, current, wanted) in rows {
-            let why = outdated(&given, version, cloned, current);
-            assert_eq!(why.len(), wanted, "{why:?}");
+            let reason = outdated(&given, version, cloned, current);
+            assert_eq!(reason.len(), wanted, "{reason:?}");
         }
     }
 

@@ -80,7 +80,8 @@ impl EtcdConnector for Tunnels {
         let secret = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(&name).await;
         let secret = secret.map_err(|error| format!("the Secret {name:?} cannot be read: {}", said(&error)))?;
         let secret = secret.ok_or_else(|| format!("there is no Secret {name:?}"))?;
-        let identity = EtcdIdentity::of_authority(&secret).map_err(|why| format!("the Secret {name:?}: {why}"))?;
+        let identity =
+            EtcdIdentity::of_authority(&secret).map_err(|reason| format!("the Secret {name:?}: {reason}"))?;
         let tunnel = workload.tunnel().ok_or("the cluster cannot be tunnelled to")?;
         Ok(Arc::new(Tunnelled { pods: Api::namespaced(tunnel, SYSTEM), identity }))
     }
@@ -102,15 +103,15 @@ impl Tunnelled {
 
     /// A channel to the first node that answers.
     async fn first(&self, nodes: &[String]) -> Result<Channel, String> {
-        let mut why = "no Machine has a Node".to_owned();
+        let mut reason = "no Machine has a Node".to_owned();
         for node in nodes {
             match timeout(TURN, self.channel(node)).await {
                 Ok(Ok(channel)) => return Ok(channel),
-                Ok(Err(error)) => why = format!("{node}: {error}"),
-                Err(_) => why = format!("{node}: no answer within {} s", TURN.as_secs()),
+                Ok(Err(error)) => reason = format!("{node}: {error}"),
+                Err(_) => reason = format!("{node}: no answer within {} s", TURN.as_secs()),
             }
         }
-        Err(why)
+        Err(reason)
     }
 }
 
@@ -129,7 +130,7 @@ where
 
 async fn within<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = || format!("etcd did not answer within {} s", DEADLINE.as_secs());
-    timeout(DEADLINE, work).await.unwrap_or_else(|_| Err(late())).map_err(|why| brief(&why))
+    timeout(DEADLINE, work).await.unwrap_or_else(|_| Err(late())).map_err(|reason| brief(&reason))
 }
 
 #[async_trait]
@@ -160,11 +161,11 @@ where
     for (node, answer) in nodes.iter().zip(answers) {
         match answer {
             Ok(said) => etcd = etcd.or(Some(said)),
-            Err(why) => drop(silent.insert(node.clone(), brief(&why))),
+            Err(reason) => drop(silent.insert(node.clone(), brief(&reason))),
         }
     }
-    let why = || silent.iter().map(|(node, why)| format!("{node}: {why}")).collect::<Vec<_>>().join("; ");
-    let etcd = etcd.ok_or_else(why)?;
+    let reason = || silent.iter().map(|(node, reason)| format!("{node}: {reason}")).collect::<Vec<_>>().join("; ");
+    let etcd = etcd.ok_or_else(reason)?;
     Ok(EtcdStatus { silent, ..etcd })
 }
 

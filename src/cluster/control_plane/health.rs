@@ -82,10 +82,10 @@ pub(super) fn examine(host: &MachineHealth, contact: &Contact, etcd_managed: boo
         }
         verdicts
     };
-    let unknown = |reason: &'static str, why: &str| all(&|_| ConditionVerdict::unknown(reason, why));
+    let unknown = |reason: &'static str, message: &str| all(&|_| ConditionVerdict::unknown(reason, message));
     let seen = match contact {
         Contact::Early => return unknown(INSPECTION_FAILED, "Waiting for the control plane to be initialized"),
-        Contact::Down(why) => return unknown(CONNECTION_DOWN, why),
+        Contact::Down(message) => return unknown(CONNECTION_DOWN, message),
         Contact::Seen(seen) => seen,
     };
     if host.deleted {
@@ -153,7 +153,7 @@ fn examine_pod(pod: Option<&Pod>) -> ConditionVerdict {
     };
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let holds = |type_: &str| conditions.iter().any(|one| one.type_ == type_ && one.status == "True");
-    let provisioning = |why: &str| ConditionVerdict::no("Provisioning", why);
+    let provisioning = |reason: &str| ConditionVerdict::no("Provisioning", reason);
     match status.phase.as_deref().unwrap_or_default() {
         "Pending" if !holds("PodScheduled") => provisioning("The Pod has no Node yet"),
         "Pending" if !holds("Initialized") => provisioning("Init containers are running"),
@@ -187,7 +187,9 @@ fn examine_containers(containers: &[ContainerStatus]) -> ConditionVerdict {
 fn examine_member(node: &str, etcd: Option<&Result<EtcdStatus, String>>) -> ConditionVerdict {
     let etcd = match etcd {
         None => return ConditionVerdict::unknown(INSPECTION_FAILED, "etcd was not asked yet"),
-        Some(Err(why)) => return ConditionVerdict::unknown(INSPECTION_FAILED, format!("etcd cannot be asked: {why}")),
+        Some(Err(reason)) => {
+            return ConditionVerdict::unknown(INSPECTION_FAILED, format!("etcd cannot be asked: {reason}"));
+        }
         Some(Ok(etcd)) => etcd,
     };
     let Some(member) = etcd.members.iter().find(|member| member.name == node) else {
@@ -196,8 +198,8 @@ fn examine_member(node: &str, etcd: Option<&Result<EtcdStatus, String>>) -> Cond
     if member.learner {
         return ConditionVerdict::no("NotHealthy", "The member of etcd has no vote yet");
     }
-    if let Some(why) = etcd.silent.get(node) {
-        return ConditionVerdict::unknown(INSPECTION_FAILED, format!("The member of etcd does not answer: {why}"));
+    if let Some(reason) = etcd.silent.get(node) {
+        return ConditionVerdict::unknown(INSPECTION_FAILED, format!("The member of etcd does not answer: {reason}"));
     }
     let alarms: Vec<&str> =
         etcd.alarms.iter().filter(|(id, _)| *id == member.id).map(|(_, alarm)| alarm.as_str()).collect();

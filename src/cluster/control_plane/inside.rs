@@ -76,7 +76,7 @@ pub(super) async fn look(
     let alive: Vec<String> = nodes.iter().filter(|name| found.contains_key(*name)).cloned().collect();
     let etcd = match members {
         None => None,
-        Some(Err(why)) => Some(Err(why)),
+        Some(Err(reason)) => Some(Err(reason)),
         Some(Ok(_)) if alive.is_empty() => Some(Err("no Machine has a Node yet".into())),
         Some(Ok(members)) => Some(members.look(&alive).await),
     };
@@ -209,7 +209,7 @@ pub(super) async fn update_coredns(workload: &Workload, spec: &Value) -> Result<
     let image = match upgrade::coredns(image, repository, &config["dns"]) {
         Ok(image) => image,
         Err(CoreDnsKept::Same) => return Ok(()),
-        Err(CoreDnsKept::Refused(why)) => return Err(format!("CoreDNS stays as it is: {why}")),
+        Err(CoreDnsKept::Refused(reason)) => return Err(format!("CoreDNS stays as it is: {reason}")),
     };
     configure(workload.client(), |before| upgrade::dns_configuration(before, config)).await?;
     let patched = deployments.patch(NAME, &PatchParams::default(), &Patch::Strategic(images(NAME, &image))).await;

@@ -72,22 +72,27 @@ pub fn module() -> Module {
                     "kubeadmcontrolplanetemplates",
                 ],
                 verbs: KEEPS,
-                why: "Control planes.",
+                reason: "Control planes.",
             },
             Right {
                 group: "cluster.x-k8s.io",
                 resources: &["clusters", "machines", "machines/status"],
                 verbs: KEEPS,
-                why: "The machines of a control plane.",
+                reason: "The machines of a control plane.",
             },
-            Right { group: "bootstrap.cluster.x-k8s.io", resources: &["kubeadmconfigs"], verbs: KEEPS, why: "" },
+            Right { group: "bootstrap.cluster.x-k8s.io", resources: &["kubeadmconfigs"], verbs: KEEPS, reason: "" },
             Right {
                 group: "infrastructure.cluster.x-k8s.io",
                 resources: &["metal3machines", "metal3machinetemplates"],
                 verbs: KEEPS,
-                why: "What the machines of a control plane run on.",
+                reason: "What the machines of a control plane run on.",
             },
-            Right { group: "", resources: &["secrets"], verbs: &["get", "create"], why: "Certificates of a cluster." },
+            Right {
+                group: "",
+                resources: &["secrets"],
+                verbs: &["get", "create"],
+                reason: "Certificates of a cluster.",
+            },
         ],
     }
 }

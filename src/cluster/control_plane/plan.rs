@@ -292,7 +292,7 @@ pub fn next(plane: &Plane) -> ControlPlaneDecision {
     match remediation::next(plane) {
         remediation::RemediationStep::Nothing => {}
         remediation::RemediationStep::Replace(action) => return plain(action),
-        remediation::RemediationStep::Refuse(why) => refusal = Some(why),
+        remediation::RemediationStep::Refuse(reason) => refusal = Some(reason),
     }
     let outdated = plane.machines.iter().filter(|machine| machine.needs_rollout()).count();
     let rolling_out = outdated > 0;
@@ -323,7 +323,7 @@ fn scale_down(plane: &Plane) -> (ControlPlaneAction, Preflight) {
     }
     match deletion::handover(plane, machine) {
         Ok(handover) => (ControlPlaneAction::Delete { machine: machine.name.clone(), handover }, Preflight::default()),
-        Err(why) => (ControlPlaneAction::Wait(why), Preflight { etcd: true, ..Preflight::default() }),
+        Err(reason) => (ControlPlaneAction::Wait(reason), Preflight { etcd: true, ..Preflight::default() }),
     }
 }
 

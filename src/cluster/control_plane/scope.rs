@@ -101,14 +101,14 @@ impl Owned {
         let created = self.machine.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
         let status = self.machine.status.as_ref();
         let expires = status.and_then(|status| status.certificates_expiry_date.as_ref()).map(|time| time.0);
-        let mut why = rollout_dates(rules, created, expires, now);
-        why.extend(desired::outdated(
+        let mut reason = rollout_dates(rules, created, expires, now);
+        reason.extend(desired::outdated(
             spec,
             self.machine.spec.version.as_deref(),
             cloned,
             self.told.map(|told| told.is_current),
         ));
-        why
+        reason
     }
 
     /// For the decision.

@@ -27,7 +27,7 @@ impl Provided {
         match self {
             Self::Available => ConditionVerdict::yes("Available"),
             Self::BeingMade => ConditionVerdict::no("NotAvailable", "The certificates are being made"),
-            Self::Faulty(why) => ConditionVerdict::no("NotAvailable", why.clone()),
+            Self::Faulty(reason) => ConditionVerdict::no("NotAvailable", reason.clone()),
         }
     }
 
@@ -60,7 +60,7 @@ pub(super) async fn certificates(
         // Whoever else makes them was faster.
         Err(CertificateError::Api(kube::Error::Api(error))) if error.is_already_exists() => Ok(Provided::BeingMade),
         Err(CertificateError::Api(error)) => Err(error.into()),
-        Err(why) => Ok(Provided::Faulty(why.to_string())),
+        Err(reason) => Ok(Provided::Faulty(reason.to_string())),
     }
 }
 

@@ -37,10 +37,10 @@ pub(super) async fn settle(
         faults.extend(budget.within(inside::update_coredns(workload, &scope.spec)).await.err());
     }
     expiries(objects, scope, workload, budget).await?;
-    for why in &faults {
+    for reason in &faults {
         // The condition says it, too, and this is seen at each look.
         let plane = crate::log::named(&scope.namespace(), &scope.plane.name_any()).to_string();
-        tracing::debug!(plane, reason = why, "an addon of a cluster is not as its control plane says");
+        tracing::debug!(plane, reason = reason, "an addon of a cluster is not as its control plane says");
     }
     findings.blocked = findings.blocked.take().or_else(|| faults.into_iter().next());
     Ok(())
@@ -69,8 +69,8 @@ async fn expiries(
                 objects.patch(config, &patch).await?;
             }
             // The others most likely neither, and each takes its time.
-            Err(why) => {
-                tracing::debug!(cluster = %crate::log::named(&namespace, &cluster), node, reason = why, "cannot see when the certificates of a machine end");
+            Err(reason) => {
+                tracing::debug!(cluster = %crate::log::named(&namespace, &cluster), node, reason = reason, "cannot see when the certificates of a machine end");
                 break;
             }
         }

@@ -148,7 +148,7 @@ fn whole(report: &ControlPlaneStatusInput<'_>) -> Vec<(&'static str, ConditionVe
     const REASONS: [&str; 3] = ["Healthy", "NotHealthy", "HealthUnknown"];
     let unknown = match report.contact {
         health::Contact::Early => Some(ConditionVerdict::unknown("InspectionFailed", waiting(report))),
-        health::Contact::Down(why) => Some(ConditionVerdict::unknown("ConnectionDown", why.clone())),
+        health::Contact::Down(reason) => Some(ConditionVerdict::unknown("ConnectionDown", reason.clone())),
         health::Contact::Seen(_) => None,
     };
     let of_parts = |wanted: &dyn Fn(&str) -> bool| {
@@ -256,17 +256,17 @@ fn hindrances(report: &ControlPlaneStatusInput<'_>) -> Vec<String> {
     let mut lines: Vec<String> =
         preflight.map(|preflight| preflight.messages().into_iter().map(str::to_owned).collect()).unwrap_or_default();
     // What exactly is waited for.
-    if let Some(ControlPlaneDecision { action: ControlPlaneAction::Wait(why), preflight, .. }) = report.decision
-        && !why.is_empty()
+    if let Some(ControlPlaneDecision { action: ControlPlaneAction::Wait(reason), preflight, .. }) = report.decision
+        && !reason.is_empty()
         && preflight.faults.is_empty()
-        && !preflight.messages().iter().any(|line| line.trim_start_matches("* ") == why)
+        && !preflight.messages().iter().any(|line| line.trim_start_matches("* ") == reason)
     {
-        lines.push(format!("* {why}"));
+        lines.push(format!("* {reason}"));
     }
     lines.extend(
         preflight.into_iter().flat_map(|preflight| &preflight.faults).take(NAMED).map(|fault| format!("* {fault}")),
     );
-    lines.extend(report.blocked.iter().map(|why| format!("* {why}")));
+    lines.extend(report.blocked.iter().map(|reason| format!("* {reason}")));
     lines
 }
 
@@ -281,7 +281,7 @@ fn wanted(report: &ControlPlaneStatusInput<'_>) -> usize {
 fn scaling_up(report: &ControlPlaneStatusInput<'_>) -> ConditionVerdict {
     let (current, desired) = (report.machines.len(), wanted(report));
     if current >= desired {
-        let message = report.blocked.as_ref().map(|why| format!("Scaling up would be blocked because {why}"));
+        let message = report.blocked.as_ref().map(|reason| format!("Scaling up would be blocked because {reason}"));
         return ConditionVerdict::no("NotScalingUp", message.unwrap_or_default());
     }
     let begin = format!("Scaling up from {current} to {desired} replicas");

@@ -357,7 +357,7 @@ async fn rules_are_asked() {
     assert!(refused.contains("even number"), "{refused}");
     site.create(1, "v1.34.0").await;
     let planes = site.api::<KubeadmControlPlane>();
-    for (patch, why) in [
+    for (patch, reason) in [
         (json!({"spec": {"version": "v1.36.0"}}), "next minor"),
         (
             json!({"spec": {"kubeadmConfigSpec": {"clusterConfiguration": {"certificatesDir": "/x"}}}}),
@@ -366,7 +366,7 @@ async fn rules_are_asked() {
         (json!({"spec": {"replicas": 0}}), "less than or equal"),
     ] {
         let error = planes.patch("plane", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap_err().to_string();
-        assert!(error.contains(why), "{error}");
+        assert!(error.contains(reason), "{error}");
     }
     let scaled = planes
         .patch_scale("plane", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 3}})))

@@ -170,7 +170,7 @@ pub(super) fn kube_proxy(image: &str, version: &str, repository: Option<&str>) -
 ///
 /// Why it is left as it is.
 pub(super) fn coredns(image: &str, repository: Option<&str>, dns: &Value) -> Result<String, CoreDnsKept> {
-    let refused = |why: String| CoreDnsKept::Refused(why);
+    let refused = |reason: String| CoreDnsKept::Refused(reason);
     let now = ImageReference::read(image).ok_or_else(|| refused("its image has a name that is none".into()))?;
     let tag = text_of(dns, "imageTag").unwrap_or(&now.tag).to_owned();
     let of =

@@ -65,7 +65,7 @@ pub fn module() -> Module {
                     "machinehealthchecks/status",
                 ],
                 verbs: KEEPS,
-                why: "Clusters, and the machines that they are made of.",
+                reason: "Clusters, and the machines that they are made of.",
             },
             Right {
                 group: "infrastructure.cluster.x-k8s.io",
@@ -77,25 +77,25 @@ pub fn module() -> Module {
                     "metal3remediationtemplates",
                 ],
                 verbs: KEEPS,
-                why: "What clusters and machines name: owned, made from templates, and deleted with them.",
+                reason: "What clusters and machines name: owned, made from templates, and deleted with them.",
             },
             Right {
                 group: "bootstrap.cluster.x-k8s.io",
                 resources: &["kubeadmconfigs", "kubeadmconfigtemplates"],
                 verbs: KEEPS,
-                why: "",
+                reason: "",
             },
             Right {
                 group: "controlplane.cluster.x-k8s.io",
                 resources: &["kubeadmcontrolplanes"],
                 verbs: KEEPS,
-                why: "",
+                reason: "",
             },
             Right {
                 group: "",
                 resources: &["secrets"],
                 verbs: &["get"],
-                why: "The kubeconfig of a cluster that was made.",
+                reason: "The kubeconfig of a cluster that was made.",
             },
         ],
     }

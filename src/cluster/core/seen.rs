@@ -129,7 +129,7 @@ impl NamedObject {
     pub(super) fn seen(&self, conditions: &[&str], done: impl Fn(&Value) -> bool) -> SeenObject {
         match self {
             Self::None => SeenObject::Unnamed,
-            Self::Missing(why) => SeenObject::Missing(why.clone()),
+            Self::Missing(reason) => SeenObject::Missing(reason.clone()),
             Self::There(found) => SeenObject::There {
                 what: format!("{} {:?}", found.resource.kind, found.object.name_any()),
                 done: done(found.data()),
@@ -145,7 +145,7 @@ impl NamedObject {
 pub(super) fn mirrored(seen: &SeenObject, [ready, not_ready, missing]: [&str; 3]) -> ConditionVerdict {
     match seen {
         SeenObject::Unnamed => ConditionVerdict::no(missing, "none is named"),
-        SeenObject::Missing(why) => ConditionVerdict::no(missing, why.clone()),
+        SeenObject::Missing(message) => ConditionVerdict::no(missing, message.clone()),
         SeenObject::There { condition: Some(condition), .. } => {
             let reason = if condition.reason.is_empty() {
                 if condition.is_true() { ready } else { not_ready }

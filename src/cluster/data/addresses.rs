@@ -97,8 +97,8 @@ impl ClaimGroup for ClusterApiClaims {
     fn answer(claim: &IPAddressClaim) -> Result<String, String> {
         let status = claim.status.clone().unwrap_or_default();
         let ready = status.conditions.into_iter().find(|condition| condition.type_ == CONDITION_READY);
-        let why = ready.filter(|ready| ready.status == "False").map(|ready| ready.message).unwrap_or_default();
-        status.address_ref.map(|address| address.name).ok_or(why)
+        let reason = ready.filter(|ready| ready.status == "False").map(|ready| ready.message).unwrap_or_default();
+        status.address_ref.map(|address| address.name).ok_or(reason)
     }
 
     async fn read(client: &Client, claim: &IPAddressClaim, name: &str) -> Result<Option<Allocated>, kube::Error> {
@@ -135,7 +135,7 @@ pub(super) async fn of(
         };
         match one {
             Ok(address) => drop(addresses.insert(name.clone(), address)),
-            Err(why) => waits.push(why),
+            Err(reason) => waits.push(reason),
         }
     }
     Ok(if waits.is_empty() { Ok(addresses) } else { Err(waits.join("; ")) })
@@ -179,8 +179,8 @@ async fn of_pool<C: ClaimGroup>(
     }
     let address = match C::answer(&claim) {
         Ok(address) => address,
-        Err(why) if why.is_empty() => return Ok(Err(format!("waiting for an address of the pool {pool}"))),
-        Err(why) => return Ok(Err(format!("IP Allocation for {pool} failed : {why}"))),
+        Err(reason) if reason.is_empty() => return Ok(Err(format!("waiting for an address of the pool {pool}"))),
+        Err(reason) => return Ok(Err(format!("IP Allocation for {pool} failed : {reason}"))),
     };
     let read = C::read(client, &claim, &address).await?;
     Ok(read.ok_or_else(|| format!("waiting for the address {address} of the pool {pool}")))

@@ -57,8 +57,8 @@ fn template(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
                 errors.push(FieldError::required(path, "interface must be specified when fromBootMAC is false"))
             }
             (true, interface) if !interface.is_empty() => {
-                let why = "interface must be empty when fromBootMAC is true";
-                errors.push(FieldError::invalid(path, &json!(interface), why));
+                let reason = "interface must be empty when fromBootMAC is true";
+                errors.push(FieldError::invalid(path, &json!(interface), reason));
             }
             _ => {}
         }
@@ -116,9 +116,9 @@ fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     }
     let namespace = text(template, "namespace");
     if !namespace.is_empty() && namespace != text(&new["metadata"], "namespace") {
-        let why =
+        let reason =
             "must be empty or match the Metal3DataClaim namespace; cross-namespace template references are not allowed";
-        errors.push(FieldError::invalid("spec.template.namespace", &json!(namespace), why));
+        errors.push(FieldError::invalid("spec.template.namespace", &json!(namespace), reason));
     }
     errors
 }
@@ -142,8 +142,8 @@ fn data(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         && !name.is_empty()
         && data_name(name, index) != text(&new["metadata"], "name")
     {
-        let why = "should follow the convention <Metal3Template Name>-<index>";
-        errors.push(FieldError::invalid("name", &new["metadata"]["name"], why));
+        let reason = "should follow the convention <Metal3Template Name>-<index>";
+        errors.push(FieldError::invalid("name", &new["metadata"]["name"], reason));
     }
     errors
 }

@@ -128,7 +128,7 @@ pub(super) fn plan(
             continue;
         }
         let answer = match (closed, claim.machine.clone()) {
-            (Some(why), _) => Err(why.to_owned()),
+            (Some(reason), _) => Err(reason.to_owned()),
             (None, None) => Err("Metal3Machine not found in owner references".to_owned()),
             (None, Some(machine)) => {
                 free(&used, from).map(|index| (machine, index)).ok_or_else(|| "no index is left".to_owned())
@@ -140,8 +140,8 @@ pub(super) fn plan(
                 from = index;
                 plan.steps.push(DataStep::Make(claim, machine, index));
             }
-            Err(why) if claim.error.as_ref() == Some(&why) && claim.rendered.is_none() => {}
-            Err(why) => plan.steps.push(DataStep::Refuse(claim, why)),
+            Err(reason) if claim.error.as_ref() == Some(&reason) && claim.rendered.is_none() => {}
+            Err(reason) => plan.steps.push(DataStep::Refuse(claim, reason)),
         }
     }
     plan
@@ -201,7 +201,7 @@ mod tests {
         let words = plan.steps.iter().map(|step| match step {
             DataStep::Make(claim, _, index) => format!("{} gets {index}", claim.name),
             DataStep::Tell(claim, name) => format!("{} has {name}", claim.name),
-            DataStep::Refuse(claim, why) => format!("{} gets none: {why}", claim.name),
+            DataStep::Refuse(claim, reason) => format!("{} gets none: {reason}", claim.name),
             DataStep::Release(claim, names) => format!("{} leaves {names:?}", claim.name),
         });
         words.collect()
@@ -265,13 +265,13 @@ mod tests {
         for (claims, all, foreign, wanted) in rows {
             assert_eq!(planned(None, &claims, &all, &foreign), wanted, "{claims:?} {all:?}");
         }
-        let why = "the Metal3DataTemplate t is being deleted";
+        let reason = "the Metal3DataTemplate t is being deleted";
         assert_eq!(
-            planned(Some(why), &[claim("a"), claim("b")], &[data(0, "a")], &[]),
-            ["a has t-0".to_owned(), format!("b gets none: {why}")]
+            planned(Some(reason), &[claim("a"), claim("b")], &[data(0, "a")], &[]),
+            ["a has t-0".to_owned(), format!("b gets none: {reason}")]
         );
-        let heard = DataClaim { error: Some(why.into()), ..claim("b") };
-        assert_eq!(planned(Some(why), &[heard], &[], &[]), [""; 0]);
+        let heard = DataClaim { error: Some(reason.into()), ..claim("b") };
+        assert_eq!(planned(Some(reason), &[heard], &[], &[]), [""; 0]);
         assert_eq!(free(&BTreeSet::from([i32::MAX]), i32::MAX), None);
     }
 }

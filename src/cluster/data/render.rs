@@ -70,8 +70,8 @@ fn stale(name: &str) -> RenderWait {
     RenderWait::Long(format!("the Secret {name} was made for an earlier Metal3Data, and is not used: it must go first"))
 }
 
-fn wait<T>(why: impl Into<String>) -> Result<T, RenderWait> {
-    Err(RenderWait::For(why.into()))
+fn wait<T>(reason: impl Into<String>) -> Result<T, RenderWait> {
+    Err(RenderWait::For(reason.into()))
 }
 
 impl Reconcile for Rendering {
@@ -105,11 +105,11 @@ impl Reconcile for Rendering {
         }
         let (error, next) = match self.make(&place, data).await {
             Ok(()) => (None, Action::await_change()),
-            Err(RenderWait::For(why)) => (Some(why), Action::requeue(LOOK_AGAIN)),
-            Err(RenderWait::Long(why)) => (Some(why), Action::requeue(LOOK_LATER)),
+            Err(RenderWait::For(reason)) => (Some(reason), Action::requeue(LOOK_AGAIN)),
+            Err(RenderWait::Long(reason)) => (Some(reason), Action::requeue(LOOK_LATER)),
             Err(RenderWait::Api(error)) => return Err(error),
         };
-        let error = error.map(|why| why.chars().take(MESSAGE_MAX).collect::<String>());
+        let error = error.map(|reason| reason.chars().take(MESSAGE_MAX).collect::<String>());
         self.report(&place, error.is_none(), error).await?;
         Ok(next)
     }
@@ -170,8 +170,8 @@ impl Rendering {
                 There::No => missing.push((document, name)),
                 There::Stale => return Err(stale(&name)),
                 There::Other => {
-                    let why = "it has another type, or belongs to another object";
-                    return wait(format!("the Secret {name} is there, and not for this: {why}"));
+                    let reason = "it has another type, or belongs to another object";
+                    return wait(format!("the Secret {name} is there, and not for this: {reason}"));
                 }
             }
         }
@@ -240,8 +240,8 @@ impl Rendering {
             return wait(format!("there is no Metal3DataClaim {claim}"));
         };
         if !owners::is_owned(&data.metadata, &claim.uid().unwrap_or_default()) {
-            let why = "this was made for an earlier Metal3DataClaim of the name";
-            return Err(RenderWait::Long(format!("{why} {}, and must go first", claim.name_any())));
+            let reason = "this was made for an earlier Metal3DataClaim of the name";
+            return Err(RenderWait::Long(format!("{reason} {}, and must go first", claim.name_any())));
         }
         let Some(owner) = owners::of_kind(&claim.metadata, infrastructure::GROUP, "Metal3Machine") else {
             return wait("Metal3Machine not found in owner references");

@@ -39,7 +39,7 @@ impl Reconcile for StrayDataClaims {
         let (namespace, name) = key(claim.as_ref());
         let claims = Api::<Metal3DataClaim>::namespaced(self.client.clone(), &namespace);
         let Some(object) = claims.get_opt(&name).await? else { return Ok(Action::await_change()) };
-        let (why, data) = match template_of(&namespace, object.spec.template.as_ref()) {
+        let (reason, data) = match template_of(&namespace, object.spec.template.as_ref()) {
             None => ("a claim names a Metal3DataTemplate of its own namespace".to_owned(), Vec::new()),
             Some(template) => {
                 let templates = Api::<Metal3DataTemplate>::namespaced(self.client.clone(), &namespace);
@@ -60,8 +60,8 @@ impl Reconcile for StrayDataClaims {
                 writer.release(&claim, &names).await?;
             }
             // Its data stays its own, whatever became of the template.
-            (false, _) if claim.rendered.is_none() && data.is_empty() && claim.error.as_ref() != Some(&why) => {
-                writer.refuse(&claim, &why).await?;
+            (false, _) if claim.rendered.is_none() && data.is_empty() && claim.error.as_ref() != Some(&reason) => {
+                writer.refuse(&claim, &reason).await?;
             }
             _ => {}
         }

@@ -144,7 +144,7 @@ impl DataWriter<'_> {
         match step {
             DataStep::Make(claim, machine, index) => return self.make(template, &claim, machine, index).await,
             DataStep::Tell(claim, name) => self.tell(&claim, &name).await?,
-            DataStep::Refuse(claim, why) => self.refuse(&claim, &why).await?,
+            DataStep::Refuse(claim, reason) => self.refuse(&claim, &reason).await?,
             DataStep::Release(claim, names) => self.release(&claim, &names).await?,
         }
         Ok(None)
@@ -195,8 +195,8 @@ impl DataWriter<'_> {
                 }
             }
             Err(kube::Error::Api(error)) if error.is_invalid() => {
-                let why = format!("Failed to create associated Metal3Data object: {}", error.message);
-                return self.refuse(claim, &why).await.map(|()| None);
+                let reason = format!("Failed to create associated Metal3Data object: {}", error.message);
+                return self.refuse(claim, &reason).await.map(|()| None);
             }
             Err(error) => return Err(error),
         }
@@ -215,12 +215,12 @@ impl DataWriter<'_> {
     /// # Errors
     ///
     /// What the API says.
-    pub async fn refuse(&self, claim: &DataClaim, why: &str) -> Result<(), kube::Error> {
+    pub async fn refuse(&self, claim: &DataClaim, reason: &str) -> Result<(), kube::Error> {
         let Some(object) = self.read(claim).await?.filter(|object| object.metadata.deletion_timestamp.is_none()) else {
             return Ok(());
         };
-        let why: String = why.chars().take(MESSAGE_MAX).collect();
-        self.say(&object, json!({"renderedData": null, "errorMessage": why})).await
+        let reason: String = reason.chars().take(MESSAGE_MAX).collect();
+        self.say(&object, json!({"renderedData": null, "errorMessage": reason})).await
     }
 
     /// Has a claim's data go, and then lets it go. Data waits for its claim to be gone before it gives anything back.

@@ -58,7 +58,7 @@ struct Intent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoHost {
     /// Why not.
-    pub why: String,
+    pub reason: String,
     /// Whether others were about to take hosts, which may come to nothing.
     pub is_passing: bool,
     /// How many hosts were looked at; the others were counted.
@@ -149,7 +149,7 @@ impl HostPool {
                 drop(taking);
                 Ok(Pick { hosts: self.clone(), host, way, is_taken: false })
             }
-            HostChoice::None(why) => Err(NoHost { why, is_passing: !taken.is_empty(), looked_at }),
+            HostChoice::None(reason) => Err(NoHost { reason, is_passing: !taken.is_empty(), looked_at }),
         }
     }
 
@@ -189,10 +189,10 @@ impl HostPool {
     fn pass_over(&self, choosing: &mut Choosing<'_>, kept: Option<&Mention>) {
         let HostWish { machine, reuse, .. } = choosing.wish();
         let namespace = &machine.namespace;
-        for why in Shut::ALL {
-            let which = shut_in(namespace, why);
+        for reason in Shut::ALL {
+            let which = shut_in(namespace, reason);
             let (count, first) = (self.hosts.count_mentioning(&which), self.hosts.first_mentioning(&which, NAMED));
-            choosing.pass_over(&HostRefusal::Shut(why), count, first.iter().map(Arc::as_ref));
+            choosing.pass_over(&HostRefusal::Shut(reason), count, first.iter().map(Arc::as_ref));
         }
         let own = kept.map_or(0, |kept| self.hosts.count_mentioning(kept));
         let count = self.hosts.count_mentioning(&kept_in(namespace)).saturating_sub(own);

@@ -99,7 +99,7 @@ impl HostPool {
                 return Ok(HostTake::Lost(format!("BareMetalHost {name:?} is gone")));
             }
             Some((Some(found), _)) => match &wish {
-                Err(why) => return Ok(HostTake::Fault(why.clone())),
+                Err(reason) => return Ok(HostTake::Fault(reason.clone())),
                 Ok(wish) if self.may_have(wish, &found) => return had(client, &id, found, cluster).await,
                 // Somebody was faster, or it is not to be had any more.
                 Ok(_) => {}
@@ -111,7 +111,7 @@ impl HostPool {
         }
         let wish = match wish {
             Ok(wish) => wish,
-            Err(why) => return Ok(HostTake::Fault(why)),
+            Err(reason) => return Ok(HostTake::Fault(reason)),
         };
         let pick = match self.pick(&wish).await {
             Ok(pick) => pick,

@@ -262,14 +262,14 @@ fn status(object: &Metal3Cluster, around: Metal3ClusterScope<'_>, now: Timestamp
             Severity::Error,
         ),
         (OwnerCluster::Is(_), _) if !is_reachable => {
-            let why = "spec.controlPlaneEndpoint needs a host and a port";
-            (ConditionVerdict::no("ControlPlaneEndpointFailed", why), Severity::Error)
+            let reason = "spec.controlPlaneEndpoint needs a host and a port";
+            (ConditionVerdict::no("ControlPlaneEndpointFailed", reason), Severity::Error)
         }
         (OwnerCluster::Is(_), _) => match holder {
             None => (ConditionVerdict::yes("Ready"), Severity::Info),
             Some(holder) => {
-                let why = format!("spec.controlPlaneEndpoint is that of Metal3Cluster {holder} already");
-                (ConditionVerdict::no("ControlPlaneEndpointInUse", why), Severity::Error)
+                let reason = format!("spec.controlPlaneEndpoint is that of Metal3Cluster {holder} already");
+                (ConditionVerdict::no("ControlPlaneEndpointInUse", reason), Severity::Error)
             }
         },
     };

@@ -113,8 +113,9 @@ fn pool(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
                 let endless = range.start.is_some() && range.end.is_none() && range.subnet.is_none();
                 let undrawn = endless || span.is_some_and(|span| !span.may_be_drawn_from());
                 if now.allocation_strategy == Some(AllocationStrategy::Random) && undrawn {
-                    let why = "cannot be used with allocationStrategy \"random\": it has no end, or too many addresses";
-                    errors.push(FieldError::invalid(path(), &json!(range), why));
+                    let reason =
+                        "cannot be used with allocationStrategy \"random\": it has no end, or too many addresses";
+                    errors.push(FieldError::invalid(path(), &json!(range), reason));
                 }
                 spans.extend(span);
             }
@@ -140,8 +141,8 @@ fn kept(pool: &IPPoolSpec, spans: &[AddressBounds], errors: &mut Vec<FieldError>
             continue;
         };
         if let Some(other) = owners.insert(kept, claim) {
-            let why = format!("IP address is already pre-allocated to claim {other:?}");
-            errors.push(FieldError::invalid(path, &json!(text), why));
+            let reason = format!("IP address is already pre-allocated to claim {other:?}");
+            errors.push(FieldError::invalid(path, &json!(text), reason));
         }
         if !spans.iter().any(|span| span.contains(kept)) {
             errors.push(FieldError::invalid(
@@ -182,8 +183,8 @@ fn address_object(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let Some(now) = spec::<IPAddressSpec>(new) else { return errors };
     let servers = now.dns_servers.len();
     if servers > DNS_SERVERS_MAX {
-        let why = format!("has {servers} entries, and may have {DNS_SERVERS_MAX}");
-        errors.push(FieldError::invalid("spec.dnsServers", &json!(servers), why));
+        let reason = format!("has {servers} entries, and may have {DNS_SERVERS_MAX}");
+        errors.push(FieldError::invalid("spec.dnsServers", &json!(servers), reason));
     }
     if let Some(before) = old.and_then(spec::<IPAddressSpec>) {
         if before.address != now.address {

@@ -48,8 +48,8 @@ pub(super) enum ClaimMessage {
 
 impl ClaimMessage {
     /// That it gets nothing, and why.
-    pub fn refused(why: &AllocationRefusal) -> Self {
-        Self::Refused(why.reason().to_owned(), why.to_string().chars().take(MESSAGE_MAX).collect())
+    pub fn refused(refusal: &AllocationRefusal) -> Self {
+        Self::Refused(refusal.reason().to_owned(), refusal.to_string().chars().take(MESSAGE_MAX).collect())
     }
 }
 

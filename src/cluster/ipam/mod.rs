@@ -80,7 +80,7 @@ pub fn module() -> Module {
                     "ipaddresses/finalizers",
                 ],
                 verbs: KEEPS,
-                why: "Addresses for machines.",
+                reason: "Addresses for machines.",
             },
             Right {
                 group: ipam::GROUP,
@@ -92,13 +92,13 @@ pub fn module() -> Module {
                     "ipaddresses/finalizers",
                 ],
                 verbs: KEEPS,
-                why: "",
+                reason: "",
             },
             Right {
                 group: crate::api::cluster::GROUP,
                 resources: &["clusters"],
                 verbs: &["get", "list", "watch"],
-                why: "A pool goes with its cluster, and rests while that does.",
+                reason: "A pool goes with its cluster, and rests while that does.",
             },
         ],
     }

@@ -89,7 +89,7 @@ pub(super) fn plan(
             continue;
         }
         let answer = match closed {
-            Some(why) => Err(AllocationRefusal::NotReady(why.to_owned())),
+            Some(reason) => Err(AllocationRefusal::NotReady(reason.to_owned())),
             None => allocator.allocate(&claim.id.1, claim.wants.as_deref(), draw),
         };
         match answer {

@@ -192,11 +192,11 @@ async fn write<K: Kinds>(
             let done = match writer.give(pool, &claim, &given).await {
                 // A name that the API refuses, as of a prefix that no name begins with, is not better the next time.
                 Err(kube::Error::Api(error)) if error.is_invalid() => {
-                    let why = format!("Failed to create associated IPAddress object: {}", error.message);
+                    let reason = format!("Failed to create associated IPAddress object: {}", error.message);
                     writer
                         .tell(
                             &claim,
-                            &ClaimMessage::Refused("AllocationFailed".into(), why.chars().take(1000).collect()),
+                            &ClaimMessage::Refused("AllocationFailed".into(), reason.chars().take(1000).collect()),
                         )
                         .await?
                 }

@@ -51,7 +51,7 @@ impl<K: Kinds> Reconcile for StrayAddressClaims<K> {
         let (namespace, name) = key(claim.as_ref());
         let claims = Api::<K::Claim>::namespaced(self.client.clone(), &namespace);
         let Some(object) = claims.get_opt(&name).await? else { return Ok(Action::await_change()) };
-        let (why, addresses): (String, Vec<PoolAddress>) = match K::claimed(&object) {
+        let (reason, addresses): (String, Vec<PoolAddress>) = match K::claimed(&object) {
             Refers::Elsewhere => return Ok(Action::await_change()),
             Refers::Abroad => ("a claim has an address of an IPPool of its own namespace only".into(), Vec::new()),
             Refers::Pool(place) => {
@@ -66,7 +66,7 @@ impl<K: Kinds> Reconcile for StrayAddressClaims<K> {
         };
         let claim = groups::claim::<K>(&object);
         let writer = IpamWriter::<K>::new(&self.client, &namespace, &self.index);
-        let told = ClaimMessage::refused(&AllocationRefusal::NotReady(why));
+        let told = ClaimMessage::refused(&AllocationRefusal::NotReady(reason));
         let same = match (&claim.told, &told) {
             (ClaimMessage::Refused(_, message), ClaimMessage::Refused(_, wanted)) => message == wanted,
             _ => false,

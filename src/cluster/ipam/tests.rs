@@ -324,7 +324,7 @@ async fn what_is_kept_or_wished_for_is_given_and_other_namespaces_are_not_asked(
     let abroad = json!({"metadata": {"name": "abroad"}, "spec": {"pool": {"name": "pool", "namespace": "other"}}});
     site.api::<IPClaim>().create(&PostParams::default(), &serde_json::from_value(abroad).unwrap()).await.unwrap();
     site.until("it hears why", async || {
-        matches!(site.told("abroad").await, ClaimMessage::Refused(_, why) if why.contains("of its own namespace only"))
+        matches!(site.told("abroad").await, ClaimMessage::Refused(_, reason) if reason.contains("of its own namespace only"))
     })
     .await;
     site.delete::<IPClaim>("abroad").await;

@@ -89,19 +89,19 @@ impl MachineDraft {
         let status = self.status();
         let mut fault = None;
         let (phase, condition) = match progress {
-            MachineProgress::Pending(reason, why) => (PENDING, (false, reason, why)),
-            MachineProgress::Provisioning(reason, why) => (PROVISIONING, (false, reason, why)),
+            MachineProgress::Pending(reason, message) => (PENDING, (false, reason, message)),
+            MachineProgress::Provisioning(reason, message) => (PROVISIONING, (false, reason, message)),
             MachineProgress::Running => (RUNNING, (true, "Provisioned", String::new())),
-            MachineProgress::Terminating(why) => (TERMINATING, (false, "Deleting", why)),
-            MachineProgress::Failed(reason, why) => {
-                fault = Some((reason, why.clone()));
+            MachineProgress::Terminating(message) => (TERMINATING, (false, "Deleting", message)),
+            MachineProgress::Failed(reason, message) => {
+                fault = Some((reason, message.clone()));
                 // One that runs goes on doing so.
-                (if has_run { RUNNING } else { FAILED }, (false, reason, why))
+                (if has_run { RUNNING } else { FAILED }, (false, reason, message))
             }
         };
         status.phase = Some(phase.to_owned());
         status.error_reason = fault.as_ref().map(|(reason, _)| (*reason).to_owned());
-        status.error_message = fault.map(|(_, why)| why);
+        status.error_message = fault.map(|(_, message)| message);
         set(&mut status.conditions, READY, condition, now);
     }
 
@@ -111,8 +111,8 @@ impl MachineDraft {
         let status = self.status();
         match by {
             Some(annotation) => {
-                let why = format!("the object has the annotation {annotation}");
-                set(&mut status.conditions, PAUSED, (true, "Paused", why), now);
+                let reason = format!("the object has the annotation {annotation}");
+                set(&mut status.conditions, PAUSED, (true, "Paused", reason), now);
             }
             None => status.conditions.retain(|one| one.type_ != PAUSED),
         }
@@ -226,13 +226,18 @@ fn beside(noted: Option<Value>, notes: &Notes) -> Value {
 }
 
 /// Says something in a condition. The time is that of its last turn.
-fn set(conditions: &mut Vec<NodeCondition>, type_: &str, (is_true, reason, why): (bool, &str, String), now: Timestamp) {
+fn set(
+    conditions: &mut Vec<NodeCondition>,
+    type_: &str,
+    (is_true, reason, message): (bool, &str, String),
+    now: Timestamp,
+) {
     let truth = if is_true { Truth::True } else { Truth::False };
     let condition = NodeCondition {
         type_: type_.to_owned(),
         status: truth.word().to_owned(),
         reason: Some(reason.to_owned()),
-        message: Some(why),
+        message: Some(message),
         last_transition_time: Some(Time(whole(now))),
         last_heartbeat_time: None,
     };

@@ -125,8 +125,8 @@ impl HostClaims {
         }
         let asked = match asked {
             Ok(asked) => asked,
-            Err(why) => {
-                draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, why));
+            Err(reason) => {
+                draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, reason));
                 return Ok(Some(Action::await_change()));
             }
         };
@@ -141,18 +141,18 @@ impl HostClaims {
     ) -> Result<Action, TakeError> {
         // One that was told something goes on with that.
         let is_told = draft.is_provisioned() || draft.notes.user_data.is_some();
-        if let Preparation::Wait(reason, why) = preparation
+        if let Preparation::Wait(reason, message) = preparation
             && !is_told
         {
-            draft.say(MachineProgress::Pending(reason, why.clone()));
+            draft.say(MachineProgress::Pending(reason, message.clone()));
             return Ok(Action::requeue(self.pause));
         }
         if let Some(name) = asked.user_data.as_ref().and_then(|reference| reference.name.as_deref())
             && !draft.is_provisioned()
             && !self.is_there(&draft.id().namespace, name).await?
         {
-            let why = format!("Waiting for the Secret {name:?} with the user data, which is not there");
-            draft.say(MachineProgress::Pending("WaitingForUserData", why));
+            let reason = format!("Waiting for the Secret {name:?} with the user data, which is not there");
+            draft.say(MachineProgress::Pending("WaitingForUserData", reason));
             return Ok(Action::requeue(self.pause));
         }
         let wish = wish(draft, asked);
@@ -162,19 +162,19 @@ impl HostClaims {
                 self.claimed(draft, &found, asked).await;
                 *found
             }
-            HostTake::Lost(why) => {
-                draft.say(MachineProgress::Failed(UPDATE_ERROR, why));
+            HostTake::Lost(reason) => {
+                draft.say(MachineProgress::Failed(UPDATE_ERROR, reason));
                 return Ok(Action::requeue(LOOK_AGAIN));
             }
-            HostTake::Fault(why) => {
-                draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, why));
+            HostTake::Fault(reason) => {
+                draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, reason));
                 return Ok(Action::await_change());
             }
-            HostTake::None(NoHost { why, is_passing, .. }) => {
-                if draft.said() != Some(why.as_str()) {
-                    self.tell(draft, "NoBareMetalHost", why.clone(), true).await;
+            HostTake::None(NoHost { reason, is_passing, .. }) => {
+                if draft.said() != Some(reason.as_str()) {
+                    self.tell(draft, "NoBareMetalHost", reason.clone(), true).await;
                 }
-                draft.say(MachineProgress::Pending("NoBareMetalHost", why));
+                draft.say(MachineProgress::Pending("NoBareMetalHost", reason));
                 return Ok(Action::requeue(if is_passing { LOOK_SOON } else { LOOK_AGAIN }));
             }
         };
@@ -190,11 +190,11 @@ impl HostClaims {
         found: BareMetalHost,
     ) -> Result<Action, TakeError> {
         let is_told = found.spec.image.is_some() || found.spec.custom_deploy.is_some();
-        if let Preparation::Wait(reason, why) = preparation
+        if let Preparation::Wait(reason, message) = preparation
             && !is_told
             && !draft.is_provisioned()
         {
-            draft.say(MachineProgress::Pending(reason, why.clone()));
+            draft.say(MachineProgress::Pending(reason, message.clone()));
             return Ok(Action::requeue(self.pause));
         }
         let patch = if draft.is_provisioned() || is_told {
@@ -217,8 +217,8 @@ impl HostClaims {
             Some(patch) => match change(&self.client, &found, patch).await {
                 // What a host may run is judged where it is told so.
                 Err(kube::Error::Api(refused)) if refused.code == 422 => {
-                    let why = format!("the host refuses what it is to run: {}", refused.message);
-                    draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, why.chars().take(SHOWN).collect()));
+                    let reason = format!("the host refuses what it is to run: {}", refused.message);
+                    draft.say(MachineProgress::Failed(INVALID_CONFIGURATION, reason.chars().take(SHOWN).collect()));
                     return Ok(Action::await_change());
                 }
                 changed => changed?,
@@ -246,9 +246,9 @@ impl HostClaims {
         let name = draft.host().or_else(|| self.hosts.of(&id));
         if let Some(preparer) = &self.preparer
             && name.is_some()
-            && let HostDeparture::Wait(why) = preparer.leave(&self.client, &draft.new).await?
+            && let HostDeparture::Wait(message) = preparer.leave(&self.client, &draft.new).await?
         {
-            draft.say(MachineProgress::Terminating(format!("Waiting: {why}")));
+            draft.say(MachineProgress::Terminating(format!("Waiting: {message}")));
             return Ok(Some(Action::requeue(self.pause)));
         }
         let hosts = Api::<BareMetalHost>::namespaced(self.client.clone(), &id.namespace);
@@ -264,13 +264,13 @@ impl HostClaims {
                 ReleaseProgress::Tell(patch) => {
                     let found = change(&self.client, &found, patch).await?;
                     draft.describe(&found);
-                    let why = format!("BareMetalHost {} was told to deprovision", found.name_any());
-                    draft.say(MachineProgress::Terminating(why));
+                    let reason = format!("BareMetalHost {} was told to deprovision", found.name_any());
+                    draft.say(MachineProgress::Terminating(reason));
                     return Ok(Some(Action::requeue(LOOK_AT_HOST)));
                 }
-                ReleaseProgress::Wait(why) => {
+                ReleaseProgress::Wait(reason) => {
                     draft.describe(&found);
-                    draft.say(MachineProgress::Terminating(format!("Waiting: {why}")));
+                    draft.say(MachineProgress::Terminating(format!("Waiting: {reason}")));
                     return Ok(Some(Action::requeue(LOOK_AT_HOST)));
                 }
                 ReleaseProgress::LetGo(patch) => {
@@ -387,7 +387,7 @@ mod tests {
             .expect("a host")
         };
         let state = |state: &str, error: &str| json!({"provisioning": {"state": state}, "errorMessage": error});
-        let said = |reason, why: &str| MachineProgress::Provisioning(reason, why.to_owned());
+        let said = |reason, message: &str| MachineProgress::Provisioning(reason, message.to_owned());
         for (status, wanted) in [
             (state("provisioned", ""), MachineProgress::Running),
             (state("provisioned", "the BMC does not answer"), MachineProgress::Running),

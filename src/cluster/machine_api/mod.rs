@@ -48,16 +48,16 @@ const RIGHTS: &[Right] = &[
         group: "cluster.k8s.io",
         resources: &["machines", "machines/status"],
         verbs: &["get", "list", "watch", "patch"],
-        why: "Machines of the Machine API.",
+        reason: "Machines of the Machine API.",
     },
     Right {
         group: "metal3.io",
         resources: &["baremetalhosts", "hardwaredata"],
         verbs: &["get", "list", "watch", "patch"],
-        why: "Machines take hosts, and let them go.",
+        reason: "Machines take hosts, and let them go.",
     },
-    Right { group: "", resources: &["secrets"], verbs: &["get"], why: "Whether a Machine's user data is there." },
-    Right { group: "", resources: &["events"], verbs: &["get", "create", "update", "patch"], why: "" },
+    Right { group: "", resources: &["secrets"], verbs: &["get"], reason: "Whether a Machine's user data is there." },
+    Right { group: "", resources: &["events"], verbs: &["get", "create", "update", "patch"], reason: "" },
 ];
 
 /// Acts on Machines.

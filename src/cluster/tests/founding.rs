@@ -30,12 +30,12 @@ struct Written {
     /// What the API says to what was printed, where it refuses it.
     refused: Option<&'static str>,
     /// Why.
-    why: &'static str,
+    reason: &'static str,
 }
 
 fn written() -> Vec<Written> {
     let commands = |command: &str| json!([command]);
-    let row = |kind, path, printed, now, refused, why| Written { kind, path, printed, now, refused, why };
+    let row = |kind, path, printed, now, refused, reason| Written { kind, path, printed, now, refused, reason };
     vec![
         row(
             "Metal3Cluster",
@@ -120,13 +120,13 @@ struct Read {
     kind: &'static str,
     path: &'static str,
     now: Now,
-    why: &'static str,
+    reason: &'static str,
 }
 
 /// What is read otherwise; `cluster` is the Cluster's UID.
 fn read(cluster: &str) -> Vec<Read> {
     use Now::{At, Gone, Hosts, Is};
-    let row = |kind, path, now, why| Read { kind, path, now, why };
+    let row = |kind, path, now, reason| Read { kind, path, now, reason };
     let id = format!("metal3://{NAMESPACE}/node-1/{MACHINE}");
     let owner = |kind: &str| Is(json!(format!("{kind}.x-k8s.io/v1beta2")));
     let owned = "owners are named in the version that is stored";
@@ -267,7 +267,7 @@ impl Comparison<'_> {
         if let Some(row) = rows.iter().find(|row| row.path == path) {
             self.used.insert(row.path);
             if let (Now::Gone | Now::At(..), Some(found)) = (&row.now, found) {
-                self.faults.push(format!("{path}: {found}, and should be gone ({})", row.why));
+                self.faults.push(format!("{path}: {found}, and should be gone ({})", row.reason));
             }
             match &row.now {
                 Now::Hosts | Now::Gone => {}
@@ -320,10 +320,10 @@ async fn the_printed_manifests_end_in_the_printed_shape() {
             object
         };
         // What is changed has to be.
-        for (row, why) in own.iter().filter_map(|row| Some((row, row.refused?))) {
+        for (row, reason) in own.iter().filter_map(|row| Some((row, row.refused?))) {
             let refused = site.try_apply(&complete(Some(row.path))).await;
-            let refused = refused.err().unwrap_or_else(|| panic!("{kind} {}: not needed: {}", row.path, row.why));
-            assert!(refused.to_string().contains(why), "{kind} {}: {refused}", row.path);
+            let refused = refused.err().unwrap_or_else(|| panic!("{kind} {}: not needed: {}", row.path, row.reason));
+            assert!(refused.to_string().contains(reason), "{kind} {}: {refused}", row.path);
         }
         site.apply(&complete(None)).await;
     }

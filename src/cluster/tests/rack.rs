@@ -253,15 +253,15 @@ impl Rack {
         let cluster = host.labels().get(LABEL_CLUSTER).cloned().unwrap_or_default();
         let booted = match boot(&String::from_utf8_lossy(&content), &meta_data) {
             Ok(booted) => booted,
-            Err(why) => {
-                self.fault(&name, &why);
+            Err(reason) => {
+                self.fault(&name, &reason);
                 return Ok(());
             }
         };
         let node = booted.node["metadata"]["name"].as_str().unwrap().to_owned();
         let is_plane = booted.is_plane;
-        if let Err(why) = self.become_node(&cluster, booted).await? {
-            self.fault(&name, &why);
+        if let Err(reason) = self.become_node(&cluster, booted).await? {
+            self.fault(&name, &reason);
         } else if is_plane {
             self.0.etcds.join(&cluster, &node);
         }
@@ -270,8 +270,8 @@ impl Rack {
     }
 
     /// Says it once, so that the faults of a long test can be read.
-    fn fault(&self, host: &str, why: &str) {
-        let (mut state, fault) = (self.state(), format!("{host}: {why}"));
+    fn fault(&self, host: &str, reason: &str) {
+        let (mut state, fault) = (self.state(), format!("{host}: {reason}"));
         if !state.faults.contains(&fault) {
             state.faults.push(fault);
         }

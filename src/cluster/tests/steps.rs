@@ -307,7 +307,7 @@ async fn a_cluster_is_deployed_in_fifteen_steps_and_deleted() {
     let story = Story { journal: &journal, first: first.clone(), host, site: &site };
     let mut done = vec![0];
     for (number, Step { name, done: check, after }) in (1..).zip(&STEPS) {
-        let at = check(&story).unwrap_or_else(|why| panic!("step {number}, {name}: {why}"));
+        let at = check(&story).unwrap_or_else(|reason| panic!("step {number}, {name}: {reason}"));
         for before in *after {
             assert!(
                 done[*before] < at,

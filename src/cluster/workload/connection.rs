@@ -81,7 +81,7 @@ struct Silence {
     /// When it did not last.
     at: Instant,
     /// What it was.
-    why: String,
+    reason: String,
     /// How often in a row.
     times: u32,
 }
@@ -135,18 +135,18 @@ impl Inner {
         // An address that moves to another machine is there again within seconds.
         let pause =
             |times: u32| self.patience.left_alone.min(self.patience.first_pause.saturating_mul(1 << times.min(8)));
-        silent.as_ref().filter(|one| one.at.elapsed() < pause(one.times)).map(|one| one.why.clone())
+        silent.as_ref().filter(|one| one.at.elapsed() < pause(one.times)).map(|one| one.reason.clone())
     }
 
     async fn exchange(&self, request: Request<Body>) -> Result<Response<WorkloadAnswer>, BoxError> {
-        if let Some(why) = self.silence() {
-            return Err(why.into());
+        if let Some(reason) = self.silence() {
+            return Err(reason.into());
         }
         let place = timeout(TURN, self.places.acquire()).await;
         let _place = place.map_err(|_| "too much is asked of it at once")??;
         // It may have fallen silent while others were first.
-        if let Some(why) = self.silence() {
-            return Err(why.into());
+        if let Some(reason) = self.silence() {
+            return Err(reason.into());
         }
         // Literal addresses are nobody else's to judge, and what is this box's own changes.
         self.guard.url(&self.target.server)?;
@@ -176,14 +176,14 @@ impl Inner {
             }
             Err(WorkloadFault::Crowded) => Err("too much is read of clusters at once".into()),
             Err(WorkloadFault::Client(error)) => {
-                let why = told(&error, self.patience.deadline);
+                let reason = told(&error, self.patience.deadline);
                 if error.is_timeout() || error.is_connect() {
                     let times = silent.as_ref().map_or(0, |before| before.times.saturating_add(1));
-                    *silent = Some(Silence { at: Instant::now(), why: why.clone(), times });
+                    *silent = Some(Silence { at: Instant::now(), reason: reason.clone(), times });
                     // They lead to who does not answer, which need not be who has the address now.
                     self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 }
-                Err(why.into())
+                Err(reason.into())
             }
         }
     }

@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_is_in_the_text_is_used() {
         let server = format!("server: 'https://10.0.0.1:6443/prefix', certificate-authority-data: {}", authority());
-        let target = read(text(&server, "token: secret").as_bytes()).unwrap_or_else(|why| panic!("{why}"));
+        let target = read(text(&server, "token: secret").as_bytes()).unwrap_or_else(|reason| panic!("{reason}"));
         assert_eq!((target.server.as_str(), target.port), ("https://10.0.0.1:6443/prefix", 6443));
         assert_eq!(target.login.unwrap().to_str().unwrap(), "Bearer secret");
     }
@@ -250,7 +250,7 @@ mod tests {
         let more = "- name: other\n  user: {exec: {command: sh}}\n";
         let plain = plain((text(&server, "token: 'a: b'") + more).as_bytes()).unwrap();
         assert!(!plain.contains("exec") && plain.contains("current-context: x"), "{plain}");
-        let again = read(plain.as_bytes()).unwrap_or_else(|why| panic!("{why}"));
+        let again = read(plain.as_bytes()).unwrap_or_else(|reason| panic!("{reason}"));
         assert_eq!(again.login.unwrap().to_str().unwrap(), "Bearer a: b");
         assert!(super::plain(text(&server, "exec: {command: sh}").as_bytes()).unwrap_err().contains("\"exec\""));
     }
@@ -277,8 +277,8 @@ mod tests {
             ("x".repeat(TEXT_MAX + 1), "KiB"),
         ];
         for (text, wanted) in rows {
-            let Err(why) = read(text.as_bytes()) else { panic!("{wanted}: it was read") };
-            assert!(why.contains(wanted), "{why}");
+            let Err(reason) = read(text.as_bytes()) else { panic!("{wanted}: it was read") };
+            assert!(reason.contains(wanted), "{reason}");
         }
         assert!(read(&[0xff]).is_err());
     }

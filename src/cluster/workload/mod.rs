@@ -55,21 +55,21 @@ pub enum WorkloadError {
         name: String,
     },
     /// What is in the Secret cannot be used.
-    #[error("the kubeconfig in the Secret {name:?} cannot be used: {why}")]
+    #[error("the kubeconfig in the Secret {name:?} cannot be used: {reason}")]
     Kubeconfig {
         /// Its name.
         name: String,
         /// Why.
-        why: String,
+        reason: String,
     },
     /// The cluster does not answer, or refuses.
     #[error("the cluster's API server: {}", said(.0))]
     Api(#[from] kube::Error),
     /// It did not answer when it was asked a moment ago.
-    #[error("{why}")]
+    #[error("{reason}")]
     Silent {
         /// What it was.
-        why: String,
+        reason: String,
     },
     /// Two nodes say to be the same machine.
     #[error("the nodes {one:?} and {other:?} both have the provider ID {id}")]
@@ -206,7 +206,7 @@ impl Workloads {
         // It takes its time, while others ask for their clusters.
         let target =
             text.ok_or_else(|| "it has no key \"value\"".to_owned()).and_then(|text| kubeconfig::read(&text.0));
-        let target = target.map_err(|why| WorkloadError::Kubeconfig { name, why })?;
+        let target = target.map_err(|reason| WorkloadError::Kubeconfig { name, reason })?;
         let connection =
             WorkloadConnection::new(target, self.guard.clone(), Patience::default(), self.under_way.of(namespace));
         let server = connection.server().to_string();
@@ -320,7 +320,9 @@ impl Workload {
         match last {
             Some((at, Ok(()))) if at.elapsed() < ANSWERED_FOR => return Ok(()),
             // Whoever answers with another fault each time is not asked, and told of, each time.
-            Some((at, Err(why))) if at.elapsed() < self.nodes.good_for() => return Err(WorkloadError::Silent { why }),
+            Some((at, Err(reason))) if at.elapsed() < self.nodes.good_for() => {
+                return Err(WorkloadError::Silent { reason });
+            }
             _ => {}
         }
         let answered = self.client.apiserver_version().await.map(drop).map_err(WorkloadError::from);

@@ -113,7 +113,7 @@ impl NodeListing {
     pub(super) async fn get(&self, client: &Client) -> Result<Arc<Nodes>, WorkloadError> {
         let mut last = self.last.lock().await;
         if let Some((_, known)) = last.as_ref().filter(|(until, _)| Instant::now() < *until) {
-            return known.clone().map_err(|why| WorkloadError::Silent { why });
+            return known.clone().map_err(|reason| WorkloadError::Silent { reason });
         }
         // Not beside the next one.
         *last = None;
@@ -155,7 +155,7 @@ async fn list(client: &Client, room: &AnswerRoom) -> Result<Nodes, WorkloadError
         if kept > KEPT_MAX || !fits { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
     .await
-    .map_err(|error| if fits { error } else { WorkloadError::Silent { why: CROWDED.to_owned() } })?;
+    .map_err(|error| if fits { error } else { WorkloadError::Silent { reason: CROWDED.to_owned() } })?;
     Ok(Nodes { _taken: taken, ..Nodes::new(all) })
 }
 

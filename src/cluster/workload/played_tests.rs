@@ -61,8 +61,8 @@ impl Played {
     }
 
     /// From now on nothing is answered, or all is again.
-    pub fn fall_silent(&self, why: Option<&'static str>) {
-        self.state().silent = why;
+    pub fn fall_silent(&self, reason: Option<&'static str>) {
+        self.state().silent = reason;
     }
 
     /// From now on pods cannot be evicted, or can be.
@@ -93,8 +93,8 @@ impl Played {
         let (path, query) = (head.uri.path().to_owned(), head.uri.query().unwrap_or_default().to_owned());
         let mut state = self.state();
         state.requests.push(format!("{} {path}", head.method));
-        if let Some(why) = state.silent {
-            return Err(why.into());
+        if let Some(reason) = state.silent {
+            return Err(reason.into());
         }
         let (status, answer) = state.respond(&head.method, &path, &query, body);
         let mut response = Response::new(Body::from(answer.to_string().into_bytes()));

@@ -238,7 +238,7 @@ async fn a_cluster_that_hangs_is_left_alone_and_holds_up_no_other() {
     let (hanging, well) = (Server::new(None).await, Server::new(Some(NODES)).await);
     let guard = Guard::new("cluster.allow", vec!["127.0.0.1".parse::<Allowed>().unwrap()]);
     let workload = |server: &Server, deadline| {
-        let target = kubeconfig::read(server.kubeconfig().as_bytes()).unwrap_or_else(|why| panic!("{why}"));
+        let target = kubeconfig::read(server.kubeconfig().as_bytes()).unwrap_or_else(|reason| panic!("{reason}"));
         let patience =
             Patience { deadline, first_pause: Duration::from_secs(600), left_alone: Duration::from_secs(600) };
         let connection = WorkloadConnection::new(target, guard.clone(), patience, Rooms::new(UNDER_WAY).of("default"));

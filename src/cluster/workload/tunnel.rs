@@ -112,14 +112,14 @@ impl Inner {
     }
 
     async fn named(&self, name: &str) -> io::Result<TcpStream> {
-        let mut why = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut reason = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in self.guard.resolve(name, self.port).await? {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) => why = error,
+                Err(error) => reason = error,
             }
         }
-        Err(why)
+        Err(reason)
     }
 }
 

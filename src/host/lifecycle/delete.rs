@@ -92,13 +92,13 @@ impl Decider<'_> {
     }
 
     fn give_up(&mut self, reason: &'static str, consequence: &str) {
-        let why = match self.observed.access {
-            Access::Broken(why) | Access::Taken(why) => why.as_str(),
+        let error = match self.observed.access {
+            Access::Broken(error) | Access::Taken(error) => error.as_str(),
             Access::None => "the host names no BMC",
             Access::Ready { .. } if self.status.error_message.is_empty() => "it comes to no end",
             Access::Ready { .. } => self.status.error_message.as_str(),
         };
-        let message = format!("The deletion goes on without it, {consequence}: {why}");
+        let message = format!("The deletion goes on without it, {consequence}: {error}");
         self.warn(reason, message);
     }
 

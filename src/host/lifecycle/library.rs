@@ -91,9 +91,9 @@ impl Decider<'_> {
         };
         let status = Some(known).filter(is_current).and_then(|known| known.status.clone()).unwrap_or_default();
         if status.phase == ImagePhase::Failed {
-            let why = status.message.unwrap_or_else(|| "the import failed".into());
+            let error = status.message.unwrap_or_else(|| "the import failed".into());
             let again = format!("when the file is repaired, `slipway image remove {name}` has it read again");
-            let message = format!("image {}: {why} ({again})", masked(&image.url));
+            let message = format!("image {}: {error} ({again})", masked(&image.url));
             return Err(self.failed(ErrorType::Provisioning, &message));
         }
         let percent = status.percent.map(|p| format!(", {p} %")).unwrap_or_default();

@@ -176,8 +176,8 @@ impl Decider<'_> {
         steps.push(on_root(StepAction::SetBootEntry));
         let planned = self.planned(operation);
         if planned.iter().any(|step| step.action == StepAction::WriteImage && step.image.as_ref() != Some(&digest)) {
-            let why = "Image provisioning begins again: the image has another content than what is being written";
-            return Err(self.begin_deprovisioning(why));
+            let reason = "Image provisioning begins again: the image has another content than what is being written";
+            return Err(self.begin_deprovisioning(reason));
         }
         let first = planned.is_empty();
         match self.end_under_way(&planned, &steps) {
@@ -319,13 +319,13 @@ impl Decider<'_> {
         self.manage_power(true)
     }
 
-    pub(super) fn begin_deprovisioning(&mut self, why: &str) -> AfterStore {
+    pub(super) fn begin_deprovisioning(&mut self, reason: &str) -> AfterStore {
         let abandoned = self.deleting() && self.without_access();
         if !abandoned && let Some(next) = self.without_capacity() {
             return next;
         }
         self.status.operation_history.deprovision = OperationMetric { start: self.stamp(), end: None };
-        self.note("DeprovisioningStarted", why);
+        self.note("DeprovisioningStarted", reason);
         self.enter(State::Deprovisioning)
     }
 

@@ -208,10 +208,10 @@ impl Reconcile for DataImageReconciler {
 impl DataImageReconciler {
     /// An event that cannot be stored, as in a namespace that goes, keeps nothing from going.
     async fn tell_abandoned(&self, host: &BareMetalHost) {
-        let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
+        let error = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
         let message = format!(
-            "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
-            if why.is_empty() { "" } else { ": " }
+            "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{error}",
+            if error.is_empty() { "" } else { ": " }
         );
         let note = Note { reason: "DataImageAbandoned", message, warning: true };
         events::store(&self.client, COMPONENT, &host.object_ref(&()), &note).await.ok();
@@ -239,8 +239,8 @@ pub(in crate::host) async fn before_power_on(
     let Some(image) = images.get_opt(host).await? else { return Ok(()) };
     if image.metadata.deletion_timestamp.is_none() && installed {
         // The API server may have let anything through, and it is not only a BMC that has files.
-        if let Err(why) = web_url(&image.spec.url) {
-            let refused = BmcError::Refused(format!("spec.url of the DataImage {why}"));
+        if let Err(reason) = web_url(&image.spec.url) {
+            let refused = BmcError::Refused(format!("spec.url of the DataImage {reason}"));
             return settle(images, &image, Some(&image.spec.url), Err(refused)).await;
         }
         if !note_before(images, &image).await? {

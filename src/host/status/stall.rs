@@ -88,7 +88,8 @@ impl StallDetector {
         for kept in all.values_mut() {
             let still = now.saturating_duration_since(kept.moved);
             let found = judge(kept.mark.state, &kept.look, still, limit, time);
-            let labels = found.as_ref().map(|(why, _)| StallLabels { state: kept.mark.state, reason: why.as_str() });
+            let labels =
+                found.as_ref().map(|(reason, _)| StallLabels { state: kept.mark.state, reason: reason.as_str() });
             if kept.told == labels {
                 continue;
             }
@@ -312,7 +313,7 @@ mod tests {
             let status = host.status.clone().unwrap_or_default();
             let (look, state) = (HostInspectionRequest::at(&host, &status), status.provisioning.state.as_str());
             let found = judge(state, &look, Duration::from_secs(still), LIMIT, now);
-            assert_eq!(found.map(|(why, _)| why), wanted, "{host:?}");
+            assert_eq!(found.map(|(reason, _)| reason), wanted, "{host:?}");
         }
     }
 

@@ -71,8 +71,8 @@ impl From<ArchiveFault> for ArchiveError {
     }
 }
 
-fn refuse<T>(why: impl Into<String>) -> Result<T, ArchiveError> {
-    Err(ArchiveError::Fault(ArchiveFault(why.into())))
+fn refuse<T>(reason: impl Into<String>) -> Result<T, ArchiveError> {
+    Err(ArchiveError::Fault(ArchiveFault(reason.into())))
 }
 
 /// The files of an archive, a chunk at a time.
@@ -440,9 +440,9 @@ mod tests {
             (&[(b"l", EntryType::Link, b"/etc/passwd", b"")], "begins with a slash"),
             (&[(b"a", FILE, b"", b"x"), (b"./a", FILE, b"", b"y")], "twice"),
         ];
-        for (archive, why) in rows {
-            let refused = read(&tar(archive)).expect_err(why);
-            assert!(refused.contains(why), "{refused} is not: {why}");
+        for (archive, reason) in rows {
+            let refused = read(&tar(archive)).expect_err(reason);
+            assert!(refused.contains(reason), "{refused} is not: {reason}");
             assert!(!refused.chars().any(char::is_control), "{refused}");
         }
     }

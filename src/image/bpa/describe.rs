@@ -31,7 +31,8 @@ pub(super) async fn described(request: Request) -> Result<Metadata, CallRefused>
     let is_form = kind.starts_with("multipart/form-data");
     let read = async { if is_form { of_form(request).await } else { whole(request).await } };
     let text = within(PATIENCE, read).await?;
-    let unreadable = |why: String| refused(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("metadata: {why}"));
+    let unreadable =
+        |reason: String| refused(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("metadata: {reason}"));
     // Not a list, which would be one of fields without their names.
     let fields: Map<String, Value> = serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))?;
     serde_json::from_value(fields.into()).map_err(|error| unreadable(error.to_string()))
@@ -58,7 +59,7 @@ fn too_long() -> CallRefused {
 
 /// The part `metadata`. What comes after it is not read: the agent wanted a part `file`, and did nothing with it.
 async fn of_form(request: Request) -> Result<Vec<u8>, CallRefused> {
-    let unreadable = |why: String| refused(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why);
+    let unreadable = |reason: String| refused(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", reason);
     let mut form = Multipart::from_request(request, &()).await.map_err(|error| unreadable(error.body_text()))?;
     loop {
         let part = form.next_field().await.map_err(|error| unreadable(error.body_text()))?;

@@ -323,7 +323,7 @@ mod tests {
         let record = record(&image, &metadata, ReceivedBytes { bytes: 3, whole: false });
         assert_eq!((&record["image_offset"], &record["upload_complete"]), (&json!(3), &json!(false)));
         assert_eq!((&record["type"], &record["cluster_name"]), (&json!("os_images"), &json!("edge")));
-        for (field, value, why) in [
+        for (field, value, reason) in [
             ("image_name", json!(""), "image_name"),
             ("image_name", json!("../a"), "image_name"),
             ("image_length", json!(0), "image_length"),
@@ -335,7 +335,7 @@ mod tests {
             let mut said = good.clone();
             said[field] = value;
             let found = checked(&said).unwrap_err();
-            assert!(found.starts_with(why), "{found}");
+            assert!(found.starts_with(reason), "{found}");
         }
     }
 }

@@ -171,11 +171,11 @@ pub(super) struct Settling {
 
 impl Settling {
     /// Keeps the place of an Image that cannot be read at the moment.
-    pub fn pass_over(&mut self, image: &str, rank: &PublishRank, why: String) -> PublishVerdict {
+    pub fn pass_over(&mut self, image: &str, rank: &PublishRank, reason: String) -> PublishVerdict {
         if !rank.is_new {
             self.unread.get_or_insert_with(|| image.to_owned());
         }
-        PublishVerdict::Unread(why)
+        PublishVerdict::Unread(reason)
     }
 
     /// Publishes the archive of an Image, unless one that came before has a name of its, or may have it.
@@ -242,7 +242,7 @@ pub(super) const NOT_PUBLISHED: &str = "not published: ";
 impl PublishVerdict {
     /// What the status says of it.
     pub fn message(&self) -> Option<String> {
-        let why = match self {
+        let reason = match self {
             Self::Published => return None,
             Self::Clash { name, by } => format!(
                 "image {by} publishes {name} already, with other content; remove one of the two, or set its publish to false"
@@ -258,15 +258,15 @@ impl PublishVerdict {
                      other images to false"
                 )
             }
-            Self::Unread(why) => {
-                format!("what it has in the library cannot be read at the moment: {why}; trying again")
+            Self::Unread(reason) => {
+                format!("what it has in the library cannot be read at the moment: {reason}; trying again")
             }
-            Self::Lost(why) => format!("what it had in the library is gone or damaged: {why}; import it again"),
+            Self::Lost(reason) => format!("what it had in the library is gone or damaged: {reason}; import it again"),
             Self::Waits { before } => {
                 format!("image {before}, which goes before it, cannot be read at the moment, and may have its names")
             }
         };
-        Some(format!("{NOT_PUBLISHED}{why}"))
+        Some(format!("{NOT_PUBLISHED}{reason}"))
     }
 }
 
@@ -414,19 +414,22 @@ mod tests {
     #[test]
     fn who_is_new_waits_while_one_that_is_served_cannot_be_read() {
         let served = PublishRank { is_new: false, ..new() };
-        let why = || "the disk".to_owned();
+        let reason = || "the disk".to_owned();
         let mut settling = Settling::default();
         // Of one that is new itself nobody has lost anything.
-        assert_eq!(settling.pass_over("unread too", &new(), why()), PublishVerdict::Unread(why()));
+        assert_eq!(settling.pass_over("unread too", &new(), reason()), PublishVerdict::Unread(reason()));
         assert_eq!(settling.add("a", &new(), &oci(&["a:1=x"])), PublishVerdict::Published);
-        assert_eq!(settling.pass_over("unread", &served, why()), PublishVerdict::Unread(why()));
+        assert_eq!(settling.pass_over("unread", &served, reason()), PublishVerdict::Unread(reason()));
         assert_eq!(settling.add("b", &served, &oci(&["b:1=x"])), PublishVerdict::Published);
         let waits = PublishVerdict::Waits { before: "unread".into() };
         assert_eq!(settling.add("c", &new(), &oci(&["c:1=x"])), waits);
         assert_eq!(settling.add("d", &new(), &packages(1, 1)), waits);
-        for verdict in
-            [waits, PublishVerdict::Unread(why()), PublishVerdict::Lost(why()), PublishVerdict::Full(Excess::Chunks)]
-        {
+        for verdict in [
+            waits,
+            PublishVerdict::Unread(reason()),
+            PublishVerdict::Lost(reason()),
+            PublishVerdict::Full(Excess::Chunks),
+        ] {
             assert!(verdict.message().is_some_and(|message| message.starts_with(NOT_PUBLISHED)), "{verdict:?}");
         }
     }

@@ -148,7 +148,7 @@ async fn what_is_refused_leaves_nothing_behind() {
     link.append_link(&mut header, "passwd", "/etc/passwd").expect("a link");
     let link =
         [tar(&[("a", &disk(1, 1))])[..(1 << 20) + 2048].to_vec(), link.into_inner().expect("a tar file")].concat();
-    for (format, content, why) in [
+    for (format, content, reason) in [
         (Some("packages"), &bomb[..], "image.max_unpacked_gib"),
         (Some("packages"), &hidden, "image.max_unpacked_gib"),
         (Some("packages"), &cut[..cut.len() / 2], "cut short"),
@@ -158,9 +158,9 @@ async fn what_is_refused_leaves_nothing_behind() {
         (Some("oci"), &disk(1, 1), "it is no tar file"),
         (None, &tar(&[("a", b"x")]), "say format oci"),
     ] {
-        let error = rig.import(format, content).await.expect_err(why);
-        assert!(error.message.contains(why) && !error.retry, "{error:?} is not: {why}");
-        assert_eq!((rig.chunks(), rig.library.list().len()), (0, 0), "{why}");
+        let error = rig.import(format, content).await.expect_err(reason);
+        assert!(error.message.contains(reason) && !error.retry, "{error:?} is not: {reason}");
+        assert_eq!((rig.chunks(), rig.library.list().len()), (0, 0), "{reason}");
     }
     // As a disk it is nobody's business what is in it.
     assert!(rig.import(Some("raw"), &tar(&[("a", b"x")])).await.is_ok());

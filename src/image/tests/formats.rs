@@ -245,7 +245,7 @@ fn a_mutated_or_cut_qcow2_is_an_error_or_another_disk_but_never_a_panic() {
         let l1 = u64::from_be_bytes(good[40..48].try_into().expect("8")) as usize;
         let mut looped = good.clone();
         looped.copy_within(40..48, l1);
-        assert!(matches!(read_all(&looped), Err(Qcow2Error::Damaged(why)) if why.contains("something else")));
+        assert!(matches!(read_all(&looped), Err(Qcow2Error::Damaged(reason)) if reason.contains("something else")));
     }
     assert!(refused > 100, "{refused}");
 }
@@ -274,10 +274,10 @@ fn a_compressed_cluster_is_named_once() {
         // The same again, and one that begins a bit later in it.
         for again in [entries[0], entries[0] + 5] {
             image[first + 8..first + 16].copy_from_slice(&again.to_be_bytes());
-            let why = read_all(&image);
+            let reason = read_all(&image);
             assert!(
-                matches!(&why, Err(Qcow2Error::Damaged(why)) if why.contains("something else")),
-                "{options}: {why:?}"
+                matches!(&reason, Err(Qcow2Error::Damaged(reason)) if reason.contains("something else")),
+                "{options}: {reason:?}"
             );
         }
     }

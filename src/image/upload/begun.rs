@@ -403,7 +403,7 @@ mod tests {
             }
             assert!(number <= 100, "he has them all");
         };
-        assert!(matches!(&refused, UploadRefused::OverShare(why) if why.contains("image remove")), "{refused}");
+        assert!(matches!(&refused, UploadRefused::OverShare(reason) if reason.contains("image remove")), "{refused}");
         begin(&uploads, "begun-0", "greedy").unwrap();
         let again = Uploads::open(folder.path().to_owned()).unwrap();
         assert!(matches!(begin(&again, "more", "greedy"), Err(UploadRefused::OverShare(_))));

@@ -104,7 +104,7 @@ mod tests {
         ] {
             match (parse(query), wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
-                (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{reason}"),
                 (found, _) => panic!("{query}: {found:?}"),
             }
         }

@@ -59,7 +59,7 @@ async fn what_is_too_much_is_refused() {
         let piece = UploadPiece { size, ..UploadPiece::default() };
         let refused = library.receive(uid, "somebody", piece, body(parts)).await.unwrap_err();
         assert!(
-            matches!(&refused, UploadRefused::TooLarge(why) if why.contains("image.max_unpacked_gib")),
+            matches!(&refused, UploadRefused::TooLarge(reason) if reason.contains("image.max_unpacked_gib")),
             "{refused}"
         );
     }
@@ -85,8 +85,8 @@ async fn what_was_sent_counts_as_what_the_library_has() {
     // At once: nothing of it was taken.
     let refuses = async |uid: &str, piece: UploadPiece, body: Body| {
         let refused = library.receive(uid, "somebody", piece, body).await.unwrap_err();
-        let said = |why: &String| why.contains("image.max_library_gib") && why.contains("remove images");
-        assert!(matches!(&refused, UploadRefused::TooLarge(why) if said(why)), "{refused}");
+        let said = |reason: &String| reason.contains("image.max_library_gib") && reason.contains("remove images");
+        assert!(matches!(&refused, UploadRefused::TooLarge(reason) if said(reason)), "{refused}");
         assert_eq!(library.space().unwrap().uploads as usize, most - 100);
     };
     refuses("u2", UploadPiece::default(), sized(101)).await;

@@ -26,7 +26,7 @@ pub fn provisioning(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError
     faults.extend(old.iter().flat_map(|old| changed(old, &new)));
     let late = |old: &Provisioning| late_masters(old, &new).filter(|_| late_masters(old, old).is_none());
     faults.extend(old.iter().filter_map(late));
-    let error = |fault: ClusterSpecFault| FieldError::new(FieldFault::Invalid, fault.path, fault.why);
+    let error = |fault: ClusterSpecFault| FieldError::new(FieldFault::Invalid, fault.path, fault.reason);
     if faults.is_empty() { Ok(()) } else { Err(faults.into_iter().map(error).collect()) }
 }
 
@@ -34,8 +34,8 @@ pub fn provisioning(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError
 fn late_masters(old: &Provisioning, new: &Provisioning) -> Option<ClusterSpecFault> {
     let installed = &old.status.as_ref()?.installed;
     let nodes = read(new).ok()?.nodes;
-    let why = Standing { nodes: &nodes, installed, leaving: &[], run: None, asked: None }.refused_masters()?;
-    Some(ClusterSpecFault { path: "spec.masters".into(), why })
+    let reason = Standing { nodes: &nodes, installed, leaving: &[], run: None, asked: None }.refused_masters()?;
+    Some(ClusterSpecFault { path: "spec.masters".into(), reason })
 }
 
 fn typed(object: &Value) -> Option<Provisioning> {

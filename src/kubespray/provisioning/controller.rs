@@ -62,12 +62,12 @@ pub enum LookError {
     #[error("a host that was chosen has changed meanwhile")]
     Meanwhile,
     /// A host may not run what it was to.
-    #[error("BareMetalHost {host} refuses what it is to run: {why}")]
+    #[error("BareMetalHost {host} refuses what it is to run: {reason}")]
     Refused {
         /// The host.
         host: String,
         /// Why.
-        why: String,
+        reason: String,
     },
     /// Something of its own cannot be had.
     #[error(transparent)]
@@ -234,8 +234,8 @@ impl Provisionings {
         let run = look.status.run.as_ref();
         let standing =
             Standing { nodes: &cluster.nodes, installed: &look.status.installed, leaving: &[], run, asked: None };
-        if let Some(why) = standing.refused_masters() {
-            return Ok((ClusterSummary::of_hosts(ProvisioningPhase::Invalid, why), AfterStatus::Again(LOOK_AGAIN)));
+        if let Some(reason) = standing.refused_masters() {
+            return Ok((ClusterSummary::of_hosts(ProvisioningPhase::Invalid, reason), AfterStatus::Again(LOOK_AGAIN)));
         }
         let is_whole = !look.status.installed.is_empty()
             && standing.new_nodes().is_empty()
@@ -290,7 +290,7 @@ impl Provisionings {
         {
             match self.secrets(look, &mut status).await {
                 Err(MadeError::Api(error)) => return Err(error.into()),
-                Err(why) => return stays(ProvisioningPhase::Invalid, why.to_string(), status),
+                Err(reason) => return stays(ProvisioningPhase::Invalid, reason.to_string(), status),
                 Ok(()) => {}
             }
             match self.take(look, &cluster.nodes, &given, &user_data).await {
@@ -314,11 +314,11 @@ impl Provisionings {
         };
         let inventory = match cluster_inventory(cluster, &places) {
             Ok(inventory) => inventory,
-            Err(why) => return stays(ProvisioningPhase::Provisioning, why.to_string(), status),
+            Err(reason) => return stays(ProvisioningPhase::Provisioning, reason.to_string(), status),
         };
         match made::inventory(&self.client, look.object, &inventory).await {
             Err(MadeError::Api(error)) => return Err(error.into()),
-            Err(why) => return stays(ProvisioningPhase::Provisioning, why.to_string(), status),
+            Err(reason) => return stays(ProvisioningPhase::Provisioning, reason.to_string(), status),
             Ok(()) => {}
         }
         status.hosts_yaml = Some(inventory.yaml());
@@ -392,7 +392,7 @@ impl Provisionings {
                 Ok(_) => None,
                 // What a host may run is judged where it is told so.
                 Err(kube::Error::Api(refused)) if refused.code == 422 => {
-                    Some(LookError::Refused { host: host.clone(), why: refused.message.clone() })
+                    Some(LookError::Refused { host: host.clone(), reason: refused.message.clone() })
                 }
                 Err(kube::Error::Api(changed)) if changed.is_conflict() => {
                     let now = hosts.get_opt(&host).await?.map(|now| RackHost::from(&now));

@@ -87,21 +87,21 @@ const RIGHTS: &[Right] = &[
             "softwares/finalizers",
         ],
         verbs: KEEPS,
-        why: "",
+        reason: "",
     },
     Right {
         group: "metal3.io",
         resources: &["baremetalhosts"],
         verbs: &["get", "list", "watch", "patch"],
-        why: "Clusters of kubespray take hosts, and let them go.",
+        reason: "Clusters of kubespray take hosts, and let them go.",
     },
     Right {
         group: "",
         resources: &["secrets", "configmaps"],
         verbs: &["get", "create", "update"],
-        why: "The SSH key of a cluster of kubespray, the user data and keys of its hosts, its inventory and its kubeconfig.",
+        reason: "The SSH key of a cluster of kubespray, the user data and keys of its hosts, its inventory and its kubeconfig.",
     },
-    Right { group: "", resources: &["events"], verbs: &["get", "create", "update", "patch"], why: "" },
+    Right { group: "", resources: &["events"], verbs: &["get", "create", "update", "patch"], reason: "" },
 ];
 
 /// Acts on Provisionings.

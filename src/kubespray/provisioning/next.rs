@@ -155,13 +155,13 @@ pub fn next(standing: &Standing<'_>) -> PlaybookAction {
             Some(Ok(_)) => {
                 PlaybookAction::Refuse(format!("{ANNOTATION_RUN}: {first} is removed first, by remove-node/1"))
             }
-            Some(Err(why)) => PlaybookAction::Refuse(why),
+            Some(Err(reason)) => PlaybookAction::Refuse(reason),
             None => PlaybookAction::Stuck,
         };
     }
     if let Some(asked) = asked {
         return match asked {
-            Err(why) => PlaybookAction::Refuse(why),
+            Err(reason) => PlaybookAction::Refuse(reason),
             // There is none yet to be added to, or upgraded.
             Ok(PlaybookKind::Scale | PlaybookKind::Upgrade) if standing.installed.is_empty() => {
                 begin(one_more, PlaybookKind::Cluster, true)
@@ -266,7 +266,9 @@ mod tests {
             let installed: Vec<String> = installed.iter().map(|name| (*name).to_owned()).collect();
             let standing = Standing { nodes: &nodes, installed: &installed, leaving: &[], run: run.as_ref(), asked };
             match (next(&standing), wanted) {
-                (PlaybookAction::Refuse(why), PlaybookAction::Refuse(part)) => assert!(why.contains(&part), "{why}"),
+                (PlaybookAction::Refuse(reason), PlaybookAction::Refuse(part)) => {
+                    assert!(reason.contains(&part), "{reason}")
+                }
                 (found, wanted) => assert_eq!(found, wanted, "{standing:?}"),
             }
         }
@@ -312,7 +314,9 @@ mod tests {
         };
         for (run, asked, wanted) in rows {
             match (of(&run, asked, &gone), wanted) {
-                (PlaybookAction::Refuse(why), PlaybookAction::Refuse(part)) => assert!(why.contains(&part), "{why}"),
+                (PlaybookAction::Refuse(reason), PlaybookAction::Refuse(part)) => {
+                    assert!(reason.contains(&part), "{reason}")
+                }
                 (found, wanted) => assert_eq!(found, wanted, "{run:?} {asked:?}"),
             }
         }
@@ -320,7 +324,10 @@ mod tests {
         let noted = run(STARTING, "remove-node", None);
         assert_eq!(of(&noted, None, &[]), PlaybookAction::Rest);
         let asked = of(&run(SUCCEEDED, "cluster", None), Some("remove-node/1"), &[]);
-        assert!(matches!(&asked, PlaybookAction::Refuse(why) if why.contains("no node is to be removed")), "{asked:?}");
+        assert!(
+            matches!(&asked, PlaybookAction::Refuse(reason) if reason.contains("no node is to be removed")),
+            "{asked:?}"
+        );
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Provisionings {
         let version = secret.meta().resource_version.clone().unwrap_or_default();
         let granted = match login(&secret) {
             Ok(granted) => granted,
-            Err(why) => return Ok(Some(why)),
+            Err(reason) => return Ok(Some(reason)),
         };
         let asked = kept(asked(object));
         let machine = |at: &IpAddr| ready.marks.get(&at.to_canonical()).cloned().unwrap_or_default();
@@ -106,9 +106,9 @@ impl Provisionings {
         for (node, result) in tried {
             let (state, message) = match result {
                 Ok(()) => (OPENED, String::new()),
-                Err(LoginError::Refused(why)) => (REFUSED, why),
-                Err(LoginError::Unreached(why)) => {
-                    told.push(format!("{node} cannot be logged in to: {why}"));
+                Err(LoginError::Refused(reason)) => (REFUSED, reason),
+                Err(LoginError::Unreached(reason)) => {
+                    told.push(format!("{node} cannot be logged in to: {reason}"));
                     continue;
                 }
             };
@@ -150,9 +150,9 @@ impl Provisionings {
             tried.iter().filter_map(|(_, opened)| opened.as_ref().ok()).flat_map(|text| read(text)).collect();
         match self.learn(object, keys).await {
             Err(MadeError::Api(error)) => return Err(error.into()),
-            Err(why) => {
+            Err(reason) => {
                 let namespace = object.namespace().unwrap_or_default();
-                warn!(provisioning = %named(&namespace, &object.name_any()), reason = %why, "keys of hosts cannot be kept");
+                warn!(provisioning = %named(&namespace, &object.name_any()), reason = %reason, "keys of hosts cannot be kept");
             }
             Ok(()) => {}
         }

@@ -100,7 +100,7 @@ pub fn place(host: &RackHost, card: Option<MacAddress>, user_data: &str) -> Resu
             card.filter(|_| !host.leases.is_empty()).map_or_else(|| "machine".into(), |card| format!("card {card}"));
         return Err(format!("no address is leased to the {of} of BareMetalHost {}", host.name()));
     };
-    let address = Reachable::new(address).map_err(|why| why.to_string())?;
+    let address = Reachable::new(address).map_err(|reason| reason.to_string())?;
     Ok(NodePlace { address, has_user: host.user_data.as_deref() == Some(user_data) })
 }
 
@@ -114,7 +114,7 @@ pub fn nodes(status: &mut ProvisioningStatus, nodes: &[WantedNode], seats: &[Nod
     };
     let one = |(node, seat): (&WantedNode, &NodeSeat<'_>)| {
         let waits = match seat {
-            NodeSeat::None(why) => Some(why.clone()),
+            NodeSeat::None(reason) => Some(reason.clone()),
             NodeSeat::Takes(host) => Some(format!("takes BareMetalHost {} when every node has a host", host.name())),
             NodeSeat::Has(host) => place(host, node.mac, user_data).err(),
         };
@@ -257,8 +257,8 @@ pub fn run(run: &mut RunProgress, seen: &RunStatus, now: Timestamp) {
     .to_owned();
     run.ended_at = Some(Time(now));
     match &seen.verdict {
-        Some(RunVerdict::Failed(why)) => {
-            run.message = short(why, NODE_SAYS);
+        Some(RunVerdict::Failed(reason)) => {
+            run.message = short(reason, NODE_SAYS);
             run.failure = failure(progress);
         }
         Some(RunVerdict::Cancelled) => run.message = "was cancelled".into(),

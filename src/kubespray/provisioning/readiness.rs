@@ -32,7 +32,7 @@ impl Provisionings {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let verdict = match self.nodes_of(&namespace, &name).await {
             Ok(nodes) => readiness(status, &nodes),
-            Err(why) => ConditionVerdict::unknown("NotAnswered", brief(&why)),
+            Err(reason) => ConditionVerdict::unknown("NotAnswered", brief(&reason)),
         };
         progress::nodes_ready(status, &verdict, object.metadata.generation, Timestamp::now());
         verdict.is_true()
@@ -44,7 +44,7 @@ impl Provisionings {
             workload.nodes().await
         };
         match timeout(PATIENCE, asked).await {
-            Ok(answered) => answered.map_err(|why| why.to_string()),
+            Ok(answered) => answered.map_err(|reason| reason.to_string()),
             Err(_) => Err(format!("the cluster's API server does not answer within {} s", PATIENCE.as_secs())),
         }
     }
@@ -83,11 +83,11 @@ fn note(known: &mut NodeProgress, node: Option<&Node>) -> Option<String> {
         (None, ..) => Some("is no Node of the cluster".into()),
         (_, None, _) => Some("has not said yet whether it is ready".into()),
         (_, _, Some("True")) => None,
-        (_, Some(ready), _) => Some(format!("is not ready: {}", why(ready))),
+        (_, Some(ready), _) => Some(format!("is not ready: {}", reason(ready))),
     }
 }
 
-fn why(ready: &NodeCondition) -> String {
+fn reason(ready: &NodeCondition) -> String {
     let said = [ready.message.as_deref(), ready.reason.as_deref()].into_iter().flatten().find(|text| !text.is_empty());
     brief(said.unwrap_or("it does not say why"))
 }

@@ -41,9 +41,9 @@ impl Provisionings {
         }
         rack.retain(|host| !seen.free.iter().any(|name| name == host.name()));
         let Some(first) = seen.workers.first() else { return Ok(None) };
-        let waits = |why: String| {
-            let why = format!("{} is to leave the cluster: {why}", first.name);
-            Ok(Some(Going::Rests(ClusterSummary::of_cluster(ProvisioningPhase::InventoryReady, why))))
+        let waits = |reason: String| {
+            let reason = format!("{} is to leave the cluster: {reason}", first.name);
+            Ok(Some(Going::Rests(ClusterSummary::of_cluster(ProvisioningPhase::InventoryReady, reason))))
         };
         if self.installer.is_none() {
             return waits("[kubespray] of slipway.toml names no checkout to take it out by".into());
@@ -54,11 +54,11 @@ impl Provisionings {
         let place = |node| last_place(&name, node, status, rack, &user_data).map(|place| (node, place));
         let places: Vec<_> = match nodes.iter().map(place).collect() {
             Ok(places) => places,
-            Err(why) => return waits(why),
+            Err(reason) => return waits(reason),
         };
         let inventory = match cluster_inventory(cluster, &places) {
             Ok(inventory) => inventory,
-            Err(why) => return waits(why.to_string()),
+            Err(reason) => return waits(reason.to_string()),
         };
         let leaving = seen.workers.iter().map(|node| node.name.to_string()).collect();
         let ready =

@@ -133,8 +133,8 @@ impl Provisionings {
         let keys = read(&installer.known_hosts(&owner, &run)?);
         match self.learn(object, keys).await {
             Err(MadeError::Api(error)) if !is_final(&error) => return Err(error.into()),
-            Err(why) => {
-                warn!(provisioning = %named(&owner.namespace, &owner.name), %why, "keys of hosts cannot be kept");
+            Err(reason) => {
+                warn!(provisioning = %named(&owner.namespace, &owner.name), %reason, "keys of hosts cannot be kept");
             }
             Ok(()) => {}
         }
@@ -175,7 +175,7 @@ impl Provisionings {
         run: &RunProgress,
         has_one: bool,
     ) -> Result<Option<ConditionVerdict>, LookError> {
-        let refused = |why: &str| Ok(Some(ConditionVerdict::no("Refused", brief(why))));
+        let refused = |reason: &str| Ok(Some(ConditionVerdict::no("Refused", brief(reason))));
         let text = match installer.kubeconfig(owner, run) {
             Ok(Some(text)) => text,
             // That of an earlier run holds.
@@ -187,11 +187,11 @@ impl Provisionings {
         };
         let plain = match plain_kubeconfig(text.expose_secret().as_bytes()) {
             Ok(plain) => plain,
-            Err(why) => return refused(&format!("the kubeconfig that the first master gave is not kept: {why}")),
+            Err(reason) => return refused(&format!("the kubeconfig that the first master gave is not kept: {reason}")),
         };
         match made::kubeconfig(&self.client, object, plain).await {
             Err(MadeError::Api(error)) if !is_final(&error) => Err(error.into()),
-            Err(why) => Ok(Some(ConditionVerdict::no("NotKept", brief(&why.to_string())))),
+            Err(reason) => Ok(Some(ConditionVerdict::no("NotKept", brief(&reason.to_string())))),
             Ok(()) => Ok(Some(ConditionVerdict::yes("Kept"))),
         }
     }
@@ -204,7 +204,8 @@ impl Provisionings {
         ready: &ReachableCluster<'_>,
     ) -> Result<Going, LookError> {
         let rests = |told| Ok(Going::Rests(told));
-        let waits = |why: String| Ok(Going::Waits(ClusterSummary::of_cluster(ProvisioningPhase::InventoryReady, why)));
+        let waits =
+            |reason: String| Ok(Going::Waits(ClusterSummary::of_cluster(ProvisioningPhase::InventoryReady, reason)));
         let Some(installer) = &self.installer else { return rests(by_hand(object)) };
         let (run, asked) = (status.run.clone(), asked(object));
         let run = run.as_ref();
@@ -213,13 +214,13 @@ impl Provisionings {
         let wish = match next(&standing) {
             PlaybookAction::Rest => return rests(is_ready(status)),
             PlaybookAction::Stuck => return rests(is_stuck(object, status)),
-            PlaybookAction::Refuse(why) => {
+            PlaybookAction::Refuse(reason) => {
                 let is_done = run.is_some_and(|run| run.state == SUCCEEDED)
                     && standing.new_nodes().is_empty()
                     && ready.leaving.is_empty();
                 return rests(ClusterSummary::of_cluster(
                     if is_done { ProvisioningPhase::Ready } else { ProvisioningPhase::Failed },
-                    why,
+                    reason,
                 ));
             }
             PlaybookAction::Begin(wish) => wish,
@@ -234,18 +235,18 @@ impl Provisionings {
         if !wish.is_asked && !wish.kind.removes() {
             let new: Vec<&str> = standing.new_nodes().iter().map(|node| node.name.as_str()).collect();
             let silent = silent(installer, status, &new).await;
-            if let Some(why) = silent {
-                return waits(why);
+            if let Some(reason) = silent {
+                return waits(reason);
             }
         }
         if !wish.kind.removes()
-            && let Some(why) = self.open_machines(installer, object, status, ready).await?
+            && let Some(reason) = self.open_machines(installer, object, status, ready).await?
         {
-            return waits(why);
+            return waits(reason);
         }
         let request = match self.request(installer, object, &owner, ready, &wish).await {
             Err(LookError::Made(MadeError::Api(error))) => return Err(error.into()),
-            Err(why @ (LookError::Made(_) | LookError::Runs(_))) => return waits(why.to_string()),
+            Err(reason @ (LookError::Made(_) | LookError::Runs(_))) => return waits(reason.to_string()),
             built => built?,
         };
         let Some(place) = installer.place(&owner).await? else {

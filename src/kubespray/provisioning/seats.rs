@@ -152,7 +152,7 @@ impl<'h> SortedHosts<'h> {
                 self.taken.insert(host.name());
                 NodeSeat::Takes(host)
             }
-            Err(why) => NodeSeat::None(why),
+            Err(reason) => NodeSeat::None(reason),
         }
     }
 
@@ -165,8 +165,8 @@ impl<'h> SortedHosts<'h> {
             return Err("every host of this namespace is another node of this cluster".into());
         }
         let wanted = (node.labels.clone(), node.needs);
-        if let Some(why) = self.lacking.get(&wanted) {
-            return Err(why.clone());
+        if let Some(reason) = self.lacking.get(&wanted) {
+            return Err(reason.clone());
         }
         // Nothing is taken before there is a host for every node, so it need not be known of each what it lacks.
         if self.lacking.len() == TOLD {
@@ -195,18 +195,18 @@ impl<'h> SortedHosts<'h> {
             self.passed.insert(wanted, to);
             return Ok(host);
         }
-        let why = self.why_none(&wish);
-        self.lacking.insert(wanted, why.clone());
-        Err(why)
+        let reason = self.reason_for_none(&wish);
+        self.lacking.insert(wanted, reason.clone());
+        Err(reason)
     }
 
     /// What is said of the hosts that a node does not get.
-    fn why_none(&mut self, wish: &HostWish) -> String {
+    fn reason_for_none(&mut self, wish: &HostWish) -> String {
         self.looked_at += self.hosts.len();
         let left = self.hosts.iter().filter(|host| !self.taken.contains(host.name()));
         let candidates: Vec<HostCandidate<'_>> = left.map(|host| candidate(host)).collect();
         match choose(wish, &candidates) {
-            HostChoice::None(why) => why,
+            HostChoice::None(reason) => reason,
             // One that says that it is a machine's without a name.
             HostChoice::Host(name, _) => format!("BareMetalHost {name} is claimed by others"),
         }
@@ -251,7 +251,7 @@ fn by_mac<'h>(
         [] => Err(format!("no host of this namespace has the MAC address {mac}")),
         [host] => match unfit(host, node, &rack.taken, rack.has_image) {
             None => Ok(*host),
-            Some(why) => Err(format!("BareMetalHost {} with the MAC address {mac} {why}", host.name())),
+            Some(reason) => Err(format!("BareMetalHost {} with the MAC address {mac} {reason}", host.name())),
         },
         [one, other, ..] => {
             Err(format!("the MAC address {mac} is of more than one host: {}, {}", one.name(), other.name()))
@@ -337,7 +337,7 @@ mod tests {
         let shown = |seat: NodeSeat<'_>| match seat {
             NodeSeat::Has(host) => format!("={}", host.name()),
             NodeSeat::Takes(host) => format!("+{}", host.name()),
-            NodeSeat::None(why) => why,
+            NodeSeat::None(reason) => reason,
         };
         seats(("rack", "edge"), &wanted.nodes, hosts, has_image).into_iter().map(shown).collect()
     }
@@ -456,8 +456,8 @@ mod tests {
         let hosts: Vec<RackHost> =
             (0..200).map(|number| host(&format!("{}-{number}", "x".repeat(200)), 1, 2, 4, json!({}))).collect();
         let spec = json!({"masters": [{"m": {"cpu": 8}}]});
-        let why = &given(spec.clone(), &hosts, true)[0];
-        assert!(why.starts_with("None of 200 BareMetalHosts") && why.len() < 1200, "{why}");
+        let reason = &given(spec.clone(), &hosts, true)[0];
+        assert!(reason.starts_with("None of 200 BareMetalHosts") && reason.len() < 1200, "{reason}");
         assert!(given(spec.clone(), &hosts, false)[0].contains("spec.image"));
         // Whoever names nobody as its machine's name gets nobody's host either.
         let odd = consumer("Metal3Machine", "infrastructure.cluster.x-k8s.io/v1beta2", "", "");

@@ -56,12 +56,12 @@ pub struct WantedNode {
 
 /// What is wrong with a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {why}")]
+#[error("{path}: {reason}")]
 pub struct ClusterSpecFault {
     /// Where.
     pub path: String,
     /// Why.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Reads it.
@@ -96,13 +96,13 @@ pub fn read(object: &Provisioning) -> Result<WantedCluster, Vec<ClusterSpecFault
         reading.nodes.iter_mut().for_each(|node| node.is_worker = true);
     }
     if spec.masters.len().is_multiple_of(2) {
-        let why = format!("{} masters are no odd number: each is a member of etcd", spec.masters.len());
-        reading.fault("spec.masters", why);
+        let reason = format!("{} masters are no odd number: each is a member of etcd", spec.masters.len());
+        reading.fault("spec.masters", reason);
     }
     let pod_subnet = spec.pod_subnet.as_ref().and_then(|text| match subnet(text) {
         Ok(text) => Some(text),
-        Err(why) => {
-            reading.fault("spec.PodSubnet", why);
+        Err(reason) => {
+            reading.fault("spec.PodSubnet", reason);
             None
         }
     });
@@ -116,7 +116,7 @@ fn subnet(text: &str) -> Result<UnsafeText, String> {
     if !text.contains('/') || !(1..=30).contains(&found.prefix()) {
         return Err(is_none());
     }
-    let services = Ipv4Network::new(SERVICES.0, SERVICES.1).map_err(|why| why.to_string())?;
+    let services = Ipv4Network::new(SERVICES.0, SERVICES.1).map_err(|reason| reason.to_string())?;
     let net = found.network();
     if net.is_loopback() || net.is_link_local() || net.is_multicast() || net.is_unspecified() || net.is_broadcast() {
         return Err("is of addresses that are no pods'".into());
@@ -124,7 +124,7 @@ fn subnet(text: &str) -> Result<UnsafeText, String> {
     if found.overlaps(services) {
         return Err(format!("overlaps {services}, which kubespray gives to Services (kube_service_addresses)"));
     }
-    UnsafeText::new(found.to_string()).map_err(|why| why.to_string())
+    UnsafeText::new(found.to_string()).map_err(|reason| reason.to_string())
 }
 
 #[derive(Default)]
@@ -137,8 +137,8 @@ struct SpecReader {
 }
 
 impl SpecReader {
-    fn fault(&mut self, path: &str, why: String) {
-        self.faults.push(ClusterSpecFault { path: path.to_owned(), why });
+    fn fault(&mut self, path: &str, reason: String) {
+        self.faults.push(ClusterSpecFault { path: path.to_owned(), reason });
     }
 
     /// The one node of an entry.
@@ -162,8 +162,8 @@ impl SpecReader {
                 self.fault(path, format!("{name}: a node's name has at most {LONGEST_NODE} letters, and no dots"));
                 None
             }
-            Err(why) => {
-                self.fault(path, why.to_string());
+            Err(reason) => {
+                self.fault(path, reason.to_string());
                 None
             }
         }
@@ -185,8 +185,8 @@ impl SpecReader {
         let Some(mac) = self.mac(path, node) else { return };
         let is_same = mac.is_none() || mac == self.nodes[at].mac;
         if !is_same || node.cpu.is_some() || node.memory.is_some() {
-            let why = format!("{name} is a master: its MAC address and its needs stand there, and only there");
-            return self.fault(path, why);
+            let reason = format!("{name} is a master: its MAC address and its needs stand there, and only there");
+            return self.fault(path, reason);
         }
         self.nodes[at].is_worker = true;
         self.nodes[at].labels.extend(labels(node));
@@ -246,7 +246,7 @@ pub fn changed(old: &Provisioning, new: &Provisioning) -> Vec<ClusterSpecFault> 
     let (old, new) = (&old.spec, &new.spec);
     let mut faults = Vec::new();
     let mut fault =
-        |path: &str, why: &str| faults.push(ClusterSpecFault { path: path.to_owned(), why: why.to_owned() });
+        |path: &str, reason: &str| faults.push(ClusterSpecFault { path: path.to_owned(), reason: reason.to_owned() });
     if !old.masters.iter().all(|node| new.masters.contains(node)) {
         fault(
             "spec.masters",
@@ -389,9 +389,9 @@ pub(super) mod tests {
         for (new, wanted) in rows {
             let faults = changed(&old, &object(new.clone()));
             assert_eq!(faults.len(), wanted.len(), "{new}: {faults:?}");
-            assert!(faults.iter().zip(*wanted).all(|(fault, part)| fault.why.contains(part)), "{new}: {faults:?}");
+            assert!(faults.iter().zip(*wanted).all(|(fault, part)| fault.reason.contains(part)), "{new}: {faults:?}");
         }
         let one = object(json!({"masters": [a], "workers": [b]}));
-        assert!(changed(&one, &object(json!({"masters": [a]})))[0].why.contains("the last worker stays"));
+        assert!(changed(&one, &object(json!({"masters": [a]})))[0].reason.contains("the last worker stays"));
     }
 }

@@ -84,12 +84,12 @@ pub enum RunsError {
     #[error("run {0} is under way: cancel it first")]
     UnderWay(RunId),
     /// The supervisor ended before it began.
-    #[error("the supervisor of run {id} did not begin: {why}")]
+    #[error("the supervisor of run {id} did not begin: {reason}")]
     Supervisor {
         /// The run.
         id: RunId,
         /// How it ended.
-        why: String,
+        reason: String,
     },
     /// A file or a process of the run.
     #[error("run {id}: cannot {what}: {source}")]
@@ -304,7 +304,7 @@ impl Runs {
         let mut child = command.spawn().map_err(failed(id, "start its supervisor"))?;
         (self.tell)(CrashPoint::SupervisorStarted);
         let deadline = Instant::now() + BEGIN;
-        let fault = |why: String| RunsError::Supervisor { id: id.clone(), why };
+        let fault = |reason: String| RunsError::Supervisor { id: id.clone(), reason };
         loop {
             // First: one that has ended has noted what it noted.
             let exited = child.try_wait().map_err(failed(id, "wait for its supervisor"))?;

@@ -134,7 +134,7 @@ pub fn verdict(ended: &RunEnd, progress: &PlaybookProgress, expected: &[String])
         Cause::Filled => {
             return failed("filled its folder on the appliance with more than it may, and was ended".into());
         }
-        Cause::NotStarted(why) => return failed(format!("Ansible could not be started: {why}")),
+        Cause::NotStarted(reason) => return failed(format!("Ansible could not be started: {reason}")),
         Cause::Killed(signal) => return failed(format!("Ansible was ended by signal {signal}")),
         Cause::Exited(code) => *code,
     };
@@ -264,7 +264,7 @@ mod tests {
             let found = verdict(&RunEnd { cause: cause.clone(), at: 0 }, progress, &expected);
             match (&found, wanted) {
                 (RunVerdict::Succeeded, Ok(())) => {}
-                (RunVerdict::Failed(why), Err(part)) => assert!(why.contains(part), "{cause:?}: {why}"),
+                (RunVerdict::Failed(reason), Err(part)) => assert!(reason.contains(part), "{cause:?}: {reason}"),
                 _ => panic!("{cause:?}: {found:?}"),
             }
         }
@@ -275,7 +275,9 @@ mod tests {
             RunVerdict::Failed("no host of the inventory was in any play".into())
         );
         let half = progress(&[("a", host(0, false))], false);
-        assert!(matches!(verdict(&ended, &half, &[]), RunVerdict::Failed(why) if why.contains("without telling")));
+        assert!(
+            matches!(verdict(&ended, &half, &[]), RunVerdict::Failed(reason) if reason.contains("without telling"))
+        );
         let stopped = RunEnd { cause: Cause::Cancelled, at: 0 };
         assert_eq!(verdict(&stopped, &bad, &[]), RunVerdict::Cancelled);
     }

@@ -20,8 +20,8 @@ impl Agent {
     pub(super) async fn step(&self, item: &StateItem) -> Duration {
         let deployment = match self.deployment(item).await {
             Ok(deployment) => deployment,
-            Err(why) => {
-                self.waits_for(&item.name, why);
+            Err(reason) => {
+                self.waits_for(&item.name, reason);
                 return self.retry_least();
             }
         };
@@ -33,8 +33,8 @@ impl Agent {
         }
         self.journal.borrow().tell(NodeEffect::DeploymentLaid);
         if let Err(error) = self.note_begin(item) {
-            let why = format!("waiting for room: cannot write {}: {error}", self.config.state_folder.display());
-            self.waits_for(&item.name, why);
+            let reason = format!("waiting for room: cannot write {}: {error}", self.config.state_folder.display());
+            self.waits_for(&item.name, reason);
             runner::remove(&scratch).ok();
             return self.retry_least();
         }
@@ -139,11 +139,11 @@ impl Agent {
                 Ok(()) => break,
                 Err(error) => {
                     let folder = self.config.state_folder.display();
-                    let why = format!(
+                    let reason = format!(
                         "ended with exit code {}; waiting for room to note that: cannot write {folder}: {error}",
                         outcome.code
                     );
-                    self.waits_for(&item.name, why);
+                    self.waits_for(&item.name, reason);
                     sleep(self.retry_least()).await;
                 }
             }

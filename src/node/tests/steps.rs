@@ -171,14 +171,14 @@ async fn a_step_waits_for_its_deployment_data_and_says_so() {
     });
     node.while_it_runs(async {
         until("it waits", || {
-            appliance.step("join")["message"].as_str().is_some_and(|why| why.contains("deployment data"))
+            appliance.step("join")["message"].as_str().is_some_and(|reason| reason.contains("deployment data"))
         })
         .await;
         assert!(appliance.step("join")["startedAt"].is_null());
         // A key that would leave the folder is no name of a file.
         appliance.world().deployment = Some(json!({"../../x": base64("v")}));
         until("it is refused", || {
-            appliance.step("join")["message"].as_str().is_some_and(|why| why.contains("no name"))
+            appliance.step("join")["message"].as_str().is_some_and(|reason| reason.contains("no name"))
         })
         .await;
         appliance.world().deployment = Some(json!({"a": base64("value-of-a")}));
@@ -214,7 +214,8 @@ async fn what_is_written_wrong_is_said_and_not_run() {
             let mut item = item;
             item["name"] = name.clone().into();
             appliance.change(|spec| spec["stateItems"] = json!([item]));
-            until(wanted, || appliance.step(&name)["message"].as_str().is_some_and(|why| why.contains(wanted))).await;
+            until(wanted, || appliance.step(&name)["message"].as_str().is_some_and(|reason| reason.contains(wanted)))
+                .await;
             assert_ne!(appliance.step(&name)["exitCode"], 0);
         }
     })
@@ -237,8 +238,10 @@ async fn a_download_does_not_follow_a_link_where_others_write() {
             {"url": "/files/f", "sha256": hex(&Sha256::digest("content")), "path": shared.join("link/file")}}]);
     });
     node.while_it_runs(async {
-        until("it fails", || appliance.step("f")["message"].as_str().is_some_and(|why| why.contains("not followed")))
-            .await;
+        until("it fails", || {
+            appliance.step("f")["message"].as_str().is_some_and(|reason| reason.contains("not followed"))
+        })
+        .await;
         assert!(!node.path("private/file").exists());
     })
     .await;

@@ -115,7 +115,7 @@ async fn a_command_to_reboot_that_fails_is_said() {
     appliance.write_status(|status| status["reboot"] = json!({"requestedAt": in_a_minute.to_string()}));
     node.while_it_runs(async {
         until("it is said", || {
-            appliance.status()["reboot"]["errorMessage"].as_str().is_some_and(|why| why.contains("/bin/false"))
+            appliance.status()["reboot"]["errorMessage"].as_str().is_some_and(|reason| reason.contains("/bin/false"))
         })
         .await;
     })

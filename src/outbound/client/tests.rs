@@ -78,9 +78,12 @@ async fn a_server_that_sends_without_end_is_read_no_further_than_the_bound() {
                 }
             },
         };
-        let why = causes(&error);
+        let reason = causes(&error);
         // hyper has a bound of its own for the head.
-        assert!(why.contains("more than 64 KiB came") || why.contains("head is too large"), "{first} {again}: {why}");
+        assert!(
+            reason.contains("more than 64 KiB came") || reason.contains("head is too large"),
+            "{first} {again}: {reason}"
+        );
         assert!(!error.is_timeout());
     }
 }

@@ -68,11 +68,11 @@ fn fixed(request: &AdmissionRequest<'_>) -> Vec<FieldError> {
 fn activation(release: &KaaSRelease, all: &[KaaSRelease], users: &[ReleaseUser]) -> Vec<FieldError> {
     let name = release.name_any();
     if let Some(other) = all.iter().find(|other| other.name_any() != name && join::is_active(other)) {
-        let why = format!(
+        let reason = format!(
             "{} is active, and only one may be: `slipway release activate {name}` switches over",
             other.name_any()
         );
-        return vec![FieldError::forbidden("metadata.labels", why)];
+        return vec![FieldError::forbidden("metadata.labels", reason)];
     }
     if release.annotations().get(ANNOTATION_FORCE).is_some_and(|value| value == "true") {
         return Vec::new();
@@ -81,11 +81,11 @@ fn activation(release: &KaaSRelease, all: &[KaaSRelease], users: &[ReleaseUser])
     if left.is_empty() {
         return Vec::new();
     }
-    let why = format!(
+    let reason = format!(
         "it does not support what these clusters run: {}. Upgrade them first, or `slipway release activate {name} --force`",
         some(&left)
     );
-    vec![FieldError::forbidden("metadata.labels", why)]
+    vec![FieldError::forbidden("metadata.labels", reason)]
 }
 
 /// Why a ClusterRelease may not go.
@@ -97,8 +97,8 @@ fn used(name: &str, users: &[ReleaseUser], active: &[KaaSRelease]) -> Vec<FieldE
     let management = active.iter().find(|kaas| kaas.spec.cluster_release == name);
     management
         .map(|kaas| {
-            let why = format!("the active KaaSRelease {} names it as spec.clusterRelease", kaas.name_any());
-            FieldError::forbidden("metadata.name", why)
+            let reason = format!("the active KaaSRelease {} names it as spec.clusterRelease", kaas.name_any());
+            FieldError::forbidden("metadata.name", reason)
         })
         .into_iter()
         .collect()

@@ -68,8 +68,8 @@ pub struct ChannelEntry {
 #[error("{0}")]
 pub struct ChannelFault(String);
 
-fn fault<T>(why: impl Into<String>) -> Result<T, ChannelFault> {
-    Err(ChannelFault(why.into()))
+fn fault<T>(reason: impl Into<String>) -> Result<T, ChannelFault> {
+    Err(ChannelFault(reason.into()))
 }
 
 impl ChannelIndex {
@@ -79,7 +79,7 @@ impl ChannelIndex {
     /// When it is none, or names what it may not.
     pub fn parse(text: &[u8]) -> Result<Self, ChannelFault> {
         let read: Result<Self, ChannelFault> = yaml(text);
-        let index = read.map_err(|why| ChannelFault(format!("{INDEX}: {why}")))?;
+        let index = read.map_err(|reason| ChannelFault(format!("{INDEX}: {reason}")))?;
         if index.kind != "Index" || index.api_version.split_once('/').is_none_or(|(group, _)| group != GROUP) {
             return fault(format!("{INDEX} is no Index of {GROUP}/v1alpha1"));
         }
@@ -98,8 +98,8 @@ impl ChannelIndex {
             if !is_sha256(&entry.sha256) {
                 return fault(format!("{INDEX}: {}: sha256 is no SHA-256: 64 small hexadecimal digits", entry.path));
             }
-            if let Err(why) = Version::parse(&entry.version) {
-                return fault(format!("{INDEX}: {}: version {:?}: {why}", entry.path, entry.version));
+            if let Err(reason) = Version::parse(&entry.version) {
+                return fault(format!("{INDEX}: {}: version {:?}: {reason}", entry.path, entry.version));
             }
         }
         Ok(index)
@@ -163,7 +163,7 @@ impl ChannelEntry {
             #[serde(default)]
             kind: String,
         }
-        let named = |why: ChannelFault| ChannelFault(format!("{}: {why}", self.path));
+        let named = |reason: ChannelFault| ChannelFault(format!("{}: {reason}", self.path));
         let head: Head = yaml(content).map_err(named)?;
         if head.kind != kind || head.api_version != format!("{GROUP}/v1alpha1") {
             return fault(format!("{} is no {kind} of {GROUP}/v1alpha1", self.path));
@@ -191,7 +191,7 @@ impl ChannelEntry {
 /// One document of YAML.
 fn yaml<T: DeserializeOwned>(content: &[u8]) -> Result<T, ChannelFault> {
     let Ok(text) = str::from_utf8(content) else { return fault("is no text in UTF-8") };
-    serde_saphyr::from_str(text).map_err(|why| ChannelFault(why.to_string()))
+    serde_saphyr::from_str(text).map_err(|reason| ChannelFault(reason.to_string()))
 }
 
 #[cfg(test)]

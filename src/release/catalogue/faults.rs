@@ -55,8 +55,8 @@ impl Faults {
     pub(super) fn version(&mut self, path: impl Into<String>, text: &str) -> Option<Version> {
         match Version::parse(text) {
             Ok(version) => Some(version),
-            Err(why) => {
-                let detail = format!("is no semantic version, such as 1.2.3 or 21.0.0+25.2: {why}");
+            Err(reason) => {
+                let detail = format!("is no semantic version, such as 1.2.3 or 21.0.0+25.2: {reason}");
                 self.invalid(path, text, detail);
                 None
             }

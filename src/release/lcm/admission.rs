@@ -47,8 +47,8 @@ fn judge(user: &str, operation: AdmissionOperation, status: bool, new: &Value, o
     let Some(name) = account.strip_prefix(ACCOUNT) else { return Vec::new() };
     let meta = &new["metadata"];
     if meta["namespace"] != namespace || meta["name"] != name {
-        let why = format!("{account} is the account of the agent of {namespace}/{name}, and of no other machine");
-        return vec![FieldError::forbidden("metadata.name", why)];
+        let reason = format!("{account} is the account of the agent of {namespace}/{name}, and of no other machine");
+        return vec![FieldError::forbidden("metadata.name", reason)];
     }
     if operation != AdmissionOperation::Update || !status {
         return vec![FieldError::forbidden("spec", "an agent writes the status of its machine, and nothing else")];
@@ -68,8 +68,8 @@ fn judge(user: &str, operation: AdmissionOperation, status: bool, new: &Value, o
         errors.push(FieldError::forbidden(format!("status.{key}"), "the appliance writes it, and no agent does"));
     }
     if new.to_string().len() > STATUS_MAX {
-        let why = format!("an agent's status has {} KiB at most", STATUS_MAX >> 10);
-        errors.push(FieldError::forbidden("status", why));
+        let reason = format!("an agent's status has {} KiB at most", STATUS_MAX >> 10);
+        errors.push(FieldError::forbidden("status", reason));
     }
     errors
 }

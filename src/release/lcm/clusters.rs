@@ -128,8 +128,8 @@ impl Keeper {
                     nodes
                 }
                 Err(error) => {
-                    let why = error.to_string();
-                    views.iter().map(|view| (view.name_any(), SeenNode::Unknown(why.clone()))).collect()
+                    let reason = error.to_string();
+                    views.iter().map(|view| (view.name_any(), SeenNode::Unknown(reason.clone()))).collect()
                 }
             };
             found = put(views, &seen);
@@ -263,18 +263,18 @@ impl Reconcile for Keeper {
             let views = self.stored(&cluster, &namespace).await?;
             look = self.look(&cluster, &namespace, views).await;
         }
-        let (material, why) = match self.material(&look).await {
+        let (material, reason) = match self.material(&look).await {
             Ok(material) => (material, None),
             Err(error) if error.is_conflict() => return Err(error.into()),
             Err(error) => (None, Some(error.to_string())),
         };
-        let done = self.act(&mut look, material.as_deref(), why.as_deref()).await;
-        let status = said::cluster(&cluster, &look.survey, &look.turns, why.as_deref(), look.now);
+        let done = self.act(&mut look, material.as_deref(), reason.as_deref()).await;
+        let status = said::cluster(&cluster, &look.survey, &look.turns, reason.as_deref(), look.now);
         write_status(&api, &cluster, cluster.status.as_ref(), &status).await?;
         let token = done?;
         let again = self.again(&look, token);
         // Somebody has to mend it, and nobody tells of that.
-        Ok(if why.is_some() { Action::requeue(self.times.pause) } else { again })
+        Ok(if reason.is_some() { Action::requeue(self.times.pause) } else { again })
     }
 
     fn gone(self: Arc<Self>, namespace: &str, name: &str) {

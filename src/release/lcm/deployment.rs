@@ -36,8 +36,8 @@ pub(super) fn view(client: Arc<OnceLock<Client>>) -> ObjectView {
             let secrets = Api::<Secret>::namespaced(client.clone(), &request.namespace);
             let secret = secrets.get_opt(name).await.map_err(failed)?;
             let secret = secret.ok_or_else(|| none(format!("there is no Secret {name:?} yet")))?;
-            if let Some(why) = refusal(&machine, &secret) {
-                return Err(none(format!("the Secret {name:?} is not handed out: {why}")));
+            if let Some(reason) = refusal(&machine, &secret) {
+                return Err(none(format!("the Secret {name:?} is not handed out: {reason}")));
             }
             Ok(Json(secret.data.unwrap_or_default()).into_response())
         })
@@ -96,10 +96,10 @@ mod tests {
             ),
             (secret(json!({ANNOTATION_SECRET_TYPE: "deployment"}), None), Some("cluster-name")),
         ] {
-            let why = refusal(&machine, &secret);
+            let reason = refusal(&machine, &secret);
             match wanted {
-                None => assert_eq!(why, None),
-                Some(part) => assert!(why.as_ref().is_some_and(|why| why.contains(part)), "{why:?}"),
+                None => assert_eq!(reason, None),
+                Some(part) => assert!(reason.as_ref().is_some_and(|reason| reason.contains(part)), "{reason:?}"),
             }
         }
     }

@@ -104,12 +104,12 @@ impl Keeper {
         &self,
         look: &mut ClusterLook<'_>,
         material: Option<&Material>,
-        why: Option<&str>,
+        reason: Option<&str>,
     ) -> Result<Option<Timestamp>, Fault> {
         let (mut next, mut fault): (Option<Timestamp>, Option<Fault>) = (None, None);
         let leaves = self.leaves(look);
         for (at, leave) in leaves.into_iter().enumerate() {
-            match self.one(look, at, leave, (material, why)).await {
+            match self.one(look, at, leave, (material, reason)).await {
                 Ok(token) => next = next.into_iter().chain(token).min(),
                 Err(error) => {
                     // A conflict only asks for another look.
@@ -159,13 +159,13 @@ impl Keeper {
         look: &mut ClusterLook<'_>,
         at: usize,
         leave: Option<MachineDeparture>,
-        (material, why): (Option<&Material>, Option<&str>),
+        (material, reason): (Option<&Material>, Option<&str>),
     ) -> Result<Option<Timestamp>, Fault> {
         let mut token = None;
         let kubeadm = look.survey.kubeadm;
         // Nothing becomes a node without what it needs for that.
-        let secret = match why {
-            Some(why) if kubeadm => Err(why.to_owned()),
+        let secret = match reason {
+            Some(reason) if kubeadm => Err(reason.to_owned()),
             _ => match self.secret(look, at, material).await {
                 Ok(next) => {
                     token = next;
@@ -176,14 +176,14 @@ impl Keeper {
             },
         };
         let turn = &mut look.turns[at];
-        if let Err(why) = secret {
+        if let Err(reason) = secret {
             if turn.deploy {
                 (turn.deploy, turn.reconfigure) = (false, false);
             }
-            turn.waits = Some(why);
+            turn.waits = Some(reason);
         }
-        if let Some(MachineDeparture::Wait(why) | MachineDeparture::Drain(why)) = &leave {
-            turn.waits = Some(format!("is to leave the cluster: {why}"));
+        if let Some(MachineDeparture::Wait(reason) | MachineDeparture::Drain(reason)) = &leave {
+            turn.waits = Some(format!("is to leave the cluster: {reason}"));
         }
         let (one, turn) = (&look.survey.machines[at], &look.turns[at]);
         self.request(look, one, turn, leave.as_ref()).await?;
@@ -348,20 +348,20 @@ fn left(status: &mut LCMMachineStatus, leave: Option<&MachineDeparture>, now: Ti
         return;
     };
     let (phase, verdict) = match leave {
-        MachineDeparture::Wait(why) => {
-            (status.prepare_deletion_phase.clone(), ConditionVerdict::no("Waiting", why.clone()))
+        MachineDeparture::Wait(reason) => {
+            (status.prepare_deletion_phase.clone(), ConditionVerdict::no("Waiting", reason.clone()))
         }
         MachineDeparture::Start => (STARTED.to_owned(), ConditionVerdict::yes("Draining")),
-        MachineDeparture::Drain(why) => {
-            (STARTED.to_owned(), ConditionVerdict { message: why.clone(), ..ConditionVerdict::yes("Draining") })
+        MachineDeparture::Drain(reason) => {
+            (STARTED.to_owned(), ConditionVerdict { message: reason.clone(), ..ConditionVerdict::yes("Draining") })
         }
         MachineDeparture::Delete(_) => (COMPLETED.to_owned(), ConditionVerdict::yes("Left")),
         MachineDeparture::Complete if status.prepare_deletion_phase == FAILED => return,
         MachineDeparture::Complete => (COMPLETED.to_owned(), ConditionVerdict::yes("Left")),
-        MachineDeparture::Fail(why) => {
-            let why = format!("took too long, and whoever deletes the machine goes on: {why}");
-            status.kubernetes_cordon_drain_error.clone_from(&why);
-            (FAILED.to_owned(), ConditionVerdict { message: why, ..ConditionVerdict::yes("Failed") })
+        MachineDeparture::Fail(reason) => {
+            let reason = format!("took too long, and whoever deletes the machine goes on: {reason}");
+            status.kubernetes_cordon_drain_error.clone_from(&reason);
+            (FAILED.to_owned(), ConditionVerdict { message: reason, ..ConditionVerdict::yes("Failed") })
         }
     };
     status.prepare_deletion_phase = phase;

@@ -62,7 +62,7 @@ pub(super) fn decide(one: &Leaver<'_>) -> MachineDeparture {
     if one.phase != STARTED {
         return match &one.may {
             Ok(()) => MachineDeparture::Start,
-            Err(why) => MachineDeparture::Wait(why.clone()),
+            Err(reason) => MachineDeparture::Wait(reason.clone()),
         };
     }
     let late = one.since.is_some_and(|since| one.now.duration_since(since) > one.patience);
@@ -71,7 +71,7 @@ pub(super) fn decide(one: &Leaver<'_>) -> MachineDeparture {
         (SeenNode::Ready(name) | SeenNode::Unready(name), Drain::Done) => {
             return MachineDeparture::Delete(name.clone());
         }
-        (SeenNode::Unknown(why), _) => why.clone(),
+        (SeenNode::Unknown(reason), _) => reason.clone(),
         _ if one.message.is_empty() => "its node is drained".to_owned(),
         _ => one.message.to_owned(),
     };

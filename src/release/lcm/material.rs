@@ -90,8 +90,8 @@ pub(super) async fn material(
     let secrets = Api::<Secret>::namespaced(client.clone(), &namespace);
     for purpose in needed(None) {
         let secret = purpose.secret(&name);
-        if let Some(why) = secrets.get_opt(&secret).await?.and_then(|found| stranger(&found, cluster)) {
-            return Err(MaterialError::Strange(secret, why));
+        if let Some(reason) = secrets.get_opt(&secret).await?.and_then(|found| stranger(&found, cluster)) {
+            return Err(MaterialError::Strange(secret, reason));
         }
     }
     let place = ClusterCertificates { namespace: &namespace, cluster: &name };
@@ -102,7 +102,7 @@ pub(super) async fn material(
     };
     let authority = all.of(CertificatePurpose::Ca).cloned().unwrap_or_default();
     let ca_hash = hashes(&authority.certificate)
-        .map_err(|why| CertificateError::Bad { name: CertificatePurpose::Ca.secret(&name), why })?;
+        .map_err(|reason| CertificateError::Bad { name: CertificatePurpose::Ca.secret(&name), reason })?;
     let files = all.files(None).into_iter().filter_map(|file| {
         // `etcd/ca.crt` has a name of its own, for keys of a Secret have no folders.
         let name = file.path.strip_prefix("/etc/kubernetes/pki/")?.replace('/', "-");
@@ -141,8 +141,8 @@ async fn keep_kubeconfig(
 ) -> Result<(), MaterialError> {
     let (name, now) = (secret_name(&cluster.name_any()), SystemTime::now());
     let found = secrets.get_opt(&name).await?;
-    if let Some(why) = found.as_ref().and_then(|found| stranger(found, cluster)) {
-        return Err(MaterialError::Strange(name, why));
+    if let Some(reason) = found.as_ref().and_then(|found| stranger(found, cluster)) {
+        return Err(MaterialError::Strange(name, reason));
     }
     if found.as_ref().is_some_and(|found| !is_stale(found, cluster, server, now)) {
         return Ok(());
@@ -215,10 +215,12 @@ mod tests {
             (json!({"labels": {LABEL_CLUSTER: "d"}}), Some("cluster \"d\"")),
             (json!({"annotations": {ANNOTATION_CLUSTER_NAME: "d"}}), Some("cluster \"d\"")),
         ] {
-            let why = stranger(&secret(metadata.clone()), &cluster());
+            let reason = stranger(&secret(metadata.clone()), &cluster());
             match wanted {
-                None => assert_eq!(why, None, "{metadata}"),
-                Some(part) => assert!(why.as_ref().is_some_and(|why| why.contains(part)), "{metadata}: {why:?}"),
+                None => assert_eq!(reason, None, "{metadata}"),
+                Some(part) => {
+                    assert!(reason.as_ref().is_some_and(|reason| reason.contains(part)), "{metadata}: {reason:?}")
+                }
             }
         }
     }

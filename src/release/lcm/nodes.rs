@@ -129,14 +129,16 @@ mod tests {
         ] {
             let seen = find(&one, &[manager.clone(), one.clone()], &nodes);
             match (&seen, &wanted) {
-                (SeenNode::Unknown(why), SeenNode::Unknown(part)) => assert!(why.contains(part.as_str()), "{why}"),
+                (SeenNode::Unknown(reason), SeenNode::Unknown(part)) => {
+                    assert!(reason.contains(part.as_str()), "{reason}")
+                }
                 _ => assert_eq!(seen, wanted),
             }
         }
         // Also before the manager's own agent says anything.
         let thief = machine("w", "10.0.0.1", "", false);
         assert!(
-            matches!(find(&thief, std::slice::from_ref(&thief), &nodes), SeenNode::Unknown(why) if why.contains("control plane"))
+            matches!(find(&thief, std::slice::from_ref(&thief), &nodes), SeenNode::Unknown(reason) if reason.contains("control plane"))
         );
         assert_eq!(find(&manager, std::slice::from_ref(&manager), &nodes), SeenNode::Ready("n1".into()));
     }

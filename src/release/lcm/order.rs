@@ -198,8 +198,8 @@ impl RolloutPlan<'_> {
         all
     }
 
-    fn waits(&mut self, at: usize, why: impl Into<String>) {
-        self.turns[at].waits.get_or_insert(why.into());
+    fn waits(&mut self, at: usize, reason: impl Into<String>) {
+        self.turns[at].waits.get_or_insert(reason.into());
     }
 
     fn prepare(&mut self, of: &[usize], at_once: usize) {
@@ -283,9 +283,9 @@ impl RolloutPlan<'_> {
         if self.members[at].name != chosen {
             self.waits(at, format!("waits for manager {chosen}, which begins the cluster"));
         } else if let Some(late) = late {
-            let why = late.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
-            let why = format!("waits until all managers have prepared; {} has not{why}", late.name);
-            self.waits(at, why);
+            let reason = late.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
+            let reason = format!("waits until all managers have prepared; {} has not{reason}", late.name);
+            self.waits(at, reason);
         } else {
             self.hand(at);
         }
@@ -296,8 +296,8 @@ impl RolloutPlan<'_> {
         if !one.is_prepared() {
             self.waits(at, "works off the steps of the phase prepare");
         } else if let Some(busy) = self.busy_manager(at) {
-            let why = busy.blocks();
-            self.waits(at, why);
+            let reason = busy.blocks();
+            self.waits(at, reason);
         } else if !managers.iter().any(|at| self.members[*at].was_deployed && self.members[*at].ready) {
             self.waits(
                 at,
@@ -312,12 +312,13 @@ impl RolloutPlan<'_> {
     fn upgrade_manager(&mut self, at: usize, managers: &[usize]) {
         let late = managers.iter().map(|at| &self.members[*at]).find(|one| one.is_in() && !one.is_prepared());
         if let Some(late) = late {
-            let why = late.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
-            let why = format!("waits until all managers have prepared for the release; {} has not{why}", late.name);
-            self.waits(at, why);
+            let reason = late.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
+            let reason =
+                format!("waits until all managers have prepared for the release; {} has not{reason}", late.name);
+            self.waits(at, reason);
         } else if let Some(busy) = self.busy_manager(at) {
-            let why = busy.blocks();
-            self.waits(at, why);
+            let reason = busy.blocks();
+            self.waits(at, reason);
         } else {
             self.drain_and_hand(at);
         }
@@ -344,8 +345,8 @@ impl RolloutPlan<'_> {
         if !one.deploy.done {
             self.hand(at);
         } else if let Some(busy) = self.busy_manager(at) {
-            let why = busy.blocks();
-            self.waits(at, why);
+            let reason = busy.blocks();
+            self.waits(at, reason);
         } else {
             self.hand(at);
         }
@@ -353,8 +354,8 @@ impl RolloutPlan<'_> {
 
     fn reboot_manager(&mut self, at: usize) {
         if let Some(busy) = self.busy_manager(at) {
-            let why = busy.blocks();
-            self.waits(at, why);
+            let reason = busy.blocks();
+            self.waits(at, reason);
         } else {
             self.drain_and_reboot(at);
         }
@@ -395,8 +396,8 @@ impl RolloutPlan<'_> {
         } else if one.reboot == Reboot::Wanted {
             let pending = managers.iter().map(|at| &self.members[*at]).find(|one| one.reboot != Reboot::None);
             if let Some(pending) = pending {
-                let why = format!("waits until manager {} has rebooted", pending.name);
-                self.waits(at, why);
+                let reason = format!("waits until manager {} has rebooted", pending.name);
+                self.waits(at, reason);
             } else if self.has_place(at, workers) {
                 self.drain_and_reboot(at);
             }
@@ -410,7 +411,7 @@ impl RolloutPlan<'_> {
             self.waits(at, "works off the steps of the phase prepare");
             return;
         }
-        let why = if managers.is_empty() {
+        let reason = if managers.is_empty() {
             // Whoever brings the control plane has no machine of it here.
             self.rules.drains.then(|| "waits for a manager, and the cluster has none".to_owned())
         } else if !all().any(|one| one.was_deployed && one.ready) {
@@ -420,8 +421,8 @@ impl RolloutPlan<'_> {
         } else {
             all().find(|one| !one.ready || !one.is_in()).map(Member::blocks)
         };
-        if let Some(why) = why {
-            self.waits(at, why);
+        if let Some(reason) = reason {
+            self.waits(at, reason);
             return;
         }
         let busy = |at: &usize| {
@@ -457,14 +458,14 @@ impl RolloutPlan<'_> {
             return true;
         }
         let stuck = all.iter().find(|at| self.members[**at].fault.is_some()).or(all.first());
-        let why = stuck.map_or_else(String::new, |at| self.members[*at].blocks());
-        self.waits(at, why);
+        let reason = stuck.map_or_else(String::new, |at| self.members[*at].blocks());
+        self.waits(at, reason);
         false
     }
 
     fn upgrade_worker(&mut self, at: usize, managers: &[usize], workers: &[usize]) {
-        if let Some(why) = self.managers_behind(managers) {
-            self.waits(at, why);
+        if let Some(reason) = self.managers_behind(managers) {
+            self.waits(at, reason);
         } else if !self.members[at].is_prepared() {
             self.waits(at, "works off the steps of the phase prepare");
         } else if self.members[at].deploy.handed {

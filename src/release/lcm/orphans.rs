@@ -59,11 +59,11 @@ impl Reconcile for Orphans {
         if machine.spec.prepare_deletion && ![COMPLETED, FAILED].contains(&status.prepare_deletion_phase.as_str()) {
             COMPLETED.clone_into(&mut status.prepare_deletion_phase);
         }
-        let why = format!("there is no LCMCluster {:?} that stays", machine.spec.cluster_name);
+        let reason = format!("there is no LCMCluster {:?} that stays", machine.spec.cluster_name);
         set(
             &mut status.conditions,
             "Ready",
-            &ConditionVerdict::no("NoCluster", why),
+            &ConditionVerdict::no("NoCluster", reason),
             machine.meta().generation,
             Timestamp::now(),
         );

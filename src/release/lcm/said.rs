@@ -19,10 +19,10 @@ fn heard(one: &Machine) -> ConditionVerdict {
     let last = one.view.status.last_heard.as_ref();
     if one.member.silent {
         let since = last.map(|time| time.0.to_string()).unwrap_or_default();
-        let why = format!(
+        let reason = format!(
             "was not heard since {since}: see whether the machine runs, its agent does, and reaches the appliance"
         );
-        return ConditionVerdict::no("Silent", why);
+        return ConditionVerdict::no("Silent", reason);
     }
     if one.member.heard || last.is_some() {
         return ConditionVerdict::yes("Heard");
@@ -56,7 +56,7 @@ fn working(one: &Machine) -> String {
 
 fn ready(one: &Machine, turn: &MachineTurn) -> ConditionVerdict {
     let waits = turn.waits.clone().unwrap_or_default();
-    let node = |why: &str| ConditionVerdict::no("WaitingForNode", why);
+    let node = |reason: &str| ConditionVerdict::no("WaitingForNode", reason);
     match one.state {
         NodeState::Uninitialized => ConditionVerdict::no("Uninitialized", "its agent has reported no address yet"),
         NodeState::Pending | NodeState::Prepare if turn.waits.is_some() && one.member.fault.is_none() => {
@@ -69,7 +69,7 @@ fn ready(one: &Machine, turn: &MachineTurn) -> ConditionVerdict {
         NodeState::Ready => match &one.seen {
             _ if one.member.silent => ConditionVerdict::unknown("Silent", "its agent is not heard"),
             SeenNode::Unready(name) => node(&format!("node {name} of the cluster is not Ready")),
-            SeenNode::Unknown(why) => node(why),
+            SeenNode::Unknown(reason) => node(reason),
             _ => node("it has no node in the cluster yet"),
         },
         state => match &one.member.fault {
@@ -171,7 +171,7 @@ pub(super) fn cluster(
             message: "none of the managers that were deployed is left".into(),
             ..ConditionVerdict::yes("Initialized")
         },
-        (false, Some(why)) => ConditionVerdict::no("NotPossible", why),
+        (false, Some(reason)) => ConditionVerdict::no("NotPossible", reason),
         (false, None) => ConditionVerdict::no("WaitingForManager", "no manager has begun the cluster yet"),
     };
     let ready = all(

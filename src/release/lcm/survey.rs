@@ -231,7 +231,7 @@ fn machine(view: LcmMachineView, around: &SurveyInputs<'_>, known: &StepsCluster
             () if required && !asked => Reboot::Wanted,
             () => Reboot::None,
         },
-        fault: why(&view, &seen, silent && !(settled && has_node), settled),
+        fault: reason(&view, &seen, silent && !(settled && has_node), settled),
         name,
         role,
     };
@@ -239,7 +239,7 @@ fn machine(view: LcmMachineView, around: &SurveyInputs<'_>, known: &StepsCluster
 }
 
 /// Why a machine does not get on; none when it does, or has nothing to do.
-fn why(view: &LcmMachineView, seen: &SeenNode, silent: bool, settled: bool) -> Option<String> {
+fn reason(view: &LcmMachineView, seen: &SeenNode, silent: bool, settled: bool) -> Option<String> {
     if let Some(failed) = &view.failed {
         let message = if failed.message.is_empty() { String::new() } else { format!(": {}", failed.message) };
         return Some(format!(
@@ -252,7 +252,7 @@ fn why(view: &LcmMachineView, seen: &SeenNode, silent: bool, settled: bool) -> O
         return Some(format!("its agent was not heard since {since}: see whether it runs and reaches the appliance"));
     }
     match seen {
-        SeenNode::Unknown(why) if settled => Some(why.clone()),
+        SeenNode::Unknown(reason) if settled => Some(reason.clone()),
         _ => None,
     }
 }

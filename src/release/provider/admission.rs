@@ -42,7 +42,7 @@ pub fn public_key(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>>
     };
     let stays = request.old.and_then(typed::<PublicKey>).is_some_and(|old| old.spec == key.spec);
     let fault = desired::key_fault(&key.spec.public_key).filter(|_| !stays);
-    one(fault.map(|why| FieldError::forbidden("spec.publicKey", why)))
+    one(fault.map(|reason| FieldError::forbidden("spec.publicKey", reason)))
 }
 
 fn judge_cluster(new: &Cluster, old: Option<&Cluster>, offer: impl Fn(&str) -> Offer) -> Option<FieldError> {
@@ -61,17 +61,17 @@ fn judge_cluster(new: &Cluster, old: Option<&Cluster>, offer: impl Fn(&str) -> O
     let wish = match shape::read(new) {
         Ok(Some(wish)) => wish,
         Ok(None) => return None,
-        Err(fault) => return Some(FieldError::forbidden(fault.field, fault.why)),
+        Err(fault) => return Some(FieldError::forbidden(fault.field, fault.reason)),
     };
     let before = old.and_then(|old| shape::read(old).ok().flatten());
     if let Some(before) = &before {
         if let Some(field) = judge::held_by_maintenance(before, &wish) {
-            let why = "in maintenance only publicKeys change: set maintenance to false, and change it then";
-            return Some(FieldError::forbidden(path_of(field), why));
+            let reason = "in maintenance only publicKeys change: set maintenance to false, and change it then";
+            return Some(FieldError::forbidden(path_of(field), reason));
         }
         if let Some(field) = judge::fixed(before, &wish) {
-            let why = "the cluster's nodes have it in their certificates: another one needs another Cluster";
-            return Some(FieldError::forbidden(path_of(field), why));
+            let reason = "the cluster's nodes have it in their certificates: another one needs another Cluster";
+            return Some(FieldError::forbidden(path_of(field), reason));
         }
     }
     let offer = offer(&wish.release);
@@ -80,7 +80,7 @@ fn judge_cluster(new: &Cluster, old: Option<&Cluster>, offer: impl Fn(&str) -> O
         Some(before) if before.charts == wish.charts && before.release == wish.release => Ok(()),
         _ => judge::overrides(&wish, &offer),
     });
-    judged.err().map(|refusal| FieldError::forbidden(path_of(refusal.field), refusal.why))
+    judged.err().map(|refusal| FieldError::forbidden(path_of(refusal.field), refusal.message))
 }
 
 fn judge_release(
@@ -140,8 +140,8 @@ fn judge_machine(
         } else {
             None
         };
-        if let Some((key, why)) = changed {
-            return Some(FieldError::forbidden(format!("metadata.labels[{key}]"), why));
+        if let Some((key, reason)) = changed {
+            return Some(FieldError::forbidden(format!("metadata.labels[{key}]"), reason));
         }
     }
     let cluster = machine_spec::cluster_of(new)?;
@@ -153,20 +153,20 @@ fn judge_machine(
     }
     let wish = match machine_spec::read(new) {
         Ok(wish) => wish,
-        Err(fault) => return Some(FieldError::forbidden(fault.field, fault.why)),
+        Err(fault) => return Some(FieldError::forbidden(fault.field, fault.reason)),
     };
     if let Some(before) = old.and_then(|old| machine_spec::read(old).ok())
         && new.metadata.deletion_timestamp.is_some()
         && wish.deletion_policy < before.deletion_policy
     {
-        let why = "a Machine that goes already is let go sooner, not later: graceful, unsafe, forced";
-        return Some(FieldError::forbidden(format!("{PATH}.deletionPolicy"), why));
+        let reason = "a Machine that goes already is let go sooner, not later: graceful, unsafe, forced";
+        return Some(FieldError::forbidden(format!("{PATH}.deletionPolicy"), reason));
     }
     // Without its Cluster nobody knows; the controller does then.
     let release = offer(new.metadata.namespace.as_deref().unwrap_or_default(), cluster)?.release?;
     if let Some((key, value)) = machine_spec::forbidden_label(&wish, &release.spec.allowed_node_labels) {
-        let why = format!("{key}={value} is not in allowedNodeLabels of the cluster's release");
-        return Some(FieldError::forbidden(format!("{PATH}.nodeLabels"), why));
+        let reason = format!("{key}={value} is not in allowedNodeLabels of the cluster's release");
+        return Some(FieldError::forbidden(format!("{PATH}.nodeLabels"), reason));
     }
     if let Some(asked) = &wish.distribution
         && let Err(fault) = crate::release::catalogue::join::distribution(&release, Some(asked))

@@ -195,8 +195,8 @@ impl Clusters {
             }
             return Ok(());
         }
-        if let Err((reason, why)) = judged {
-            made.provided = Some(ConditionVerdict::no(reason, why));
+        if let Err((reason, message)) = judged {
+            made.provided = Some(ConditionVerdict::no(reason, message));
             return Ok(());
         }
         let Some(release) = &offer.release else { return Ok(()) };
@@ -245,7 +245,7 @@ impl Clusters {
             };
             match desired::key_fault(&found.spec.public_key) {
                 None => keys.push(found.spec.public_key.trim().to_owned()),
-                Some(why) => faults.push(format!("spec.publicKey of the PublicKey {name:?} {why}")),
+                Some(reason) => faults.push(format!("spec.publicKey of the PublicKey {name:?} {reason}")),
             }
         }
         let told = faults.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
@@ -267,10 +267,10 @@ impl Clusters {
         let mut status = cluster.status.clone().unwrap_or_default();
         let more = if left.len() > TOLD { " and others" } else { "" };
         let some = left.iter().take(TOLD).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let why = format!(
+        let reason = format!(
             "Waiting for its Machines to be deleted: {some}{more} (`slipway delete machines.cluster.k8s.io -l {LABEL_CLUSTER}={name}`)"
         );
-        let (verdict, now) = (ConditionVerdict::no("MachinesLeft", why), Timestamp::now());
+        let (verdict, now) = (ConditionVerdict::no("MachinesLeft", reason), Timestamp::now());
         conditions::set(&mut status.conditions, cluster_status::READY, &verdict, cluster.metadata.generation, now);
         write_status(clusters, cluster, cluster.status.as_ref(), &status).await?;
         Ok(Action::requeue(LOOK_AGAIN))
@@ -306,20 +306,20 @@ fn told(error: &ClusterError) -> ConditionVerdict {
 
 /// Whether a cluster may be as it wants: the word for why not, and what to do.
 fn judged(wish: &ClusterWish, offer: &Offer, present: Option<&LCMCluster>) -> Result<(), (&'static str, String)> {
-    let refused = |refusal: judge::Refusal| (refusal.reason, refusal.why);
+    let refused = |refusal: judge::Refusal| (refusal.reason, refusal.message);
     let Some(present) = present else { return judge::release(wish, offer).map_err(refused) };
     if let Some(endpoint) = &present.spec.external_endpoint
         && endpoint.host != wish.host
     {
-        let why =
+        let reason =
             format!("loadBalancerHost was {:?}, which the cluster's nodes have in their certificates", endpoint.host);
-        return Err(("InvalidChange", why));
+        return Err(("InvalidChange", reason));
     }
     let networks = (&present.spec.pods_cidr, &present.spec.services_cidr);
     if networks != (&wish.networks.pods, &wish.networks.services) {
-        let why =
+        let reason =
             format!("the networks were {} for pods and {} for services, which nodes have", networks.0, networks.1);
-        return Err(("InvalidChange", why));
+        return Err(("InvalidChange", reason));
     }
     if present.spec.release == wish.release {
         // A release that is supported no more goes on, and says so; one that is gone has nothing to be made of.

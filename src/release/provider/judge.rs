@@ -10,18 +10,18 @@ use crate::release::catalogue::join::{self as catalogue, PROVIDER};
 
 /// Why a cluster may not have what it names: the word for it, the field of its value, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{why}")]
+#[error("{message}")]
 pub struct Refusal {
     /// In one word.
     pub reason: &'static str,
     /// The field of `providerSpec.value`.
     pub field: &'static str,
     /// For people.
-    pub why: String,
+    pub message: String,
 }
 
-fn refusal(reason: &'static str, why: String) -> Refusal {
-    Refusal { reason, field: "release", why }
+fn refusal(reason: &'static str, message: String) -> Refusal {
+    Refusal { reason, field: "release", message }
 }
 
 /// Whether a cluster may have its release at all.
@@ -33,13 +33,13 @@ pub fn release(wish: &ClusterWish, offer: &Offer) -> Result<(), Refusal> {
     let name = &wish.release;
     let kaas = offer.kaas.as_ref().map_err(|none| refusal("NoActiveRelease", none.to_string()))?;
     if offer.release.is_none() {
-        let why = format!("there is no ClusterRelease {name:?}: `slipway release list` shows those that are there");
-        return Err(refusal("UnknownRelease", why));
+        let reason = format!("there is no ClusterRelease {name:?}: `slipway release list` shows those that are there");
+        return Err(refusal("UnknownRelease", reason));
     }
     if !catalogue::supported(kaas, name, PROVIDER) {
         let version = &kaas.spec.version;
-        let why = format!("the active KaaSRelease {version} does not support {name} for the provider {PROVIDER}");
-        return Err(refusal("UnsupportedRelease", why));
+        let reason = format!("the active KaaSRelease {version} does not support {name} for the provider {PROVIDER}");
+        return Err(refusal("UnsupportedRelease", reason));
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ pub fn overrides(wish: &ClusterWish, offer: &Offer) -> Result<(), Refusal> {
     let Some(release) = &offer.release else { return Ok(()) };
     match charts(release, &wish.charts) {
         Ok(_) => Ok(()),
-        Err(fault) => Err(Refusal { reason: "InvalidCharts", field: "helmReleases", why: fault.to_string() }),
+        Err(fault) => Err(Refusal { reason: "InvalidCharts", field: "helmReleases", message: fault.to_string() }),
     }
 }
 

@@ -38,16 +38,17 @@ pub async fn provide(
         return api.create(&PostParams::default(), &made).await.map_err(|error| KeepError::from(error).into());
     };
     if found.spec.cluster_name != wanted.spec.cluster_name {
-        let why = format!(
+        let reason = format!(
             "it is a machine of the cluster {}, and stays in it: make another Machine",
             found.spec.cluster_name
         );
-        return Err(MachineError::Waits(why));
+        return Err(MachineError::Waits(reason));
     }
     let is_plane = |object: &LCMMachine| object.labels().contains_key(LABEL_CONTROL_PLANE);
     if is_plane(&found) != is_plane(&wanted) {
-        let why = format!("the label {LABEL_CONTROL_PLANE} has changed, and a machine stays what it is in its cluster");
-        return Err(MachineError::Waits(why));
+        let reason =
+            format!("the label {LABEL_CONTROL_PLANE} has changed, and a machine stays what it is in its cluster");
+        return Err(MachineError::Waits(reason));
     }
     match missing(&json!(found), &json!(wanted)) {
         Some(patch) => Ok(change(api, &found, patch).await?),

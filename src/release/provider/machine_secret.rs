@@ -124,7 +124,7 @@ fn is_good(secret: &Secret, inputs: &str, now: Timestamp) -> bool {
 /// The user's own user data, where the Machine names some.
 async fn own(secrets: &Api<Secret>, machine: &Machine) -> Result<Option<Vec<u8>>, SecretError> {
     let Some(name) = own_user_data(machine) else { return Ok(None) };
-    let waits = |why: String| Err(SecretError::Waits(why));
+    let waits = |reason: String| Err(SecretError::Waits(reason));
     // It becomes part of a path.
     if !super::shape::is_name(name) {
         return waits("userData names what is no name of a Secret".into());

@@ -52,12 +52,12 @@ pub struct MachineWish {
 
 /// Why a Machine makes no sense: the field and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {why}")]
+#[error("{field}: {reason}")]
 pub struct MachineFault {
     /// The field.
     pub field: String,
     /// What is wrong with it.
-    pub why: String,
+    pub reason: String,
 }
 
 #[derive(Deserialize)]
@@ -104,11 +104,11 @@ pub fn cluster_of(machine: &Machine) -> Option<&str> {
 ///
 /// Why it makes no sense.
 pub fn read(machine: &Machine) -> Result<MachineWish, MachineFault> {
-    let fault = |field: &str, why: String| MachineFault { field: format!("{PATH}.{field}"), why };
+    let fault = |field: &str, reason: String| MachineFault { field: format!("{PATH}.{field}"), reason };
     let Some(value) = &machine.spec.provider_spec.value else { return Ok(MachineWish::default()) };
     let wire = RefusedMachineSpec::deserialize(value).map_err(|error| {
-        let why = error.to_string().chars().take(SHOWN).collect();
-        MachineFault { field: PATH.into(), why }
+        let reason = error.to_string().chars().take(SHOWN).collect();
+        MachineFault { field: PATH.into(), reason }
     })?;
     let labels = wire.node_labels.unwrap_or_default();
     if labels.len() > LABELS_MAX {
@@ -124,7 +124,10 @@ pub fn read(machine: &Machine) -> Result<MachineWish, MachineFault> {
     let annotation = |name: &str| machine.metadata.annotations.as_ref().and_then(|all| all.get(name)).cloned();
     let (interface, cidr) =
         (annotation(ANNOTATION_INTERFACE).unwrap_or_default(), annotation(ANNOTATION_CIDR).unwrap_or_default());
-    let own = |name: &str, why: &str| MachineFault { field: format!("metadata.annotations[{name}]"), why: why.into() };
+    let own = |name: &str, reason: &str| MachineFault {
+        field: format!("metadata.annotations[{name}]"),
+        reason: reason.into(),
+    };
     // The kernel's bound, and its own taboos.
     if interface.len() > 15 || interface.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/') {
         return Err(own(ANNOTATION_INTERFACE, "must be the name of a network interface"));

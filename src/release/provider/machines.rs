@@ -65,7 +65,7 @@ impl From<SecretError> for MachineError {
         match error {
             SecretError::Api(error) => Self::Api(error),
             SecretError::Keep(error) => Self::Keep(error),
-            SecretError::Waits(why) => Self::Waits(why),
+            SecretError::Waits(reason) => Self::Waits(reason),
         }
     }
 }
@@ -80,8 +80,8 @@ impl Conflict for MachineError {
     }
 }
 
-fn waits(why: impl ToString) -> MachineError {
-    MachineError::Waits(why.to_string())
+fn waits(reason: impl ToString) -> MachineError {
+    MachineError::Waits(reason.to_string())
 }
 
 /// A Machine and its cluster.

@@ -26,8 +26,9 @@ pub struct Networks {
 pub fn read(network: Option<&MachineApiClusterNetwork>, host: &str) -> Result<Networks, (&'static str, String)> {
     const PODS: &str = "spec.clusterNetwork.pods.cidrBlocks";
     const SERVICES: &str = "spec.clusterNetwork.services.cidrBlocks";
-    let pods = blocks(network.and_then(|network| network.pods.as_ref())).map_err(|why| (PODS, why))?;
-    let services = blocks(network.and_then(|network| network.services.as_ref())).map_err(|why| (SERVICES, why))?;
+    let pods = blocks(network.and_then(|network| network.pods.as_ref())).map_err(|reason| (PODS, reason))?;
+    let services =
+        blocks(network.and_then(|network| network.services.as_ref())).map_err(|reason| (SERVICES, reason))?;
     for network in &services {
         let bits = if network.is_ipv4() { 32 } else { 128 };
         if bits - network.prefix() > SERVICE_BITS {
@@ -113,8 +114,8 @@ mod tests {
                     assert_eq!(*wanted, "", "{pods:?} {services:?}");
                     assert_eq!(found, Networks { pods: pods.join(","), services: services.join(",") });
                 }
-                Err((field, why)) => {
-                    let said = format!("{field}: {why}");
+                Err((field, reason)) => {
+                    let said = format!("{field}: {reason}");
                     assert!(!wanted.is_empty() && said.contains(wanted), "{pods:?} {services:?}: {said}");
                 }
             }

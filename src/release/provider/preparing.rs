@@ -54,8 +54,8 @@ impl NodePreparer {
             return Ok(Preparation::Own);
         }
         if found.metadata.deletion_timestamp.is_some() {
-            let why = format!("The Cluster {cluster} is being deleted: delete the Machine, too");
-            return Ok(Preparation::Wait("ClusterDeleted", why));
+            let reason = format!("The Cluster {cluster} is being deleted: delete the Machine, too");
+            return Ok(Preparation::Wait("ClusterDeleted", reason));
         }
         let (name, owner) = (machine.name_any(), owners::owner(machine, true));
         let agent = names::agent(&name);
@@ -101,13 +101,13 @@ impl NodePreparer {
         let since = machine.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         match leave(policy, &lcm, since, Timestamp::now()) {
             LeavingStep::Go => Ok(HostDeparture::Go),
-            LeavingStep::Ask(why) => {
+            LeavingStep::Ask(reason) => {
                 let patch =
                     json!({"metadata": {"resourceVersion": lcm.resource_version()}, "spec": {"prepareDeletion": true}});
                 machines.patch(&lcm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-                Ok(HostDeparture::Wait(why))
+                Ok(HostDeparture::Wait(reason))
             }
-            LeavingStep::Wait(why) => Ok(HostDeparture::Wait(why)),
+            LeavingStep::Wait(reason) => Ok(HostDeparture::Wait(reason)),
         }
     }
 }
@@ -161,9 +161,9 @@ fn waits(machine: &Machine) -> String {
     let noted = machine.status.as_ref().and_then(|status| status.provider_status.as_ref());
     let conditions = noted.and_then(|noted| noted["conditions"].as_array());
     let lcm = conditions.and_then(|all| all.iter().find(|condition| condition["type"] == "LCM"));
-    let why = lcm.and_then(|lcm| lcm["message"].as_str()).filter(|why| !why.is_empty());
-    match why {
-        Some(why) => format!("Waiting for the agent's account and user data: {why}"),
+    let reason = lcm.and_then(|lcm| lcm["message"].as_str()).filter(|reason| !reason.is_empty());
+    match reason {
+        Some(reason) => format!("Waiting for the agent's account and user data: {reason}"),
         None => "Waiting for the agent's account and user data".to_owned(),
     }
 }
@@ -204,10 +204,10 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
     let error = &status.kubernetes_cordon_drain_error;
     let error = if error.is_empty() { String::new() } else { format!(": {error}") };
     let minutes = LEAVE_WAIT.as_mins();
-    let why = format!(
+    let reason = format!(
         "{phase}{error}; the host is let go after {minutes} minutes in any case, or at once with deletionPolicy unsafe"
     );
-    if lcm.spec.prepare_deletion { LeavingStep::Wait(why) } else { LeavingStep::Ask(why) }
+    if lcm.spec.prepare_deletion { LeavingStep::Wait(reason) } else { LeavingStep::Ask(reason) }
 }
 
 #[cfg(test)]
@@ -257,8 +257,8 @@ mod tests {
             let word = match leave(policy, &lcm, Some(at(0)), at(minutes)) {
                 LeavingStep::Go => "go",
                 LeavingStep::Ask(_) => "ask",
-                LeavingStep::Wait(why) => {
-                    assert!(why.contains("unsafe"), "{why}");
+                LeavingStep::Wait(reason) => {
+                    assert!(reason.contains("unsafe"), "{reason}");
                     "wait"
                 }
             };

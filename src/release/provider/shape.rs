@@ -74,16 +74,16 @@ pub struct ClusterWish {
 
 /// Why a Cluster makes no sense: the field and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {why}")]
+#[error("{field}: {reason}")]
 pub struct ProviderSpecFault {
     /// The field.
     pub field: String,
     /// What is wrong with it.
-    pub why: String,
+    pub reason: String,
 }
 
-fn fault(field: impl AsRef<str>, why: impl Into<String>) -> ProviderSpecFault {
-    ProviderSpecFault { field: format!("{PATH}.{}", field.as_ref()), why: why.into() }
+fn fault(field: impl AsRef<str>, reason: impl Into<String>) -> ProviderSpecFault {
+    ProviderSpecFault { field: format!("{PATH}.{}", field.as_ref()), reason: reason.into() }
 }
 
 #[derive(Deserialize)]
@@ -142,20 +142,20 @@ pub fn read(cluster: &Cluster) -> Result<Option<ClusterWish>, ProviderSpecFault>
     };
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     if name.len() > NAME_MAX {
-        let why = format!("has more than {NAME_MAX} letters: Machines name their cluster in a label");
-        return Err(ProviderSpecFault { field: "metadata.name".into(), why });
+        let reason = format!("has more than {NAME_MAX} letters: Machines name their cluster in a label");
+        return Err(ProviderSpecFault { field: "metadata.name".into(), reason });
     }
     let idle = known(value)?;
     let wire = RefusedClusterSpec::deserialize(value)
-        .map_err(|error| ProviderSpecFault { field: PATH.into(), why: shorten(&error.to_string()) })?;
+        .map_err(|error| ProviderSpecFault { field: PATH.into(), reason: shorten(&error.to_string()) })?;
     let release = wire.release.unwrap_or_default();
     if !is_name(&release) {
         return Err(fault("release", "must be the name of a ClusterRelease: `slipway release list` shows them"));
     }
     let host = wire.load_balancer_host.unwrap_or_default();
     if !is_host(&host) {
-        let why = "must be the address or the name at which the cluster's API server is reached; there are no Subnets here to take one from";
-        return Err(fault("loadBalancerHost", why));
+        let reason = "must be the address or the name at which the cluster's API server is reached; there are no Subnets here to take one from";
+        return Err(fault("loadBalancerHost", reason));
     }
     for (field, count) in [
         ("maxWorkerPrepareCount", wire.max_worker_prepare_count),
@@ -166,7 +166,7 @@ pub fn read(cluster: &Cluster) -> Result<Option<ClusterWish>, ProviderSpecFault>
         }
     }
     let networks = network::read(cluster.spec.cluster_network.as_ref(), &host)
-        .map_err(|(field, why)| ProviderSpecFault { field: field.into(), why })?;
+        .map_err(|(field, reason)| ProviderSpecFault { field: field.into(), reason })?;
     Ok(Some(ClusterWish {
         release,
         charts: charts(wire.helm_releases.unwrap_or_default())?,
@@ -248,9 +248,9 @@ fn known(value: &Value) -> Result<Vec<&'static str>, ProviderSpecFault> {
         }
         if let Some((field, _)) = IDLE.iter().find(|(one, _)| one == field) {
             idle.push(*field);
-        } else if let Some((field, why)) = REFUSED.iter().find(|(one, _)| one == field) {
+        } else if let Some((field, reason)) = REFUSED.iter().find(|(one, _)| one == field) {
             if says_something(content) {
-                return Err(fault(field, *why));
+                return Err(fault(field, *reason));
             }
         } else {
             return Err(fault(shorten(field), "there is no such field"));

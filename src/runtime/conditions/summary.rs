@@ -19,8 +19,8 @@ pub fn summary(parts: &[(&str, Option<ConditionVerdict>, bool)], reasons: [&str;
             _ => Truth::False,
         };
         if truth != Truth::True {
-            let why = verdict.as_ref().map_or("not known yet", |verdict| told(verdict));
-            lines.push(format!("* {name}: {why}"));
+            let reason = verdict.as_ref().map_or("not known yet", |verdict| told(verdict));
+            lines.push(format!("* {name}: {reason}"));
         }
         worst = worse(worst, truth);
     }
@@ -38,18 +38,18 @@ pub fn all<'a>(
         let truth = verdict.as_ref().map_or(Truth::Unknown, |verdict| verdict.truth);
         worst = worse(worst, truth);
         if truth != Truth::True {
-            let why = verdict.as_ref().map_or("not known yet", |verdict| told(verdict)).to_owned();
-            by_text.entry((truth, why)).or_default().push(name);
+            let reason = verdict.as_ref().map_or("not known yet", |verdict| told(verdict)).to_owned();
+            by_text.entry((truth, reason)).or_default().push(name);
         }
     }
     let mut lines: Vec<String> = by_text
         .iter()
         .take(TOLD)
-        .map(|((_, why), names)| {
+        .map(|((_, reason), names)| {
             let more = names.len().saturating_sub(3);
             let few = names.iter().take(3).copied().collect::<Vec<_>>().join(", ");
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-            format!("* {few}{more}: {why}")
+            format!("* {few}{more}: {reason}")
         })
         .collect();
     if by_text.len() > TOLD {

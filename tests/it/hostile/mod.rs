@@ -355,13 +355,13 @@ pub async fn rows(kubeconfig: &str, site: &mut Site, acting: Acting<'_>) {
         ("web-loopback", format!("http://127.0.0.1:{trap}/"), "is a loopback address"),
     ] {
         create(&library, json!({"metadata": {"name": name}, "spec": {"url": url, "format": "raw"}})).await;
-        let why = until(&format!("{name} fails"), async || {
+        let error = until(&format!("{name} fails"), async || {
             let status = library.get(name).await.unwrap().status.unwrap_or_default();
             assert_ne!(status.phase, ImagePhase::Ready, "{name}");
             status.message.filter(|_| status.phase == ImagePhase::Failed)
         })
         .await;
-        assert!(why.contains(reason), "{name}: {why}");
+        assert!(error.contains(reason), "{name}: {error}");
     }
 
     // Nothing but the good image came into the library, nothing was put into the drive, and nobody came to a trap.

@@ -434,7 +434,7 @@ mod tests {
             assert_eq!(check(text), Ok(()), "{text}");
             assert!(parses(text), "{text}");
         }
-        for (text, why) in [
+        for (text, reason) in [
             ("", "Syntax error: the end where a value is expected, at byte 0"),
             ("self.", "Syntax error: the end where a field's name is expected, at byte 5"),
             ("a b", "Syntax error: \"b\" where an operator or the end is expected, at byte 2"),
@@ -445,7 +445,7 @@ mod tests {
             ("a().b{}", "Syntax error: \"{\" where an operator or the end is expected, at byte 5"),
             ("!-a", "Syntax error: \"-\" where a value is expected, at byte 1"),
         ] {
-            assert_eq!(check(text).unwrap_err().to_string(), why, "{text}");
+            assert_eq!(check(text).unwrap_err().to_string(), reason, "{text}");
         }
         for text in ["a?b:".repeat(2000), "(".repeat(8000), "-".repeat(8000), "a.b(".repeat(2000)] {
             assert_eq!(check(&text), Err(NoExpression::Nested));

@@ -30,7 +30,7 @@ fn row(cluster: &Value, all: &[Value], now: Timestamp) -> Vec<String> {
     };
     let available = condition(cluster, &["Available"]);
     let is = available.map(|one| text(one, "/status")).unwrap_or_default();
-    let why = available.filter(|_| is != "True").map(|one| text(one, "/message")).unwrap_or_default();
+    let reason = available.filter(|_| is != "True").map(|one| text(one, "/message")).unwrap_or_default();
     vec![
         name(cluster).to_owned(),
         is.to_owned(),
@@ -39,7 +39,7 @@ fn row(cluster: &Value, all: &[Value], now: Timestamp) -> Vec<String> {
         of(progress.control_plane),
         of(progress.workers),
         relative(text(cluster, "/metadata/creationTimestamp"), now),
-        why.split_whitespace().collect::<Vec<_>>().join(" "),
+        reason.split_whitespace().collect::<Vec<_>>().join(" "),
     ]
 }
 

@@ -126,7 +126,7 @@ pub(super) fn host(text: &mut String, object: &Value, now: Timestamp) {
 fn now_or_waits(text: &mut String, object: &Value, now: Timestamp) {
     let status = &object["status"];
     if let Some(held) = held(object) {
-        return line(text, 0, "Now", &held.why);
+        return line(text, 0, "Now", &held.reason);
     }
     let progressing = conditions_of(object).into_iter().find(|condition| condition["type"] == "Progressing");
     // Who waits for nothing says how it is: powered on, as asked.

@@ -180,7 +180,7 @@ impl Edit<'_> {
         let uid = object["metadata"]["uid"].clone();
         let mut base = text::editable(&object, self.has_status());
         let mut offered = text::head(&base, None) + &output::yaml(&base)?;
-        let mut why: Option<ReopenReason> = None;
+        let mut reopened: Option<ReopenReason> = None;
         for _ in 0..OFFERS {
             draft.write(&offered)?;
             self.in_editor.set(true);
@@ -190,8 +190,8 @@ impl Edit<'_> {
             let same = saved == offered;
             *changed |= !same;
             edited?;
-            match why {
-                Some(why) if same => return Err(given_up(&why)),
+            match reopened {
+                Some(reopened) if same => return Err(given_up(&reopened)),
                 _ if same || saved.trim().is_empty() => return Ok(Edited::NotChanged),
                 _ => {}
             }
@@ -210,14 +210,14 @@ impl Edit<'_> {
                         base = text::editable(&now, self.has_status());
                         let again = ReopenReason::Overtaken(fields, aside.display().to_string());
                         offered = text::head(&base, Some(&again)) + &output::yaml(&text::merged(&base, &patch))?;
-                        why = Some(again);
+                        reopened = Some(again);
                         continue;
                     }
                 },
                 Err(reason) => ReopenReason::Refused(reason),
             };
             offered = text::head(&base, Some(&again)) + text::body(&saved);
-            why = Some(again);
+            reopened = Some(again);
         }
         bail!("it was offered {OFFERS} times")
     }
@@ -253,8 +253,8 @@ impl Edit<'_> {
     }
 }
 
-fn given_up(why: &ReopenReason) -> anyhow::Error {
-    match why {
+fn given_up(reopened: &ReopenReason) -> anyhow::Error {
+    match reopened {
         ReopenReason::Refused(reason) => anyhow!("{reason}"),
         ReopenReason::Overtaken(fields, _) => anyhow!("somebody else changed it meanwhile: {}", fields.join(", ")),
     }

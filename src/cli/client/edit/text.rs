@@ -63,10 +63,10 @@ pub(super) fn head(object: &Value, again: Option<&ReopenReason>) -> String {
     }
     match again {
         None => {}
-        Some(ReopenReason::Refused(why)) => {
+        Some(ReopenReason::Refused(reason)) => {
             lines.push(String::new());
             lines.push("NOT WRITTEN:".to_owned());
-            lines.extend(why.lines().take(REASON_LINES).map(|line| format!("  {line}")));
+            lines.extend(reason.lines().take(REASON_LINES).map(|line| format!("  {line}")));
             lines.push("Mend it and save, or leave the file as it is to give up.".to_owned());
         }
         Some(ReopenReason::Overtaken(fields, saved)) => {
@@ -253,7 +253,7 @@ mod tests {
         ] {
             match (found, wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{name}"),
-                (Err(why), Err(part)) => assert!(why.contains(part), "{name}: {why}"),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{name}: {reason}"),
                 (found, _) => panic!("{name}: {found:?}"),
             }
         }
@@ -309,7 +309,7 @@ mod tests {
         ] {
             match (read(text), wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{text}"),
-                (Err(why), Err(part)) => assert!(why.contains(part), "{text}: {why}"),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{text}: {reason}"),
                 (found, _) => panic!("{text}: {found:?}"),
             }
         }

@@ -226,7 +226,7 @@ impl VerbWork<'_> {
                 host => host?,
             };
             let (mut patch, said) = match decide(&self.verb, &host) {
-                VerbDecision::Refused(why) => return Ok((false, (Ending::Refused, why, host))),
+                VerbDecision::Refused(reason) => return Ok((false, (Ending::Refused, reason, host))),
                 VerbDecision::Already(said) => {
                     let wait = !reached(&self.verb, &host);
                     return Ok((wait, (Ending::Unchanged, said, host)));
@@ -291,8 +291,8 @@ impl VerbWork<'_> {
         Ok(match ended.await? {
             WaitEnd::Done(ended) => ended,
             WaitEnd::TimedOut => {
-                let why = last.as_ref().and_then(reason).map(|why| format!(": {why}")).unwrap_or_default();
-                (Ending::Late, format!("is not yet as it was asked for{why}"))
+                let message = last.as_ref().and_then(reason).map(|message| format!(": {message}")).unwrap_or_default();
+                (Ending::Late, format!("is not yet as it was asked for{message}"))
             }
         })
     }

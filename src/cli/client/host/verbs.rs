@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::held::why_not_unpaused;
+use super::super::held::no_unpause_reason;
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_INSPECT, ANNOTATION_PAUSED, ANNOTATION_REBOOT};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_MOVED_TO, DISCOVERED_PENDING};
 use crate::outbound::masked;
@@ -56,8 +56,8 @@ fn already(said: impl Into<String>) -> VerbDecision {
     Already(said.into())
 }
 
-fn refused(why: impl Into<String>) -> VerbDecision {
-    Refused(why.into())
+fn refused(reason: impl Into<String>) -> VerbDecision {
+    Refused(reason.into())
 }
 
 pub(super) fn annotation<'a>(host: &'a Value, key: &str) -> Option<&'a str> {
@@ -107,7 +107,7 @@ fn hindered(verb: &Verb, host: &Value) -> Option<String> {
         return Some("is being deleted".into());
     }
     if acts && annotation(host, ANNOTATION_PAUSED).is_some() {
-        let how = why_not_unpaused(host).unwrap_or_else(|| format!("`slipway host unpause {name}` ends that"));
+        let how = no_unpause_reason(host).unwrap_or_else(|| format!("`slipway host unpause {name}` ends that"));
         return Some(format!("is paused, so nothing is done with it: {how}"));
     }
     if !with_machine {
@@ -133,8 +133,8 @@ fn consumer(host: &Value) -> Option<String> {
 
 /// What is to be done for a host as it is.
 pub(super) fn decide(verb: &Verb, host: &Value) -> VerbDecision {
-    if let Some(why) = hindered(verb, host) {
-        return Refused(why);
+    if let Some(reason) = hindered(verb, host) {
+        return Refused(reason);
     }
     match verb {
         Verb::Power { on } => power(host, *on),
@@ -148,8 +148,8 @@ pub(super) fn decide(verb: &Verb, host: &Value) -> VerbDecision {
         },
         Verb::Unpause => match annotation(host, ANNOTATION_PAUSED) {
             None => already("is not paused"),
-            Some(_) => match why_not_unpaused(host) {
-                Some(why) => refused(format!("stays paused: {why}")),
+            Some(_) => match no_unpause_reason(host) {
+                Some(reason) => refused(format!("stays paused: {reason}")),
                 None => change(annotate(ANNOTATION_PAUSED, Value::Null), "is no longer paused"),
             },
         },
@@ -184,8 +184,8 @@ fn reboot(host: &Value, hard: bool, force: bool) -> VerbDecision {
         return refused(format!("is held off by the annotation {holder}"));
     }
     if !force && !is_installed(host) {
-        let why = "a reboot is for an installed system; --force begins an inspection or provisioning again";
-        return refused(format!("is {}: {why}", being(host)));
+        let reason = "a reboot is for an installed system; --force begins an inspection or provisioning again";
+        return refused(format!("is {}: {reason}", being(host)));
     }
     if host["spec"]["online"] == false {
         return refused("is to be off (spec.online is false): power it on instead");

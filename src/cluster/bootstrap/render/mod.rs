@@ -28,12 +28,12 @@ pub enum UserDataError {
     #[error("the user data cannot be written: {0}")]
     Text(String),
     /// The form of the user data has no such thing.
-    #[error("{field}: {why}")]
+    #[error("{field}: {reason}")]
     Unsupported {
         /// The field.
         field: String,
         /// Why.
-        why: String,
+        reason: String,
     },
     /// It is too large.
     #[error("the user data would have {size} bytes; {LARGEST} have room in a Secret")]
@@ -130,8 +130,8 @@ impl UserData<'_> {
     }
 }
 
-fn unsupported(field: impl Into<String>, why: impl Into<String>) -> UserDataError {
-    UserDataError::Unsupported { field: field.into(), why: why.into() }
+fn unsupported(field: impl Into<String>, reason: impl Into<String>) -> UserDataError {
+    UserDataError::Unsupported { field: field.into(), reason: reason.into() }
 }
 
 /// YAML in which no line is broken: what is a template is filled in before it is read.

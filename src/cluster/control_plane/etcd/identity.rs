@@ -37,7 +37,7 @@ impl EtcdIdentity {
         let (certificate, key) = (data("tls.crt")?, data("tls.key")?);
         let authority: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
         let authority = authority.ok().filter(|all| !all.is_empty()).ok_or("its tls.crt holds no certificate")?;
-        let signing = read_key(key.as_bytes()).map_err(|why| format!("its tls.key: {why}"))?;
+        let signing = read_key(key.as_bytes()).map_err(|reason| format!("its tls.key: {reason}"))?;
         let issuer = authority.first().map(|ca| Issuer::from_ca_cert_der(ca, signing)).ok_or("it holds no CA")?;
         let issuer = issuer.map_err(|_| "its tls.crt is no CA")?;
         let own = KeyPair::generate().map_err(|error| error.to_string())?;

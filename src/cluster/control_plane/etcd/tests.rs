@@ -160,7 +160,7 @@ async fn a_member_that_is_listed_and_does_not_answer_is_told() {
     });
     let etcd = within(asked).await.unwrap();
     assert_eq!(etcd.members[0].name, "b");
-    let silent: Vec<_> = etcd.silent.iter().map(|(node, why)| (node.as_str(), why.as_str())).collect();
+    let silent: Vec<_> = etcd.silent.iter().map(|(node, reason)| (node.as_str(), reason.as_str())).collect();
     assert_eq!(silent, [("a", "no answer within 0 s"), ("c", "connection refused")]);
 
     let nodes: Vec<String> = (0..17).map(|number| format!("n{number:02}")).collect();

@@ -30,7 +30,7 @@ pub(super) fn stray_member(plane: &Plane) -> Option<ControlPlaneAction> {
 /// Waits for the machine that is being deleted, and lets it go once its member of etcd has left.
 pub(super) fn deleting(plane: &Plane) -> Option<ControlPlaneAction> {
     let going = plane.machines.iter().filter(|machine| machine.is_deleting());
-    let wait = |why: String| Some(ControlPlaneAction::Wait(why));
+    let wait = |reason: String| Some(ControlPlaneAction::Wait(reason));
     // One after the other.
     if let Some(machine) = going.clone().find(|machine| !machine.hook) {
         return wait(format!("Machine {} is being deleted", machine.name));
@@ -63,7 +63,7 @@ pub(super) fn deleting(plane: &Plane) -> Option<ControlPlaneAction> {
     }
     match handover(plane, machine) {
         Ok(handover) => released(handover, plane.members().iter().find(|member| member.name == *node).cloned()),
-        Err(why) => wait(why),
+        Err(reason) => wait(reason),
     }
 }
 

@@ -95,7 +95,7 @@ pub(super) fn next(plane: &Plane) -> RemediationStep {
         Some(_) => return RemediationStep::Nothing,
         None => match retry(plane, machine) {
             Ok(remediation) => remediation,
-            Err((reason, why)) => return refuse(reason, why),
+            Err((reason, message)) => return refuse(reason, message),
         },
     };
     if !plane.initialized {
@@ -132,7 +132,7 @@ pub(super) fn next(plane: &Plane) -> RemediationStep {
     }
     match deletion::handover(plane, machine) {
         Ok(handover) => RemediationStep::Replace(ControlPlaneAction::Replace { remediation, handover }),
-        Err(why) => refuse(CANNOT, why),
+        Err(message) => refuse(CANNOT, message),
     }
 }
 

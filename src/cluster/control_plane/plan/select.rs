@@ -92,14 +92,14 @@ pub fn rollout_dates(
     expires: Option<Timestamp>,
     now: Timestamp,
 ) -> Vec<String> {
-    let mut why = Vec::new();
+    let mut reason = Vec::new();
     if let (Some(days), Some(expires)) = (rules.certificate_days.filter(|days| *days > 0), expires)
         && expires.duration_since(now) < SignedDuration::from_hours(i64::from(days) * 24)
     {
-        why.push("Certificates will expire soon".to_owned());
+        reason.push("Certificates will expire soon".to_owned());
     }
     if rules.after.is_some_and(|after| created < after && after < now) {
-        why.push("KubeadmControlPlane spec.rollout.after expired".to_owned());
+        reason.push("KubeadmControlPlane spec.rollout.after expired".to_owned());
     }
-    why
+    reason
 }

@@ -85,7 +85,7 @@ fn words(decision: &ControlPlaneDecision) -> String {
             let member = member.as_ref().map(|member| format!(", without member {}", member.id)).unwrap_or_default();
             format!("release {machine}{}{member}", over(handover))
         }
-        ControlPlaneAction::Wait(why) => format!("wait: {why}"),
+        ControlPlaneAction::Wait(reason) => format!("wait: {reason}"),
         ControlPlaneAction::Settle => "settle".into(),
     }
 }

@@ -6,7 +6,7 @@ use crate::runtime::conditions::ConditionVerdict;
 
 /// Whether it can: its certificates are there, a machine has all of its parts in health, and etcd has a quorum.
 pub(super) fn verdict(report: &ControlPlaneStatusInput<'_>, certificates: bool) -> ConditionVerdict {
-    let no = |why: Vec<String>| ConditionVerdict::no("NotAvailable", why.join("\n"));
+    let no = |reason: Vec<String>| ConditionVerdict::no("NotAvailable", reason.join("\n"));
     if !report.initialized {
         return no(vec!["Control plane not yet initialized".into()]);
     }

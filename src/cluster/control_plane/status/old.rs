@@ -41,9 +41,9 @@ pub(super) fn show(
     set("Resized", &resized(report), Severity::Warning);
     let creating = report.decision.map(|decision| &decision.action);
     match &report.blocked {
-        Some(why) => set(
+        Some(message) => set(
             "MachinesCreated",
-            &ConditionVerdict::no("InfrastructureTemplateCloningFailed", why.clone()),
+            &ConditionVerdict::no("InfrastructureTemplateCloningFailed", message.clone()),
             Severity::Error,
         ),
         None if matches!(

@@ -217,8 +217,8 @@ fn a_silent_cluster_says_how_etcd_is_recovered() {
 
 #[test]
 fn messages_say_why() {
-    let outdated = |case: &mut Case, index: usize, why: &str| {
-        drop(case.machines[index].said.insert("UpToDate", ConditionVerdict::no("NotUpToDate", why)));
+    let outdated = |case: &mut Case, index: usize, message: &str| {
+        drop(case.machines[index].said.insert("UpToDate", ConditionVerdict::no("NotUpToDate", message)));
     };
     let rolling = case().with(|case| {
         outdated(case, 0, "* KubeadmConfig is not up-to-date\n* Version v1.33.0, v1.34.0 required");

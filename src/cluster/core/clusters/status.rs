@@ -144,7 +144,7 @@ fn set_conditions(
     };
     let probe = match &view.probe {
         Some(Ok(())) => ConditionVerdict::yes("ProbeSucceeded"),
-        Some(Err(why)) => ConditionVerdict::no("ProbeFailed", why.clone()),
+        Some(Err(reason)) => ConditionVerdict::no("ProbeFailed", reason.clone()),
         None => ConditionVerdict::no("ProbeFailed", "there is no API server to ask yet"),
     };
     let deployed = view.deployments.iter().map(|one| {

@@ -56,8 +56,8 @@ pub(super) fn judge(
     }
     let old = machine.status.as_ref().and_then(|status| status.deprecated.as_ref()?.v1beta1.as_ref());
     if let Some(old) = old.filter(|old| old.failure_reason.is_some() || old.failure_message.is_some()) {
-        let why = old.failure_message.clone().or_else(|| old.failure_reason.clone()).unwrap_or_default();
-        return failed("UnhealthyMachine", why);
+        let message = old.failure_message.clone().or_else(|| old.failure_reason.clone()).unwrap_or_default();
+        return failed("UnhealthyMachine", message);
     }
     let none = HealthChecks::default();
     let checks = check.spec.checks.as_ref().unwrap_or(&none);
@@ -292,7 +292,7 @@ mod tests {
         for (check, expected, failed, wanted) in rows {
             match (allowed(&check, expected, failed), wanted) {
                 (Ok(left), Ok(wanted)) => assert_eq!(left, wanted),
-                (Err(why), Err(wanted)) => assert!(why.contains(wanted), "{why}"),
+                (Err(reason), Err(wanted)) => assert!(reason.contains(wanted), "{reason}"),
                 (was, wanted) => panic!("{was:?}, not {wanted:?}"),
             }
         }

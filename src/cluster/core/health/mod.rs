@@ -76,8 +76,8 @@ impl Reconcile for MachineHealthCheckReconciler {
         let nodes = match self.nodes(&machines, &namespace, &check.spec.cluster_name).await {
             Ok(nodes) => nodes,
             // Nobody is to blame for what cannot be seen.
-            Err(why) => {
-                self.say_unseen(&api, &check, why).await?;
+            Err(reason) => {
+                self.say_unseen(&api, &check, reason).await?;
                 return Ok(Action::requeue(kit.pause));
             }
         };
@@ -213,14 +213,14 @@ impl MachineHealthCheckReconciler {
     async fn request(&self, machine: &Machine, from: &RemediationTemplate) -> Result<ConditionVerdict, CoreFault> {
         let namespace = machine.namespace().unwrap_or_default();
         let objects = &self.0.objects;
-        if let Some(why) = judge::no_remediation(&from.kind) {
-            return Ok(ConditionVerdict::no("RemediationTemplateNotFound", why));
+        if let Some(reason) = judge::no_remediation(&from.kind) {
+            return Ok(ConditionVerdict::no("RemediationTemplateNotFound", reason));
         }
         let found = match objects.get(&namespace, &reference(from, &from.kind, &from.name)).await {
             Ok(Some(found)) => found,
             Ok(None) => {
-                let why = format!("there is no {} {:?}", from.kind, from.name);
-                return Ok(ConditionVerdict::no("RemediationTemplateNotFound", why));
+                let reason = format!("there is no {} {:?}", from.kind, from.name);
+                return Ok(ConditionVerdict::no("RemediationTemplateNotFound", reason));
             }
             Err(ReferenceError::Api(error)) => return Err(error.into()),
             Err(error) => return Ok(ConditionVerdict::no("RemediationTemplateNotFound", error.to_string())),
@@ -233,8 +233,8 @@ impl MachineHealthCheckReconciler {
                 return Ok(ConditionVerdict::no(WAITING, format!("{kind} {name:?} is to remediate it")));
             }
             Ok(Some(_)) => {
-                let why = format!("there is a {kind} {name:?} already that was not made to remediate it");
-                return Ok(ConditionVerdict::no("RemediationRequestCreationFailed", why));
+                let reason = format!("there is a {kind} {name:?} already that was not made to remediate it");
+                return Ok(ConditionVerdict::no("RemediationRequestCreationFailed", reason));
             }
             Ok(None) | Err(_) => {}
         }
@@ -244,10 +244,10 @@ impl MachineHealthCheckReconciler {
             owner: Some(owners::owner(machine, false)),
             ..Made::default()
         };
-        let failed = |why: String| Ok(ConditionVerdict::no("RemediationRequestCreationFailed", why));
+        let failed = |reason: String| Ok(ConditionVerdict::no("RemediationRequestCreationFailed", reason));
         let object = match template::instance(&found, made) {
             Ok(object) => object,
-            Err(why) => return failed(why),
+            Err(reason) => return failed(reason),
         };
         let resource = match objects.resource(&found.resource.group, kind).await {
             Ok(resource) => resource,
@@ -295,7 +295,7 @@ impl MachineHealthCheckReconciler {
         let count = |number: usize| Some(i32::try_from(number).unwrap_or(i32::MAX));
         let allowed = match room {
             Ok(_) => ConditionVerdict::yes("RemediationAllowed"),
-            Err(why) => ConditionVerdict::no("TooManyUnhealthy", why.clone()),
+            Err(reason) => ConditionVerdict::no("TooManyUnhealthy", reason.clone()),
         };
         let mut status = check.status.clone().unwrap_or_default();
         status.expected_machines = count(targets.len());
@@ -311,10 +311,10 @@ impl MachineHealthCheckReconciler {
         &self,
         api: &Api<MachineHealthCheck>,
         check: &MachineHealthCheck,
-        why: String,
+        reason: String,
     ) -> Result<(), CoreFault> {
         let mut status = check.status.clone().unwrap_or_default();
-        let unseen = ConditionVerdict::unknown("ConnectionDown", why);
+        let unseen = ConditionVerdict::unknown("ConnectionDown", reason);
         set(&mut status, check, &unseen, None);
         write_status(api, check, check.status.as_ref(), &status).await?;
         Ok(())

@@ -139,7 +139,7 @@ impl MachineReconciler {
                 keep(machine, &deletion);
                 let waiting = match (&found, &seen) {
                     (Some((workload, node)), _) => drain::drain(workload.client(), node, now).await,
-                    (None, MachineNode::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
+                    (None, MachineNode::Unreachable(message)) => Err(WorkloadError::Silent { reason: message.clone() }),
                     // It is gone already.
                     (None, _) => Ok(Vec::new()),
                 };
@@ -154,7 +154,7 @@ impl MachineReconciler {
                     // Whatever is on it, nobody detaches it.
                     (Some((_, node)), _) if drain::is_silent(node) => Ok(Vec::new()),
                     (Some((workload, node)), _) => drain::volumes(workload.client(), node, now).await,
-                    (None, MachineNode::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
+                    (None, MachineNode::Unreachable(message)) => Err(WorkloadError::Silent { reason: message.clone() }),
                     (None, _) => Ok(Vec::new()),
                 };
                 if let Some(waiting) = self.patient(&uid, waiting) {
@@ -182,7 +182,7 @@ impl MachineReconciler {
         if alone.is_none() {
             let deleted = match (&found, &seen) {
                 (Some((workload, node)), _) => delete_node(workload, node).await.map(|()| Vec::new()),
-                (None, MachineNode::Unreachable(why)) => Err(WorkloadError::Silent { why: why.clone() }),
+                (None, MachineNode::Unreachable(message)) => Err(WorkloadError::Silent { reason: message.clone() }),
                 (None, _) => Ok(Vec::new()),
             };
             let seconds = machine.spec.deletion.as_ref().and_then(|deletion| deletion.node_deletion_timeout_seconds);

@@ -100,8 +100,8 @@ fn of_node(view: &MachineStatusInput<'_>, known: &MachineStatus) -> (ConditionVe
         (verdict.clone(), verdict)
     };
     match &view.node {
-        MachineNode::NotYet(why) => both(Truth::Unknown, "InspectionFailed", why.clone()),
-        MachineNode::Unreachable(why) => both(Truth::Unknown, "ConnectionDown", why.clone()),
+        MachineNode::NotYet(message) => both(Truth::Unknown, "InspectionFailed", message.clone()),
+        MachineNode::Unreachable(message) => both(Truth::Unknown, "ConnectionDown", message.clone()),
         MachineNode::Missing => match &known.node_ref {
             Some(node) => both(Truth::False, "NodeDeleted", format!("the node {:?} is gone", node.name)),
             None => {

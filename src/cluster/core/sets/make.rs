@@ -120,11 +120,11 @@ impl MachineSetReconciler {
             match NamedObject::find(&self.kit.objects, &namespace, role, Some(reference)).await? {
                 NamedObject::There(found) => {
                     let tried = template::instance(&found, Made { name: "x", ..Made::default() });
-                    if let Err(why) = tried {
-                        return Ok(Some(why));
+                    if let Err(reason) = tried {
+                        return Ok(Some(reason));
                     }
                 }
-                NamedObject::Missing(why) => return Ok(Some(why)),
+                NamedObject::Missing(reason) => return Ok(Some(reason)),
                 NamedObject::None => {}
             }
         }
@@ -147,7 +147,7 @@ impl MachineSetReconciler {
                     [(".cluster.name", set.spec.cluster_name.as_str()), (".machineSet.name", set_name.as_str())];
                 match named_by(template, &values) {
                     Ok(name) => name,
-                    Err(why) => return Ok(Err(why)),
+                    Err(reason) => return Ok(Err(reason)),
                 }
             }
         };
@@ -175,7 +175,7 @@ impl MachineSetReconciler {
         let kept = in_place(&set.spec.template, labels);
         self.apply(&api, &name, &made.uid().unwrap_or_default(), &kept).await?;
         Ok(match told(self.make_objects(set, &made).await)? {
-            Some(why) => Err(why),
+            Some(reason) => Err(reason),
             None => Ok(()),
         })
     }

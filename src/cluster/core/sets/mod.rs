@@ -294,8 +294,8 @@ impl MachineSetReconciler {
         let there = machines.len() + unseen.len();
         let mut objection = None;
         for _ in 0..wished.saturating_sub(there).min(AT_ONCE) {
-            if let Err(why) = self.make(set, &labels, &mut unseen).await? {
-                objection = Some(why);
+            if let Err(reason) = self.make(set, &labels, &mut unseen).await? {
+                objection = Some(reason);
                 break;
             }
         }

@@ -84,7 +84,9 @@ mod tests {
             let objection = objection(&set, Some(&plane));
             match wanted {
                 None => assert_eq!(objection, None),
-                Some(wanted) => assert!(objection.as_ref().is_some_and(|why| why.contains(wanted)), "{objection:?}"),
+                Some(wanted) => {
+                    assert!(objection.as_ref().is_some_and(|reason| reason.contains(wanted)), "{objection:?}")
+                }
             }
         }
         assert_eq!(objection(&set("v1.35.0", true, None), None), None);

@@ -90,7 +90,7 @@ pub(super) fn status(view: &MachineSetStatusInput<'_>, now: Timestamp) -> Machin
         _ => ConditionVerdict::yes("Resized"),
     };
     let created = match &view.objection {
-        Some(why) => ConditionVerdict::no("PreflightCheckFailed", why.clone()),
+        Some(reason) => ConditionVerdict::no("PreflightCheckFailed", reason.clone()),
         None => ConditionVerdict::yes("MachinesCreated"),
     };
     for (type_, verdict) in [("MachinesCreated", created), ("MachinesReady", ready), ("Resized", resized)] {

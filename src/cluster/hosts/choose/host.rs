@@ -106,8 +106,8 @@ pub fn kept_for(namespace: &str, whom: &str) -> Mention {
 }
 
 /// The hosts of a namespace that nobody gets, for this reason.
-pub fn shut_in(namespace: &str, why: Shut) -> Mention {
-    Mention::new(why.word(), namespace, "")
+pub fn shut_in(namespace: &str, reason: Shut) -> Mention {
+    Mention::new(reason.word(), namespace, "")
 }
 
 /// A machine, as the one that has a host of its namespace.
@@ -131,7 +131,7 @@ impl CandidateHost {
             _ => None,
         };
         let standing = match (view.shut(), view.label(LABEL_REUSE)) {
-            (Some(why), _) => vec![shut_in(&namespace, why)],
+            (Some(reason), _) => vec![shut_in(&namespace, reason)],
             (None, None) => vec![free_in(&namespace)],
             (None, Some(whom)) => {
                 // No label of Kubernetes is longer.

@@ -118,8 +118,8 @@ impl<'w> Choosing<'w> {
             return self.offer(one, ChoiceReason::Had);
         }
         let kept_for = host.label(LABEL_REUSE);
-        let why = match (refusal(self.wish, one), kept_for) {
-            (Some(why), _) => why,
+        let reason = match (refusal(self.wish, one), kept_for) {
+            (Some(reason), _) => reason,
             (None, None) => return self.offer(one, ChoiceReason::Free),
             (None, Some(_)) => {
                 self.is_kept_for = true;
@@ -130,19 +130,19 @@ impl<'w> Choosing<'w> {
             }
         };
         if kept_for.is_some() && kept_for == self.wish.reuse.as_deref() {
-            self.kept.add(host, &why);
+            self.kept.add(host, &reason);
         }
-        self.passed.add(host, &why);
+        self.passed.add(host, &reason);
     }
 
     /// Takes note of so many hosts that the machine does not get, of which these are the first.
     pub fn pass_over<'h>(
         &mut self,
-        why: &HostRefusal,
+        reason: &HostRefusal,
         hosts: usize,
         first: impl IntoIterator<Item = &'h CandidateHost>,
     ) {
-        self.passed.add_all(why, hosts, first);
+        self.passed.add_all(reason, hosts, first);
     }
 
     /// Whether other free hosts change nothing any more.
@@ -195,7 +195,7 @@ pub fn refusal(wish: &HostWish, one: &HostCandidate<'_>) -> Option<HostRefusal> 
                 return Some(HostRefusal::Shut(unfit));
             }
         }
-        Some(why) => return Some(HostRefusal::Shut(why)),
+        Some(reason) => return Some(HostRefusal::Shut(reason)),
         None => {}
     }
     let Some(labels) = &host.labels else { return Some(HostRefusal::Shut(Shut::Labels)) };

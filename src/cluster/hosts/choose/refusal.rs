@@ -94,7 +94,7 @@ impl HostRefusal {
     /// What hosts are grouped by: the same words for the same reason.
     fn group(&self) -> Cow<'static, str> {
         match self {
-            Self::Shut(why) => why.word().into(),
+            Self::Shut(reason) => reason.word().into(),
             Self::Kept => "kept for reuse by others".into(),
             Self::Unmet(unmet) => format!("without the label {}", unmet.wanted()).into(),
             Self::Lack(HardwareLack::Unknown) => "not inspected".into(),
@@ -106,7 +106,7 @@ impl HostRefusal {
     /// What is particular to one host.
     fn detail(&self, host: &CandidateHost) -> Option<String> {
         match self {
-            Self::Shut(why) => why.detail(host),
+            Self::Shut(reason) => reason.detail(host),
             Self::Kept => host.label(LABEL_REUSE).map(str::to_owned),
             Self::Unmet(unmet) => Some(unmet.to_string()),
             Self::Lack(HardwareLack::Unknown) | Self::Taken => None,
@@ -130,20 +130,25 @@ struct RefusedHosts {
 
 impl Reasons {
     /// Counts a host.
-    pub fn add(&mut self, host: &CandidateHost, why: &HostRefusal) {
-        self.add_all(why, 1, [host]);
+    pub fn add(&mut self, host: &CandidateHost, reason: &HostRefusal) {
+        self.add_all(reason, 1, [host]);
     }
 
     /// Counts so many hosts, of which these are the first.
-    pub fn add_all<'h>(&mut self, why: &HostRefusal, hosts: usize, first: impl IntoIterator<Item = &'h CandidateHost>) {
+    pub fn add_all<'h>(
+        &mut self,
+        reason: &HostRefusal,
+        hosts: usize,
+        first: impl IntoIterator<Item = &'h CandidateHost>,
+    ) {
         if hosts == 0 {
             return;
         }
         self.hosts += hosts;
-        let group = self.groups.entry(why.group()).or_default();
+        let group = self.groups.entry(reason.group()).or_default();
         group.hosts += hosts;
         let room = NAMED.saturating_sub(group.shown.len());
-        group.shown.extend(first.into_iter().take(room).map(|host| one(host, why)));
+        group.shown.extend(first.into_iter().take(room).map(|host| one(host, reason)));
     }
 
     /// What is said of all of them. The text is bounded, however many there are and whatever they say.

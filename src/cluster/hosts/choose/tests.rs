@@ -54,7 +54,7 @@ fn chosen(wish: &HostWish, hosts: &[CandidateHost]) -> Result<(String, ChoiceRea
         hosts.iter().map(|host| HostCandidate { host, capacity: host.capacity.as_ref(), taken: false }).collect();
     match choose(wish, &candidates) {
         HostChoice::Host(name, way) => Ok((name, way)),
-        HostChoice::None(why) => Err(why),
+        HostChoice::None(reason) => Err(reason),
     }
 }
 
@@ -86,8 +86,8 @@ fn a_host_is_passed_over_for_a_reason() {
         ),
     ];
     for (change, said) in rows {
-        let why = chosen(&wish(), &[host("h", change.clone())]).unwrap_err();
-        assert_eq!(why, format!("None of 1 BareMetalHosts can be claimed: 1 {said}"), "{change}");
+        let reason = chosen(&wish(), &[host("h", change.clone())]).unwrap_err();
+        assert_eq!(reason, format!("None of 1 BareMetalHosts can be claimed: 1 {said}"), "{change}");
     }
     let other = host("h", json!({"metadata": {"namespace": "other"}}));
     assert_eq!(chosen(&wish(), &[other]).unwrap_err(), "There is no BareMetalHost in this namespace");
@@ -104,21 +104,21 @@ fn labels_and_hardware_are_told_as_they_are() {
         ..HostSelector::default()
     }))
     .unwrap();
-    let why = chosen(&wanted, &[host("h", json!({"metadata": {"labels": {"role": "db"}}}))]).unwrap_err();
-    assert!(why.contains("1 without the label role=worker (h: db)"), "{why}");
+    let reason = chosen(&wanted, &[host("h", json!({"metadata": {"labels": {"role": "db"}}}))]).unwrap_err();
+    assert!(reason.contains("1 without the label role=worker (h: db)"), "{reason}");
     let mut wanted = wish();
     wanted.needs = needs(&[(MIN_CPUS, "8"), (MIN_MEMORY, "64Gi")]);
     let hosts = [sized("a", 4, 64), sized("b", 8, 32), host("c", json!({}))];
-    let why = chosen(&wanted, &hosts).unwrap_err();
+    let reason = chosen(&wanted, &hosts).unwrap_err();
     for said in
         ["with less than 8 processors (a: 4)", "with less than 65536 MiB of memory (b: 32768)", "not inspected (c)"]
     {
-        assert!(why.contains(said), "{why}");
+        assert!(reason.contains(said), "{reason}");
     }
     assert_eq!(chosen(&wanted, &[sized("d", 8, 64)]), Ok(("d".into(), ChoiceReason::Free)));
     let many: serde_json::Map<_, _> = (0..2000).map(|n| (format!("label-{n}"), json!("a-value"))).collect();
-    let why = chosen(&wish(), &[host("h", json!({"metadata": {"labels": many}}))]).unwrap_err();
-    assert!(why.contains("more labels"), "{why}");
+    let reason = chosen(&wish(), &[host("h", json!({"metadata": {"labels": many}}))]).unwrap_err();
+    assert!(reason.contains("more labels"), "{reason}");
 }
 
 #[test]
@@ -136,12 +136,12 @@ fn the_order_is_the_documented_one() {
     let in_domain = |name: &str| HostWish { failure_domain: Some(name.into()), ..wish() };
     // A machine of the other kind and the same name is another one.
     let old = HostWish { machine: machine(MachineKind::MachineApi, "m"), cluster: None, reuse: None, ..wish() };
-    let why = chosen(&old, &[had("c")]).unwrap_err();
-    assert!(why.contains("claimed by others (c: Metal3Machine m)"), "{why}");
+    let reason = chosen(&old, &[had("c")]).unwrap_err();
+    assert!(reason.contains("claimed by others (c: Metal3Machine m)"), "{reason}");
     let old_has = || host("d", consumer("Machine", "m", "cluster.k8s.io"));
     assert_eq!(chosen(&old, &[host("a", json!({})), old_has()]), Ok(("d".into(), ChoiceReason::Had)));
-    let why = chosen(&wish(), &[old_has()]).unwrap_err();
-    assert!(why.contains("claimed by others (d: Machine m)"), "{why}");
+    let reason = chosen(&wish(), &[old_has()]).unwrap_err();
+    assert!(reason.contains("claimed by others (d: Machine m)"), "{reason}");
     // The one that is had, whatever else there is.
     assert_eq!(
         chosen(&wish(), &[host("a", json!({})), reuse("b", "available"), had("c")]),
@@ -150,14 +150,17 @@ fn the_order_is_the_documented_one() {
     // One that is kept, before free ones; while none is available, it is waited for.
     let hosts = [host("a", json!({})), reuse("b", "deprovisioning"), reuse("c", "available")];
     assert_eq!(chosen(&wish(), &hosts), Ok(("c".into(), ChoiceReason::Kept)));
-    let why = chosen(&wish(), &hosts[..2]).unwrap_err();
-    assert!(why.starts_with("Waiting for a host that is kept for reuse") && why.contains("b: deprovisioning"), "{why}");
+    let reason = chosen(&wish(), &hosts[..2]).unwrap_err();
+    assert!(
+        reason.starts_with("Waiting for a host that is kept for reuse") && reason.contains("b: deprovisioning"),
+        "{reason}"
+    );
     let other = HostWish { reuse: None, ..wish() };
     assert_eq!(chosen(&other, &hosts), Ok(("a".into(), ChoiceReason::Free)));
     // A cluster's hosts are not another's.
     let other = HostWish { cluster: Some("d".into()), ..wish() };
-    let why = chosen(&other, &[reuse("c", "available")]).unwrap_err();
-    assert!(why.contains("claimed by others (c: Cluster c)"), "{why}");
+    let reason = chosen(&other, &[reuse("c", "available")]).unwrap_err();
+    assert!(reason.contains("claimed by others (c: Cluster c)"), "{reason}");
     // The failure domain is a wish.
     let hosts = [domain("a", "row-1"), domain("b", "row-2"), host("c", json!({}))];
     assert_eq!(chosen(&in_domain("row-2"), &hosts), Ok(("b".into(), ChoiceReason::Free)));
@@ -178,9 +181,9 @@ fn a_summary_is_bounded() {
             host(&format!("{long}-{number}"), json!({"status": {"provisioning": {"state": state}, "errorMessage": if number % 2 == 0 { long.as_str() } else { "" }}}))
         })
         .collect();
-    let why = chosen(&wish(), &hosts).unwrap_err();
-    assert!(why.chars().count() < 1000, "{} letters", why.chars().count());
-    assert!(why.contains("None of 5000") && why.contains("and 2497 more"), "{why}");
+    let reason = chosen(&wish(), &hosts).unwrap_err();
+    assert!(reason.chars().count() < 1000, "{} letters", reason.chars().count());
+    assert!(reason.contains("None of 5000") && reason.contains("and 2497 more"), "{reason}");
 }
 
 proptest! {

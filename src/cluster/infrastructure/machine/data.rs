@@ -66,8 +66,8 @@ pub async fn obtain(client: &Client, machine: &Metal3Machine) -> Result<DataProg
     let Some(template) = &machine.spec.data_template else { return Ok(DataProgress::Unwanted) };
     let namespace = machine.namespace().unwrap_or_default();
     if template.namespace.as_ref().is_some_and(|other| !other.is_empty() && *other != namespace) {
-        let why = "spec.dataTemplate names a Metal3DataTemplate of another namespace, which is not used";
-        return Ok(DataProgress::Wait(why.into()));
+        let reason = "spec.dataTemplate names a Metal3DataTemplate of another namespace, which is not used";
+        return Ok(DataProgress::Wait(reason.into()));
     }
     let claims = claims(client, &namespace);
     let claim = match claims.get_opt(&machine.name_any()).await? {
@@ -81,8 +81,8 @@ pub async fn obtain(client: &Client, machine: &Metal3Machine) -> Result<DataProg
             Err(error) => return Err(error),
         },
     };
-    if let Some(why) = fault(&claim, machine) {
-        return Ok(DataProgress::Wait(why));
+    if let Some(reason) = fault(&claim, machine) {
+        return Ok(DataProgress::Wait(reason));
     }
     let Some(name) = text(&claim.data, "/status/renderedData/name") else {
         return Ok(DataProgress::Wait(waiting("Metal3DataClaim", &claim)));
@@ -213,8 +213,8 @@ mod tests {
             ),
         ];
         for (content, said) in rows {
-            let DataProgress::Wait(why) = rendered(&data(content.clone()), &machine()) else { panic!("{content}") };
-            assert!(why.ends_with(said) || why.contains(said), "{why}");
+            let DataProgress::Wait(reason) = rendered(&data(content.clone()), &machine()) else { panic!("{content}") };
+            assert!(reason.ends_with(said) || reason.contains(said), "{reason}");
         }
     }
 
@@ -227,6 +227,6 @@ mod tests {
         assert_eq!(fault(&claim, &machine()), None);
         let mut other = machine();
         other.metadata.uid = Some("before".into());
-        assert!(fault(&claim, &other).is_some_and(|why| why.contains("not this machine's")));
+        assert!(fault(&claim, &other).is_some_and(|reason| reason.contains("not this machine's")));
     }
 }

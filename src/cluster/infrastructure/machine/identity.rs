@@ -218,10 +218,10 @@ mod tests {
             ),
         ];
         for (nodes, said) in rows {
-            let NodeIdentity::Unclear(why) = identify(&MARKS, &nodes.iter().collect::<Vec<_>>()) else {
+            let NodeIdentity::Unclear(reason) = identify(&MARKS, &nodes.iter().collect::<Vec<_>>()) else {
                 panic!("{said}")
             };
-            assert!(why.starts_with(said), "{why}");
+            assert!(reason.starts_with(said), "{reason}");
         }
         let nobody = NodeMarks { host_uid: "", ..MARKS };
         assert_eq!(

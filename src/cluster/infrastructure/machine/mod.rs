@@ -217,8 +217,8 @@ impl Metal3MachineReconciler {
         let found = match self.deploy(draft, found).await {
             // What a host may run is judged where it is told so.
             Err(Metal3MachineError::Api(kube::Error::Api(refused))) if refused.code == 422 => {
-                let why = format!("the host refuses what it is to run: {}", refused.message);
-                draft.say(HOST, &ConditionVerdict::no("ProvisioningError", why), Severity::Error);
+                let reason = format!("the host refuses what it is to run: {}", refused.message);
+                draft.say(HOST, &ConditionVerdict::no("ProvisioningError", reason), Severity::Error);
                 return Ok(Action::await_change());
             }
             deployed => deployed?,
@@ -250,8 +250,8 @@ impl Metal3MachineReconciler {
             // What was there once is not waited for again.
             DataProgress::Wait(_) if draft.status().rendered_data.is_some() => None,
             // What becomes of it wakes the machine.
-            DataProgress::Wait(why) => {
-                draft.say(DATA, &ConditionVerdict::no("WaitingForMetal3Data", why), Severity::Info);
+            DataProgress::Wait(reason) => {
+                draft.say(DATA, &ConditionVerdict::no("WaitingForMetal3Data", reason), Severity::Info);
                 return Ok(false);
             }
             DataProgress::Ready(rendered) => {
@@ -354,13 +354,13 @@ impl Metal3MachineReconciler {
                 draft.say(NODE, &ConditionVerdict::yes("AssociateMetal3MachineMetaDataSuccess"), Severity::Info);
                 Ok(Action::await_change())
             }
-            Ok(NodeMatch::Not(why)) => {
-                draft.say(NODE, &ConditionVerdict::no("SettingProviderIDOnNodeFailed", why), Severity::Info);
+            Ok(NodeMatch::Not(reason)) => {
+                draft.say(NODE, &ConditionVerdict::no("SettingProviderIDOnNodeFailed", reason), Severity::Info);
                 Ok(Action::requeue(next_look(draft.starting(), self.pauses.node)))
             }
             Err(error) => {
-                let why = format!("Waiting for the machine's node: {error}");
-                draft.say(NODE, &ConditionVerdict::no("SettingProviderIDOnNodeFailed", why), Severity::Warning);
+                let reason = format!("Waiting for the machine's node: {error}");
+                draft.say(NODE, &ConditionVerdict::no("SettingProviderIDOnNodeFailed", reason), Severity::Warning);
                 Ok(Action::requeue(next_look(draft.starting(), self.pauses.node)))
             }
         }

@@ -89,7 +89,7 @@ pub async fn find(
     }
     match identity {
         NodeIdentity::Has { provider_id, .. } => Ok(NodeMatch::Is(provider_id)),
-        NodeIdentity::Unclear(why) => Ok(NodeMatch::Not(why)),
+        NodeIdentity::Unclear(reason) => Ok(NodeMatch::Not(reason)),
         _ if source == NodeIdentitySource::Provider => {
             let id = marks.provider_id();
             Ok(NodeMatch::Not(format!(

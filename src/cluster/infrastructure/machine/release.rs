@@ -47,12 +47,12 @@ impl Metal3MachineReconciler {
                 ReleaseProgress::NotOurs => {}
                 ReleaseProgress::Tell(patch) => {
                     change(&self.client, &found, patch).await?;
-                    let why = format!("BareMetalHost {} was told to deprovision", found.name_any());
-                    draft.say(HOST, &ConditionVerdict::no("Deleting", why), Severity::Info);
+                    let reason = format!("BareMetalHost {} was told to deprovision", found.name_any());
+                    draft.say(HOST, &ConditionVerdict::no("Deleting", reason), Severity::Info);
                     return Ok(Some(Action::requeue(LOOK_AGAIN)));
                 }
-                ReleaseProgress::Wait(why) => {
-                    draft.say(HOST, &ConditionVerdict::no("Deleting", format!("Waiting: {why}")), Severity::Info);
+                ReleaseProgress::Wait(reason) => {
+                    draft.say(HOST, &ConditionVerdict::no("Deleting", format!("Waiting: {reason}")), Severity::Info);
                     return Ok(Some(Action::requeue(LOOK_AGAIN)));
                 }
                 ReleaseProgress::LetGo(patch) => {

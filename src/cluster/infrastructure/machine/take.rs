@@ -56,16 +56,16 @@ impl Metal3MachineReconciler {
                 self.tell(&draft.new, &Note { reason: "BareMetalHostClaimed", message, warning: false }).await;
                 Ok(TakeOutcome::Host(found))
             }
-            HostTake::Lost(why) => {
-                missing(draft, &why);
+            HostTake::Lost(message) => {
+                missing(draft, &message);
                 Ok(TakeOutcome::None(LOOK_AGAIN))
             }
-            HostTake::None(NoHost { why, is_passing, .. }) => {
-                self.none(draft, why).await;
+            HostTake::None(NoHost { reason: message, is_passing, .. }) => {
+                self.none(draft, message).await;
                 Ok(TakeOutcome::None(if is_passing { LOOK_SOON } else { LOOK_AGAIN }))
             }
-            HostTake::Fault(why) => {
-                let (verdict, old, severity) = MachineWait::Spec(why).verdicts();
+            HostTake::Fault(message) => {
+                let (verdict, old, severity) = MachineWait::Spec(message).verdicts();
                 draft.say_both(ASSOCIATED, &verdict, &old, severity);
                 Ok(TakeOutcome::None(LOOK_AGAIN))
             }
@@ -73,12 +73,12 @@ impl Metal3MachineReconciler {
     }
 
     /// There is no host for it: its condition says why, and an event whenever that is another reason.
-    async fn none(&self, draft: &mut Metal3MachineDraft, why: String) {
-        let verdict = ConditionVerdict::no("AssociateBareMetalHostFailed", why.clone());
+    async fn none(&self, draft: &mut Metal3MachineDraft, message: String) {
+        let verdict = ConditionVerdict::no("AssociateBareMetalHostFailed", message.clone());
         if draft.verdict(ASSOCIATED).is_none_or(|before| before != verdict) {
-            self.tell(&draft.new, &Note { reason: "NoBareMetalHost", message: why.clone(), warning: true }).await;
+            self.tell(&draft.new, &Note { reason: "NoBareMetalHost", message: message.clone(), warning: true }).await;
         }
-        draft.say_both(ASSOCIATED, &verdict, &ConditionVerdict::no("AssociateBMHFailed", why), Severity::Error);
+        draft.say_both(ASSOCIATED, &verdict, &ConditionVerdict::no("AssociateBMHFailed", message), Severity::Error);
     }
 
     pub(super) fn hosts_of(&self, machine: &Metal3Machine) -> Api<BareMetalHost> {
@@ -101,8 +101,8 @@ fn wish(draft: &Metal3MachineDraft, around: &Metal3MachineScope<'_>) -> Result<H
 }
 
 /// The host of a machine that runs is not there. Whoever looks after machines replaces it.
-fn missing(draft: &mut Metal3MachineDraft, why: &str) {
-    let verdict = ConditionVerdict::no("MissingBMH", why);
+fn missing(draft: &mut Metal3MachineDraft, reason: &str) {
+    let verdict = ConditionVerdict::no("MissingBMH", reason);
     draft.say(ASSOCIATED, &verdict, Severity::Error);
     draft.say(super::draft::HOST, &verdict, Severity::Error);
 }

@@ -66,7 +66,7 @@ impl MachineWait {
                 "WaitingForBootstrapReady",
                 format!("Waiting for the Secret {name:?} with the user data, which is not there"),
             ),
-            Self::Spec(why) => ("InvalidConfiguration", "AssociateBMHFailed", why.clone()),
+            Self::Spec(message) => ("InvalidConfiguration", "AssociateBMHFailed", message.clone()),
         };
         let severity = if matches!(self, Self::Spec(_)) { Severity::Error } else { Severity::Info };
         (ConditionVerdict::no(reason, message.clone()), ConditionVerdict::no(old, message), severity)
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(given(Value::Null), Ok(own.clone()));
         assert_eq!(given(json!("rack")), Ok(own));
         assert!(
-            matches!(given(json!("kube-system")), Err(MachineWait::Spec(why)) if why.contains("another namespace"))
+            matches!(given(json!("kube-system")), Err(MachineWait::Spec(reason)) if reason.contains("another namespace"))
         );
     }
 

@@ -198,8 +198,8 @@ impl Remediations {
                 self.status(remediation, Metal3RemediationStatus { phase: phase(RUNNING), last_remediated, ..status })
                     .await
             }
-            Act::Fail(why) => {
-                self.tell(remediation, "RemediationFailed", why.into(), true).await;
+            Act::Fail(reason) => {
+                self.tell(remediation, "RemediationFailed", reason.into(), true).await;
                 self.status(remediation, Metal3RemediationStatus { phase: phase(FAILED), ..status }).await
             }
             Act::Hold => {
@@ -222,14 +222,19 @@ impl Remediations {
                 let status = Metal3RemediationStatus { phase: phase(RUNNING), last_remediated, retry_count };
                 self.status(remediation, status).await
             }
-            Act::GiveUp(why) => {
-                self.tell(remediation, "RemediationGivenUp", format!("The machine is left to its owner: {why}"), true)
-                    .await;
+            Act::GiveUp(reason) => {
+                self.tell(
+                    remediation,
+                    "RemediationGivenUp",
+                    format!("The machine is left to its owner: {reason}"),
+                    true,
+                )
+                .await;
                 // Before its owner is told, who takes the machine away: afterwards nobody knows any more which host it had.
                 if on.host.is_some() {
                     self.annotate(on, ANNOTATION_UNHEALTHY, json!("capm3/UnhealthyNode")).await?;
                 }
-                self.leave_to_owner(on, why, now).await?;
+                self.leave_to_owner(on, reason, now).await?;
                 self.status(remediation, Metal3RemediationStatus { phase: phase(DELETING), ..status }).await
             }
             Act::Finish => {
@@ -274,12 +279,17 @@ impl Remediations {
     }
 
     /// The machine's owner replaces it.
-    async fn leave_to_owner(&self, on: &RemediationScope, why: &str, now: Timestamp) -> Result<(), RemediationError> {
+    async fn leave_to_owner(
+        &self,
+        on: &RemediationScope,
+        reason: &str,
+        now: Timestamp,
+    ) -> Result<(), RemediationError> {
         let Some(machine) = &on.machine else { return Ok(()) };
         let before = machine.status.clone().unwrap_or_default();
         let mut status = before.clone();
         let verdict =
-            ConditionVerdict::no("WaitingForRemediation", format!("Metal3 could not bring the machine back: {why}"));
+            ConditionVerdict::no("WaitingForRemediation", format!("Metal3 could not bring the machine back: {reason}"));
         set(&mut status.conditions, OWNER_REMEDIATED, &verdict, machine.metadata.generation, now);
         set_old(older(&mut status.deprecated), OWNER_REMEDIATED, &verdict, Severity::Warning, now);
         let api = Api::<Machine>::namespaced(self.client.clone(), &machine.namespace().unwrap_or_default());

@@ -113,15 +113,16 @@ async fn the_rules_of_the_webhooks_hold() {
     let site = Site::new().await;
     let refused = |error: kube::Error| error.to_string();
     let spec = json!({"image": {"url": "http://x/y", "checksum": "aa"}, "userData": {"name": "s", "namespace": "kube-system"}});
-    let why = site.try_create::<Metal3Machine>(json!({"metadata": {"name": "m"}, "spec": spec})).await.map_err(refused);
-    assert!(why.unwrap_err().contains("cross-namespace secret references are not allowed"));
-    let why = site
+    let reason =
+        site.try_create::<Metal3Machine>(json!({"metadata": {"name": "m"}, "spec": spec})).await.map_err(refused);
+    assert!(reason.unwrap_err().contains("cross-namespace secret references are not allowed"));
+    let reason = site
         .try_create::<v1beta2::Metal3ClusterTemplate>(
             json!({"metadata": {"name": "t"}, "spec": {"template": {"spec": {}}}}),
         )
         .await
         .map_err(refused);
-    assert!(why.unwrap_err().contains("spec.template.spec.controlPlaneEndpoint.host"));
+    assert!(reason.unwrap_err().contains("spec.template.spec.controlPlaneEndpoint.host"));
     let template = json!({"metadata": {"name": "t"}, "spec": {"template": {"spec": {}}}});
     let made: remediation_v1beta2::Metal3RemediationTemplate = site.create(template).await;
     let strategy = json!(made.spec.template.spec.strategy);
@@ -129,6 +130,6 @@ async fn the_rules_of_the_webhooks_hold() {
     let old = site.api::<remediation_v1beta1::Metal3RemediationTemplate>().get("t").await.unwrap();
     assert_eq!(json!(old.spec.template.spec.strategy)["timeout"], "10m0s");
     let short = json!({"metadata": {"name": "r"}, "spec": {"strategy": {"type": "Reboot", "timeout": "5s"}}});
-    let why = site.try_create::<remediation_v1beta1::Metal3Remediation>(short).await.map_err(refused);
-    assert!(why.unwrap_err().contains("min duration is 100 seconds"));
+    let reason = site.try_create::<remediation_v1beta1::Metal3Remediation>(short).await.map_err(refused);
+    assert!(reason.unwrap_err().contains("min duration is 100 seconds"));
 }

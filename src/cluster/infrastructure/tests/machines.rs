@@ -39,8 +39,8 @@ async fn a_machine_becomes_a_node_and_lets_its_host_go() {
     .await;
     site.says("m", "AssociateBareMetalHost", "WaitingForBootstrapData").await;
     site.change::<Machine>("m", json!({"spec": {"bootstrap": {"dataSecretName": "m-data"}}})).await;
-    let why = site.says("m", "AssociateBareMetalHost", "WaitingForBootstrapData").await;
-    assert!(why.contains("user data"), "{why}");
+    let reason = site.says("m", "AssociateBareMetalHost", "WaitingForBootstrapData").await;
+    assert!(reason.contains("user data"), "{reason}");
     site.create::<Secret>(json!({"metadata": {"name": "m-data"}, "stringData": {"value": "#cloud-config"}})).await;
     site.says("m", "AssociateBareMetalHost", "AssociateBareMetalHostFailed").await;
 
@@ -68,13 +68,13 @@ async fn a_machine_becomes_a_node_and_lets_its_host_go() {
     // What goes wrong with the host is said.
     let failed = json!({"provisioning": {"state": "provisioning"}, "errorMessage": "404 Not Found"});
     site.change::<BareMetalHost>("h", json!({"status": failed})).await;
-    let why = site.says("m", "BareMetalHostProvisioned", "ProvisioningError").await;
-    assert!(why.contains("404 Not Found"), "{why}");
+    let reason = site.says("m", "BareMetalHostProvisioned", "ProvisioningError").await;
+    assert!(reason.contains("404 Not Found"), "{reason}");
     let addresses = json!([{"address": "10.0.0.7", "macAddress": "aa:bb:cc:dd:ee:ff", "network": "n"}]);
     let running = json!({"provisioning": {"state": "provisioned"}, "errorMessage": "", "addresses": addresses, "poweredOn": true});
     site.change::<BareMetalHost>("h", json!({"status": running})).await;
-    let why = site.says("m", "AssociateMetal3MachineMetaData", "SettingProviderIDOnNodeFailed").await;
-    assert!(why.contains("kubeconfig"), "{why}");
+    let reason = site.says("m", "AssociateMetal3MachineMetaData", "SettingProviderIDOnNodeFailed").await;
+    assert!(reason.contains("kubeconfig"), "{reason}");
 
     // Its node comes: both have the identity.
     let played = site.answers("c");
@@ -94,11 +94,12 @@ async fn a_machine_becomes_a_node_and_lets_its_host_go() {
     site.delete::<Metal3Machine>("m").await;
     let host = site.host("h", "is told to end", |host| host.spec.image.is_none()).await;
     assert!(is_of(&host, "m") && !host.spec.online && host.spec.user_data.is_none());
-    let why = site.says("m", "BareMetalHostProvisioned", "Deleting").await;
-    assert!(why.contains('h'), "{why}");
+    let reason = site.says("m", "BareMetalHostProvisioned", "Deleting").await;
+    assert!(reason.contains('h'), "{reason}");
     site.state("h", "deprovisioning").await;
-    let why = |machine: &Metal3Machine| json!(machine.status).to_string().contains("BareMetalHost h is deprovisioning");
-    site.machine("m", "waits for its host", why).await;
+    let reason =
+        |machine: &Metal3Machine| json!(machine.status).to_string().contains("BareMetalHost h is deprovisioning");
+    site.machine("m", "waits for its host", reason).await;
     assert!(is_of(&site.get::<BareMetalHost>("h").await.unwrap(), "m"));
     site.state("h", "available").await;
     site.gone::<Metal3Machine>("m").await;
@@ -135,8 +136,8 @@ async fn what_keeps_a_machine_waiting_is_said_and_heard_of() {
     site.host("small", "is the machine's", |host| is_of(host, "m")).await;
     // What makes no sense is said, too.
     site.wish("odd", "c", json!({"metadata": {"annotations": {"slipway.dev/min-memory": "much"}}})).await;
-    let why = site.says("odd", "AssociateBareMetalHost", "InvalidConfiguration").await;
-    assert!(why.contains("slipway.dev/min-memory"), "{why}");
+    let reason = site.says("odd", "AssociateBareMetalHost", "InvalidConfiguration").await;
+    assert!(reason.contains("slipway.dev/min-memory"), "{reason}");
 }
 
 #[tokio::test]
@@ -187,8 +188,8 @@ async fn a_host_is_kept_for_the_next_machine_of_a_deployment() {
     assert_eq!(kept.labels().get(REUSE).map(String::as_str), Some("md-w"));
     // Another deployment's machine does not get it; the same one's does, though there is another host.
     site.wish_of("other", "c", deployment("x"), cloned.clone()).await;
-    let why = site.says("other", "AssociateBareMetalHost", "AssociateBareMetalHostFailed").await;
-    assert!(why.contains("kept for reuse by others (h: md-w)"), "{why}");
+    let reason = site.says("other", "AssociateBareMetalHost", "AssociateBareMetalHostFailed").await;
+    assert!(reason.contains("kept for reuse by others (h: md-w)"), "{reason}");
     site.wish_of("next", "c", deployment("w"), cloned).await;
     let host = site.host("h", "is the next machine's", |host| is_of(host, "next")).await;
     assert_eq!(host.labels().get(REUSE), None);
@@ -210,8 +211,8 @@ async fn a_machine_whose_host_is_gone_takes_another_until_it_ran_once() {
     site.free("c", json!({})).await;
     site.delete::<BareMetalHost>("b").await;
     site.gone::<BareMetalHost>("b").await;
-    let why = site.says("m", "AssociateBareMetalHost", "MissingBMH").await;
-    assert!(why.contains("is gone"), "{why}");
+    let reason = site.says("m", "AssociateBareMetalHost", "MissingBMH").await;
+    assert!(reason.contains("is gone"), "{reason}");
     assert_eq!(consumer(&site.get::<BareMetalHost>("c").await.unwrap()), None);
     // Nothing keeps it, though host, Machine and Cluster are all gone.
     site.delete::<Cluster>("c").await;
@@ -234,8 +235,8 @@ async fn hosts_and_secrets_of_other_namespaces_are_nobodys_here() {
     other.patch_status("h", &PatchParams::default(), &Patch::Merge(&available)).await.unwrap();
     // Not even when the machine says that it has it.
     site.wish("m", "c", json!({"metadata": {"annotations": {"metal3.io/BareMetalHost": "other/h"}}})).await;
-    let why = site.says("m", "AssociateBareMetalHost", "AssociateBareMetalHostFailed").await;
-    assert_eq!(why, "There is no BareMetalHost in this namespace");
+    let reason = site.says("m", "AssociateBareMetalHost", "AssociateBareMetalHostFailed").await;
+    assert_eq!(reason, "There is no BareMetalHost in this namespace");
     assert_eq!(consumer(&other.get("h").await.unwrap()), None);
 }
 

@@ -69,7 +69,9 @@ async fn a_machine_that_waits_looks_at_no_host_that_is_anothers() {
     let wait = async {
         loop {
             match hosts.pick(&wish).await {
-                Err(none) if none.why.starts_with(&all) && none.why.contains("2 without the label") => return none,
+                Err(none) if none.reason.starts_with(&all) && none.reason.contains("2 without the label") => {
+                    return none;
+                }
                 _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
@@ -82,7 +84,7 @@ async fn a_machine_that_waits_looks_at_no_host_that_is_anothers() {
         "1 kept for reuse by others (kept: md-others)",
         "2 without the label row=c (free-a: a, free-b: b)",
     ] {
-        assert!(none.why.contains(said), "{}", none.why);
+        assert!(none.reason.contains(said), "{}", none.reason);
     }
     // One that has a host looks at that one.
     let pick = hosts.pick(&HostWish { machine: machine("m007"), ..HostWish::default() }).await.expect("its own");
@@ -132,7 +134,7 @@ async fn no_host_is_claimed_twice_and_no_machine_has_two() {
         };
         let said: Vec<_> = machines.items.iter().filter_map(status).collect();
         said.iter().filter(|(has, _)| *has).count() == HOSTS
-            && said.iter().filter(|(has, why)| !has && why.contains("None of 8")).count() == MACHINES - HOSTS
+            && said.iter().filter(|(has, reason)| !has && reason.contains("None of 8")).count() == MACHINES - HOSTS
     };
     let wait = async {
         while claimed().await.len() < HOSTS || !settled().await {

@@ -319,7 +319,7 @@ impl Model {
         if failed_before(step) {
             return false;
         }
-        let fault = self.failing.iter().find(|(action, _)| *action == step.action).map(|(_, why)| why.clone());
+        let fault = self.failing.iter().find(|(action, _)| *action == step.action).map(|(_, reason)| reason.clone());
         status.results.push(StepResult {
             id: step.id.clone(),
             succeeded: fault.is_none(),

@@ -132,7 +132,7 @@ fn names_that_the_layout_lacks_are_dockers() {
     let image = archive.image("config", &["layer"]);
     let config = digest(b"config").replace("sha256:", BLOBS);
     archive.index(&[named(image.clone(), json!({ REF_NAME: "1.36" }))]);
-    assert!(archive.catalogue().err().is_some_and(|why| why.contains("has no name in it")));
+    assert!(archive.catalogue().err().is_some_and(|reason| reason.contains("has no name in it")));
     archive.file(
         "manifest.json",
         json!([{ "Config": config, "RepoTags": ["busybox:1.36", "mine/box:1"] }]).to_string().as_bytes(),
@@ -151,7 +151,7 @@ fn names_that_the_layout_lacks_are_looked_for_within_bounds() {
     let config = digest(b"config").replace("sha256:", BLOBS);
     let names: Vec<String> = (0..100).map(|number| format!("a:{number}")).collect();
     archive.file("manifest.json", json!([{ "Config": config, "RepoTags": names }]).to_string().as_bytes());
-    assert!(archive.catalogue().err().is_some_and(|why| why.contains("4096 names")));
+    assert!(archive.catalogue().err().is_some_and(|reason| reason.contains("4096 names")));
     // A hundred indexes that lead to the same two thousand blobs; said again, each is looked at once.
     let layers: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
     let image = archive.image("config", &layers.iter().map(String::as_str).collect::<Vec<_>>());
@@ -163,7 +163,7 @@ fn names_that_the_layout_lacks_are_looked_for_within_bounds() {
         .collect();
     archive.file("manifest.json", json!([{ "Config": config, "RepoTags": ["a:1"] }]).to_string().as_bytes());
     archive.index(&lists);
-    assert!(archive.catalogue().err().is_some_and(|why| why.contains("without a name lead to more than 131072")));
+    assert!(archive.catalogue().err().is_some_and(|reason| reason.contains("without a name lead to more than 131072")));
     archive.index(&vec![lists[0].clone(); 100]);
     assert_eq!(archive.found().0, [("library/a:1".to_owned(), digest_of(&lists[0]))]);
 }
@@ -201,7 +201,7 @@ fn an_archive_of_an_old_docker_gets_manifests_of_its_own() {
         kinds,
         ["application/vnd.docker.image.rootfs.diff.tar", "application/vnd.docker.image.rootfs.diff.tar.gzip"]
     );
-    for (manifest, why) in [
+    for (manifest, reason) in [
         (json!([{ "Config": "c.json", "RepoTags": null, "Layers": [] }]), "has no name in it"),
         (json!([{ "Config": "c.json", "RepoTags": ["UPPER:1"], "Layers": [] }]), "no name of an image"),
         (json!([{ "Config": "../etc/passwd", "RepoTags": ["a:1"], "Layers": [] }]), "named and not in it"),
@@ -223,8 +223,8 @@ fn an_archive_of_an_old_docker_gets_manifests_of_its_own() {
         (json!({}), "cannot be read"),
     ] {
         archive.file("manifest.json", manifest.to_string().as_bytes());
-        let refused = archive.catalogue().err().expect(why);
-        assert!(refused.contains(why), "{refused} is not: {why}");
+        let refused = archive.catalogue().err().expect(reason);
+        assert!(refused.contains(reason), "{refused} is not: {reason}");
     }
 }
 
@@ -297,12 +297,12 @@ fn what_lies_or_is_not_whole_is_refused() {
             a.blob(MANIFEST, json!({ "config": config, "layers": vec![config.clone(); 5000] }).to_string())
         }),
     ];
-    for (why, make) in rows {
+    for (reason, make) in rows {
         let mut archive = Archive::default();
         let root = make(&mut archive);
         archive.index(&[pause(root)]);
-        let refused = archive.catalogue().err().expect(why);
-        assert!(refused.contains(why), "{refused} is not: {why}");
+        let refused = archive.catalogue().err().expect(reason);
+        assert!(refused.contains(reason), "{refused} is not: {reason}");
     }
 }
 
@@ -310,7 +310,7 @@ fn what_lies_or_is_not_whole_is_refused() {
 fn a_name_stands_for_one_image_and_one_kind_of_thing() {
     let mut archive = Archive::default();
     let (one, two) = (archive.image("1", &["l"]), archive.image("2", &["l"]));
-    for (first, second, why) in [
+    for (first, second, reason) in [
         ("registry.k8s.io/pause:1", "quay.io/pause:1", Some("pause:1 stands for two images")),
         ("registry.k8s.io/pause:1", "registry.k8s.io/pause:2", None),
         ("registry.k8s.io/pause:1", "registry.k8s.io/Pause:1", Some("no name of an image")),
@@ -318,23 +318,23 @@ fn a_name_stands_for_one_image_and_one_kind_of_thing() {
         let roots = [named(one.clone(), json!({ NAME: first })), named(two.clone(), json!({ NAME: second }))];
         archive.index(&roots);
         let refused = archive.catalogue().err();
-        assert_eq!(refused.is_some(), why.is_some(), "{refused:?}");
-        assert!(why.is_none_or(|why| refused.unwrap_or_default().contains(why)));
+        assert_eq!(refused.is_some(), reason.is_some(), "{refused:?}");
+        assert!(reason.is_none_or(|reason| refused.unwrap_or_default().contains(reason)));
     }
     let mut other = one.clone();
     other["mediaType"] = json!(MANIFESTS[1]);
     archive.index(&[named(one.clone(), json!({ NAME: "q.io/a:1" })), named(other, json!({ NAME: "q.io/a:1" }))]);
-    assert!(archive.catalogue().err().is_some_and(|why| why.contains("two kinds")));
+    assert!(archive.catalogue().err().is_some_and(|reason| reason.contains("two kinds")));
     archive.index(&[]);
-    assert!(archive.catalogue().err().is_some_and(|why| why.contains("no image in it")));
+    assert!(archive.catalogue().err().is_some_and(|reason| reason.contains("no image in it")));
 }
 
 #[test]
 fn what_is_no_layout_is_told_and_a_failure_to_read_is_passed_on() {
     let mut archive = Archive::default();
     archive.file("a/b", b"x");
-    assert!(archive.catalogue().err().is_some_and(|why| why.contains("neither an index.json")));
-    assert!(packages(&ArchiveMembers::default()).is_err_and(|why| why.to_string().contains("no file")));
+    assert!(archive.catalogue().err().is_some_and(|reason| reason.contains("neither an index.json")));
+    assert!(packages(&ArchiveMembers::default()).is_err_and(|reason| reason.to_string().contains("no file")));
     let Catalog::Packages { files } = packages(&archive.members).expect("files").catalog else { panic!("packages") };
     assert_eq!(files["a/b"], ArchivedFile { offset: 0, size: 1, sha256: hex(&Sha256::digest(b"x")) });
     archive.index(&[]);

@@ -24,7 +24,7 @@ fn secret(type_: &str, labels: Value, user: &str, password: &str) -> Secret {
 
 fn granted(user: &str, password: &str) -> SshLogin {
     let secret = secret(TYPE, json!({LABEL_SSH_LOGIN: "true"}), user, password);
-    login(&secret).unwrap_or_else(|why| panic!("{why}"))
+    login(&secret).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_secret_is_sent_to_machines_only_where_its_writer_says_so() {
     ] {
         match (login(&secret), wanted) {
             (Ok(_), None) => {}
-            (Err(why), Some(part)) => assert!(why.contains(part), "{why}"),
+            (Err(reason), Some(part)) => assert!(reason.contains(part), "{reason}"),
             (found, _) => panic!("{wanted:?}: {:?}", found.err()),
         }
     }
@@ -151,7 +151,7 @@ async fn a_password_opens_a_machine_to_the_key_once_and_stays_nowhere() {
     let root = granted("root", ROOTS);
     let known = open(sshd.at(), &root, &key.public, "", &sshd.scratch())
         .await
-        .unwrap_or_else(|why| panic!("{why}: {}", sshd.log()));
+        .unwrap_or_else(|reason| panic!("{reason}: {}", sshd.log()));
     assert!(known.starts_with(&format!("[127.0.0.1]:{} ssh-ed25519 ", sshd.port)), "{known}");
     let authorized = || sshd.file("home/kubespray/.ssh/authorized_keys");
     let line: Vec<&str> = key.public.split(' ').take(2).collect();
@@ -195,7 +195,7 @@ async fn who_is_not_root_becomes_root_with_the_same_password() {
     let key = ssh_key::generate("x").unwrap();
     open(sshd.at(), &granted("admin", "admins"), &key.public, "", &sshd.scratch())
         .await
-        .unwrap_or_else(|why| panic!("{why}: {}", sshd.log()));
+        .unwrap_or_else(|reason| panic!("{reason}: {}", sshd.log()));
     assert!(!sshd.file("home/kubespray/.ssh/authorized_keys").is_empty());
 }
 
@@ -208,19 +208,19 @@ async fn a_wrong_password_another_host_key_and_nobody_are_told_apart() {
     };
     let wrong = tried(sshd.at(), "wrong", "").await;
     assert!(
-        matches!(&wrong, LoginError::Refused(why) if why.contains("root is not let in") && why.contains("Permission denied")),
+        matches!(&wrong, LoginError::Refused(reason) if reason.contains("root is not let in") && reason.contains("Permission denied")),
         "{wrong:?}"
     );
     let other = ssh_key::generate("x").unwrap().public;
     let known = format!("[127.0.0.1]:{} {other}\n", sshd.port);
     let changed = tried(sshd.at(), ROOTS, &known).await;
     assert!(
-        matches!(&changed, LoginError::Refused(why) if why.contains("Host key verification failed")),
+        matches!(&changed, LoginError::Refused(reason) if reason.contains("Host key verification failed")),
         "{changed:?}"
     );
     let nobody =
         SocketAddr::from(([127, 0, 0, 1], TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()));
     let silent = tried(nobody, ROOTS, "").await;
-    assert!(matches!(&silent, LoginError::Unreached(why) if why.contains("Connection refused")), "{silent:?}");
+    assert!(matches!(&silent, LoginError::Unreached(reason) if reason.contains("Connection refused")), "{silent:?}");
     assert!(!sshd.file("home/kubespray/.ssh/authorized_keys").contains("ssh-"), "nobody was let in");
 }

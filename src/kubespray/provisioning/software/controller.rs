@@ -127,7 +127,7 @@ impl Softwares {
         let lists = match packages::read(object) {
             Ok(lists) => lists,
             Err(faults) => {
-                let faults: Vec<String> = faults.iter().map(|(path, why)| format!("{path}: {why}")).collect();
+                let faults: Vec<String> = faults.iter().map(|(path, reason)| format!("{path}: {reason}")).collect();
                 return told(status, "Invalid", faults.join("; "), LATER);
             }
         };
@@ -143,14 +143,14 @@ impl Softwares {
         objects::each(&api, |one| all.push(one)).await?;
         let of = match cluster(object.labels().get("cluster").map(String::as_str), &all) {
             Ok(of) => of,
-            Err(why) => return told(status, "Waiting", why, self.soon),
+            Err(reason) => return told(status, "Waiting", reason, self.soon),
         };
         status.cluster = Some(of.name_any());
         let asked = object.annotations().get(ANNOTATION_RUN).map(String::as_str).filter(|asked| !asked.is_empty());
         let asked = kept(asked);
         let (number, packages, hash) = match next(status, asked.as_deref(), of, &lists) {
-            SoftwareAction::Invalid(why) => return told(status, "Invalid", why, LATER),
-            SoftwareAction::Waits(why) => return told(status, "Waiting", why, self.soon),
+            SoftwareAction::Invalid(reason) => return told(status, "Invalid", reason, LATER),
+            SoftwareAction::Waits(reason) => return told(status, "Waiting", reason, self.soon),
             SoftwareAction::Current => {
                 let message = changes::sentence(&status.nodes);
                 return told(status, CURRENT, message, LATER);
@@ -164,24 +164,24 @@ impl Softwares {
         let rack = self.keeper.rack(&namespace).await?;
         let inventory = match self.inventory(of, &rack, &packages) {
             Ok(inventory) => inventory,
-            Err(why) => return told(status, "Waiting", why, self.soon),
+            Err(reason) => return told(status, "Waiting", reason, self.soon),
         };
         if !installer.is_usable().await {
-            let why =
+            let reason =
                 "kubespray cannot be run on this appliance: its administrator sees why by slipway kubespray check";
-            return told(status, "Waiting", why.into(), self.soon);
+            return told(status, "Waiting", reason.into(), self.soon);
         }
         let request = match self.request(installer, object, (of, &rack, inventory), number, packages).await {
             Err(LookError::Made(MadeError::Api(error))) => return Err(error.into()),
-            Err(why @ (LookError::Made(_) | LookError::Runs(_))) => {
-                return told(status, "Waiting", why.to_string(), self.soon);
+            Err(reason @ (LookError::Made(_) | LookError::Runs(_))) => {
+                return told(status, "Waiting", reason.to_string(), self.soon);
             }
             built => built?,
         };
         // In the name of the cluster, of which there is one run at a time.
         let Some(place) = installer.place(&owner(of)).await? else {
-            let why = "waits for its turn: another run for this cluster, or as many as may be, are under way";
-            return told(status, "Waiting", why.into(), self.soon);
+            let reason = "waits for its turn: another run for this cluster, or as many as may be, are under way";
+            return told(status, "Waiting", reason.into(), self.soon);
         };
         let is_known = status.run.as_ref().is_some_and(|run| run.number == number);
         if !is_known {

@@ -27,8 +27,8 @@ pub fn inventory(of: &Provisioning, rack: &[RackHost], packages: &ByNode) -> Res
     let user_data = made::user_data_name(&name);
     let given = seats((&namespace, &name), &cluster.nodes, rack, false);
     let places = opening::places(&cluster.nodes, &given, &status, &user_data);
-    let of_it = |why| format!("Provisioning {name}: {why}");
-    cluster_inventory(&cluster, &places.map_err(of_it)?).map_err(|why| of_it(why.to_string()))
+    let of_it = |reason| format!("Provisioning {name}: {reason}");
+    cluster_inventory(&cluster, &places.map_err(of_it)?).map_err(|reason| of_it(reason.to_string()))
 }
 
 #[cfg(test)]
@@ -71,8 +71,8 @@ mod tests {
             (&[rack[0].clone(), host("b", "w", json!([]))], "w", "no address is leased"),
             (&[rack[0].clone(), host("b", "w", leased("10.0.0.1"))], "w", "they are one machine"),
         ] {
-            let why = inventory(&of, rack, &packages(node)).expect_err(wanted);
-            assert!(why.contains(wanted), "{why}");
+            let reason = inventory(&of, rack, &packages(node)).expect_err(wanted);
+            assert!(reason.contains(wanted), "{reason}");
         }
     }
 }

@@ -25,11 +25,11 @@ pub fn admission(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> 
     if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
-    let invalid = |path: &str, why: String| FieldError::new(FieldFault::Invalid, path, why);
+    let invalid = |path: &str, reason: String| FieldError::new(FieldFault::Invalid, path, reason);
     let Ok(object) = serde_json::from_value(request.object.clone()) else {
         return Err(vec![invalid("spec", "each package is a name, or a map of one name with its version".into())]);
     };
     let faults = packages::read(&object).err().unwrap_or_default();
-    let faults: Vec<_> = faults.into_iter().map(|(path, why)| invalid(&path, why)).collect();
+    let faults: Vec<_> = faults.into_iter().map(|(path, reason)| invalid(&path, reason)).collect();
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }

@@ -65,7 +65,7 @@ pub fn next(status: &SoftwareStatus, asked: Option<&str>, cluster: &Provisioning
     }
     let packages = match lists.by_node(&of.nodes, &of.installed) {
         Ok(packages) => packages,
-        Err(why) => return SoftwareAction::Invalid(why),
+        Err(reason) => return SoftwareAction::Invalid(reason),
     };
     if packages.is_empty() {
         return SoftwareAction::Current;
@@ -130,7 +130,7 @@ mod tests {
         ] {
             match (cluster(label, &all), wanted) {
                 (Ok(found), Ok(name)) => assert_eq!(found.metadata.name.as_deref(), Some(name)),
-                (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{reason}"),
                 (found, _) => panic!("{label:?}: {:?}", found.map(|one| one.metadata.name.clone())),
             }
         }

@@ -44,7 +44,7 @@ pub fn read(object: &Software) -> Result<Lists, Vec<(String, String)>> {
                     faults.push((path, format!("{} is there twice", one.name)));
                 }
                 Ok(one) => list.push(one),
-                Err(why) => faults.push((path, why)),
+                Err(reason) => faults.push((path, reason)),
             }
         }
         list
@@ -174,8 +174,8 @@ pub(super) mod tests {
         let none = read(&software(&json!({}))).unwrap();
         assert!(none.by_node(&nodes, &installed).unwrap().is_empty());
         let spec = json!({"masterSoftware": [{"jq": {"version": "1"}}], "workerSoftware": [{"jq": {"version": "2"}}]});
-        let why = read(&software(&spec)).unwrap().by_node(&nodes, &installed).unwrap_err();
-        assert_eq!(why, "b is master and worker, and is to have jq 1 and 2");
+        let reason = read(&software(&spec)).unwrap().by_node(&nodes, &installed).unwrap_err();
+        assert_eq!(reason, "b is master and worker, and is to have jq 1 and 2");
     }
 
     #[test]

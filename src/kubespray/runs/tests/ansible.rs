@@ -27,7 +27,7 @@ fn log(place: &Place, id: &RunId) -> String {
 
 fn failure(status: &RunStatus) -> &str {
     match &status.verdict {
-        Some(RunVerdict::Failed(why)) => why,
+        Some(RunVerdict::Failed(reason)) => reason,
         _ => panic!("{status:?}"),
     }
 }

@@ -72,7 +72,9 @@ async fn ansible_is_started_at_most_once_wherever_somebody_is_killed() {
         let status = place.to_its_end(&request.id).await;
         match (&status.verdict, succeeds) {
             (Some(RunVerdict::Succeeded), true) => {}
-            (Some(RunVerdict::Failed(why)), false) => assert!(why.contains("supervisor died"), "{effect:?}: {why}"),
+            (Some(RunVerdict::Failed(reason)), false) => {
+                assert!(reason.contains("supervisor died"), "{effect:?}: {reason}")
+            }
             _ => panic!("{effect:?}: {status:?}"),
         }
         // Killed right after it was started, it may not have got to count.

@@ -64,8 +64,8 @@ async fn a_program_that_is_not_there_is_told() {
     let request = request("a");
     place.runs().start(&place.installation(), &request).await.unwrap();
     let status = place.to_its_end(&request.id).await;
-    let Some(RunVerdict::Failed(why)) = &status.verdict else { panic!("{status:?}") };
-    assert!(why.contains("could not be started") && why.contains("bin/python3"), "{why}");
+    let Some(RunVerdict::Failed(reason)) = &status.verdict else { panic!("{status:?}") };
+    assert!(reason.contains("could not be started") && reason.contains("bin/python3"), "{reason}");
     place.assert_tidy(&request.id);
 }
 

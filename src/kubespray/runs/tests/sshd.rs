@@ -201,7 +201,7 @@ async fn over_ssh_a_host_with_another_key_than_recorded_is_refused_and_named() {
     let failure = status.progress.failures.iter().find(|failure| failure.host == "two");
     let failure = failure.unwrap_or_else(|| panic!("{status:?}"));
     assert!(failure.unreachable && failure.message.contains("IDENTIFICATION HAS CHANGED"), "{status:?}");
-    assert!(matches!(&status.verdict, Some(RunVerdict::Failed(why)) if why.contains("two")), "{status:?}");
+    assert!(matches!(&status.verdict, Some(RunVerdict::Failed(reason)) if reason.contains("two")), "{status:?}");
     assert!(!hosts.two.log().contains("Accepted publickey"), "{}", hosts.two.log());
 }
 
@@ -212,7 +212,7 @@ async fn over_ssh_a_key_that_a_host_does_not_take_makes_it_unreachable() {
     let other = fs::read_to_string(hosts.place.top.path().join("other")).unwrap();
     let request = RunRequest { ssh_key: Some(other.into()), ..hosts.request("wrong") };
     let status = hosts.run(&request).await;
-    assert!(matches!(&status.verdict, Some(RunVerdict::Failed(why)) if why.contains("2 of 2")), "{status:?}");
+    assert!(matches!(&status.verdict, Some(RunVerdict::Failed(reason)) if reason.contains("2 of 2")), "{status:?}");
     for name in ["one", "two"] {
         let failure = status.progress.failures.iter().find(|failure| failure.host == name);
         let failure = failure.unwrap_or_else(|| panic!("{status:?}"));
@@ -246,7 +246,7 @@ async fn over_ssh_a_host_that_vanishes_in_the_middle_is_unreachable_and_the_othe
     let failure = status.progress.failures.iter().find(|failure| failure.host == "two");
     let failure = failure.unwrap_or_else(|| panic!("{status:?}\n{}", hosts.log(&request.id)));
     assert!(failure.unreachable && failure.task == "midway", "{status:?}");
-    assert!(matches!(&status.verdict, Some(RunVerdict::Failed(why)) if why.contains("two")), "{status:?}");
+    assert!(matches!(&status.verdict, Some(RunVerdict::Failed(reason)) if reason.contains("two")), "{status:?}");
     let one = &status.progress.hosts["one"];
     assert_eq!((one.ok, one.is_bad()), (3, false), "{status:?}");
     hosts.place.assert_tidy(&request.id);

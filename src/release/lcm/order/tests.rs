@@ -294,8 +294,8 @@ fn a_manager_leaves_while_two_are_ready_and_one_at_a_time() {
     ] {
         let members: Vec<Member> = rows.iter().map(|text| member(text)).collect();
         let one = members.iter().find(|one| one.name == who).unwrap();
-        let why = may_leave(one, &members).err().unwrap_or_default();
-        assert!(why.contains(wanted) && why.is_empty() == wanted.is_empty(), "{rows:?}: {why}");
+        let reason = may_leave(one, &members).err().unwrap_or_default();
+        assert!(reason.contains(wanted) && reason.is_empty() == wanted.is_empty(), "{rows:?}: {reason}");
     }
 }
 

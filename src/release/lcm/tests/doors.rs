@@ -91,9 +91,9 @@ async fn an_agent_writes_and_reads_what_is_its_own_and_nothing_else() {
         json!({"reboot": {"requestedAt": "2026-01-01T00:00:00Z"}}),
         json!({"tokenSecret": "m1-deployment"}),
     ] {
-        let (refused, why) = say("w1", status.clone()).await;
-        assert_eq!(refused, 422, "{status} {why}");
-        assert!(why.contains("the appliance writes it"), "{why}");
+        let (refused, reason) = say("w1", status.clone()).await;
+        assert_eq!(refused, 422, "{status} {reason}");
+        assert!(reason.contains("the appliance writes it"), "{reason}");
     }
     assert_eq!(say("m1", json!({"agentVersion": "2"})).await.0, 403);
     let theft = json!({"spec": {"deploymentSecretName": "m1-deployment"}});
@@ -110,9 +110,9 @@ async fn an_agent_writes_and_reads_what_is_its_own_and_nothing_else() {
     // Whatever else its machine names is not handed out.
     for name in ["c-ca", "c-kubeconfig", "m1-deployment", "none"] {
         site.create::<LCMMachine>(json!({"metadata": {"name": format!("x-{name}")}, "spec": {"clusterName": "d", "deploymentSecretName": name}})).await;
-        let (refused, why) = code(deployment(&site.client, &format!("x-{name}")).await);
-        assert_eq!(refused, 404, "{why}");
-        assert!(why.contains("is not handed out") || why.contains("no Secret"), "{why}");
+        let (refused, reason) = code(deployment(&site.client, &format!("x-{name}")).await);
+        assert_eq!(refused, 404, "{reason}");
+        assert!(reason.contains("is not handed out") || reason.contains("no Secret"), "{reason}");
     }
     // Without its account its token is nothing.
     site.delete::<ServiceAccount>("lcm-w1").await;

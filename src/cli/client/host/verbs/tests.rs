@@ -260,7 +260,7 @@ fn a_verb_changes_what_it_can_and_says_why_not_else() {
                 assert!(said.starts_with(word), "{row}");
             }
             (Already(said), So(word)) => assert_eq!(said, word, "{row}"),
-            (Refused(why), No(word)) => assert!(why.starts_with(word), "{row}"),
+            (Refused(reason), No(word)) => assert!(reason.starts_with(word), "{row}"),
             _ => panic!("{row}"),
         }
     }

@@ -118,10 +118,10 @@ fn a_machine_that_dies_with_its_member_is_replaced_as_long_as_a_quorum_lives() {
         ("one of three, while etcd is silent", of(3, &[0], &[], &[], false), DEFERRED, "are not known"),
         ("two of five, while etcd is silent", of(5, &[0, 1], &[], &[], false), DEFERRED, "are not known"),
     ] {
-        let (said, why) = refused(&plane);
-        assert_eq!(said, reason, "{what}: {why}");
-        assert!(why.contains(message), "{what}: {why}");
-        assert_eq!(why.contains("docs/cluster.md"), reason == CANNOT, "{what}: how to recover is said: {why}");
+        let (said, text) = refused(&plane);
+        assert_eq!(said, reason, "{what}: {text}");
+        assert!(text.contains(message), "{what}: {text}");
+        assert_eq!(text.contains("docs/cluster.md"), reason == CANNOT, "{what}: how to recover is said: {text}");
     }
     let only = with(plane(), |plane| {
         ill(&mut plane.machines[0]);

@@ -67,8 +67,8 @@ async fn an_image_goes_although_the_bmc_is_gone_and_so_does_its_host() {
     // It may be stored after the image is gone.
     let events = site.api::<k8s_openapi::api::core::v1::Event>();
     let is_told = |event: &k8s_openapi::api::core::v1::Event| {
-        let why = event.message.as_deref().unwrap_or_default();
-        event.reason.as_deref() == Some("DataImageAbandoned") && why.contains("cannot reach the BMC")
+        let reason = event.message.as_deref().unwrap_or_default();
+        event.reason.as_deref() == Some("DataImageAbandoned") && reason.contains("cannot reach the BMC")
     };
     let told = async || events.list(&Default::default()).await.unwrap().iter().any(is_told);
     site.until("what was left undone is said with its reason", told).await;
