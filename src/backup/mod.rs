@@ -9,9 +9,9 @@
 //!
 //! # How it is taken
 //!
-//! [`take::BackupSource`] reads all objects at one revision under one lock, which costs a pointer for each, and everybody goes on
-//! writing while the text is made of them. The text goes to a file ([`take::write_file`], [`schedule`]) or, over the API,
-//! to an administrator ([`page`]), whose `slipway backup` checks, packs and encrypts it.
+//! [`take::BackupSource`] reads all objects at one revision under one lock, which costs a pointer for each, and everybody goes
+//! on writing while the text is made of them. The text goes to a file ([`take::write_file`], [`schedule`]) or, over the API, to
+//! an administrator ([`page`]), whose `slipway backup` checks, packs and encrypts it.
 //!
 //! # What restoring makes of it
 //!

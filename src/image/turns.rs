@@ -1,8 +1,8 @@
 //! Scheduling of imports: whose runs next, and which one gives its place back.
 //!
-//! Some imports run at once. Each counts for the requesters that want it, see [`ImageRequester`]. A free place goes to the requester that
-//! holds fewest; of those, to the one that got none for longest; of its images, to the first in line. Whoever held a
-//! place for a whole turn gives it back when a requester waits that holds fewer. So who waits gets a turn before anybody
+//! Some imports run at once. Each counts for the requesters that want it, see [`ImageRequester`]. A free place goes to the
+//! requester that holds fewest; of those, to the one that got none for longest; of its images, to the first in line. Whoever
+//! held a place for a whole turn gives it back when a requester waits that holds fewer. So who waits gets a turn before anybody
 //! gets a second one, however slow the sources of the others are and however many images they ask for.
 //!
 //! An import that gave its place back keeps what it has read, up to [`TurnRules::kept`] of them: of more, the slowest begins

@@ -1,9 +1,9 @@
 //! Conditions of a status, in all of their shapes. Pure.
 //!
 //! `status.conditions` are those of Kubernetes, which [`set`] sets. Clients of an older version of Cluster API see
-//! `status.deprecated.v1beta1.conditions`, whose condition has a severity when its status is False ([`set_old`]). Conditions of any
-//! other [`ConditionShape`] are [`put`]. A condition turns when its status does, and that is its time, in whole seconds: one that says the
-//! same as before is left as it is, so that a status that has nothing new is not written.
+//! `status.deprecated.v1beta1.conditions`, whose condition has a severity when its status is False ([`set_old`]). Conditions of
+//! any other [`ConditionShape`] are [`put`]. A condition turns when its status does, and that is its time, in whole seconds:
+//! one that says the same as before is left as it is, so that a status that has nothing new is not written.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

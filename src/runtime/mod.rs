@@ -11,8 +11,8 @@
 //! What a controller writes has one place, too: [`conditions`] and the rest of a status ([`changes`], [`throttle`]), [`owners`] and
 //! finalizers ([`objects`]), [`events`]. [`wake`] has an object looked at when another one changes that has to do with it.
 //!
-//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown. [`ClusterScopedViews`] are
-//! objects that only show what is kept elsewhere.
+//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown.
+//! [`ClusterScopedViews`] are objects that only show what is kept elsewhere.
 
 use prometheus_client::registry::Registry;
 

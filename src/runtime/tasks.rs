@@ -1,9 +1,9 @@
 //! Supervised tasks: what this process does by itself, in one place, with the result of each.
 //!
-//! A [`SupervisedTask`] is work under a fixed name that comes again: a sweep, the scheduled backup. Each time is a *run*. When the last one
-//! ended, how long it took, what came of it and when the next one is due is in `/metrics` ([`Tasks::register`]) and in the kind
-//! `Task` ([`publish`]). A panic in a run is that run's result: it ends neither the loop that the run is of, nor the process. A
-//! run that does not end is seen by how long it has been under way.
+//! A [`SupervisedTask`] is work under a fixed name that comes again: a sweep, the scheduled backup. Each time is a *run*. When
+//! the last one ended, how long it took, what came of it and when the next one is due is in `/metrics` ([`Tasks::register`])
+//! and in the kind `Task` ([`publish`]). A panic in a run is that run's result: it ends neither the loop that the run is of,
+//! nor the process. A run that does not end is seen by how long it has been under way.
 //!
 //! ```text
 //! let task = tasks.task("image-collection");      // the name is a label of metrics and the name of an object

@@ -38,8 +38,8 @@ impl MessageThrottle {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the status of the object at hand, as [`write_status`](super::changes::write_status) does. Where only messages are new and the last write was a
-    /// moment ago, nothing is written: how long until it may be.
+    /// Writes the status of the object at hand, as [`write_status`](super::changes::write_status) does. Where only messages are
+    /// new and the last write was a moment ago, nothing is written: how long until it may be.
     ///
     /// # Errors
     ///

@@ -290,8 +290,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreWriteError`]; nothing was changed then, with one exception: after [`StoreWriteError::Failed`] the change may or may
-    /// not be there when the store is opened again.
+    /// [`StoreWriteError`]; nothing was changed then, with one exception: after [`StoreWriteError::Failed`] the change may or
+    /// may not be there when the store is opened again.
     pub async fn write(&self, change: Mutation) -> Result<Arc<Object>, StoreWriteError> {
         self.change(change, true).await
     }

@@ -253,8 +253,8 @@ impl ServiceAccountTokens {
         Some(identity)
     }
 
-    /// Why [`ServiceAccountTokens::identify`] knows nobody by a token, and the user that it was made for, when it was made here. For the
-    /// audit log, not for the bearer.
+    /// Why [`ServiceAccountTokens::identify`] knows nobody by a token, and the user that it was made for, when it was made
+    /// here. For the audit log, not for the bearer.
     pub fn fault(&self, token: &str, store: &Store, now: i64) -> (Option<String>, &'static str) {
         let Some(claims) = self.claims(token) else { return (None, "the token was not made here") };
         let reason = if claims.expires.is_some_and(|end| now >= end) {

@@ -2,9 +2,9 @@
 //!
 //! The patterns and rules of what a client writes are compiled first ([`precompile`]); then it is completed and checked
 //! ([`rules`], [`structural`]), then settled: names are accepted or refused ([`names`]), the accepted kinds are compiled into
-//! resources ([`compiled`]) as far as there is memory for them ([`weight`]), and a new [`super::ResourceRegistry`] takes the old one's
-//! place. All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a moment, and
-//! clients that wait for `Established` do not wait here.
+//! resources ([`compiled`]) as far as there is memory for them ([`weight`]), and a new [`super::ResourceRegistry`] takes the
+//! old one's place. All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a
+//! moment, and clients that wait for `Established` do not wait here.
 //!
 //! The kinds that are built in have definitions too, because charts and operators look for them. The server writes
 //! these itself; a client may label and annotate them, and add fields to their schemas ([`extension`]). What else it writes

@@ -1,9 +1,9 @@
 //! The contract between the rooms of a cluster, and with providers that run elsewhere.
 //!
-//! An object names another one by group, kind and name; whoever keeps the other says in fields that the contract names how far it
-//! is. Nobody here needs the other's type: [`ReferencedObjects`] finds it, [`fields`] reads it in the shape of either version of the
-//! contract. [`pause`] is what all of them have alike, [`template`] makes objects from templates, and [`size`] says what is too large to
-//! be read.
+//! An object names another one by group, kind and name; whoever keeps the other says in fields that the contract names how far
+//! it is. Nobody here needs the other's type: [`ReferencedObjects`] finds it, [`fields`] reads it in the shape of either
+//! version of the contract. [`pause`] is what all of them have alike, [`template`] makes objects from templates, and [`size`]
+//! says what is too large to be read.
 
 pub mod fields;
 mod names;

@@ -1,9 +1,9 @@
-//! Hosts for machines: which one a machine gets ([`choose`]), how it takes it ([`HostPool::take`]), who has one ([`consumer`]), and
-//! what a machine writes into its host ([`patches`]).
+//! Hosts for machines: which one a machine gets ([`choose`]), how it takes it ([`HostPool::take`]), who has one ([`consumer`]),
+//! and what a machine writes into its host ([`patches`]).
 //!
-//! Two kinds of machines ask: Metal3Machine (`infrastructure.cluster.x-k8s.io`) and the Machine of `cluster.k8s.io`. They choose
-//! from the same [`HostPool`], by the same rules, and a host is taken in the very version that was judged, so that none is ever taken
-//! twice.
+//! Two kinds of machines ask: Metal3Machine (`infrastructure.cluster.x-k8s.io`) and the Machine of `cluster.k8s.io`. They
+//! choose from the same [`HostPool`], by the same rules, and a host is taken in the very version that was judged, so that none
+//! is ever taken twice.
 
 pub mod addresses;
 pub mod choose;

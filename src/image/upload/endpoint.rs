@@ -1,8 +1,8 @@
 //! `…/images/NAME/upload`: an image that is sent to the appliance, piece by piece.
 //!
-//! `POST ?offset=N` sends a piece that goes on at byte N; with the last one, `whole=SHA256`; `size=N` says how much it will be in
-//! all. `GET` says how much has come. Both answer with a [`ReceivedBytes`]. A piece that does not fit is refused with 409: ask where to
-//! go on.
+//! `POST ?offset=N` sends a piece that goes on at byte N; with the last one, `whole=SHA256`; `size=N` says how much it will be
+//! in all. `GET` says how much has come. Both answer with a [`ReceivedBytes`]. A piece that does not fit is refused with 409:
+//! ask where to go on.
 
 use std::sync::Arc;
 
