@@ -69,8 +69,10 @@ const LIVES: &[LifeEntry] = &[
         let image = default_image(house.config).map(|image| image_of(&image));
         Some(Box::new(agent.with_default_image(image).hiding(house.config.private_paths())))
     }),
-    entry(release::catalogue::module, |house| Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))),
-    entry(release::lcm::module, lcm),
+    embedded(release::catalogue::module, |house| {
+        Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))
+    }),
+    embedded(release::lcm::module, lcm),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
@@ -83,21 +85,37 @@ const LIVES: &[LifeEntry] = &[
 struct LifeEntry {
     module: fn() -> Module,
     begin: BeginLife,
-    /// Whether its kinds are those of clusters.
-    of_clusters: bool,
+    /// Who may keep its kinds.
+    keeper: KindKeeper,
+}
+
+/// Who may keep the kinds of a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KindKeeper {
+    /// Either API server, and with an API server of Kubernetes Slipway acts on them all the same.
+    Either,
+    /// Either API server; one of Kubernetes has them of Cluster API. They are kinds of clusters: there is a bound of how much may be
+    /// in an object.
+    ClusterApi,
+    /// The embedded API server alone.
+    Embedded,
 }
 
 /// Makes what runs of a life, if anything does.
 type BeginLife = fn(&mut House<'_>) -> Option<Box<dyn Life>>;
 
 const fn entry(module: fn() -> Module, begin: BeginLife) -> LifeEntry {
-    LifeEntry { module, begin, of_clusters: false }
+    LifeEntry { module, begin, keeper: KindKeeper::Either }
 }
 
-/// One whose kinds are those of clusters: there is a bound of how much may be in an object, and an API server of Kubernetes that keeps
-/// the objects has them of Cluster API.
+/// One whose kinds are those of Cluster API's and Metal3's managers.
 const fn of_clusters(module: fn() -> Module, begin: BeginLife) -> LifeEntry {
-    LifeEntry { module, begin, of_clusters: true }
+    LifeEntry { module, begin, keeper: KindKeeper::ClusterApi }
+}
+
+/// One whose kinds are not offered where another API server keeps the objects.
+const fn embedded(module: fn() -> Module, begin: BeginLife) -> LifeEntry {
+    LifeEntry { module, begin, keeper: KindKeeper::Embedded }
 }
 
 /// What lives share in a process.
@@ -315,27 +333,21 @@ pub fn declared() -> impl Iterator<Item = Declared> {
     declared_where(|_| true)
 }
 
-fn declared_where(is_asked: impl Fn(&LifeEntry) -> bool) -> impl Iterator<Item = Declared> {
-    LIVES.iter().filter(move |life| is_asked(life)).flat_map(|life| (life.module)().kinds)
+fn declared_where(is_asked: impl Fn(KindKeeper) -> bool) -> impl Iterator<Item = Declared> {
+    LIVES.iter().filter(move |life| is_asked(life.keeper)).flat_map(|life| (life.module)().kinds)
 }
 
 /// The kinds of clusters, as `<group>/<plural>`, with the rule of how much may be in one of them. It is asked whoever acts on its
 /// group: controllers of other groups read it, too.
 pub fn bounded() -> impl Iterator<Item = (String, AdmissionRules)> {
-    let kinds = declared_where(|life| life.of_clusters);
+    let kinds = declared_where(|keeper| keeper == KindKeeper::ClusterApi);
     kinds.map(|kind| (kind.storage(), size::rule()))
-}
-
-/// Clusters from releases are not offered where another API server keeps the objects.
-fn is_of_releases(group: &str) -> bool {
-    [api::kaas::GROUP, api::lcm::GROUP].contains(&group)
 }
 
 /// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;
 /// those of Cluster API and of Metal3's managers for it are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    let offered = |kind: &Kind| !is_of_releases(&kind.crd.spec.group);
-    api::define(declared_where(|life| !life.of_clusters)).into_iter().filter(offered).collect()
+    api::define(declared_where(|keeper| keeper == KindKeeper::Either))
 }
 
 /// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.
@@ -470,13 +482,19 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_clusters_are_those_of_their_groups() {
+    fn who_keeps_a_kind_goes_by_its_group() {
         for life in LIVES {
             for kind in (life.module)().kinds {
                 let name = kind.name();
-                let is_of_their_group = name.ends_with("cluster.x-k8s.io") || name.ends_with(".cluster.k8s.io");
-                let wanted = is_of_their_group || name.ends_with(".ipam.metal3.io");
-                assert_eq!(life.of_clusters, wanted, "{name}");
+                let is_of = |groups: &[&str]| groups.iter().any(|group| name.ends_with(group));
+                let wanted = if is_of(&["cluster.x-k8s.io", ".cluster.k8s.io", ".ipam.metal3.io"]) {
+                    KindKeeper::ClusterApi
+                } else if is_of(&[".mirantis.com"]) {
+                    KindKeeper::Embedded
+                } else {
+                    KindKeeper::Either
+                };
+                assert_eq!(life.keeper, wanted, "{name}");
             }
         }
     }
