@@ -50,7 +50,7 @@ fn plane() -> ApiResource {
 fn definition() -> Kind {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let crd = json!({
-        "metadata": {"name": "kubeadmcontrolplanes.controlplane.cluster.x-k8s.io"},
+        "metadata": {"name": "kubeadmcontrolplanes.controlplane.cluster.x-k8s.io", "labels": {"cluster.x-k8s.io/v1beta2": "v1beta2"}},
         "spec": {
             "group": plane().group, "scope": "Namespaced",
             "names": {"kind": plane().kind, "plural": plane().plural, "singular": "kubeadmcontrolplane"},

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GetParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
@@ -24,6 +25,8 @@ use crate::runtime::{Conflict, owners};
 
 /// The groups in which references are followed: what makes machines into nodes, what runs control planes, and what both run on.
 const GROUPS: [&str; 3] = [bootstrap::GROUP, control_plane::GROUP, infrastructure::GROUP];
+/// Labels of definitions whose kinds are of a version of the contract (Cluster API, "Contract rules for infrastructure providers").
+const CONTRACTS: [&str; 2] = ["cluster.x-k8s.io/v1beta2", "cluster.x-k8s.io/v1beta1"];
 /// Kinds that are remembered; a site has some dozens.
 const REMEMBERED: usize = 256;
 /// How long it is believed which version a kind is served in,
@@ -47,8 +50,10 @@ pub enum ReferenceError {
         /// The groups that it may be of.
         followed: &'static [&'static str],
     },
-    /// Nobody serves the kind.
-    #[error("there is no kind {kind} of the group {group:?} here")]
+    /// Nobody serves the kind, or its definition does not say that it is of the contract.
+    #[error(
+        "there is no kind {kind} of the group {group:?} here whose definition has the label cluster.x-k8s.io/v1beta2 or /v1beta1"
+    )]
     Kind {
         /// The kind.
         kind: String,
@@ -191,6 +196,9 @@ impl ReferencedObjects {
             let list = self.client.list_api_group_resources(&api_version).await?;
             let of_kind = |one: &str, name: &str| one == kind && !name.contains('/');
             if let Some(one) = list.resources.into_iter().find(|one| of_kind(&one.kind, &one.name) && one.namespaced) {
+                if !self.is_of_contract(&format!("{}.{group}", one.name)).await? {
+                    return Ok(None);
+                }
                 return Ok(Some(ApiResource {
                     group: group.to_owned(),
                     version,
@@ -201,6 +209,14 @@ impl ReferencedObjects {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a kind is meant to be referred to: its definition says so by a label for each version of the contract. Other tools
+    /// have kinds in these groups, too, with accounts of a cloud in them. A kind without a definition is the API server's own.
+    async fn is_of_contract(&self, definition: &str) -> Result<bool, kube::Error> {
+        let definitions = Api::<CustomResourceDefinition>::all(self.client.clone());
+        let found = definitions.get_metadata_opt(definition).await?;
+        Ok(found.is_none_or(|found| CONTRACTS.iter().any(|label| found.labels().contains_key(*label))))
     }
 
     /// The objects of a kind in a namespace.
@@ -404,17 +420,33 @@ mod tests {
         let told = asked.clone();
         let answer = move |request: http::Request<kube::client::Body>| {
             let path = request.uri().path().to_owned();
-            let answer = match path.as_str() {
-                "/apis" => json!({"kind": "APIGroupList", "groups": [{"name": "bootstrap.cluster.x-k8s.io",
+            let definition = |name: &str, labels: Value| {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": {"name": format!("{name}.bootstrap.cluster.x-k8s.io"), "labels": labels}})
+            };
+            let mut code = 200;
+            let answer = match path.rsplit_once('/').map_or(path.as_str(), |(_, last)| last) {
+                "builtins.bootstrap.cluster.x-k8s.io" => {
+                    code = 404;
+                    json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404})
+                }
+                "theres.bootstrap.cluster.x-k8s.io" => {
+                    definition("theres", json!({"cluster.x-k8s.io/v1beta1": "v1alpha1"}))
+                }
+                "identities.bootstrap.cluster.x-k8s.io" => definition("identities", json!({"other": "v1beta1"})),
+                "apis" => json!({"kind": "APIGroupList", "groups": [{"name": "bootstrap.cluster.x-k8s.io",
                     "versions": [{"groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "version": "v1beta2"}]}]}),
                 _ => {
-                    json!({"kind": "APIResourceList", "groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "resources": [
-                    {"name": "theres", "singularName": "", "namespaced": true, "kind": "There", "verbs": []}]})
+                    let kind = |plural: &str, kind: &str| json!({"name": plural, "singularName": "", "namespaced": true, "kind": kind, "verbs": []});
+                    let kinds = [kind("theres", "There"), kind("builtins", "BuiltIn"), kind("identities", "Identity")];
+                    json!({"kind": "APIResourceList", "groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+                        "resources": kinds})
                 }
             };
             told.lock().unwrap().push(path);
             let body = kube::client::Body::from(answer.to_string().into_bytes());
-            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body)))
+            let response = http::Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, std::convert::Infallible>(response))
         };
         let objects = ReferencedObjects::new(Client::new(tower::service_fn(answer), "default"));
         let count = || std::mem::take(&mut *asked.lock().unwrap()).len();
@@ -424,7 +456,11 @@ mod tests {
         }
         assert_eq!(count(), 2);
         assert_eq!(objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap().plural, "theres");
-        assert_eq!(count(), 2);
+        assert_eq!(count(), 3);
+        assert_eq!(objects.resource("bootstrap.cluster.x-k8s.io", "BuiltIn").await.unwrap().plural, "builtins");
+        let error = objects.resource("bootstrap.cluster.x-k8s.io", "Identity").await.unwrap_err();
+        assert!(error.to_string().contains("whose definition has the label"), "{error}");
+        count();
         objects.known.lock().unwrap().values_mut().for_each(|(at, _)| *at = at.checked_sub(UNSERVED_FOR).unwrap());
         objects.resource("bootstrap.cluster.x-k8s.io", "Lacking").await.unwrap_err();
         objects.resource("bootstrap.cluster.x-k8s.io", "There").await.unwrap();

@@ -51,6 +51,12 @@ pub fn module() -> Module {
         ],
         rights: &[
             Right {
+                group: "apiextensions.k8s.io",
+                resources: &["customresourcedefinitions"],
+                verbs: &["get"],
+                reason: "A definition says by its labels whether objects of its kind may be named.",
+            },
+            Right {
                 group: "cluster.x-k8s.io",
                 resources: &[
                     "clusters",

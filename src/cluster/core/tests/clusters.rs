@@ -132,13 +132,18 @@ async fn another_clusters_infrastructure_is_left_alone() {
 
 /// Who may write a Cluster need have no right on what other rooms of Cluster API keep.
 #[tokio::test]
-async fn what_is_of_another_group_than_its_role_has_is_left_alone() {
+async fn what_is_of_another_group_than_its_role_has_or_of_no_contract_is_left_alone() {
     let site = Site::new().await;
-    let (addon, config, plane) = ("TestAddon", "TestConfig", "TestControlPlane");
-    for kind in [addon, config, plane] {
+    let other = "only kinds of infrastructure.cluster.x-k8s.io are";
+    // The contract's label is for kinds that are meant to be named.
+    let no_label = "whose definition has the label cluster.x-k8s.io/v1beta2";
+    for (name, group, kind, told) in [
+        ("a", "addons", "TestAddon", other),
+        ("b", "bootstrap", "TestConfig", other),
+        ("p", "controlplane", "TestControlPlane", other),
+        ("i", "infrastructure", "TestIdentity", no_label),
+    ] {
         site.play(kind, "x", json!({})).await;
-    }
-    for (name, group, kind) in [("a", "addons", addon), ("b", "bootstrap", config), ("p", "controlplane", plane)] {
         let mut thief = cluster();
         thief["metadata"]["name"] = name.into();
         thief["spec"] = json!({"infrastructureRef": reference(group, kind, "x")});
@@ -146,9 +151,7 @@ async fn what_is_of_another_group_than_its_role_has_is_left_alone() {
         site.until::<Cluster>("it hears why", name, |cluster| {
             let all = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
             let found = crate::runtime::conditions::find(all, "InfrastructureReady");
-            found.is_some_and(|condition| {
-                condition.message.contains("only kinds of infrastructure.cluster.x-k8s.io are")
-            })
+            found.is_some_and(|condition| condition.message.contains(told))
         })
         .await;
         site.delete::<Cluster>(name).await;

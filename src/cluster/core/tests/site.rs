@@ -97,7 +97,7 @@ fn played(group: &str, kind: &str) -> ApiResource {
     ApiResource { group, version: "v1beta2".into(), api_version, kind: kind.into(), plural }
 }
 
-const PLAYED: [(&str, &str); 10] = [
+const PLAYED: [(&str, &str); 11] = [
     ("infrastructure", "TestCluster"),
     ("infrastructure", "TestMachine"),
     ("infrastructure", "TestMachineTemplate"),
@@ -108,13 +108,16 @@ const PLAYED: [(&str, &str); 10] = [
     ("controlplane", "TestControlPlane"),
     ("controlplane", "TestControlPlaneTemplate"),
     ("addons", "TestAddon"),
+    // What another tool keeps in the group, and clusters may not name.
+    ("infrastructure", "TestIdentity"),
 ];
 
 fn definition(resource: &ApiResource) -> Kind {
     let (group, kind, plural) = (&resource.group, &resource.kind, &resource.plural);
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let label = if kind == "TestIdentity" { "example.org/v1" } else { "cluster.x-k8s.io/v1beta2" };
     let crd = json!({
-        "metadata": {"name": format!("{plural}.{group}")},
+        "metadata": {"name": format!("{plural}.{group}"), "labels": {label: "v1beta2"}},
         "spec": {
             "group": group, "scope": "Namespaced",
             "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
