@@ -28,7 +28,7 @@ Example, to look at what a bundle does from a desk:
 Example:
   slipway helm-controller image --helm /usr/local/bin/helm --out helm-controller.tar
   slipway image import helm-controller helm-controller.tar --format oci --publish")]
-    Image(Image),
+    Image(ImageArgs),
     /// Write the chart that installs the controller, as a package
     #[command(after_help = "\
 Example:
@@ -80,7 +80,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Image {
+pub(super) struct ImageArgs {
     /// The program helm, version 3, for the nodes' processors and without libraries of its own
     #[arg(long, value_name = "FILE")]
     helm: PathBuf,
@@ -133,7 +133,7 @@ fn keep(options: Run) -> anyhow::Result<()> {
     })
 }
 
-fn image(options: &Image) -> anyhow::Result<()> {
+fn image(options: &ImageArgs) -> anyhow::Result<()> {
     let opened = |path: &Path| -> anyhow::Result<(File, u64)> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let about = file.metadata().with_context(|| format!("cannot look at {}", path.display()))?;

@@ -86,13 +86,13 @@ fn what_changed_something_is_no_refusal() {
 #[tokio::test]
 async fn a_line_has_no_character_that_turns_the_next_ones() {
     let (queue, mut lines) = mpsc::channel(1);
-    let reason = "expired\u{202e}\u{2028}ü";
-    put(&queue, &RefusedAttempts { reason, ..RefusedAttempts::default() });
+    let message = "expired\u{202e}\u{2028}ü";
+    put(&queue, &RefusedAttempts { message, ..RefusedAttempts::default() });
     let Some(AuditMessage::Line(AuditLine { text: line, .. })) = lines.recv().await else { panic!("a line") };
     let text = std::str::from_utf8(&line).unwrap().strip_suffix('\n').unwrap();
     assert!(text.chars().all(crate::log::is_safe) && text.contains("expired\\u202e\\u2028ü"), "{text}");
-    let message = serde_json::from_str::<Value>(text).unwrap()["responseStatus"]["message"].take();
-    assert!(message.as_str().unwrap().contains(reason));
+    let told = serde_json::from_str::<Value>(text).unwrap()["responseStatus"]["message"].take();
+    assert!(told.as_str().unwrap().contains(message));
 }
 
 #[tokio::test]
