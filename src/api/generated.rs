@@ -27,12 +27,22 @@ pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
         let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         let Some(schema) = schema else { continue };
         publish(schema);
+        describe(schema);
         narrowed::narrow(&version.name, kind, schema);
         if of_metal3 {
             leave_spec_out(schema);
         }
     }
     definition
+}
+
+/// What `kubectl explain` says of a kind. The types say it of their `spec`; the derived sentence only names a type of this program.
+fn describe(schema: &mut JSONSchemaProps) {
+    let spec = schema.properties.as_ref().and_then(|properties| properties.get("spec"));
+    let Some(text) = spec.and_then(|spec| spec.description.as_deref()) else { return };
+    let of_spec = [": what it should be.", ": what they should be.", ": what is wanted."];
+    let subject = of_spec.iter().find_map(|end| text.strip_suffix(end));
+    schema.description = Some(subject.map_or_else(|| text.to_owned(), |subject| format!("{subject}.")));
 }
 
 /// The labels by which `clusterctl move` finds the kinds whose objects it takes to another API server
@@ -126,5 +136,23 @@ impl Declared {
     /// Its definition, as its types say it.
     pub(crate) fn generated(&self) -> CustomResourceDefinition {
         (self.generate)()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::modules::declared;
+
+    #[test]
+    fn no_description_names_a_type_of_this_program() {
+        for kind in declared() {
+            let definition = kind.generated();
+            for version in definition.spec.versions {
+                let schema = version.schema.and_then(|schema| schema.open_api_v3_schema).expect("a schema");
+                let text = schema.description.unwrap_or_default();
+                let says_something = text.len() > 10 && !text.contains("derived") && !text.contains("should be");
+                assert!(says_something, "{} {}: {text:?}", kind.name(), version.name);
+            }
+        }
     }
 }
