@@ -70,6 +70,7 @@ const LIVES: &[LifeEntry] = &[
         Some(Box::new(agent.with_default_image(image).hiding(house.config.private_paths())))
     }),
     entry(release::catalogue::module, |house| Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))),
+    entry(release::access::module, access),
     entry(release::lcm::module, lcm),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
@@ -225,6 +226,12 @@ fn clusters(house: &mut House<'_>) -> Option<Box<dyn Life>> {
 fn lcm(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     let acts = house.config.engine.kubeconfig.is_none();
     acts.then(|| Box::new(release::lcm::Lcm::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
+}
+
+/// As clusters from releases, these are for machines that this appliance installs.
+fn access(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = house.config.engine.kubeconfig.is_none();
+    acts.then(|| Box::new(release::access::AccessLife::new(house.watches)) as Box<dyn Life>)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {

@@ -14,7 +14,7 @@ mod cluster_status;
 mod clusters;
 mod desired;
 mod judge;
-mod keep;
+pub(in crate::release) mod keep;
 mod known;
 mod lcm_machine;
 mod machine_secret;
