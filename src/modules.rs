@@ -71,6 +71,7 @@ const LIVES: &[LifeEntry] = &[
     }),
     entry(release::catalogue::module, |house| Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))),
     entry(release::access::module, access),
+    entry(release::provider::of_access, |_| None),
     entry(release::lcm::module, lcm),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
@@ -335,7 +336,7 @@ pub fn bounded() -> impl Iterator<Item = (String, AdmissionRules)> {
 
 /// Clusters from releases are not offered where another API server keeps the objects.
 fn is_of_releases(group: &str) -> bool {
-    [api::kaas::GROUP, api::lcm::GROUP].contains(&group)
+    [api::iam::GROUP, api::kaas::GROUP, api::lcm::GROUP].contains(&group)
 }
 
 /// The kinds that Slipway's own controllers act on in any case. A Kubernetes API server that keeps the objects must have these;

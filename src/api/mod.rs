@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod bpa;
 pub mod cluster;
 pub mod control_plane;
+pub mod iam;
 pub mod infrastructure;
 pub mod ipam;
 pub mod kaas;
