@@ -72,6 +72,8 @@ const LIVES: &[LifeEntry] = &[
     embedded(release::catalogue::module, |house| {
         Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))
     }),
+    embedded(release::access::module, access),
+    embedded(release::provider::of_access, |_| None),
     embedded(release::lcm::module, lcm),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
@@ -243,6 +245,12 @@ fn clusters(house: &mut House<'_>) -> Option<Box<dyn Life>> {
 fn lcm(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     let acts = house.config.engine.kubeconfig.is_none();
     acts.then(|| Box::new(release::lcm::Lcm::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
+}
+
+/// As clusters from releases, these are for machines that this appliance installs.
+fn access(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = house.config.engine.kubeconfig.is_none();
+    acts.then(|| Box::new(release::access::AccessLife::new(house.watches)) as Box<dyn Life>)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {

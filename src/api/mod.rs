@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod bpa;
 pub mod cluster;
 pub mod control_plane;
+pub mod iam;
 pub mod infrastructure;
 pub mod ipam;
 pub mod kaas;
@@ -60,6 +61,7 @@ pub struct Declared {
     policy: StoragePolicy,
     also_served: Vec<ServedVersion>,
     complete: Option<Complete>,
+    sealing: Option<&'static FieldSealing>,
     belongs_to_host: bool,
     memory: usize,
     is_kept_parsed: bool,
@@ -75,6 +77,7 @@ impl Declared {
             policy,
             also_served: Vec::new(),
             complete: None,
+            sealing: None,
             belongs_to_host: false,
             memory: 0,
             is_kept_parsed: false,
@@ -112,6 +115,11 @@ impl Declared {
     /// Fills in what a schema's defaults cannot say.
     pub fn completed_by(self, complete: Complete) -> Self {
         Self { complete: Some(complete), ..self }
+    }
+
+    /// What is written in these fields goes into a Secret, and is never read.
+    pub fn sealed_by(self, sealing: &'static FieldSealing) -> Self {
+        Self { sealing: Some(sealing), ..self }
     }
 
     /// Its objects have the name of their BareMetalHost, and move to another server with it.
@@ -167,6 +175,8 @@ pub struct Kind {
     pub also_served: Vec<ServedVersion>,
     /// What is filled in that a schema's defaults cannot say. Asked in every version.
     pub complete: Option<Complete>,
+    /// What of its objects goes into a Secret.
+    pub sealing: Option<&'static FieldSealing>,
 }
 
 /// A version of a kind that is served and not stored.
@@ -180,13 +190,39 @@ pub struct ServedVersion {
     pub to_storage: Convert,
 }
 
+/// Fields of a kind whose content goes into a Secret of each object's own before the object is stored: nobody who reads the object,
+/// its history or its events ever sees it.
+#[derive(Debug)]
+pub struct FieldSealing {
+    /// What the Secret's name has behind that of the object.
+    pub suffix: &'static str,
+    /// The fields.
+    pub fields: &'static [SealedField],
+}
+
+impl FieldSealing {
+    /// Name of the Secret of an object.
+    pub fn secret(&self, name: &str) -> String {
+        format!("{name}{}", self.suffix)
+    }
+}
+
+/// A field of the form `{value | secret{name, key}}`: `value` is written, `secret` is kept.
+#[derive(Debug)]
+pub struct SealedField {
+    /// Where it is in an object.
+    pub path: &'static [&'static str],
+    /// Key in the Secret.
+    pub key: &'static str,
+}
+
 /// Fills in what a client left out.
 pub type Complete = fn(&mut Value);
 
 impl Kind {
     /// A kind whose versions, when it has several, differ in name only.
     pub fn new(crd: CustomResourceDefinition, policy: StoragePolicy) -> Self {
-        Self { crd, policy, also_served: Vec::new(), complete: None }
+        Self { crd, policy, also_served: Vec::new(), complete: None, sealing: None }
     }
 }
 
@@ -199,6 +235,7 @@ pub fn define(declared: impl IntoIterator<Item = Declared>) -> Vec<Kind> {
         policy: one.policy,
         also_served: one.also_served,
         complete: one.complete,
+        sealing: one.sealing,
     };
     declared.into_iter().map(define).collect()
 }

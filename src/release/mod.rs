@@ -4,10 +4,12 @@
 //!
 //! | floor | room | what it is |
 //! |---|---|---|
+//! | user | [`access`] | BareMetalHostCredential and BareMetalHostInventory: servers as their owners describe them |
 //! | work | [`provider`] | Cluster and Machine: makes LCMCluster, LCMMachines, accounts, user data, HelmBundle |
 //! |  | [`lcm`] | LCMCluster and LCMMachine: whose turn it is, tokens to join, states, drains |
 //! | base | [`catalogue`] | KaaSRelease and ClusterRelease: what they may be, and what follows from them |
 
+pub mod access;
 pub mod catalogue;
 pub mod lcm;
 pub mod provider;

@@ -12,13 +12,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::TableEntry;
 use super::content::Loaded;
 use super::disk::{CRAMPED, Database, NOT_ANEW, NotAnew, OVERGROWN};
-use super::index::{Logged, SharedStore};
-use super::record::{self, FormerRecord, ObjectIdentity};
+use super::index::SharedStore;
+use super::record::{self, ObjectIdentity};
 use super::rewriting::{Cost, Moment};
 use super::writer::TextWriter;
-use super::{Expect, Mutation, OBJECT_LIMIT, Object, QUEUE, StoreEvent, StoreWriteError, json_len};
+use super::{Mutation, OBJECT_LIMIT, Object, QUEUE, StoreWriteError, json_len};
 
 mod queue;
+mod stage;
 
 pub(super) use queue::CommitRequest;
 
@@ -241,11 +242,17 @@ impl Committer {
         pending: &mut PendingCommit,
     ) {
         match request {
-            CommitRequest::Mutation { change, durable, reply } if self.has_to_wait(&change, durable, pending) => {
-                self.held.push_back(CommitRequest::Mutation { change, durable, reply });
+            CommitRequest::Mutation { first, change, durable, reply }
+                if first.iter().any(|first| self.has_to_wait(first, durable, pending))
+                    || self.has_to_wait(&change, durable, pending) =>
+            {
+                self.held.push_back(CommitRequest::Mutation { first, change, durable, reply });
             }
-            CommitRequest::Mutation { change, durable, reply } => {
-                let result = self.stage(change, durable, pending);
+            CommitRequest::Mutation { first, change, durable, reply } => {
+                let result = match first {
+                    Some(first) => self.stage_both(*first, change, durable, pending),
+                    None => self.stage(change, durable, pending),
+                };
                 pending.answers.push((reply, result));
             }
             CommitRequest::Entries { table, entries, reply } => {
@@ -290,97 +297,6 @@ impl Committer {
             })
         };
         renews && self.disk.has_last_room(bytes, false)
-    }
-
-    fn stage(
-        &mut self,
-        change: Mutation,
-        durable: bool,
-        pending: &mut PendingCommit,
-    ) -> Result<Arc<Object>, StoreWriteError> {
-        let Mutation { resource, namespace, name, expect, value } = change;
-        let identity = ObjectIdentity { resource, namespace, name };
-        let current = match pending.overlay.get(&identity) {
-            Some(current) => current.clone(),
-            None => self.shared.read().get(&identity.resource, &identity.namespace, &identity.name).cloned(),
-        };
-        if current.is_none() && !pending.overlay.contains_key(&identity) && self.is_unreadable(&identity) {
-            return match value {
-                None if expect == Expect::Any => self.clear(identity, pending),
-                Some(_) if matches!(expect, Expect::Any | Expect::Absent) => Err(StoreWriteError::Exists),
-                _ => Err(StoreWriteError::NotFound),
-            };
-        }
-        let current = judge(expect, current, value.is_none())?;
-        if self.durable.get(&identity.resource).is_some_and(|one| *one != durable) {
-            return Err(StoreWriteError::Malformed("the objects of its resource are kept otherwise"));
-        }
-        let revision = self.revision + 1;
-        // One of the largest size can be marked as well.
-        let limit = OBJECT_LIMIT + if current.is_some() { GROWTH } else { 0 };
-        let made = value.map(|value| self.writer.make(&identity, revision, value, limit)).transpose()?;
-        let sizes = [&made, &current].map(|object| object.as_deref().map_or(0, record::size));
-        // The object and its event, which has the former self.
-        let fits = !durable || !self.is_overgrown && self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
-        #[cfg(test)]
-        let fits = fits && !(durable && self.shared.full.load(std::sync::atomic::Ordering::Relaxed));
-        let low = durable && (self.disk.is_low() || !fits);
-        if durable && made.is_none() && !self.disk.has_last_room(pending.bytes, true) {
-            return Err(StoreWriteError::Full);
-        }
-        if durable && let Some(made) = &made {
-            // Packed: of two texts of one length, one may take much more.
-            let crowded = {
-                let kept = self.shared.read();
-                let before = current.as_deref().map_or(0, |current| kept.weight_of_text(current));
-                let more = kept.weight_of_text(made).saturating_sub(before);
-                kept.crowded(&identity.namespace, more, made.is_ending())
-            };
-            if let Some(crowded) = crowded {
-                return Err(crowded);
-            }
-            if !fits || (grows(current.as_deref(), made) && !self.may_grow(low, pending.bytes + sizes[0])) {
-                return Err(StoreWriteError::Full);
-            }
-        }
-
-        let deleted = if made.is_none() { current.clone() } else { None };
-        let (event, former) = match (&made, current) {
-            (Some(made), None) => (StoreEvent::Added(Arc::clone(made)), FormerRecord::Added),
-            (Some(made), Some(previous)) => (
-                StoreEvent::Modified { object: Arc::clone(made), previous: Arc::clone(&previous) },
-                FormerRecord::Modified(previous),
-            ),
-            (None, Some(previous)) => {
-                (StoreEvent::Deleted(self.writer.move_to(&previous, revision)?), FormerRecord::Deleted(previous))
-            }
-            (None, None) => return Err(StoreWriteError::NotFound),
-        };
-        let result = Arc::clone(event.object());
-        self.revision = revision;
-        if !self.durable.contains_key(&identity.resource) {
-            self.durable.insert(Arc::clone(&identity.resource), durable);
-        }
-        let stored = if !durable {
-            self.prepare_memory(&identity.resource, pending);
-            None
-        } else {
-            pending.bytes += pending.disk.object(&identity, made.as_deref(), self.disk.sealer());
-            Some(if low {
-                // The event's former self would take the room that a deletion is to give back. So the history ends here:
-                // who watches lists again.
-                pending.disk.revision(revision);
-                pending.forget(&identity.resource, revision);
-                0
-            } else {
-                pending.disk.event(&identity, revision, &former, self.disk.sealer())
-            })
-        };
-        // In memory, and in the log on disk.
-        pending.bytes += result.size() + stored.unwrap_or(0);
-        pending.index.events.push(Logged { revision, event, deleted, stored, since: Instant::now() });
-        pending.overlay.insert(identity, made);
-        Ok(result)
     }
 
     /// Whether the database may grow by so many bytes.
@@ -470,24 +386,3 @@ fn went_on(not: NotAnew) -> Result<(), String> {
 
 /// What an entry of a table may grow by when the disk is full, in bytes: another name of its machine.
 const RENEWAL: usize = 64;
-
-/// What an object may grow by when the disk is full, in bytes of JSON: a status that says so, a mark of its deletion.
-const GROWTH: usize = 1024;
-
-/// Whether a change takes room that is not to be given back.
-fn grows(current: Option<&Object>, made: &Object) -> bool {
-    current.is_none_or(|current| made.json_len() > current.json_len() + GROWTH)
-}
-
-/// Whether a change may be made; gives back what is there.
-fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<Option<Arc<Object>>, StoreWriteError> {
-    match (expect, &current) {
-        (Expect::Absent, Some(_)) => Err(StoreWriteError::Exists),
-        (Expect::Revision(_) | Expect::Present, None) => Err(StoreWriteError::NotFound),
-        (Expect::Revision(expected), Some(object)) if object.revision != expected => {
-            Err(StoreWriteError::Conflict { expected, actual: object.revision })
-        }
-        (Expect::Absent | Expect::Any, None) if deletes => Err(StoreWriteError::NotFound),
-        _ => Ok(current),
-    }
-}

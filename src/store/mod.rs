@@ -293,7 +293,18 @@ impl Store {
     /// [`StoreWriteError`]; nothing was changed then, with one exception: after [`StoreWriteError::Failed`] the change may or
     /// may not be there when the store is opened again.
     pub async fn write(&self, change: Mutation) -> Result<Arc<Object>, StoreWriteError> {
-        self.change(change, true).await
+        self.change(None, change, true).await
+    }
+
+    /// Makes two changes of two objects, of which either both are made or none, whatever happens; returns the second once both are
+    /// on disk. Whoever sees the second sees the first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::write`], for whichever of the two cannot be made.
+    pub async fn write_both(&self, first: Mutation, change: Mutation) -> Result<Arc<Object>, StoreWriteError> {
+        check(&first)?;
+        self.change(Some(Box::new(first)), change, true).await
     }
 
     /// As [`Store::write`], but kept in memory only: views of a truth that somebody else keeps.
@@ -303,15 +314,20 @@ impl Store {
     /// As [`Store::write`], and [`StoreWriteError::Malformed`] when objects of the resource were written, as for writing those
     /// of a resource that were published.
     pub async fn publish(&self, change: Mutation) -> Result<Arc<Object>, StoreWriteError> {
-        self.change(change, false).await
+        self.change(None, change, false).await
     }
 
-    async fn change(&self, change: Mutation, durable: bool) -> Result<Arc<Object>, StoreWriteError> {
+    async fn change(
+        &self,
+        first: Option<Box<Mutation>>,
+        change: Mutation,
+        durable: bool,
+    ) -> Result<Arc<Object>, StoreWriteError> {
         check(&change)?;
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();
         self.requests
-            .send(CommitRequest::Mutation { change, durable, reply })
+            .send(CommitRequest::Mutation { first, change, durable, reply })
             .await
             .map_err(|_| self.shared.write_error())?;
         match answer.await {

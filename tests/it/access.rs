@@ -303,3 +303,103 @@ fn kubectl_makes_roles_and_the_audit_log_tells_who_did_what() {
         assert!(!text.contains(token.trim()) && !text.contains("selfsubjectaccessreviews"));
     }
 }
+
+const CREDENTIAL: &str = "apiVersion: kaas.mirantis.com/v1alpha1\nkind: BareMetalHostCredential\n\
+                          metadata: {name: web-1, namespace: rack}\n\
+                          spec:\n  username: root\n  password: {value: hunter2-first}\n";
+
+#[test]
+fn a_password_that_is_applied_comes_back_by_no_way() {
+    for kubectl in clients() {
+        let lab = Appliance::start(&kubectl);
+        lab.ok("admin", "create namespace rack");
+        lab.token("editor", &["--role", "edit", "--in", "rack"]);
+        lab.token("viewer", &["--role", "view", "--in", "rack"]);
+        let apply = |who: &str, args: &str, text: &str| lab.kubectl(who, &format!("apply {args} -f -"), text).unwrap();
+        let sealed = || lab.ok("editor", "get secret web-1-bmhc-passwords -n rack -o jsonpath={.data.password}");
+        let base64 = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
+        let version = || lab.ok("viewer", "get bmhc web-1 -n rack -o jsonpath={.metadata.resourceVersion}");
+        let mut command = Command::new(&lab.kubectl);
+        command.args(["get", "bmhc", "-n", "rack", "-w", "-o", "yaml"]).env("KUBECONFIG", lab.at("viewer"));
+        let seen = std::fs::File::create(lab.at("watched")).unwrap();
+        let mut watching = command.stdout(seen).stderr(Stdio::null()).spawn().unwrap();
+
+        let mut said = apply("editor", "", CREDENTIAL);
+        contains(&said, &["baremetalhostcredential.kaas.mirantis.com/web-1 created"]);
+        assert_eq!(sealed(), base64("hunter2-first"));
+        lab.eventually("it says that it is valid", || {
+            lab.ok("viewer", "get bmhc web-1 -n rack -o jsonpath={.status.valid}") == "true"
+        });
+        // The same file again changes nothing, though kubectl sends it: it cannot know.
+        let before = version();
+        said += &apply("editor", "", CREDENTIAL);
+        said += &apply("editor", "-o yaml", CREDENTIAL);
+        assert_eq!((version(), sealed()), (before.clone(), base64("hunter2-first")));
+        said += &apply("editor", "", &CREDENTIAL.replace("first", "second"));
+        assert_eq!((version(), sealed()), (before, base64("hunter2-second")));
+        // What the file has not any more goes; what it names itself is kept.
+        let monitored =
+            CREDENTIAL.to_owned() + "  monitoringUsername: eyes\n  monitoringPassword: {value: hunter2-eyes}\n";
+        said += &apply("editor", "", &monitored);
+        contains(&lab.ok("viewer", "get bmhc web-1 -n rack -o yaml"), &["key: monitoringPassword"]);
+        said += &apply("editor", "", CREDENTIAL);
+        assert!(!lab.ok("viewer", "get bmhc web-1 -n rack -o yaml").contains("monitoring"));
+        said += &apply("editor", "--server-side --force-conflicts", &CREDENTIAL.replace("first", "third"));
+        said += &apply("editor", "--server-side --force-conflicts", &CREDENTIAL.replace("first", "third"));
+        assert_eq!(sealed(), base64("hunter2-third"));
+        said += &apply("editor", "--dry-run=server -o yaml", &CREDENTIAL.replace("first", "dry"));
+        let patch =
+            r#"patch bmhc web-1 -n rack --type=merge -p {"spec":{"password":{"value":"hunter2-patch"}}} -o yaml"#;
+        said += &lab.ok("editor", patch);
+        assert_eq!(sealed(), base64("hunter2-patch"));
+        std::fs::write(lab.at("editing"), "#!/bin/sh\nsed -i 's/^  username: .*/  username: admin/; s/^  password:/  password:\\n    value: hunter2-edit/' \"$1\"\n").unwrap();
+        let mut edit = Command::new(&lab.kubectl);
+        edit.args(["edit", "bmhc", "web-1", "-n", "rack"]).env("KUBECONFIG", lab.at("editor"));
+        edit.env("EDITOR", format!("sh {}", lab.at("editing").display()));
+        said += &Appliance::run(edit, "").unwrap();
+        assert_eq!(sealed(), base64("hunter2-edit"));
+        contains(&lab.ok("viewer", "get bmhc -n rack"), &["web-1", "admin", "true"]);
+        said += &lab.kubectl("editor", "diff -f -", &CREDENTIAL.replace("first", "diff")).unwrap_or_else(|diff| diff);
+        said +=
+            &lab.kubectl("editor", "create --save-config -o yaml -f -", &CREDENTIAL.replace("web-1", "web-2")).unwrap();
+        said += &lab
+            .kubectl(
+                "editor",
+                "apply -f -",
+                &CREDENTIAL.replace("{value: hunter2-first}", "hunter2-odd").replace("web-1", "web-3"),
+            )
+            .unwrap_err();
+        said += &lab.ok("viewer", "get bmhc -n rack -o yaml --show-managed-fields");
+        lab.fails("viewer", "get secret web-1-bmhc-passwords -n rack", "cannot get resource \"secrets\"");
+        lab.eventually("the watch has seen it", || {
+            std::fs::read_to_string(lab.at("watched")).unwrap().contains("username: admin")
+        });
+        watching.kill().ok();
+        watching.wait().ok();
+        said += &std::fs::read_to_string(lab.at("watched")).unwrap();
+        said += &std::fs::read_to_string(lab.at("serve.log")).unwrap();
+        lab.eventually("the log has the changes", || {
+            let lines = lab.audit();
+            lines
+                .iter()
+                .any(|line| line["verb"] == "patch" && line["objectRef"]["resource"] == "baremetalhostcredentials")
+        });
+        said += &std::fs::read_to_string(lab.at("data/logs/audit.log")).unwrap();
+        let leaks: Vec<&str> = said.lines().filter(|line| line.contains("hunter2")).collect();
+        assert!(leaks.is_empty(), "{leaks:?}");
+        // Nor is it in the database, nor in a backup.
+        let (key, file) = (lab.at("backup.key"), lab.at("backup.age"));
+        lab.slipway(&["backup", "--new-key", key.to_str().unwrap(), file.to_str().unwrap()]).unwrap();
+        let mut folders = vec![lab.folder.path().to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    folders.push(entry);
+                } else if entry != lab.at("editing") {
+                    let bytes = std::fs::read(&entry).unwrap_or_default();
+                    assert!(!bytes.windows(7).any(|part| part == b"hunter2"), "{}", entry.display());
+                }
+            }
+        }
+    }
+}

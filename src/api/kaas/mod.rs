@@ -3,12 +3,22 @@
 //! The names and fields are theirs (<https://docs.mirantis.com/container-cloud/latest/api.html>).
 
 mod cluster_release;
+mod credential;
+mod inventory;
 mod kaas_release;
 mod public_key;
 
 pub use cluster_release::{
     AllowedDistribution, AllowedNodeLabel, ClusterRelease, ClusterReleaseSpec, DistributionImage, ReleaseChart,
     ReleaseHelm, ReleaseNote, ReleaseNotes,
+};
+pub use credential::{
+    BareMetalHostCredential, BareMetalHostCredentialSpec, BareMetalHostCredentialStatus, CredentialPassword,
+    PasswordSecret, SEALED_PASSWORDS,
+};
+pub use inventory::{
+    BareMetalHostInventory, BareMetalHostInventorySpec, BareMetalHostInventoryStatus, InventoryBmc,
+    InventoryProvisioning,
 };
 pub use kaas_release::{
     AvailableUpgrade, KaaSRelease, KaaSReleaseSpec, ManagementCharts, RegionalCharts, SupportedClusterRelease,

@@ -161,6 +161,23 @@ pub fn all(registry: &ResourceRegistry) -> Vec<Seed> {
                 rule(&["create"], AUTHORIZATION, &["subjectaccessreviews"]),
             ],
         ),
+        // Groups as Mirantis Container Cloud names them; those of a namespace are bound with its clusters.
+        role(
+            "m:kaas@global-admin",
+            &[],
+            vec![
+                rule(&["get", "list", "watch", "create", "delete"], "", &["namespaces"]),
+                rule(READ, "iam.mirantis.com", &["scopes"]),
+                rule(READ, GROUP, &["clusterrolebindings", "clusterroles", "rolebindings", "roles"]),
+            ],
+        ),
+        role(
+            "m:kaas@management-admin",
+            &[],
+            vec![rule(&[READ, WRITE].concat(), "kaas.mirantis.com", &["clusterreleases", "kaasreleases"])],
+        ),
+        binding("m:kaas@global-admin", &["m:kaas@global-admin"]),
+        binding("m:kaas@management-admin", &["m:kaas@management-admin"]),
         binding("cluster-admin", &["system:masters"]),
         binding("system:discovery", &["system:authenticated"]),
         binding("system:basic-user", &["system:authenticated"]),

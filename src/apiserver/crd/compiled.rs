@@ -17,7 +17,7 @@ use super::super::shares::blocking;
 use super::super::webhooks::conversion::Converter;
 use super::names::{self, BUILT_IN, is_built_in};
 use super::{extension, weight};
-use crate::api::{Complete, Kind, ServedVersion, StoragePolicy};
+use crate::api::{Complete, FieldSealing, Kind, ServedVersion, StoragePolicy};
 use crate::store::{Object, StoreWriteError};
 
 /// What is little more for a definition that is there, in bytes: a condition.
@@ -56,6 +56,7 @@ struct BuiltIn {
     policy: StoragePolicy,
     also_served: Vec<ServedVersion>,
     complete: Option<Complete>,
+    sealing: Option<&'static FieldSealing>,
     /// Its spec as the program brings it.
     spec: DefinitionSource,
     /// The revision of its definition that was looked at last.
@@ -191,6 +192,7 @@ impl CompiledDefinitions {
             policy: kind.policy,
             also_served: kind.also_served.clone(),
             complete: kind.complete,
+            sealing: kind.sealing,
             spec: digest([spec]),
             revision: 0,
             extended: None,
@@ -260,7 +262,8 @@ impl BuiltIn {
         let source = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {}, "spec": extension::extended(&spec, &definition["spec"])});
         let crd: CustomResourceDefinition = serde_json::from_value(source).map_err(|error| error.to_string())?;
-        let kind = Kind { crd, policy: self.policy, also_served: self.also_served.clone(), complete: self.complete };
+        let Self { policy, complete, sealing, .. } = *self;
+        let kind = Kind { crd, policy, also_served: self.also_served.clone(), complete, sealing };
         let resources = from_definition::own_resources(&kind).map_err(|error| error.to_string())?;
         Ok(resources.into_iter().map(Arc::new).collect())
     }

@@ -156,6 +156,7 @@ fn core_resources() -> Result<(Vec<ServedResource>, BTreeMap<String, PackedJson>
             custom: None,
             prepare: core.prepare,
             complete: None,
+            sealing: None,
             deprecation: None,
         };
         core_kinds::describe(&mut resource.columns, &schema);

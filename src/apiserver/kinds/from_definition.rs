@@ -90,6 +90,7 @@ pub(in crate::apiserver) fn resources(kind: &Kind) -> Result<Vec<ServedResource>
                 .map(Conversion::Kept),
             prepare: None,
             complete: kind.complete,
+            sealing: kind.sealing,
             deprecation: (version.deprecated == Some(true)).then(|| deprecation(spec, version)),
         });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Complete, ServedVersion, StoragePolicy};
+use crate::api::{Complete, FieldSealing, ServedVersion, StoragePolicy};
 use crate::apiserver::answers::columns::PrinterColumn;
 use crate::apiserver::answers::status::{FieldError, ResourceNames};
 use crate::apiserver::objects::versions;
@@ -108,6 +108,8 @@ pub struct ServedResource {
     pub prepare: Option<Prepare>,
     /// Defaults beyond the schema.
     pub complete: Option<Complete>,
+    /// What of its objects goes into a Secret.
+    pub sealing: Option<&'static FieldSealing>,
     /// What clients are warned of when they use a deprecated version.
     pub deprecation: Option<String>,
 }

@@ -23,6 +23,7 @@ mod protobuf_rules;
 mod read_rules;
 mod refused_rules;
 mod rights_rules;
+mod sealed_rules;
 mod selecting;
 mod slow_answers;
 mod sweep_rules;

@@ -236,7 +236,7 @@ fn reshape(
             write_strategy::drop_new_status(context.resource, &mut value);
         }
     }
-    let draft = ObjectDraft { value, managers: Managers::Kept(managers) };
+    let draft = ObjectDraft::new(value, Managers::Kept(managers));
     write_strategy::shape(context, draft, meta, old, &mut warnings.of_nobody())
 }
 

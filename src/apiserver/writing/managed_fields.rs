@@ -16,7 +16,7 @@ use crate::apiserver::requests::request_context::RequestContext;
 use crate::apiserver::schema::MergeType;
 
 /// The annotation in which `kubectl apply` without `--server-side` keeps what it applied.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The manager for which that annotation is honoured.
 const KUBECTL: &str = "kubectl";
 /// Manager of writes of this process.

@@ -11,6 +11,7 @@ pub(super) mod delete_request;
 pub(super) mod managed_fields;
 pub(super) mod patch;
 pub(super) mod scale;
+mod seal;
 mod strategic;
 pub(super) mod write;
 pub(super) mod write_strategy;

@@ -57,7 +57,7 @@ pub(in crate::apiserver) async fn write(
     let draft = |live: Option<&CurrentObject>, wished: &dyn Fn(&Value) -> Result<Value, ApiError>| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
         let value = merge(context.resource, scale, &live.value, &wished(&live.value)?)?;
-        Ok(ObjectDraft { value, managers: Managers::Track(SentManagedFields::Nothing) })
+        Ok(ObjectDraft::new(value, Managers::Track(SentManagedFields::Nothing)))
     };
     // Like a patch in both cases: a revision is compared when the client names one, and it need not.
     let written = if is_patch {
@@ -95,7 +95,7 @@ async fn apply(context: &RequestContext<'_>, scale: &ScalePaths, body: &[u8]) ->
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
         let applied = managed_fields::applied(context, Some(live.parts()), &config, force)?;
         let value = applied.object.unwrap_or_else(|| live.value.clone());
-        Ok(ObjectDraft { value, managers: Managers::Applied(applied.managers) })
+        Ok(ObjectDraft::new(value, Managers::Applied(applied.managers)))
     });
     let written = written.await?;
     Ok(written.remarks.put_on(send_of(context, written.object).await?))

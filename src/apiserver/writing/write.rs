@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::apply::manager::{self, ManagedFieldsEntry};
 use super::managed_fields;
 use super::patch::RequestPatch;
+use super::seal;
 use super::write_strategy::{self, Managers, ObjectDraft, Old, RejectionStyle, Warnings};
 use crate::api::StoragePolicy;
 use crate::apiserver::answers::status::ApiError;
@@ -94,7 +95,7 @@ pub(in crate::apiserver) async fn update(context: &RequestContext<'_>, body: Byt
     context.require_writable()?;
     let dry_run = options::check(context, WriteRequest::Update)?;
     let (draft, warnings) = of_body(context, &body).await?;
-    let ObjectDraft { value, managers: Managers::Track(sent) } = draft else {
+    let ObjectDraft { value, managers: Managers::Track(sent), .. } = draft else {
         return Err(ApiError::internal("an update is no apply"));
     };
     if value["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
@@ -103,8 +104,7 @@ pub(in crate::apiserver) async fn update(context: &RequestContext<'_>, body: Byt
             context.name()?
         )));
     }
-    let make =
-        |_: Option<&CurrentObject>| Ok(ObjectDraft { value: value.clone(), managers: Managers::Track(sent.clone()) });
+    let make = |_: Option<&CurrentObject>| Ok(ObjectDraft::new(value.clone(), Managers::Track(sent.clone())));
     change(context, warnings, WriteRequest::Update, dry_run, make).await
 }
 
@@ -130,7 +130,7 @@ pub(in crate::apiserver) async fn patch(context: &RequestContext<'_>, body: Byte
         patch.apply(context.resource, &mut value)?;
         check_type(context.resource, &mut value)?;
         let sent = managed_fields::extract_sent(&mut value)?;
-        Ok(ObjectDraft { value, managers: Managers::Track(sent) })
+        Ok(ObjectDraft::new(value, Managers::Track(sent)))
     })
     .await
 }
@@ -151,8 +151,9 @@ async fn apply(context: &RequestContext<'_>, body: &[u8]) -> Result<WriteOutcome
     if let Some(fault) = fault {
         warnings.duplicate_in_yaml(fault)?;
     }
-    let config = parsed.value;
+    let mut config = parsed.value;
     check_config(context.resource, &config)?;
+    let sealed = seal::take(context, &mut config, context.name()?)?;
     let force = context.params.force.unwrap_or(false);
     change(context, warnings, WriteRequest::Apply, dry_run, |live| {
         let old = live.map(CurrentObject::parts);
@@ -170,7 +171,7 @@ async fn apply(context: &RequestContext<'_>, body: &[u8]) -> Result<WriteOutcome
                 format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
             ));
         }
-        Ok(ObjectDraft { value, managers: Managers::Applied(applied.managers) })
+        Ok(ObjectDraft { sealed: sealed.clone(), ..ObjectDraft::new(value, Managers::Applied(applied.managers)) })
     })
     .await
 }
@@ -218,17 +219,18 @@ async fn of_body(context: &RequestContext<'_>, body: &[u8]) -> Result<(ObjectDra
     }
     check_type(context.resource, &mut value)?;
     let sent = managed_fields::extract_sent(&mut value)?;
-    Ok((ObjectDraft { value, managers: Managers::Track(sent) }, warnings))
+    Ok((ObjectDraft::new(value, Managers::Track(sent)), warnings))
 }
 
 /// Writes a new object.
 async fn insert(
     context: &RequestContext<'_>,
-    draft: ObjectDraft,
+    mut draft: ObjectDraft,
     mut warnings: Warnings,
     dry_run: bool,
 ) -> Result<WriteOutcome, ApiError> {
     let resource = context.resource;
+    seal::strip(resource, &mut draft.value);
     let given = context.own_place(meta::read(&draft.value)?)?;
     let generated = match (&given.name, &given.generate_name) {
         (None, Some(prefix)) if !prefix.is_empty() => Some(prefix.clone()),
@@ -244,7 +246,6 @@ async fn insert(
     };
     may_come()?;
     let namespace = context.target.namespace.clone().unwrap_or_default();
-    let mut draft = draft;
     write_strategy::drop_new_status(resource, &mut draft.value);
     let mut once = Some(draft);
     let mut meta = given;
@@ -258,11 +259,14 @@ async fn insert(
         }
         // It is needed again where another name may have to be made.
         let draft = if generated.is_some() { once.clone() } else { once.take() };
-        let draft = draft.ok_or_else(|| ApiError::internal("an object is made once"))?;
+        let mut draft = draft.ok_or_else(|| ApiError::internal("an object is made once"))?;
+        draft.seal(context, meta.name.as_deref().unwrap_or_default())?;
+        let sealed = std::mem::take(&mut draft.sealed);
         let prepared =
             webhooks::prepare(context, draft, meta.clone(), None, &mut warnings, manner, ready.take()).await?;
         let PreparedWrite { value, mut managers, turn, _ready, .. } = prepared;
         drop(turn);
+        let secret = seal::secret_of(context, &sealed, &value, None)?;
         let value = converting::stored(context.api, resource, value).await?;
         // Held until the write is done, so that a namespace cannot end in between. Nobody waits for a turn meanwhile: the end of
         // a namespace waits for this, and everybody else's creations for that.
@@ -288,7 +292,7 @@ async fn insert(
                     expect: Expect::Absent,
                     value: Some(stored),
                 };
-                context.api.commit(resource, change).await
+                seal::commit(context.api, resource, secret.clone(), change).await
             };
             // Rather an object without its managers than none.
             match outcome {
@@ -371,10 +375,11 @@ pub(in crate::apiserver) async fn change(
         let migrates = stored_in_old_version(resource, &current);
         let current = converting::served_one(context.api, resource, current).await?;
         let turn = context.turn(long).await;
-        let (live, old_meta, draft) = blocking::in_place_if(long, || {
+        let (live, old_meta, mut draft) = blocking::in_place_if(long, || {
             let live = CurrentObject::new(resource, current);
             let old_meta = meta::read(&live.value)?;
-            let draft = make(Some(&live))?;
+            let mut draft = make(Some(&live))?;
+            draft.seal(context, name)?;
             Ok::<_, ApiError>((live, old_meta, draft))
         })?;
         drop(turn);
@@ -385,9 +390,12 @@ pub(in crate::apiserver) async fn change(
         let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
         let ready = crd::ready(context, &draft.value, Some(&live.value)).await?;
         let manner = Manner { dry_run, long, generated: false };
+        let sealed = std::mem::take(&mut draft.sealed);
         let prepared = webhooks::prepare(context, draft, new_meta, Some(&old), &mut warnings, manner, ready).await?;
         let PreparedWrite { mut value, mut managers, asked, turn, _ready } = prepared;
         questions += usize::from(asked);
+        let secret = seal::secret_of(context, &sealed, &value, Some(&live.value))?;
+        let secret = secret.filter(|_| !dry_run && !ends_now(&value));
         let shaped = blocking::in_place_if(long, || {
             value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
             // A manager's time alone is no change.
@@ -406,10 +414,13 @@ pub(in crate::apiserver) async fn change(
         });
         drop(turn);
         let Some((stored, ends, managed)) = shaped else {
+            if !seal::commit_alone(context, secret).await? {
+                continue;
+            }
             return Ok(WriteOutcome { object: live.object, created: false, remarks: warnings.told() });
         };
         let stored = converting::stored(context.api, resource, stored).await?;
-        match commit_change(context, &live.object, stored, ends, dry_run).await {
+        match commit_change(context, &live.object, secret, (stored, ends), dry_run).await {
             Ok(object) => return Ok(WriteOutcome { object, created: false, remarks: warnings.told() }),
             Err(StoreWriteError::Conflict { .. }) if !named_revision => {}
             Err(StoreWriteError::NotFound) if creates(context, write) => {}
@@ -424,8 +435,8 @@ pub(in crate::apiserver) async fn change(
 async fn commit_change(
     context: &RequestContext<'_>,
     current: &Object,
-    stored: Value,
-    ends: bool,
+    secret: Option<Mutation>,
+    (stored, ends): (Value, bool),
     dry_run: bool,
 ) -> Result<Arc<Object>, StoreWriteError> {
     let Object { namespace, name, revision, .. } = current;
@@ -439,7 +450,7 @@ async fn commit_change(
         expect: Expect::Revision(*revision),
         value: (!ends).then_some(stored),
     };
-    context.api.commit(context.resource, change).await
+    seal::commit(context.api, context.resource, secret, change).await
 }
 
 /// Whether a request makes the object when it is not there: what is applied always, and some kinds by an update.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::apply::manager::ManagedFieldsEntry;
 use super::managed_fields::{self, SentManagedFields};
+use super::seal::{self, SealedValues};
 use crate::apiserver::answers::status::{ApiError, FieldError, FieldFault};
 use crate::apiserver::kinds::resource::ServedResource;
 use crate::apiserver::objects::meta;
@@ -31,6 +32,21 @@ pub(in crate::apiserver) struct ObjectDraft {
     pub value: Value,
     /// Its managers.
     pub managers: Managers,
+    /// What was taken out of it, and goes into its Secret.
+    pub sealed: SealedValues,
+}
+
+impl ObjectDraft {
+    /// One of which nothing was taken out yet.
+    pub fn new(value: Value, managers: Managers) -> Self {
+        Self { value, managers, sealed: SealedValues::default() }
+    }
+
+    /// Takes out of it, of this name, what goes into its Secret.
+    pub fn seal(&mut self, context: &RequestContext<'_>, name: &str) -> Result<(), ApiError> {
+        self.sealed.extend(seal::take(context, &mut self.value, name)?);
+        Ok(())
+    }
 }
 
 /// Where an object's managers come from.
@@ -112,7 +128,7 @@ pub(in crate::apiserver) fn shape(
     old: Option<&Old<'_>>,
     warnings: &mut Warnings,
 ) -> Result<Shaped, ApiError> {
-    let ObjectDraft { value: mut new, managers } = draft;
+    let ObjectDraft { value: mut new, managers, .. } = draft;
     let resource = context.resource;
     let name = meta.name.clone().unwrap_or_default();
     if body::too_deep(&new) {
@@ -208,6 +224,7 @@ pub(in crate::apiserver) fn finish(
         return Err(ApiError::invalid(resource, meta.name.as_deref().unwrap_or_default(), &errors));
     }
     context.api.auth().check_escalation(context.identity, resource, &new, old.map(|old| old.value))?;
+    seal::check(context, &new, old.map(|old| old.value), meta.name.as_deref().unwrap_or_default())?;
     let managers = match managers {
         Managers::Applied(entries) | Managers::Kept(entries) => entries,
         Managers::Track(sent) => {

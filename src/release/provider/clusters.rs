@@ -16,6 +16,7 @@ use tracing::info;
 use super::accounts;
 use super::cluster_status::{self, FoundCluster};
 use super::desired::{self, ClusterInputs};
+use super::iam;
 use super::judge;
 use super::keep::{self, KeepError};
 use super::known::{Offer, Releases};
@@ -211,6 +212,7 @@ impl Clusters {
         let reboot = reboots(wish, offer, made.lcm.as_ref());
         let spec = desired::lcm_cluster(&name, wish, release, &ClusterInputs { appliance, agent, keys, reboot });
         accounts::provide(&self.client, &namespace, &accounts::helm(&name), &owner).await?;
+        iam::provide(&self.client, &namespace, &name, &owner).await?;
         made.lcm = Some(
             keep::keep(&clusters, &LCMCluster { spec, ..LCMCluster::new(&name, <_>::default()) }, &owner, &["spec"])
                 .await?,

@@ -85,7 +85,7 @@ fn waits(reason: impl ToString) -> MachineError {
 }
 
 /// A Machine and its cluster.
-struct Scope {
+struct MachineScope {
     machine: Machine,
     cluster: Cluster,
     namespace: String,
@@ -109,8 +109,8 @@ impl Machines {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    async fn look(&self, scope: Scope) -> Result<Action, MachineError> {
-        let Scope { machine, namespace, .. } = &scope;
+    async fn look(&self, scope: MachineScope) -> Result<Action, MachineError> {
+        let MachineScope { machine, namespace, .. } = &scope;
         let wish = machine_spec::read(machine);
         let goes = machine.metadata.deletion_timestamp.is_some();
         if !goes && wish.as_ref().is_ok_and(|wish| wish.delete) {
@@ -150,8 +150,8 @@ impl Machines {
     }
 
     /// Makes what the agent needs, in the order in which each needs the one before. After which time it is looked at again.
-    async fn make(&self, scope: &Scope, wish: &MachineWish) -> Result<Option<Duration>, MachineError> {
-        let Scope { machine, cluster, namespace } = scope;
+    async fn make(&self, scope: &MachineScope, wish: &MachineWish) -> Result<Option<Duration>, MachineError> {
+        let MachineScope { machine, cluster, namespace } = scope;
         let name = machine.name_any();
         if cluster.metadata.deletion_timestamp.is_some() {
             return Err(waits(format!("the Cluster {} is being deleted", cluster.name_any())));
@@ -229,7 +229,7 @@ impl Reconcile for Machines {
         let Some(cluster) = machine_spec::cluster_of(&machine) else { return Ok(Action::await_change()) };
         let cluster: Option<Cluster> = self.api(&namespace).get_opt(cluster).await?;
         match cluster.filter(|cluster| shape::is_ours(&cluster.spec)) {
-            Some(cluster) => self.look(Scope { machine, cluster, namespace }).await,
+            Some(cluster) => self.look(MachineScope { machine, cluster, namespace }).await,
             None => Ok(Action::await_change()),
         }
     }

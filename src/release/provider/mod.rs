@@ -13,8 +13,9 @@ mod admission;
 mod cluster_status;
 mod clusters;
 mod desired;
+mod iam;
 mod judge;
-mod keep;
+pub(in crate::release) mod keep;
 mod known;
 mod lcm_machine;
 mod machine_secret;
@@ -39,6 +40,7 @@ pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
+use crate::api::iam::Scope;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
@@ -61,6 +63,11 @@ pub fn module() -> Module {
         kinds: vec![Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed()],
         rights: &[],
     }
+}
+
+/// Scope, which is no kind of clusters.
+pub fn of_access() -> Module {
+    Module { kinds: vec![Declared::one::<Scope>(StoragePolicy::Internal)], rights: &[] }
 }
 
 /// Acts on Clusters, and on Machines of those.

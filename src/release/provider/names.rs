@@ -40,6 +40,16 @@ pub fn helm(cluster: &str) -> String {
     format!("helm-{cluster}")
 }
 
+/// Role and binding of those who have a role in a cluster or in its namespace.
+pub fn iam(cluster: &str, role: &str) -> String {
+    format!("iam-{cluster}-{role}")
+}
+
+/// Secret with the kubeconfig of a cluster.
+pub fn kubeconfig(cluster: &str) -> String {
+    format!("{cluster}-kubeconfig")
+}
+
 /// Secret with the user data of a machine's host.
 pub fn user_data(machine: &str) -> String {
     format!("{machine}{USER_DATA_SUFFIX}")

@@ -15,6 +15,8 @@ use crate::store::{Mutation, Object, QUEUE, StoreWriteError, TableEntry};
 /// What the committer is asked.
 pub(in crate::store) enum CommitRequest {
     Mutation {
+        /// Of another object, and made just before: both are made, or none.
+        first: Option<Box<Mutation>>,
         change: Mutation,
         durable: bool,
         reply: MutationReply,

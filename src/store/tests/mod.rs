@@ -76,6 +76,42 @@ async fn is_idle(watch: &mut Watch) -> bool {
 }
 
 #[tokio::test]
+async fn of_two_changes_both_are_made_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let watch = |store: &Store| store.watch(HOSTS, 0).unwrap();
+    let mut seen = watch(&store);
+    let secret = |expect, spec: &str| put("/secrets", "rack", "a-secret", expect, spec);
+    let host = |expect, spec: &str| put(HOSTS, "rack", "a", expect, spec);
+    let made = store.write_both(secret(Expect::Absent, "s1"), host(Expect::Absent, "h1")).await.unwrap();
+    let kept = store.get("/secrets", "rack", "a-secret").unwrap();
+    assert_eq!((kept.revision, made.revision, store.revision()), (1, 2, 2), "whoever sees the second sees the first");
+    assert_eq!(lines(&mut seen, 1).await, ["added a@2 \"h1\""]);
+    // Whichever cannot be made: nothing is.
+    let large = "x".repeat(OBJECT_LIMIT + 2000);
+    for (first, second) in [
+        (secret(Expect::Absent, "s2"), host(Expect::Revision(2), "h2")),
+        (secret(Expect::Revision(1), "s2"), host(Expect::Absent, "h2")),
+        (secret(Expect::Revision(1), "s2"), host(Expect::Revision(1), "h2")),
+        (secret(Expect::Revision(1), "s2"), host(Expect::Revision(2), &large)),
+        (secret(Expect::Revision(1), &large), host(Expect::Revision(2), "h2")),
+        (secret(Expect::Revision(1), "s2"), delete(HOSTS, "rack", "b", Expect::Any)),
+    ] {
+        assert!(store.write_both(first, second).await.is_err());
+        assert_eq!(store.revision(), 2);
+        assert_eq!(store.get("/secrets", "rack", "a-secret").unwrap().value()["spec"], "s1");
+        assert_eq!(store.get(HOSTS, "rack", "a").unwrap().value()["spec"], "h1");
+    }
+    assert!(is_idle(&mut seen).await);
+    store.write_both(secret(Expect::Revision(1), "s2"), host(Expect::Revision(2), "h2")).await.unwrap();
+    store.close().await;
+    let store = open(folder.path());
+    assert_eq!(store.get("/secrets", "rack", "a-secret").unwrap().value()["spec"], "s2");
+    assert_eq!(store.get(HOSTS, "rack", "a").unwrap().value()["spec"], "h2");
+    assert_eq!(lines(&mut watch(&store), 2).await, ["added a@2 \"h1\"", "modified a@4 \"h2\" was a@2 \"h1\""]);
+}
+
+#[tokio::test]
 async fn what_was_written_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
@@ -126,7 +162,9 @@ async fn rules_of_conflict() {
         for (row, (exists, expect, deletes, outcome)) in table.into_iter().enumerate() {
             let name = format!("{durable}-{row}");
             let base = match exists {
-                true => store.change(put(resource, "ns", &name, Expect::Absent, 1), durable).await.unwrap().revision,
+                true => {
+                    store.change(None, put(resource, "ns", &name, Expect::Absent, 1), durable).await.unwrap().revision
+                }
                 false => 0,
             };
             let expect = match expect {
@@ -138,7 +176,7 @@ async fn rules_of_conflict() {
                 false => put(resource, "ns", &name, expect, 2),
             };
             let before = store.revision();
-            let got = match store.change(change, durable).await {
+            let got = match store.change(None, change, durable).await {
                 Ok(object) => {
                     assert_eq!(object.revision, before + 1);
                     "done"

@@ -54,6 +54,13 @@ fn leave(host: &Value) -> Result<CopyTask, String> {
     if deleted(host) {
         return Err("is being deleted".into());
     }
+    let mut owners = host["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    if owners.any(|owner| owner["controller"] == true && owner["kind"] == "BareMetalHostInventory") {
+        // Once the host here is gone, it would be made anew, and two servers would act on one machine.
+        return Err("is made of its BareMetalHostInventory, which would make it anew: take its metadata.ownerReferences off and \
+                    delete the inventory, then move it"
+            .into());
+    }
     if annotation(host, ANNOTATION_PAUSED).is_some() {
         return Err(format!("is paused: remove the annotation {ANNOTATION_PAUSED}. Moving detaches it by itself"));
     }
@@ -246,6 +253,9 @@ mod tests {
         let copy = || Some(stored(host(&host_in("provisioned"), "rack", true)));
         let mut foreign = stored(host_in("provisioned"));
         foreign["metadata"]["annotations"] = json!({ ANNOTATION_PAUSED: "by me" });
+        let mut described = host_in("available");
+        described["metadata"]["ownerReferences"] =
+            json!([{"kind": "BareMetalHostInventory", "controller": true, "uid": "o"}]);
         let of_other = annotated(stored(host_in("available")), ANNOTATION_PAUSED, &format!("{COPY_OF}u-9"));
         for (here, there, wanted) in [
             (None, None, Ok(None)),
@@ -262,6 +272,7 @@ mod tests {
             (rest("deprovisioning"), None, Err("is deprovisioning")),
             (Some(annotated(host_in("provisioned"), ANNOTATION_PAUSED, "")), None, Err("is paused")),
             (Some(deleting(host_in("provisioned"))), None, Err("is being deleted")),
+            (Some(described), None, Err("is made of its BareMetalHostInventory")),
             (rest("provisioned"), rest("provisioned"), Err("is to go where it is")),
             (rest("provisioned"), Some(foreign.clone()), Err("another host of that name")),
             (rest("provisioned"), Some(of_other), Err("another host of that name")),

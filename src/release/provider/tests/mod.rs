@@ -3,4 +3,5 @@
 mod attacks;
 mod data_flow;
 mod life;
+mod scopes;
 mod site;
