@@ -71,6 +71,7 @@ const LIVES: &[LifeEntry] = &[
     }),
     entry(release::catalogue::module, |house| Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))),
     entry(release::lcm::module, lcm),
+    entry(Module::default, helm_controllers),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
@@ -225,6 +226,14 @@ fn clusters(house: &mut House<'_>) -> Option<Box<dyn Life>> {
 fn lcm(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     let acts = house.config.engine.kubeconfig.is_none();
     acts.then(|| Box::new(release::lcm::Lcm::new(house.watches, house.workloads.clone())) as Box<dyn Life>)
+}
+
+/// The same holds for Helm controllers in clusters.
+fn helm_controllers(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = house.config.engine.kubeconfig.is_none() && acts_on(house, api::machine_api::GROUP);
+    let reach = Reach::new(house.config, house.own.clone(), house.pki.ca_pem());
+    let workloads = house.workloads.clone();
+    acts.then(|| Box::new(release::helm::HelmControllers::new(house.watches, workloads, reach)) as Box<dyn Life>)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {
