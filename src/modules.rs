@@ -75,6 +75,7 @@ const LIVES: &[LifeEntry] = &[
     embedded(release::access::module, access),
     embedded(release::provider::of_access, |_| None),
     embedded(release::lcm::module, lcm),
+    entry(Module::default, helm_controllers),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(Module::default, |house| Some(Box::new(ScheduledBackups::of(house.config)))),
@@ -251,6 +252,14 @@ fn lcm(house: &mut House<'_>) -> Option<Box<dyn Life>> {
 fn access(house: &mut House<'_>) -> Option<Box<dyn Life>> {
     let acts = house.config.engine.kubeconfig.is_none();
     acts.then(|| Box::new(release::access::AccessLife::new(house.watches)) as Box<dyn Life>)
+}
+
+/// The same holds for Helm controllers in clusters.
+fn helm_controllers(house: &mut House<'_>) -> Option<Box<dyn Life>> {
+    let acts = house.config.engine.kubeconfig.is_none() && acts_on(house, api::machine_api::GROUP);
+    let reach = Reach::new(house.config, house.own.clone(), house.pki.ca_pem());
+    let workloads = house.workloads.clone();
+    acts.then(|| Box::new(release::helm::HelmControllers::new(house.watches, workloads, reach)) as Box<dyn Life>)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {

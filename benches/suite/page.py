@@ -75,6 +75,9 @@ host's creation, which is part of it, to the last host in `provisioned`, seen by
 A reconciliation is one run of the host controller for one host: it looks, decides, stores the status and does the next step, and
 repeats this until it has to wait. Its time is processor time (`slipway_host_reconcile_seconds`), including reads and writes through
 the API in the same process; time that it waits for BMC, disk or its turn, and the time of other programs, is left out.""",
+    "agents": """**Agents of nodes** (`benches/run agents`). One appliance has a Cluster of a release with one manager and 499 workers, whose machines nobody
+installs. For each there is a real `slipway node`, started with the configuration and the token of its machine's user data, on the same machine; its step writes
+a file. Statuses are counted by the API's version, which every write raises. Agents share the pages of their program, which each of them counts in its `VmRSS`.""",
     "clusters": """**Clusters** (`make bench-clusters`, or `benches/run clusters`). Each cluster has a control plane of three machines and two workers,
 an IPPool and data templates. All manifests are applied at once, then all versions are changed, then all Clusters are deleted. Hosts are
 those of `slipway simulate`; there is one for each machine and none to spare, so that a rollout takes a machine away before it makes

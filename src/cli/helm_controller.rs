@@ -23,6 +23,11 @@ pub(super) enum HelmControllerCommand {
 Example, to look at what a bundle does from a desk:
   slipway helm-controller run --server https://192.0.2.1:8443 --ca ca.crt --token token -n edge --bundle edge --kubeconfig edge.conf --once")]
     Run(Run),
+    /// Install the controller's chart by `helm`, or upgrade it; what the appliance has a Job in a cluster do
+    #[command(after_help = "\
+Example, from a desk:
+  slipway helm-controller install --kubeconfig edge.conf --helm /usr/local/bin/helm --values \"$(cat values.json)\"")]
+    Install(InstallArgs),
     /// Write the controller's image, of this program and `helm`, as an OCI archive
     #[command(after_help = "\
 Example:
@@ -63,12 +68,40 @@ pub(super) struct Run {
     /// Folder for what helm fetches
     #[arg(long, value_name = "DIR", default_value = "/tmp")]
     scratch: PathBuf,
+    /// Folder with logins of repositories: NAME.username and NAME.password, where NAME is a repository's authSecret
+    #[arg(long, value_name = "DIR")]
+    logins: Option<PathBuf>,
     /// How long what a chart made may take until it is ready, as 90s or 10m
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
     timeout: Duration,
     /// End when everything is as the bundle says, or when nothing gets on (exit code 1)
     #[arg(long)]
     once: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct InstallArgs {
+    /// Values of the chart, as JSON
+    #[arg(long, value_name = "JSON")]
+    values: String,
+    /// Name of the Helm release
+    #[arg(long, value_name = "NAME", default_value = CHART_NAME)]
+    name: String,
+    /// Namespace in the cluster
+    #[arg(long, short, value_name = "NAME", default_value = "kube-system")]
+    namespace: String,
+    /// The program helm, version 3
+    #[arg(long, value_name = "FILE", default_value = "/helm")]
+    helm: PathBuf,
+    /// Kubeconfig of the cluster [default: the cluster that this runs in]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Folder for what helm fetches
+    #[arg(long, value_name = "DIR", default_value = "/tmp")]
+    scratch: PathBuf,
+    /// How long the controller may take until it is ready, as 90s or 10m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    timeout: Duration,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -105,18 +138,31 @@ pub(super) struct ChartArgs {
 pub(super) fn run(command: HelmControllerCommand) -> anyhow::Result<()> {
     match command {
         HelmControllerCommand::Run(options) => keep(options),
+        HelmControllerCommand::Install(options) => install(options),
         HelmControllerCommand::Image(options) => image(&options),
         HelmControllerCommand::Chart(options) => chart(&options),
     }
 }
 
-fn keep(options: Run) -> anyhow::Result<()> {
-    appliance::install_tls_provider();
+fn logged() -> anyhow::Result<()> {
     let filter = std::env::var("SLIPWAY_LOG").unwrap_or_else(|_| "info".into());
     let filter = log::filter(&filter).map_err(|error| anyhow::anyhow!("SLIPWAY_LOG in the environment: {error}"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).finish().init();
-    let Run { server, ca, token, namespace, bundle, helm, kubeconfig, scratch, timeout, once } = options;
-    let helm = Helm { program: helm, kubeconfig, scratch, timeout };
+    Ok(())
+}
+
+fn install(options: InstallArgs) -> anyhow::Result<()> {
+    logged()?;
+    let InstallArgs { values, name, namespace, helm, kubeconfig, scratch, timeout } = options;
+    let helm = Helm { program: helm, kubeconfig, scratch, logins: None, timeout };
+    local::block_on(async move { helm::install(&helm, &name, &namespace, &values).await })
+}
+
+fn keep(options: Run) -> anyhow::Result<()> {
+    appliance::install_tls_provider();
+    logged()?;
+    let Run { server, ca, token, namespace, bundle, helm, kubeconfig, scratch, logins, timeout, once } = options;
+    let helm = Helm { program: helm, kubeconfig, scratch, logins, timeout };
     let settings = ControllerSettings { server, ca, token, namespace, name: bundle, helm, once };
     local::block_on(async {
         let stop = CancellationToken::new();

@@ -1,6 +1,6 @@
 //! Calls of `helm`: arguments, bounds, answers (<https://helm.sh/docs/helm/>).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
+use super::login::LoginFiles;
 use super::plan::{Installed, namespace};
 use crate::api::lcm::{HelmRelease, HelmRepository};
 
@@ -34,6 +35,8 @@ pub struct Helm {
     pub kubeconfig: Option<PathBuf>,
     /// Folder for what it fetches.
     pub scratch: PathBuf,
+    /// Folder with logins of repositories; without one there are none.
+    pub logins: Option<PathBuf>,
     /// How long it waits for what a chart made.
     pub timeout: Duration,
 }
@@ -74,7 +77,12 @@ fn shortened(text: &str, most: usize) -> String {
 }
 
 /// Arguments that install a Helm release or upgrade it.
-fn upgrade(release: &HelmRelease, repository: Option<&HelmRepository>, bundle: &str, timeout: Duration) -> Vec<String> {
+fn upgrade(
+    release: &HelmRelease,
+    (repository, login): (Option<&HelmRepository>, Option<&LoginFiles>),
+    bundle: &str,
+    timeout: Duration,
+) -> Vec<String> {
     let mut words: Vec<String> =
         ["upgrade", "--install", "--create-namespace", "--atomic", "--history-max", "10"].map(String::from).into();
     words.extend(["--output".into(), "json".into(), "--values".into(), "-".into()]);
@@ -95,12 +103,21 @@ fn upgrade(release: &HelmRelease, repository: Option<&HelmRepository>, bundle: &
         release.chart_url.clone()
     } else {
         let (_, name) = release.chart.split_once('/').unwrap_or(("", &release.chart));
-        match repository.map(|found| found.url.trim_end_matches('/')) {
-            Some(url) if url.starts_with("oci://") => format!("{url}/{name}"),
-            Some(url) => {
-                words.extend(["--repo".into(), url.into()]);
-                name.into()
+        match repository.map(|found| (found, found.url.trim_end_matches('/'))) {
+            Some((_, url)) if url.starts_with("oci://") => {
+                words.extend(login.into_iter().flat_map(LoginFiles::registry));
+                format!("{url}/{name}")
             }
+            Some((found, url)) => match login {
+                Some(login) => {
+                    words.extend(login.repository());
+                    format!("{}/{name}", found.name)
+                }
+                None => {
+                    words.extend(["--repo".into(), url.into()]);
+                    name.into()
+                }
+            },
             None => name.into(),
         }
     };
@@ -186,7 +203,8 @@ impl Helm {
         bundle: &str,
     ) -> Result<Upgraded, HelmFault> {
         let values = release.values.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new())).to_string();
-        let words = upgrade(release, repository, bundle, self.timeout);
+        let login = self.login(release, repository).await?;
+        let words = upgrade(release, (repository, login.as_ref()), bundle, self.timeout);
         let text = self.call(&words, Some(values), self.timeout + GRACE).await?;
         let answer: ReleaseAnswer = serde_json::from_str(&text)
             .map_err(|error| HelmFault::of(format!("helm upgrade gave something else: {error}")))?;
@@ -196,6 +214,48 @@ impl Helm {
             version: answer.chart.metadata.version,
             notes: shortened(&answer.info.notes, NOTES),
         })
+    }
+
+    /// The login of a chart's repository, where it wants one; helm knows the repository by then.
+    async fn login(
+        &self,
+        release: &HelmRelease,
+        repository: Option<&HelmRepository>,
+    ) -> Result<Option<LoginFiles>, HelmFault> {
+        let wants = |found: &&HelmRepository| !found.auth_secret.is_empty() && release.chart_url.is_empty();
+        let Some(found) = repository.filter(wants) else { return Ok(None) };
+        let Some(logins) = &self.logins else {
+            return Err(HelmFault::of(format!(
+                "the repository {:?} wants a login, and there is no --logins",
+                found.name
+            )));
+        };
+        let login = LoginFiles::new(logins, &self.scratch, found).map_err(HelmFault::of)?;
+        if !found.url.starts_with("oci://") {
+            let mut words = vec!["repo".to_owned(), "update".to_owned(), found.name.clone()];
+            words.extend(login.repository());
+            self.call(&words, None, QUESTION).await?;
+        }
+        Ok(Some(login))
+    }
+
+    /// Installs a chart that is a file, or upgrades it, and waits until what it made runs.
+    ///
+    /// # Errors
+    /// What helm says.
+    pub(super) async fn install(
+        &self,
+        name: &str,
+        namespace: &str,
+        chart: &Path,
+        values: &Value,
+    ) -> Result<(), HelmFault> {
+        let timeout = format!("{}s", self.timeout.as_secs());
+        let path = chart.display().to_string();
+        let words = ["upgrade", "--install", "--atomic", "--history-max", "10", "--values", "-", "--timeout", &timeout];
+        let words = [&words[..], &["--namespace", namespace, "--", name, &path]].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        self.call(&words, Some(values.to_string()), self.timeout + GRACE).await.map(drop)
     }
 
     /// Goes back to the revision before.
@@ -281,15 +341,15 @@ mod tests {
         let ends = |words: Vec<String>, wanted: &str| assert!(words.join(" ").ends_with(wanted), "{words:?}");
         let minute = Duration::from_secs(60);
         ends(
-            upgrade(&release, Some(&of("http://192.0.2.1/c/")), "edge", minute),
+            upgrade(&release, (Some(&of("http://192.0.2.1/c/")), None), "edge", minute),
             "--version 1.2.3 --repo http://192.0.2.1/c -- web nginx",
         );
         ends(
-            upgrade(&release, Some(&of("oci://192.0.2.1/c")), "edge", minute),
+            upgrade(&release, (Some(&of("oci://192.0.2.1/c")), None), "edge", minute),
             "--version 1.2.3 -- web oci://192.0.2.1/c/nginx",
         );
         let by_url = HelmRelease { chart_url: "https://192.0.2.1/x.tgz".into(), ..release };
-        let words = upgrade(&by_url, None, "edge", minute);
+        let words = upgrade(&by_url, (None, None), "edge", minute);
         assert!(words.contains(&format!("{LABEL_BUNDLE}=edge,team=a")), "{words:?}");
         ends(words, "-- web https://192.0.2.1/x.tgz");
     }

@@ -119,13 +119,19 @@ pub(super) fn fault(spec: &HelmBundleSpec, release: &HelmRelease) -> Option<Stri
                 Some(format!("its chart {:?} is none", release.chart))
             } else if !is_source(&found.url) {
                 Some(format!("the URL of the repository {:?} must begin with https://, http:// or oci://", found.name))
-            } else if !found.auth_secret.is_empty() {
-                Some(format!("the repository {:?} wants a login (authSecret), which is not supported", found.name))
+            } else if !is_login(&found.auth_secret) {
+                Some(format!("authSecret of the repository {:?} is no name", found.name))
             } else {
                 None
             }
         }
     }
+}
+
+/// Whether it is a name of a Secret, or none: it becomes one of a file.
+fn is_login(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    name.len() <= 253 && name.bytes().all(plain) && !name.starts_with(['.', '-'])
 }
 
 fn is_source(url: &str) -> bool {
@@ -434,7 +440,7 @@ mod tests {
         spec.repositories.push(HelmRepository {
             name: "login".into(),
             url: "https://x".into(),
-            auth_secret: "s".into(),
+            auth_secret: "../../token".into(),
         });
         spec.releases.push(HelmRelease { chart: "login/x".into(), ..release("secret", &[]) });
         let plan = plan(&spec, &HelmBundleStatus::default(), &[], &BTreeSet::new(), now());

@@ -7,9 +7,11 @@
 //! | user | [`access`] | BareMetalHostCredential and BareMetalHostInventory: servers as their owners describe them |
 //! | work | [`provider`] | Cluster and Machine: makes LCMCluster, LCMMachines, accounts, user data, HelmBundle |
 //! |  | [`lcm`] | LCMCluster and LCMMachine: whose turn it is, tokens to join, states, drains |
+//! |  | [`helm`] | the Helm controller of a cluster: installed, with a token and logins, and whether it runs |
 //! | base | [`catalogue`] | KaaSRelease and ClusterRelease: what they may be, and what follows from them |
 
 pub mod access;
 pub mod catalogue;
+pub mod helm;
 pub mod lcm;
 pub mod provider;

@@ -2,20 +2,26 @@
 //!
 //! To helm an appliance is a cluster as any other, of one that has no pods. What needs pods is for a real cluster.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use slipway::api::lcm::{HelmBundle, HelmBundleStatus};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::needs;
-use crate::process::{Appliance, program};
+use crate::process::{Appliance, program, until};
 
 const NAMESPACE: &str = "edge";
 
@@ -39,6 +45,9 @@ fn chart(folder: &Path, name: &str, version: &str, template: &str) {
 }
 
 const CONFIG_MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  text: {{ .Values.text | quote }}\n";
+
+/// One whose Deployment nobody brings up.
+const DEPLOYMENT: &str = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  replicas: 1\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}\n";
 
 async fn ran(command: &mut Command) -> Output {
     let output = command.output().await.unwrap();
@@ -73,7 +82,8 @@ impl Rig {
         chart(&sources, "settings", "1.0.0", CONFIG_MAP);
         chart(&sources, "app", "1.0.0", CONFIG_MAP);
         chart(&sources, "broken", "1.0.0", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: Not_A_Name\n");
-        for name in ["settings", "app", "broken"] {
+        chart(&sources, "never", "1.0.0", &format!("{CONFIG_MAP}{DEPLOYMENT}"));
+        for name in ["settings", "app", "broken", "never"] {
             ran(Command::new(&self.helm).arg("package").arg(sources.join(name)).arg("-d").arg(&packed)).await;
         }
         ran(Command::new(&self.helm).args(["repo", "index"]).arg(&packed)).await;
@@ -119,13 +129,18 @@ impl Rig {
 
     /// Runs the controller until nothing is to be done; whether all is as the bundle says.
     async fn once(&self, name: &str) -> (bool, String) {
+        self.once_within(name, "60s").await
+    }
+
+    /// The same, where charts have another time to become ready.
+    async fn once_within(&self, name: &str, timeout: &str) -> (bool, String) {
         let mut command = Command::new(program());
         command.args([
             "helm-controller",
             "run",
             "--once",
             "--timeout",
-            "60s",
+            timeout,
             "--namespace",
             NAMESPACE,
             "--bundle",
@@ -134,7 +149,8 @@ impl Rig {
         command.arg("--server").arg(format!("https://{}", self.appliance.address));
         command.arg("--ca").arg(self.path("ca.crt")).arg("--token").arg(self.path("token"));
         command.arg("--helm").arg(&self.helm).arg("--kubeconfig").arg(self.path("cluster.conf"));
-        command.arg("--scratch").arg(self.path("scratch"));
+        std::fs::create_dir_all(self.path("scratch")).unwrap();
+        command.arg("--scratch").arg(self.path("scratch")).arg("--logins").arg(self.path(""));
         let output = tokio::time::timeout(crate::process::DEADLINE, command.kill_on_drop(true).output()).await;
         let output = output.expect("it ends").unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -222,6 +238,115 @@ async fn what_fails_is_told_and_leaves_what_was_there() {
     assert!(of("good").ready && of("after").message.contains("waits for app"), "{status:#?}");
     assert_eq!(status.conditions[0].reason, "Failed");
     assert_eq!((rig.text("app").await.as_deref(), rig.text("good").await.as_deref()), (Some("one"), Some("green")));
+}
+
+/// Kinds that helm waits for, in a cluster that has none of its own.
+async fn workloads(cluster: &Client) {
+    for (kind, plural) in [("Deployment", "deployments"), ("ReplicaSet", "replicasets")] {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let crd = json!({"metadata": {"name": format!("{plural}.apps")}, "spec": {"group": "apps", "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+        let crd = object::<CustomResourceDefinition>(crd);
+        Api::<CustomResourceDefinition>::all(cluster.clone()).create(&PostParams::default(), &crd).await.unwrap();
+        let path = format!("/apis/apps/v1/{plural}");
+        until("the kind is served", async || {
+            cluster.request_text(http::Request::get(&path).body(vec![]).unwrap()).await.ok()
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_that_never_becomes_ready_is_taken_back() {
+    let Some(helm) = needs::helm() else { return };
+    let rig = Rig::new(helm).await;
+    workloads(&rig.in_cluster).await;
+    rig.says("edge", json!([release("app", "app", "one", &[])])).await;
+    assert!(rig.once("edge").await.0);
+    let never = json!([release("app", "never", "two", &[]), release("after", "settings", "red", &["app"])]);
+    rig.says("edge", never).await;
+    let (done, said) = rig.once_within("edge", "4s").await;
+    assert!(!done, "{said}");
+    let status = rig.status().await;
+    let app = &status.release_statuses["app"];
+    assert!(!app.ready && app.status == "failed" && app.attempt == 1, "{app:#?}");
+    assert!(app.message.contains("deadline exceeded") || app.message.contains("timed out"), "{app:#?}");
+    assert!(status.release_statuses["after"].message.contains("waits for app"), "{status:#?}");
+    assert_eq!((status.conditions[0].status.as_str(), status.conditions[0].reason.as_str()), ("False", "Failed"));
+    assert_eq!(rig.text("app").await.as_deref(), Some("one"), "what ran before runs on");
+    // Whoever mends it has it tried at once.
+    rig.says("edge", json!([release("app", "app", "three", &[])])).await;
+    let (done, said) = rig.once("edge").await;
+    assert!(done, "{said}");
+    assert_eq!(rig.text("app").await.as_deref(), Some("three"));
+}
+
+/// A server of a folder that wants a login; how many were refused.
+async fn guarded(folder: PathBuf) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, refused) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = refused.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (mut head, mut piece) = (Vec::new(), [0; 4096]);
+            while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                match stream.read(&mut piece).await {
+                    Ok(0) | Err(_) => break,
+                    Ok(count) => head.extend_from_slice(&piece[..count]),
+                }
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let name = head.split(' ').nth(1).unwrap_or_default().trim_start_matches("/charts/").to_owned();
+            let file = std::fs::read(folder.join(name.replace('/', "")));
+            let (status, content) = match file {
+                // user:pass word
+                _ if !head.contains("Basic dXNlcjpwYXNzIHdvcmQ=") => {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    ("401 Unauthorized", Vec::new())
+                }
+                Ok(content) => ("200 OK", content),
+                Err(_) => ("404 Not Found", Vec::new()),
+            };
+            let front = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", content.len());
+            drop(stream.write_all(&[front.as_bytes(), &content[..]].concat()).await);
+        }
+    });
+    (address, refused)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_that_wants_a_login_gets_it_and_nobody_sees_it() {
+    let Some(helm) = needs::helm() else { return };
+    let rig = Rig::new(helm).await;
+    let (address, refused) = guarded(rig.path("charts")).await;
+    let bundle = json!({"spec": {
+        "repositories": [{"name": "ours", "url": format!("http://{address}/charts"), "authSecret": "login"}],
+        "releases": [release("app", "app", "one", &[])]}});
+    rig.says("edge", json!([])).await;
+    rig.bundles().patch("edge", &PatchParams::default(), &Patch::Merge(bundle)).await.unwrap();
+    let (done, _) = rig.once("edge").await;
+    let message = rig.status().await.release_statuses["app"].message.clone();
+    assert!(!done && message.contains("login.username"), "{message}");
+    std::fs::write(rig.path("login.username"), "user").unwrap();
+    std::fs::write(rig.path("login.password"), "pass word").unwrap();
+    // It is tried again at once: helm's pause is over when the bundle says something new.
+    rig.says("edge", json!([])).await;
+    assert!(rig.once("edge").await.0);
+    let again = json!({"spec": {
+        "repositories": [{"name": "ours", "url": format!("http://{address}/charts"), "authSecret": "login"}],
+        "releases": [release("app", "app", "two", &[])]}});
+    rig.bundles().patch("edge", &PatchParams::default(), &Patch::Merge(again)).await.unwrap();
+    let (done, said) = rig.once("edge").await;
+    assert!(done, "{said} {:#?}", rig.status().await);
+    assert_eq!(rig.text("app").await.as_deref(), Some("two"));
+    assert_eq!(refused.load(Ordering::Relaxed), 0, "it asked without its login");
+    let status = serde_json::to_string(&rig.status().await).unwrap();
+    assert!(!said.contains("pass word") && !status.contains("pass word"), "{said} {status}");
+    let left = std::fs::read_dir(rig.path("scratch")).unwrap().flatten();
+    let left: Vec<_> =
+        left.map(|entry| entry.file_name()).filter(|name| name.to_string_lossy().contains("login")).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,13 +1,13 @@
 """What the image of a Kubernetes node has beside Debian: Kubernetes' programs as services, and where images come from.
 
-It is a layer over the tree of `node_root.py`. An operator's own image would have the same, but for what is said here.
+It is a layer over the tree of `node_root.py`. An operator's own image would have the same, but for what is said here. One that is to
+become a node by steps of a release has no Kubernetes in it.
 """
 
 import json
 import os
 import shutil
 
-import oci
 import programs
 
 # What is installed on a node; the others are images.
@@ -63,10 +63,12 @@ growpart: {mode: 'off'}
 resize_rootfs: false
 system_info: {network: {renderers: [networkd]}}
 """
-FILES = {
+KUBERNETES_FILES = {
     "etc/systemd/system/kubelet.service": KUBELET,
     "etc/systemd/system/kubelet.service.d/10-kubeadm.conf": KUBEADM,
     "etc/sysctl.d/99-kubernetes.conf": "net.ipv4.ip_forward = 1\nnet.bridge.bridge-nf-call-iptables = 1\n",
+}
+FILES = {
     "etc/cloud/cloud.cfg.d/90_image.cfg": CLOUD_INIT,
     # Memory and disk are the machine's, which may swap, and be fuller than a node's may be.
     "etc/default/kubelet": "KUBELET_EXTRA_ARGS=--fail-swap-on=false --eviction-hard=memory.available<50Mi,nodefs.available<1%,imagefs.available<1%,nodefs.inodesFree<1%\n",
@@ -79,11 +81,13 @@ FILES = {
 
 
 def make(folder, registry, version):
-    """Fills a new folder. `registry` is the URL of what stands for registry.k8s.io, or None."""
-    files = FILES | {"etc/containerd/config.toml": CONTAINERD.format(pause=oci.names(version)["pause"])}
+    """Fills a new folder. `registry` is the URL of what stands for registry.k8s.io, or None; `version` that of Kubernetes, or None."""
+    files = FILES | {"etc/containerd/config.toml": CONTAINERD.format(pause=f"registry.k8s.io/pause:{programs.PAUSE}")}
     if registry:
         files |= {"etc/containerd/certs.d/registry.k8s.io/hosts.toml": HOSTS.format(url=registry)}
-    write_files(folder, files)
+    write_files(folder, files | (KUBERNETES_FILES if version else {}))
+    if not version:
+        return
     wanted = folder / "etc/systemd/system/multi-user.target.wants/kubelet.service"
     wanted.parent.mkdir(parents=True)
     wanted.symlink_to("/etc/systemd/system/kubelet.service")

@@ -96,8 +96,8 @@ class Nodes:
         self.nodes = {}
 
     def layers(self, version):
-        """What a node's own files lie over: the image of a version of Kubernetes, made once in a run, and the root."""
-        folder = self.work / f"image-{version}"
+        """What a node's own files lie over: the image of a version of Kubernetes, or of none, made once in a run, and the root."""
+        folder = self.work / f"image-{version or 'plain'}"
         if not folder.exists():
             node_image.make(folder, self.registry, version)
         return f"{folder}:{node_root.root()}"

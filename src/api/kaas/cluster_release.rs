@@ -110,7 +110,7 @@ pub struct ReleaseChart {
 pub struct AllowedNodeLabel {
     /// Its key.
     pub key: String,
-    /// Its value.
+    /// Its value; each where it is not said.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
     /// What people call it.

@@ -270,15 +270,14 @@ fn known(value: &Value, shape: &'static ProviderSpecShape) -> Result<Vec<&'stati
 
 /// An image with all that it needs.
 fn whole(image: WireImage) -> Result<MachineImage, ShapeFault> {
-    let is_of_registry = image.url.to_lowercase().starts_with("oci://");
-    let missing: Vec<&str> = [
-        ("image.url", image.url.is_empty()),
-        // Registries check by themselves what they send.
-        ("image.checksum", image.checksum.is_empty() && !is_of_registry),
-    ]
-    .into_iter()
-    .filter_map(|(field, is_missing)| is_missing.then_some(field))
-    .collect();
+    let url = image.url.to_lowercase();
+    // Registries check by themselves what they send, and the library knows its own.
+    let needs_checksum = !url.starts_with("oci://") && !url.starts_with("slipway://");
+    let missing: Vec<&str> =
+        [("image.url", image.url.is_empty()), ("image.checksum", image.checksum.is_empty() && needs_checksum)]
+            .into_iter()
+            .filter_map(|(field, is_missing)| is_missing.then_some(field))
+            .collect();
     if !missing.is_empty() {
         return Err(ShapeFault::Missing(missing.join(", ")));
     }
@@ -424,8 +423,10 @@ mod tests {
             (custom.image, custom.custom_deploy.map(|deploy| deploy.method).as_deref()),
             (None, Some("install_coreos"))
         );
-        let registry = asked(metal3(json!({"image": {"url": "oci://x/y", "checksum": null}}))).unwrap().unwrap();
-        assert_eq!(registry.image.expect("an image").checksum, None);
+        for url in ["oci://x/y", "slipway://debian-12"] {
+            let checked = asked(metal3(json!({"image": {"url": url, "checksum": null}}))).unwrap().unwrap();
+            assert_eq!(checked.image.expect("an image").checksum, None, "{url}");
+        }
         let rows = [
             (metal3(json!({"image": null})), "Missing fields: image.url, image.checksum"),
             (metal3(json!({"image": {"url": ""}})), "Missing fields: image.url"),

@@ -55,6 +55,11 @@ impl Played {
         self.state().objects.get(path).cloned()
     }
 
+    /// Paths of objects that begin so.
+    pub fn paths(&self, front: &str) -> Vec<String> {
+        self.state().objects.keys().filter(|path| path.starts_with(front)).cloned().collect()
+    }
+
     /// Takes an object away.
     pub fn remove(&self, path: &str) {
         self.state().objects.remove(path);
@@ -175,5 +180,5 @@ impl State {
 }
 
 fn is_list(path: &str) -> bool {
-    ["nodes", "pods", "volumeattachments", "configmaps", "secrets"].iter().any(|kind| path.ends_with(kind))
+    ["nodes", "pods", "volumeattachments", "configmaps", "secrets", "jobs"].iter().any(|kind| path.ends_with(kind))
 }

@@ -24,6 +24,8 @@ const KUBERNETES: &str = "Kubernetes";
 const NODES: &str = "Nodes";
 /// Every chart is ready.
 const HELM: &str = "Helm";
+/// Condition of an LCMCluster that says why the Helm controller does not run yet.
+const HELM_CONTROLLER: &str = "HelmControllerDeployed";
 
 /// What was found out about a Cluster.
 #[derive(Debug)]
@@ -207,9 +209,12 @@ fn helm(found: &FoundCluster<'_>) -> ConditionVerdict {
     let is_deployed =
         found.lcm.and_then(|lcm| lcm.status.as_ref()).is_some_and(|status| status.helm_controller_deployed);
     if !is_deployed {
+        let conditions = found.lcm.and_then(|lcm| lcm.status.as_ref()).map(|status| status.conditions.as_slice());
+        let told = conditions.and_then(|all| conditions::find(all, HELM_CONTROLLER)).map(|one| one.message.as_str());
+        let reason = told.filter(|told| !told.is_empty()).map(|told| format!(": {told}")).unwrap_or_default();
         return ConditionVerdict::no(
             "WaitingForHelmController",
-            "Waiting for the Helm controller to run in the cluster",
+            format!("Waiting for the Helm controller to run in the cluster{reason}"),
         );
     }
     let status = bundle.status.as_ref();

@@ -147,9 +147,10 @@ pub fn read(machine: &Machine) -> Result<MachineWish, MachineFault> {
     })
 }
 
-/// The first label that a release does not allow.
+/// The first label that a release does not allow. A key without a value allows each.
 pub fn forbidden_label<'w>(wish: &'w MachineWish, allowed: &[AllowedNodeLabel]) -> Option<&'w (String, String)> {
-    wish.node_labels.iter().find(|(key, value)| !allowed.iter().any(|one| one.key == *key && one.value == *value))
+    let allows = |one: &AllowedNodeLabel, value: &str| one.value.is_empty() || one.value == value;
+    wish.node_labels.iter().find(|(key, value)| !allowed.iter().any(|one| one.key == *key && allows(one, value)))
 }
 
 /// Labels as a parameter of a step has them.
@@ -240,5 +241,23 @@ mod tests {
             assert_eq!(forbidden_label(&wish, &allowed).is_none(), is_allowed, "{key}={value}");
         }
         assert!(DeletionPolicy::Graceful < DeletionPolicy::Unsafe && DeletionPolicy::Unsafe < DeletionPolicy::Forced);
+    }
+
+    #[test]
+    fn a_label_is_allowed_with_its_value_or_with_each() {
+        let allowed =
+            |key: &str, value: &str| AllowedNodeLabel { key: key.into(), value: value.into(), ..<_>::default() };
+        let all = [allowed("role", "db"), allowed("team", "")];
+        for (key, value, is_allowed) in [
+            ("role", "db", true),
+            ("role", "web", false),
+            ("team", "a", true),
+            ("team", "", true),
+            ("other", "", false),
+        ] {
+            let labels = vec![(key.to_owned(), value.to_owned())];
+            let wish = MachineWish { node_labels: labels, ..MachineWish::default() };
+            assert_eq!(forbidden_label(&wish, &all).is_none(), is_allowed, "{key}={value}");
+        }
     }
 }
