@@ -5,6 +5,7 @@
 mod cluster_release;
 mod kaas_release;
 mod public_key;
+mod update_group;
 
 pub use cluster_release::{
     AllowedDistribution, AllowedNodeLabel, ClusterRelease, ClusterReleaseSpec, DistributionImage, ReleaseChart,
@@ -15,6 +16,7 @@ pub use kaas_release::{
     SupportedProviders,
 };
 pub use public_key::{PublicKey, PublicKeySpec};
+pub use update_group::{UpdateGroup, UpdateGroupSpec, control_group, default_group};
 
 /// API group.
 pub const GROUP: &str = "kaas.mirantis.com";
@@ -22,3 +24,5 @@ pub const GROUP: &str = "kaas.mirantis.com";
 pub const LABEL_ACTIVE: &str = "kaas.mirantis.com/active";
 /// Who provides the machines of a cluster: `baremetal`.
 pub const LABEL_PROVIDER: &str = "kaas.mirantis.com/provider";
+/// The UpdateGroup that a Machine is of, by its name.
+pub const LABEL_UPDATE_GROUP: &str = "kaas.mirantis.com/update-group";

@@ -10,7 +10,7 @@ mod helm_bundle;
 mod machine;
 mod state_item;
 
-pub use cluster::{LCMCluster, LCMClusterSpec, LCMClusterStatus, LcmEndpoint};
+pub use cluster::{LCMCluster, LCMClusterSpec, LCMClusterStatus, LcmEndpoint, LcmUpdateGroup, LcmUpdateGroupStatus};
 pub use cluster_state::{LCMClusterState, LCMClusterStateSpec, LCMClusterStateStatus, Request};
 pub use helm_bundle::{
     HelmBundle, HelmBundleSpec, HelmBundleStatus, HelmRelease, HelmReleaseStatus, HelmRepository, MAX_CHARTS,

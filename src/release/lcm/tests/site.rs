@@ -49,6 +49,8 @@ pub(super) struct Fate {
     pub mute: BTreeSet<String>,
     /// Machine, step and version, as they were done; a step that was done again stands there again.
     pub done: Vec<(String, String, String)>,
+    /// Machines that were rebooted.
+    pub rebooted: Vec<String>,
     /// The keys of the deployment's Secret when a machine's deploy was done.
     pub keys: BTreeMap<String, Vec<String>>,
 }
@@ -359,6 +361,7 @@ impl Agents {
             .await;
         }
         if status.reboot.as_ref().is_some_and(|reboot| reboot.requested_at.is_some() && !reboot.completed) {
+            self.fate.lock().unwrap().rebooted.push(name.to_owned());
             return say(json!({"reboot": {"completed": true}})).await;
         }
         let is_open = |item: &&crate::api::lcm::StateItem| {
