@@ -72,6 +72,8 @@ const LIVES: &[LifeEntry] = &[
     embedded(release::catalogue::module, |house| {
         Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))
     }),
+    // What `provider` acts on beside Clusters.
+    embedded(release::provider::updates, |_| None),
     embedded(release::lcm::module, lcm),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)))),

@@ -3,6 +3,7 @@
 //! The names and fields are theirs (<https://docs.mirantis.com/container-cloud/latest/api.html>).
 
 mod cluster_release;
+mod cluster_update_plan;
 mod kaas_release;
 mod public_key;
 mod update_group;
@@ -10,6 +11,10 @@ mod update_group;
 pub use cluster_release::{
     AllowedDistribution, AllowedNodeLabel, ClusterRelease, ClusterReleaseSpec, DistributionImage, ReleaseChart,
     ReleaseHelm, ReleaseNote, ReleaseNotes,
+};
+pub use cluster_update_plan::{
+    ClusterUpdatePlan, ClusterUpdatePlanSpec, ClusterUpdatePlanStatus, MAX_PLAN_STEPS, UpdatePlanDuration,
+    UpdatePlanImpact, UpdatePlanState, UpdatePlanStep, UpdatePlanStepStatus,
 };
 pub use kaas_release::{
     AvailableUpgrade, KaaSRelease, KaaSReleaseSpec, ManagementCharts, RegionalCharts, SupportedClusterRelease,

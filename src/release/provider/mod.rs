@@ -23,11 +23,15 @@ mod machine_status;
 mod machines;
 mod names;
 mod network;
+mod plan;
+mod plan_admission;
+mod plans;
 mod preparing;
 mod reach;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod update_groups;
 mod user_data;
 mod waking;
 
@@ -39,6 +43,7 @@ pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
+use crate::api::kaas::{ClusterUpdatePlan, UpdateGroup};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
@@ -52,6 +57,10 @@ const CLUSTERS: &str = "cluster.k8s.io/clusters";
 const MACHINES: &str = "cluster.k8s.io/machines";
 /// PublicKeys by group and plural.
 const PUBLIC_KEYS: &str = "kaas.mirantis.com/publickeys";
+/// UpdateGroups by group and plural.
+const UPDATE_GROUPS: &str = "kaas.mirantis.com/updategroups";
+/// ClusterUpdatePlans by group and plural.
+const UPDATE_PLANS: &str = "kaas.mirantis.com/clusterupdateplans";
 /// What is kept of a Cluster in memory beside its object, in bytes, roughly.
 const CLUSTER_MEMORY: usize = 1 << 10;
 
@@ -59,6 +68,17 @@ const CLUSTER_MEMORY: usize = 1 << 10;
 pub fn module() -> Module {
     Module {
         kinds: vec![Declared::one::<Cluster>(StoragePolicy::Durable).costing(CLUSTER_MEMORY).kept_parsed()],
+        rights: &[],
+    }
+}
+
+/// How a Cluster gets from release to release: kinds that are of no group of Cluster API.
+pub fn updates() -> Module {
+    Module {
+        kinds: vec![
+            Declared::one::<UpdateGroup>(StoragePolicy::Durable),
+            Declared::one::<ClusterUpdatePlan>(StoragePolicy::Durable),
+        ],
         rights: &[],
     }
 }
@@ -98,6 +118,8 @@ impl Life for Provider {
             (CLUSTERS, Arc::new(move |request| admission::cluster(&clusters, request))),
             (MACHINES, Arc::new(move |request| admission::machine(&machines, request))),
             (PUBLIC_KEYS, Arc::new(admission::public_key)),
+            (UPDATE_GROUPS, Arc::new(plan_admission::group)),
+            (UPDATE_PLANS, Arc::new(plan_admission::plan)),
         ]
     }
 

@@ -8,11 +8,12 @@ use serde::Serialize;
 
 use super::clusters::of_cluster;
 use super::machine_spec;
+use super::names::LABEL_CLUSTER;
 use super::shape;
-use crate::api::kaas::{ClusterRelease, KaaSRelease, PublicKey};
+use crate::api::kaas::{ClusterRelease, ClusterUpdatePlan, KaaSRelease, PublicKey, UpdateGroup};
 use crate::api::lcm::{HelmBundle, LCMCluster, LCMMachine};
-use crate::api::machine_api::{Cluster, Machine};
-use crate::runtime::wake::on_change;
+use crate::api::machine_api::{Cluster, GROUP, Machine};
+use crate::runtime::wake::{on, on_change, owner};
 use crate::runtime::{Cache, Mention, Slim, Watches};
 
 /// Keys that a cluster is found by, at most.
@@ -34,6 +35,14 @@ pub fn watched(watches: &mut Watches) -> (Cache<Slim<Cluster>>, Cache<Slim<Machi
     let by_key = clusters.clone();
     let key = |key: &PublicKey| (key.uid(), key.metadata.generation);
     on_change(watches, key, move |(namespace, name), _| by_key.wake_mentioning(&of_key(namespace, name)));
+    // Before and after, where one becomes another cluster's.
+    on(watches, clusters.wakes().clone(), |group: &UpdateGroup| {
+        let cluster = group.labels().get(LABEL_CLUSTER);
+        cluster.map(|cluster| (group.namespace().unwrap_or_default(), cluster.clone())).into_iter().collect()
+    });
+    let by_plan = clusters.wakes().clone();
+    let commenced = |plan: &ClusterUpdatePlan| (owner(plan, GROUP, "Cluster"), plan.metadata.generation);
+    on_change(watches, commenced, move |_, (whose, _)| whose.iter().for_each(|one| by_plan.wake(one.clone())));
     // What is made of a cluster has its name.
     let (wakes, theirs) = (clusters.wakes().clone(), machines.clone());
     let told = |lcm: &LCMCluster| (lcm.metadata.generation, lcm.metadata.deletion_timestamp.is_some());

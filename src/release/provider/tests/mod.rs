@@ -4,3 +4,4 @@ mod attacks;
 mod data_flow;
 mod life;
 mod site;
+mod updates;
