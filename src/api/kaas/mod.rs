@@ -4,6 +4,7 @@
 
 mod cluster_release;
 mod cluster_update_plan;
+mod graceful_reboot;
 mod kaas_release;
 mod public_key;
 mod update_group;
@@ -16,6 +17,7 @@ pub use cluster_update_plan::{
     ClusterUpdatePlan, ClusterUpdatePlanSpec, ClusterUpdatePlanStatus, MAX_PLAN_STEPS, UpdatePlanDuration,
     UpdatePlanImpact, UpdatePlanState, UpdatePlanStep, UpdatePlanStepStatus,
 };
+pub use graceful_reboot::{GracefulRebootRequest, GracefulRebootRequestSpec, GracefulRebootRequestStatus, MAX_REBOOTS};
 pub use kaas_release::{
     AvailableUpgrade, KaaSRelease, KaaSReleaseSpec, ManagementCharts, RegionalCharts, SupportedClusterRelease,
     SupportedProviders,

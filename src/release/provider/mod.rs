@@ -28,6 +28,8 @@ mod plan_admission;
 mod plans;
 mod preparing;
 mod reach;
+mod reboot;
+mod reboots;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -43,7 +45,8 @@ pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
-use crate::api::kaas::{ClusterUpdatePlan, UpdateGroup};
+use self::reboots::Reboots;
+use crate::api::kaas::{ClusterUpdatePlan, GracefulRebootRequest, UpdateGroup};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
@@ -72,12 +75,13 @@ pub fn module() -> Module {
     }
 }
 
-/// How a Cluster gets from release to release: kinds that are of no group of Cluster API.
+/// How a Cluster gets from release to release, and is rebooted: kinds that are of no group of Cluster API.
 pub fn updates() -> Module {
     Module {
         kinds: vec![
             Declared::one::<UpdateGroup>(StoragePolicy::Durable),
             Declared::one::<ClusterUpdatePlan>(StoragePolicy::Durable),
+            Declared::one::<GracefulRebootRequest>(StoragePolicy::Durable),
         ],
         rights: &[],
     }
@@ -93,6 +97,7 @@ pub struct Provider {
 struct Acts {
     clusters: Cache<Slim<Cluster>>,
     machines: Cache<Slim<Machine>>,
+    reboots: Cache<Slim<GracefulRebootRequest>>,
     releases: Releases,
     reach: Reach,
 }
@@ -107,7 +112,8 @@ impl Provider {
     #[must_use]
     pub fn acting(self, watches: &mut Watches, releases: Releases, reach: Reach) -> Self {
         let (clusters, machines) = waking::watched(watches);
-        Self { acts: Some(Acts { clusters, machines, releases, reach }), ..self }
+        let reboots = waking::reboots(watches);
+        Self { acts: Some(Acts { clusters, machines, reboots, releases, reach }), ..self }
     }
 }
 
@@ -125,10 +131,12 @@ impl Life for Provider {
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let Some(acts) = &self.acts else { return Ok(Vec::new()) };
-        let Acts { clusters, machines, releases, reach } = acts;
+        let Acts { clusters, machines, reboots, releases, reach } = acts;
         let of_clusters = Clusters::new(acting.client.clone(), releases.clone(), reach.clone(), machines.clone());
         let of_machines = Machines::new(acting.client.clone(), releases.clone(), reach.clone());
+        let of_reboots = Reboots::new(acting.client.clone());
         Ok(vec![
+            service("reboots of cluster.k8s.io", of_reboots.run(reboots.clone(), acting.stop.clone())),
             service("Clusters of cluster.k8s.io", of_clusters.run(clusters.clone(), acting.stop.clone())),
             service("nodes of cluster.k8s.io", of_machines.run(machines.clone(), acting.stop.clone())),
         ])

@@ -8,8 +8,8 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use super::site::{Site, cluster, machine, path};
-use crate::api::kaas::{ClusterUpdatePlan, UpdateGroup, UpdatePlanState};
-use crate::api::lcm::{LCMCluster, LCMMachine};
+use crate::api::kaas::{ClusterUpdatePlan, GracefulRebootRequest, UpdateGroup, UpdatePlanState};
+use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT as GRACEFUL, LCMCluster, LCMMachine};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::release::provider::names::LABEL_CLUSTER;
 
@@ -241,4 +241,64 @@ async fn who_may_write_plans_and_no_cluster_upgrades_none() {
     // Who may not write the Cluster does not free what is paused.
     let freed = steps(&site, &["k8s-controllers", "k8s-workers-edge-default"]).await;
     said(&less, "PATCH", &one, Some(freed), "must be allowed to update").await;
+}
+
+#[tokio::test]
+async fn a_cluster_reboots_machine_by_machine_and_the_request_goes() {
+    let site = begun().await;
+    let healthy = json!({"type": "ControlPlaneInitialized", "status": "True", "reason": "R", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    for name in ["m", "n"] {
+        site.create::<Machine>(machine(name, "edge", name == "m", json!({}))).await;
+        site.there(name, "is made", |_: &LCMMachine| true).await;
+    }
+    let request = || json!({"metadata": {"name": "edge"}, "spec": {}});
+    site.create::<GracefulRebootRequest>(request()).await;
+    let says = async |reason: &'static str, words: &'static str| {
+        let said = move |request: &GracefulRebootRequest| {
+            let all = request.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            all.iter().any(|one| one.reason == reason && one.message.contains(words))
+        };
+        site.there("edge", &format!("{reason}: {words}"), said).await
+    };
+    says("NotReady", "the Cluster is not Ready").await;
+    assert!(!marked(&site, "m").await);
+    let off = json!([{"name": "stacklight", "enabled": false}, {"name": "ingress", "enabled": false}]);
+    site.change::<Cluster>("edge", json!({"spec": {"providerSpec": {"value": {"helmReleases": off}}}})).await;
+    site.change::<LCMCluster>("edge", json!({"status": {"readyNodes": 2, "conditions": [healthy]}})).await;
+    for name in ["m", "n"] {
+        site.there(name, "is to reboot", |lcm: &LCMMachine| lcm.annotations().contains_key(GRACEFUL)).await;
+    }
+    let asked = json!({"status": {"reboot": {"requestedAt": "2026-01-01T00:00:00Z"}}});
+    site.change::<LCMMachine>("m", asked).await;
+    says("InProgress", "n is to reboot").await;
+    // It is taken back: who has begun goes on, and who has not need not.
+    site.delete::<GracefulRebootRequest>("edge").await;
+    site.gone::<GracefulRebootRequest>("edge").await;
+    assert!(marked(&site, "m").await && !marked(&site, "n").await);
+    let over = async |name: &str| {
+        site.change::<LCMMachine>(name, json!({"metadata": {"annotations": {GRACEFUL: null}}})).await;
+        site.change::<LCMMachine>(name, json!({"status": {"reboot": null}})).await;
+    };
+    over("m").await;
+    // Another request, of one machine: it goes when that has rebooted.
+    let one = json!({"metadata": {"name": "edge"}, "spec": {"machines": ["n"]}});
+    site.create::<GracefulRebootRequest>(one).await;
+    site.there("n", "is to reboot", |lcm: &LCMMachine| lcm.annotations().contains_key(GRACEFUL)).await;
+    assert!(!marked(&site, "m").await);
+    over("n").await;
+    site.gone::<GracefulRebootRequest>("edge").await;
+    assert!(!marked(&site, "n").await, "once for a request");
+    // One of no cluster says so, and is no burden.
+    site.create::<GracefulRebootRequest>(json!({"metadata": {"name": "nowhere"}, "spec": {}})).await;
+    let none = |request: &GracefulRebootRequest| {
+        request.status.as_ref().is_some_and(|status| status.conditions[0].reason == "NoCluster")
+    };
+    site.there("nowhere", "says that there is no cluster", none).await;
+    site.delete::<GracefulRebootRequest>("nowhere").await;
+    site.gone::<GracefulRebootRequest>("nowhere").await;
+}
+
+async fn marked(site: &Site, machine: &str) -> bool {
+    site.get::<LCMMachine>(machine).await.unwrap().annotations().contains_key(GRACEFUL)
 }
