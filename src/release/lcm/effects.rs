@@ -196,7 +196,13 @@ impl Keeper {
         }
         let (one, turn) = (&look.survey.machines[at], &look.turns[at]);
         self.request(look, one, turn, leave.as_ref()).await?;
-        if let (Some(MachineDeparture::Delete(node)), Some(workload)) = (&leave, &look.workload) {
+        let gone = match &leave {
+            Some(MachineDeparture::Delete(node)) => Some(node.as_str()),
+            // Its host goes now, and what ran there is to run elsewhere.
+            Some(MachineDeparture::Fail(_)) => one.seen.name(),
+            _ => None,
+        };
+        if let (Some(node), Some(workload)) = (gone, &look.workload) {
             let deleted = Api::<Node>::all(workload.client().clone()).delete(node, &DeleteParams::default()).await;
             unless_gone(deleted)?;
             workload.node_changed().await;

@@ -85,6 +85,7 @@ pub(super) struct Site {
     pub(super) fate: Arc<Mutex<Fate>>,
     workloads: Workloads,
     services: Vec<JoinHandle<()>>,
+    pub(super) times: Times,
     acting: CancellationToken,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
@@ -101,9 +102,14 @@ impl Site {
     /// An appliance that acts.
     pub(super) async fn new() -> Self {
         let mut site = Self::idle().await;
-        let client = site.client.clone();
-        site.act(&client);
+        site.begin();
         site
+    }
+
+    /// Begins to act.
+    pub(super) fn begin(&mut self) {
+        let client = self.client.clone();
+        self.act(&client);
     }
 
     /// One whose controllers have not begun; the agents have.
@@ -145,6 +151,7 @@ impl Site {
             fate: Arc::default(),
             workloads,
             services: Vec::new(),
+            times: TIMES,
             acting,
             shutdown,
             _folder: folder,
@@ -159,7 +166,7 @@ impl Site {
     fn act(&mut self, client: &Client) {
         self.acting = self.shutdown.child_token();
         let mut watches = Watches::default();
-        let life = Lcm::new(&mut watches, self.workloads.clone()).within(TIMES);
+        let life = Lcm::new(&mut watches, self.workloads.clone()).within(self.times);
         tokio::spawn(watches.run(self.client.clone(), self.acting.clone()));
         let (fence, tasks) = (Fence::open(), Tasks::default());
         let acting = Acting { client: client.clone(), fence, tasks, store: None, stop: self.acting.clone() };
