@@ -72,6 +72,8 @@ const LIVES: &[LifeEntry] = &[
     embedded(release::catalogue::module, |house| {
         Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))
     }),
+    // What `provider` acts on beside Clusters.
+    embedded(release::provider::updates, |_| None),
     embedded(release::access::module, access),
     embedded(release::provider::of_access, |_| None),
     embedded(release::lcm::module, lcm),

@@ -57,8 +57,8 @@ pub use answers::status::{ApiError, FieldError, FieldFault};
 pub use auth::UserIdentity;
 pub use endpoints::{health, metrics};
 pub use extensions::admission::{
-    AdministratorsPage, AdmissionOperation, AdmissionRequest, AdmissionRules, ObjectView, Upload, UploadRequest,
-    ViewRequest,
+    AdministratorsPage, AdmissionOperation, AdmissionRequest, AdmissionRules, CallerRights, ObjectView, Upload,
+    UploadRequest, ViewRequest,
 };
 pub use extensions::face::{Face, FaceCaller};
 pub use kinds::built_in::registry;

@@ -8,10 +8,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::status::FieldError;
-use super::auth::{Auth, AuthOptions, JwtKeyError};
+use super::auth::{Auth, AuthOptions, JwtKeyError, UserIdentity};
 use super::discovery::{groups, openapi};
 use super::endpoints::{health, metrics};
-use super::extensions::admission::{AdministratorsPage, AdmissionRequest, AdmissionRules, ObjectView, Upload};
+use super::extensions::admission::{
+    AdministratorsPage, AdmissionRequest, AdmissionRules, CallerRights, ObjectView, Upload,
+};
 use super::extensions::face::Face;
 use super::kinds::registry::ResourceRegistry;
 use super::kinds::resource::ServedResource;
@@ -237,6 +239,11 @@ impl ApiServer {
 
     pub(super) fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    /// What a caller may do.
+    pub(super) fn rights<'r>(&'r self, identity: &'r UserIdentity) -> CallerRights<'r> {
+        CallerRights { auth: self.auth(), identity }
     }
 
     pub(super) fn auth(&self) -> &Auth {

@@ -82,6 +82,12 @@ pub struct LCMClusterSpec {
     /// Release that the nodes are to run, by its name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
+    /// Groups of machines that get another release together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub update_groups: Vec<LcmUpdateGroup>,
+    /// ClusterUpdatePlan whose steps say which groups may get the release; all may where none is named.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub update_plan: String,
     /// Whether nothing is changed on nodes but SSH keys.
     #[serde(default)]
     pub maintenance: bool,
@@ -98,6 +104,26 @@ pub struct LCMClusterSpec {
 
 fn yes() -> bool {
     true
+}
+
+/// Machines that get another release together, as their UpdateGroup says.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct LcmUpdateGroup {
+    /// Name of the UpdateGroup.
+    pub name: String,
+    /// Its place in the order; lower ones come first.
+    #[serde(default)]
+    pub index: i32,
+    /// Machines of it that are drained at once.
+    #[serde(default)]
+    pub concurrent_updates: i32,
+    /// Whether its machines reboot for a release that requires it.
+    #[serde(default)]
+    pub reboot_if_update_requires: bool,
+    /// Why none of its machines begins with another release now; empty when they may.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub paused: String,
 }
 
 /// Host and port.
@@ -127,6 +153,9 @@ pub struct LCMClusterStatus {
     /// Release that every node has.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
+    /// How far each group of machines is with the release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub update_groups: Vec<LcmUpdateGroupStatus>,
     /// Whether it is in maintenance.
     #[serde(default)]
     pub maintenance: bool,
@@ -139,4 +168,25 @@ pub struct LCMClusterStatus {
     /// The generation that it was found out for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+/// How far a group of machines is with the release of its cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct LcmUpdateGroupStatus {
+    /// Name of the group.
+    #[serde(default)]
+    pub name: String,
+    /// Machines of it.
+    #[serde(default)]
+    pub machines: i32,
+    /// Those that have the release and are ready.
+    #[serde(default)]
+    pub updated: i32,
+    /// Those that have begun with it.
+    #[serde(default)]
+    pub under_way: i32,
+    /// What the others wait for, and what to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }

@@ -58,6 +58,9 @@ pub struct LCMMachineSpec {
     /// Release that it is to have, by its name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
+    /// UpdateGroup that it is of; the default one where there is none of this name. Machines of the control plane are of their own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub update_group: String,
     /// Interface whose address is its address in the cluster.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub interface: String,
@@ -65,7 +68,7 @@ pub struct LCMMachineSpec {
     /// appliance is reached.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cidr: String,
-    /// Whether it is to be rebooted once it is ready.
+    /// Whether it is to be rebooted once it is ready; taken back when it was.
     #[serde(default)]
     pub reboot_required: bool,
     /// Account as which its agent reads and writes this object.

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::apiserver::answers::status::{ApiError, FieldError};
-use crate::apiserver::auth::UserIdentity;
+use crate::apiserver::auth::{Attributes, Auth, UserIdentity};
 use crate::apiserver::kinds::resource::ServedResource;
 
 /// What is being done to an object.
@@ -20,6 +20,26 @@ pub enum AdmissionOperation {
     Update,
     /// It is to go.
     Delete,
+}
+
+/// What else a caller may do.
+#[derive(Clone, Copy)]
+pub struct CallerRights<'r> {
+    pub(in crate::apiserver) auth: &'r Auth,
+    pub(in crate::apiserver) identity: &'r UserIdentity,
+}
+
+impl CallerRights<'_> {
+    /// Whether the caller's roles allow this, too: what a room does because of a change must not be more than who made it might do.
+    pub fn allow(&self, wanted: &Attributes<'_>) -> bool {
+        self.auth.authorize(Some(self.identity), wanted).is_ok()
+    }
+}
+
+impl std::fmt::Debug for CallerRights<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.identity.fmt(f)
+    }
 }
 
 /// A change that a room may refuse.
@@ -37,6 +57,8 @@ pub struct AdmissionRequest<'r> {
     pub old: Option<&'r Value>,
     /// Who asks.
     pub identity: &'r UserIdentity,
+    /// What else they may do.
+    pub rights: CallerRights<'r>,
 }
 
 /// Rules of a room for a kind: what is wrong with the change. Called under no lock, possibly many times at once.

@@ -215,6 +215,7 @@ impl ApiServer {
                     object: &old,
                     old: Some(&old),
                     identity,
+                    rights: self.rights(identity),
                 };
                 let errors = self.admit(&request);
                 if !errors.is_empty() {

@@ -214,6 +214,7 @@ pub(in crate::apiserver) fn finish(
             object: &new,
             old: old.map(|old| old.value),
             identity: context.identity,
+            rights: context.api.rights(context.identity),
         };
         errors = context.api.admit(&request);
         if errors.is_empty() && resource.brings_back(&new) {

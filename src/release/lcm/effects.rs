@@ -60,6 +60,11 @@ fn fill(one: &Machine, look: &ClusterLook<'_>, begins: bool) -> LCMMachineSpec {
     if spec.service_account.is_empty() {
         spec.service_account = format!("{ACCOUNT}{}", one.member.name);
     }
+    if begins && one.reboots {
+        spec.reboot_required = true;
+    } else if rebooted(one) {
+        spec.reboot_required = false;
+    }
     spec.lcm_type.clone_from(&cluster.lcm_type);
     spec.deployment_secret_name = deployments::name(&one.member.name);
     spec.kubeconfig_secret_name = secret_name(&look.cluster.name_any());
@@ -79,6 +84,12 @@ fn takes(one: &Machine, turn: &MachineTurn) -> [bool; 3] {
     ]
 }
 
+/// Whether it was rebooted as it was asked to.
+fn rebooted(one: &Machine) -> bool {
+    let reboot = one.view.status.reboot.as_ref();
+    one.member.reboot == Reboot::None && reboot.is_some_and(|reboot| reboot.completed && reboot.requested_at.is_some())
+}
+
 /// Annotations that a machine is to get, or to lose.
 fn marks(one: &Machine) -> Map<String, Value> {
     let mut marks = Map::new();
@@ -89,9 +100,7 @@ fn marks(one: &Machine) -> Map<String, Value> {
     if through && one.member.was_deployed && !one.view.has(ANNOTATION_WAS_READY) {
         marks.insert(ANNOTATION_WAS_READY.into(), "true".into());
     }
-    let rebooted =
-        one.view.status.reboot.as_ref().is_some_and(|reboot| reboot.completed && reboot.requested_at.is_some());
-    if rebooted && one.member.reboot == Reboot::None && one.view.has(ANNOTATION_GRACEFUL_REBOOT) {
+    if rebooted(one) && one.view.has(ANNOTATION_GRACEFUL_REBOOT) {
         marks.insert(ANNOTATION_GRACEFUL_REBOOT.into(), Value::Null);
     }
     marks
@@ -187,7 +196,13 @@ impl Keeper {
         }
         let (one, turn) = (&look.survey.machines[at], &look.turns[at]);
         self.request(look, one, turn, leave.as_ref()).await?;
-        if let (Some(MachineDeparture::Delete(node)), Some(workload)) = (&leave, &look.workload) {
+        let gone = match &leave {
+            Some(MachineDeparture::Delete(node)) => Some(node.as_str()),
+            // Its host goes now, and what ran there is to run elsewhere.
+            Some(MachineDeparture::Fail(_)) => one.seen.name(),
+            _ => None,
+        };
+        if let (Some(node), Some(workload)) = (gone, &look.workload) {
             let deleted = Api::<Node>::all(workload.client().clone()).delete(node, &DeleteParams::default()).await;
             unless_gone(deleted)?;
             workload.node_changed().await;

@@ -12,6 +12,7 @@ mod clusters;
 mod deployment;
 mod deployments;
 mod effects;
+mod groups;
 mod leave;
 mod life;
 mod material;

@@ -62,6 +62,10 @@ pub(super) struct Member {
     pub leaving: bool,
     /// Whether it was deployed once.
     pub was_deployed: bool,
+    /// Its group among those of the rules, where it is a worker.
+    pub group: usize,
+    /// Whether it is a node of another release than the one that the cluster is to have.
+    pub is_behind: bool,
     /// Phase `prepare`.
     pub prepare: Work,
     /// Phase `deploy`.
@@ -98,7 +102,7 @@ impl Member {
     }
 
     /// One sentence on why others wait for it, and what to do.
-    fn blocks(&self) -> String {
+    pub(super) fn blocks(&self) -> String {
         let what = if self.role == MachineRole::Control { "manager" } else { "worker" };
         match &self.fault {
             Some(fault) => format!(
@@ -112,15 +116,30 @@ impl Member {
     }
 }
 
+/// Workers that get another release together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WorkerGroup {
+    /// Its name.
+    pub name: String,
+    /// Lower ones come first, equal ones at the same time.
+    pub index: i32,
+    /// Workers of it that are drained at once.
+    pub at_once: usize,
+    /// Whether they reboot for a release that requires it.
+    pub reboots: bool,
+    /// Why none of them begins with another release now.
+    pub paused: Option<String>,
+}
+
 /// What a cluster says of the order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// Whether control plane nodes run nothing else.
     pub dedicated: bool,
     /// Workers that prepare, or are deployed, at once.
     pub prepare_at_once: usize,
-    /// Workers that are drained at once.
-    pub upgrade_at_once: usize,
+    /// Groups of workers; the first one is of those that are of no other.
+    pub groups: Vec<WorkerGroup>,
     /// Whether the cluster was begun once: nobody begins it again.
     pub initialized: bool,
     /// Whether it has nodes of Kubernetes that can be drained.
@@ -181,7 +200,7 @@ pub(super) fn decide(members: &[Member], rules: &Rules) -> Vec<MachineTurn> {
     plan.turns
 }
 
-struct RolloutPlan<'a> {
+pub(super) struct RolloutPlan<'a> {
     members: &'a [Member],
     rules: &'a Rules,
     turns: Vec<MachineTurn>,
@@ -194,7 +213,7 @@ impl RolloutPlan<'_> {
         let mut all: Vec<usize> = (0..self.members.len())
             .filter(|at| self.members[*at].role == role && self.members[*at].takes_part())
             .collect();
-        all.sort_by_key(|at| &self.members[*at].rank);
+        all.sort_by_key(|at| (self.place(*at), &self.members[*at].rank));
         all
     }
 
@@ -212,6 +231,8 @@ impl RolloutPlan<'_> {
             }
             if one.held {
                 self.waits(*at, "it is in maintenance: nothing is changed on it");
+            } else if let Some(reason) = self.paused(*at) {
+                self.waits(*at, reason);
             } else if places == 0 {
                 self.waits(
                     *at,
@@ -298,6 +319,8 @@ impl RolloutPlan<'_> {
         } else if let Some(busy) = self.busy_manager(at) {
             let reason = busy.blocks();
             self.waits(at, reason);
+        } else if let Some(late) = self.managers_late(managers) {
+            self.waits(at, late);
         } else if !managers.iter().any(|at| self.members[*at].was_deployed && self.members[*at].ready) {
             self.waits(
                 at,
@@ -307,6 +330,18 @@ impl RolloutPlan<'_> {
         } else {
             self.hand(at);
         }
+    }
+
+    /// Which node of the control plane has not got the release yet: nobody joins with a newer one than those have whom it joins.
+    fn managers_late(&self, managers: &[usize]) -> Option<String> {
+        let mut all = managers.iter().map(|at| &self.members[*at]);
+        let late = all.find(|one| one.was_deployed && !(one.deploy.handed && one.deploy.done))?;
+        Some(match &late.fault {
+            Some(_) => late.blocks(),
+            None => {
+                format!("waits until manager {} has the release: no node joins with a newer one than it has", late.name)
+            }
+        })
     }
 
     fn upgrade_manager(&mut self, at: usize, managers: &[usize]) {
@@ -371,111 +406,6 @@ impl RolloutPlan<'_> {
         }
     }
 
-    /// The control plane is as the release says; else for whom workers wait.
-    fn managers_behind(&self, managers: &[usize]) -> Option<String> {
-        let all = || managers.iter().map(|at| &self.members[*at]);
-        let behind = all().find(|one| one.fault.is_some() && !(one.ready && Self::is_current(one)));
-        let behind = behind.or_else(|| all().find(|one| !one.ready || !Self::is_current(one)))?;
-        Some(behind.blocks())
-    }
-
-    fn worker(&mut self, at: usize, managers: &[usize], workers: &[usize]) {
-        let one = &self.members[at];
-        if one.held {
-            if !Self::is_current(one) {
-                self.waits(at, "it is in maintenance: nothing is changed on it");
-            }
-            return;
-        }
-        if !one.deploy.handed && !one.was_deployed {
-            self.join_worker(at, managers, workers);
-        } else if !one.deploy.handed || (!one.reconfigure.handed && one.deploy.done) {
-            self.upgrade_worker(at, managers, workers);
-        } else if !one.reconfigure.handed {
-            self.hand(at);
-        } else if one.reboot == Reboot::Wanted {
-            let pending = managers.iter().map(|at| &self.members[*at]).find(|one| one.reboot != Reboot::None);
-            if let Some(pending) = pending {
-                let reason = format!("waits until manager {} has rebooted", pending.name);
-                self.waits(at, reason);
-            } else if self.has_place(at, workers) {
-                self.drain_and_reboot(at);
-            }
-        }
-    }
-
-    fn join_worker(&mut self, at: usize, managers: &[usize], workers: &[usize]) {
-        let one = &self.members[at];
-        let all = || managers.iter().map(|at| &self.members[*at]);
-        if !one.is_prepared() {
-            self.waits(at, "works off the steps of the phase prepare");
-            return;
-        }
-        let reason = if managers.is_empty() {
-            // Whoever brings the control plane has no machine of it here.
-            self.rules.drains.then(|| "waits for a manager, and the cluster has none".to_owned())
-        } else if !all().any(|one| one.was_deployed && one.ready) {
-            first(self.members).map(Member::blocks)
-        } else if self.rules.dedicated {
-            None
-        } else {
-            all().find(|one| !one.ready || !one.is_in()).map(Member::blocks)
-        };
-        if let Some(reason) = reason {
-            self.waits(at, reason);
-            return;
-        }
-        let busy = |at: &usize| {
-            let one = &self.members[*at];
-            !one.was_deployed && one.deploy.handed && !one.ready && !one.silent || self.begun.contains(at)
-        };
-        if workers.iter().filter(|at| busy(at)).count() < self.rules.prepare_at_once {
-            self.hand(at);
-        } else {
-            let most = self.rules.prepare_at_once;
-            self.waits(
-                at,
-                format!("{most} other workers are deployed: it is the next one's turn when one of them is Ready"),
-            );
-        }
-    }
-
-    /// Whether one more worker may be drained; else for whom it waits.
-    fn has_place(&mut self, at: usize, workers: &[usize]) -> bool {
-        if self.members[at].drain != Drain::None {
-            return true;
-        }
-        let busy = |other: &&usize| {
-            let one = &self.members[**other];
-            **other != at
-                && (one.drain != Drain::None
-                    || one.reboot == Reboot::Asked
-                    || one.was_deployed && one.deploy.handed && !one.ready
-                    || self.begun.contains(*other))
-        };
-        let all: Vec<usize> = workers.iter().filter(busy).copied().collect();
-        if all.len() < self.rules.upgrade_at_once {
-            return true;
-        }
-        let stuck = all.iter().find(|at| self.members[**at].fault.is_some()).or(all.first());
-        let reason = stuck.map_or_else(String::new, |at| self.members[*at].blocks());
-        self.waits(at, reason);
-        false
-    }
-
-    fn upgrade_worker(&mut self, at: usize, managers: &[usize], workers: &[usize]) {
-        if let Some(reason) = self.managers_behind(managers) {
-            self.waits(at, reason);
-        } else if !self.members[at].is_prepared() {
-            self.waits(at, "works off the steps of the phase prepare");
-        } else if self.members[at].deploy.handed {
-            // What is beside what runs on it: nothing is drained.
-            self.hand(at);
-        } else if self.has_place(at, workers) {
-            self.drain_and_hand(at);
-        }
-    }
-
     /// Who is through takes pods again.
     fn undrain(&mut self) {
         for (at, one) in self.members.iter().enumerate() {
@@ -487,6 +417,8 @@ impl RolloutPlan<'_> {
         }
     }
 }
+
+mod workers;
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Resource;
+use kube::{Resource, ResourceExt};
 
+use super::groups;
 use super::nodes::SeenNode;
 use super::order::{Drain, MachineTurn, Reboot, Work};
 use super::survey::{INITIALIZED, Machine, Survey};
@@ -149,6 +150,8 @@ pub(super) fn cluster(
     if !nodes.is_empty() && nodes.iter().all(|(one, _)| has_release(one)) {
         status.release.clone_from(&cluster.spec.release);
     }
+    let waits = |at: usize| turns.get(at).and_then(|turn| turn.waits.as_deref());
+    status.update_groups = groups::progress(&cluster.name_any(), &cluster.spec.release, survey, waits);
     status.maintenance = cluster.spec.maintenance && nodes.iter().all(|(one, _)| one.view.status.maintenance);
     let stuck = |one: &Machine| {
         one.view.failed.as_ref().is_some_and(|failed| failed.attempt >= STUCK_AFTER)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
+use super::groups;
 use super::nodes::SeenNode;
 use super::order::{Drain, Member, Reboot, Rules, Work, first};
 use super::state::{Told, state};
@@ -19,8 +20,6 @@ use crate::runtime::owners;
 
 /// Workers that prepare at once where nobody says.
 const PREPARE_AT_ONCE: usize = 50;
-/// Workers that are drained at once where nobody says.
-const UPGRADE_AT_ONCE: usize = 1;
 /// The condition that a cluster was begun.
 pub(super) const INITIALIZED: &str = "ControlPlaneInitialized";
 /// Clusters that kubeadm makes.
@@ -56,6 +55,8 @@ pub(super) struct Machine {
     pub request: Option<Arc<LCMClusterState>>,
     /// Whether it begins, or began, the cluster.
     pub first: bool,
+    /// Whether it reboots for the release that its cluster is to have.
+    pub reboots: bool,
 }
 
 /// A cluster, and its machines in the order of their names.
@@ -128,10 +129,15 @@ pub(super) fn survey(views: Vec<LcmMachineView>, around: &SurveyInputs<'_>) -> S
         one.wanted = steps.of(&known, &one.view, one.member.role, one.first, needs_upgrade(one, &spec.release));
     }
     let kubeadm = is_kubeadm(cluster);
+    let groups = groups::of_workers(&cluster.name_any(), spec);
+    for one in &mut machines {
+        one.member.group = groups::place(&groups, &one.view.spec.update_group);
+        one.reboots = groups::reboots(&cluster.name_any(), spec, &groups, one);
+    }
     let rules = Rules {
         dedicated: spec.dedicated_control_plane,
         prepare_at_once: at_once(spec.max_worker_prepare_count, PREPARE_AT_ONCE),
-        upgrade_at_once: at_once(spec.max_worker_upgrade_count, UPGRADE_AT_ONCE),
+        groups,
         initialized,
         drains: kubeadm,
     };
@@ -221,6 +227,9 @@ fn machine(view: LcmMachineView, around: &SurveyInputs<'_>, known: &StepsCluster
         held: spec.maintenance || view.spec.maintenance || view.spec.halt_agent,
         leaving: view.is_deleted() || view.spec.prepare_deletion && begun,
         was_deployed,
+        // Once the names of groups are known.
+        group: 0,
+        is_behind: was_deployed && !view.spec.release.is_empty() && view.spec.release != around.cluster.spec.release,
         prepare,
         deploy,
         reconfigure,
@@ -235,7 +244,7 @@ fn machine(view: LcmMachineView, around: &SurveyInputs<'_>, known: &StepsCluster
         name,
         role,
     };
-    Machine { wanted, state, seen, request: request.cloned(), first: false, member, view }
+    Machine { wanted, state, seen, request: request.cloned(), first: false, reboots: false, member, view }
 }
 
 /// Why a machine does not get on; none when it does, or has nothing to do.

@@ -156,7 +156,7 @@ fn judge_machine(
         Err(fault) => return Some(FieldError::forbidden(fault.field, fault.reason)),
     };
     if let Some(before) = old.and_then(|old| machine_spec::read(old).ok())
-        && new.metadata.deletion_timestamp.is_some()
+        && (new.metadata.deletion_timestamp.is_some() || before.delete)
         && wish.deletion_policy < before.deletion_policy
     {
         let reason = "a Machine that goes already is let go sooner, not later: graceful, unsafe, forced";
@@ -300,6 +300,11 @@ mod tests {
                 "stays what it is",
             ),
             (machine(json!({"deletionPolicy": "unsafe"}), goes.clone()), Some(machine(json!({}), goes.clone())), ""),
+            (
+                machine(json!({"delete": true, "deletionPolicy": "graceful"}), json!({})),
+                Some(machine(json!({"delete": true, "deletionPolicy": "unsafe"}), json!({}))),
+                "sooner, not later",
+            ),
             (
                 machine(json!({"deletionPolicy": "graceful"}), goes.clone()),
                 Some(machine(json!({"deletionPolicy": "forced"}), goes)),

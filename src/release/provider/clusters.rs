@@ -22,9 +22,12 @@ use super::keep::{self, KeepError};
 use super::known::{Offer, Releases};
 use super::machine_spec;
 use super::names::{COMPONENT, FINALIZER, LABEL_CLUSTER, PAUSED};
+use super::plan;
+use super::plans;
 use super::reach::Reach;
 use super::shape::{self, ClusterWish};
-use crate::api::kaas::PublicKey;
+use super::update_groups;
+use crate::api::kaas::{ClusterUpdatePlan, PublicKey};
 use crate::api::lcm::{HelmBundle, LCMCluster};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::log::named;
@@ -82,6 +85,7 @@ struct Made {
     lcm: Option<LCMCluster>,
     bundle: Option<HelmBundle>,
     charts: Option<String>,
+    plans: Vec<ClusterUpdatePlan>,
 }
 
 /// The machines that name a cluster.
@@ -123,7 +127,7 @@ impl Clusters {
                 made.provided = Some(fault);
                 self.present(&cluster, &mut made).await
             }
-            None => self.make(&cluster, &wish, &offer, &mut made).await,
+            None => self.make_with_plans(&cluster, &wish, &offer, &mut made).await,
         };
         if let Err(error) = &done {
             if error.is_conflict() {
@@ -161,6 +165,20 @@ impl Clusters {
         Ok(())
     }
 
+    /// Makes what a Cluster is made of, and plans of what may follow.
+    async fn make_with_plans(
+        &self,
+        cluster: &Cluster,
+        wish: &ClusterWish,
+        offer: &Offer,
+        made: &mut Made,
+    ) -> Result<(), ClusterError> {
+        self.make(cluster, wish, offer, made).await?;
+        let Some(lcm) = &made.lcm else { return Ok(()) };
+        let known = (offer, &self.releases);
+        Ok(plans::keep(&self.client, (cluster, wish), lcm, &made.plans, known).await?)
+    }
+
     /// Makes what a Cluster is made of, or says why it does not.
     async fn make(
         &self,
@@ -172,6 +190,12 @@ impl Clusters {
         self.present(cluster, made).await?;
         let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
         let owner = owners::owner(cluster, true);
+        made.plans = plans::stored(&self.client, cluster).await?;
+        if let Some(lcm) = &made.lcm
+            && plans::begin(&self.client, (cluster, wish), lcm, &made.plans, &self.releases).await?
+        {
+            return Ok(());
+        }
         let (keys, missing) = self.keys(&namespace, wish).await?;
         if let Some(missing) = missing {
             made.provided = Some(ConditionVerdict::no("InvalidPublicKey", missing));
@@ -210,7 +234,18 @@ impl Clusters {
             }
         };
         let reboot = reboots(wish, offer, made.lcm.as_ref());
-        let spec = desired::lcm_cluster(&name, wish, release, &ClusterInputs { appliance, agent, keys, reboot });
+        let mut groups = update_groups::stored(&self.client, &namespace, &name).await?;
+        update_groups::provide(&self.client, cluster, wish.max_worker_upgrade_count, &mut groups).await?;
+        if groups.len() > update_groups::MOST {
+            let message = format!("it has more than {} UpdateGroups: delete some", update_groups::MOST);
+            made.provided = Some(ConditionVerdict::no("TooManyGroups", message));
+            return Ok(());
+        }
+        let plan = plans::governing(wish, made.lcm.as_ref(), &made.plans);
+        let governs = made.plans.iter().find(|one| one.name_any() == plan);
+        let groups = update_groups::told(&groups, |group| plan::paused(&name, &plan, governs, group));
+        let around = ClusterInputs { appliance, agent, keys, reboot, groups, plan };
+        let spec = desired::lcm_cluster(&name, wish, release, &around);
         accounts::provide(&self.client, &namespace, &accounts::helm(&name), &owner).await?;
         iam::provide(&self.client, &namespace, &name, &owner).await?;
         made.lcm = Some(

@@ -3,7 +3,7 @@
 use super::names::{self, API_PORT};
 use super::shape::ClusterWish;
 use crate::api::kaas::ClusterRelease;
-use crate::api::lcm::{AgentConfig, HelmBundleSpec, LCMClusterSpec, LcmEndpoint};
+use crate::api::lcm::{AgentConfig, HelmBundleSpec, LCMClusterSpec, LcmEndpoint, LcmUpdateGroup};
 use crate::release::catalogue::charts::{ChartFault, charts};
 
 /// How long a token to join is good.
@@ -24,6 +24,10 @@ pub struct ClusterInputs {
     pub keys: Vec<String>,
     /// Whether nodes are rebooted for the release.
     pub reboot: bool,
+    /// Groups of machines.
+    pub groups: Vec<LcmUpdateGroup>,
+    /// The ClusterUpdatePlan that says which of them may get the release.
+    pub plan: String,
 }
 
 /// The LCMCluster of a cluster.
@@ -50,6 +54,8 @@ pub fn lcm_cluster(
         max_worker_prepare_count: wish.max_worker_prepare_count,
         max_worker_upgrade_count: wish.max_worker_upgrade_count,
         nodes_reboot_required: around.reboot,
+        update_groups: around.groups.clone(),
+        update_plan: around.plan.clone(),
         release: wish.release.clone(),
         maintenance: wish.maintenance,
         lcm_type: if spec.lcm_type.is_empty() { LCM_TYPE.into() } else { spec.lcm_type.clone() },

@@ -11,12 +11,13 @@ use super::keep::{self, KeepError};
 use super::machine_spec::{self, MachineWish};
 use super::machines::MachineError;
 use super::names::{self, LABEL_CLUSTER, LABEL_CONTROL_PLANE, PARAM_NODE_LABELS};
+use crate::api::kaas::LABEL_UPDATE_GROUP;
 use crate::api::lcm::{ANNOTATION_INDEX, LCMCluster, LCMMachine, LCMMachineSpec};
 use crate::api::machine_api::Machine;
 use crate::runtime::changes::{change, difference};
 
 /// Fields of the spec that are the provider's, of the Machine. All others are `release::lcm`'s.
-const OURS: &[&str] = &["cidr", "distribution", "interface", "maintenance", "stateItemsOverwrites"];
+const OURS: &[&str] = &["cidr", "distribution", "interface", "maintenance", "stateItemsOverwrites", "updateGroup"];
 
 /// Has the LCMMachine of a Machine be there, with what the Machine says.
 ///
@@ -67,6 +68,7 @@ fn wanted(machine: &Machine, cluster: &LCMCluster, wish: &MachineWish, system: &
         state_items_overwrites: overwrites(machine, cluster, wish),
         maintenance: wish.maintenance,
         distribution: system.to_owned(),
+        update_group: machine.labels().get(LABEL_UPDATE_GROUP).cloned().unwrap_or_default(),
         interface: wish.interface.clone(),
         cidr: wish.cidr.clone(),
         ..LCMMachineSpec::default()
@@ -141,11 +143,12 @@ mod tests {
             node_labels: vec![("role".into(), "db".into())],
             ..MachineWish::default()
         };
-        let labels = json!({LABEL_CLUSTER: "edge", LABEL_CONTROL_PLANE: "true", "other": "x"});
+        let labels =
+            json!({LABEL_CLUSTER: "edge", LABEL_CONTROL_PLANE: "true", LABEL_UPDATE_GROUP: "db", "other": "x"});
         let made = json!(wanted(&machine(labels), &cluster(), &wish, "ubuntu/noble"));
         assert_eq!(made["metadata"]["labels"], json!({LABEL_CLUSTER: "edge", LABEL_CONTROL_PLANE: "true"}));
         assert_eq!(made["metadata"]["annotations"], json!({ANNOTATION_INDEX: "3"}));
-        let spec = json!({"clusterName": "edge", "serviceAccount": "lcm-m", "distribution": "ubuntu/noble", "maintenance": false,
+        let spec = json!({"clusterName": "edge", "serviceAccount": "lcm-m", "distribution": "ubuntu/noble", "updateGroup": "db", "maintenance": false,
             "rebootRequired": false, "haltAgent": false, "prepareDeletion": false,
             "stateItemsOverwrites": {"label": {"nodeLabels": "role=db"}}});
         assert_eq!(made["spec"], spec);

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::machine_spec::MachineWish;
-use crate::api::lcm::{LCMMachine, LCMMachineStatus, NodeState};
+use crate::api::lcm::{HostInfo, LCMMachine, LCMMachineStatus, NodeState};
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
 use crate::runtime::conditions;
 
@@ -50,7 +50,12 @@ pub fn report(before: Option<&Value>, found: &FoundMachine<'_>) -> Value {
     set("hardware", found.host.and_then(hardware));
     set("upgradeIndex", found.wish.and_then(|wish| wish.upgrade_index).map(Value::from));
     let info = status.and_then(|status| status.host_info.as_ref());
-    set("reboot", info.map(|info| json!({"required": info.reboot_required, "reason": info.reboot_reason})));
+    let asked = found.lcm.is_some_and(|lcm| lcm.spec.reboot_required);
+    let reason = |info: &HostInfo| match (asked, info.reboot_reason.as_str()) {
+        (true, "") => "the release requires it".to_owned(),
+        (_, reason) => reason.to_owned(),
+    };
+    set("reboot", info.map(|info| json!({"required": asked || info.reboot_required, "reason": reason(info)})));
     let phase = status.map(|status| status.prepare_deletion_phase.as_str()).filter(|phase| !phase.is_empty());
     set("prepareDeletionPhase", phase.map(Value::from));
     let address = status.and_then(|status| status.addresses.iter().find(|address| address.type_ == "InternalIP"));

@@ -4,6 +4,8 @@
 pub const COMPONENT: &str = "slipway-provider";
 /// Holds a Cluster while it has Machines.
 pub const FINALIZER: &str = "cluster.cluster.k8s.io";
+/// Holds a GracefulRebootRequest until machines that have not begun are told no more.
+pub const REBOOT_FINALIZER: &str = "slipway.dev/graceful-reboot";
 /// The cluster that a Machine is of.
 pub const LABEL_CLUSTER: &str = "cluster.sigs.k8s.io/cluster-name";
 /// A Machine is of the control plane, whatever its value.

@@ -15,7 +15,7 @@ fn work(letters: &str, at: usize) -> Work {
 
 /// A machine: `m1 ddd rW` is a manager of index 1 with all three phases done, that is ready and was deployed. Flags: `r` ready, `W` was
 /// deployed, `s` silent, `x` has a fault, `a` drain asked, `D` drained, `u` undoing, `l` leaving, `m` maintenance, `n` not heard,
-/// `b` a reboot is wanted, `B` asked for.
+/// `b` a reboot is wanted, `B` asked for, `o` a node of another release; a digit is the worker's group.
 fn member(text: &str) -> Member {
     let mut words = text.split(' ');
     let (name, works, flags) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or_default());
@@ -40,6 +40,8 @@ fn member(text: &str) -> Member {
         held: has('m'),
         leaving: has('l'),
         was_deployed: has('W'),
+        group: flags.chars().find_map(|flag| flag.to_digit(10)).unwrap_or_default() as usize,
+        is_behind: has('o'),
         prepare: work(works, 0),
         deploy: work(works, 1),
         reconfigure: work(works, 2),
@@ -56,8 +58,13 @@ fn member(text: &str) -> Member {
     }
 }
 
+/// A group of this place, of which so many change at once.
+fn group(index: i32, at_once: usize) -> WorkerGroup {
+    WorkerGroup { name: format!("g{index}"), index, at_once, reboots: false, paused: None }
+}
+
 fn rules() -> Rules {
-    Rules { dedicated: true, prepare_at_once: 2, upgrade_at_once: 1, initialized: true, drains: true }
+    Rules { dedicated: true, prepare_at_once: 2, groups: vec![group(1, 1)], initialized: true, drains: true }
 }
 
 /// What is done: `p`, `d`, `r` for phases, `D` drain, `U` undrain, `B` reboot.
@@ -193,7 +200,7 @@ fn an_upgrade_goes_manager_by_manager_and_then_to_workers() {
     // Workers, so many at once.
     let all = [("m1 ddd rW", "", ""), ("w1 d.. rW", "D", "drained"), ("w2 d.. rW", "", "waits for worker w1")];
     check(&rules(), &all);
-    let two = Rules { upgrade_at_once: 2, ..rules() };
+    let two = Rules { groups: vec![group(1, 2)], ..rules() };
     check(
         &two,
         &[("m1 ddd rW", "", ""), ("w1 d.. rWa", "", "drained"), ("w2 d.. rW", "D", "drained"), ("w3 d.. rW", "", "w1")],
@@ -203,6 +210,94 @@ fn an_upgrade_goes_manager_by_manager_and_then_to_workers() {
     // Without drains where there is nothing to drain.
     let byo = Rules { drains: false, ..rules() };
     check(&byo, &[("m1 d.. rW", "dr", ""), ("m2 d.. rW", "", "m1")]);
+}
+
+#[test]
+fn groups_of_workers_follow_each_other_each_so_many_at_once() {
+    let two = Rules { groups: vec![group(2, 1), group(1, 2)], ..rules() };
+    // The one with the lower index first, and two of it at once.
+    check(
+        &two,
+        &[
+            ("m1 ddd rW", "", ""),
+            ("w1 d.. rW0", "", "update group g1, which comes before: 3 of its machines are not through"),
+            ("w2 d.. rW1", "D", "drained"),
+            ("w3 d.. rW1", "D", "drained"),
+            ("w4 d.. rW1", "", "waits for worker w2"),
+        ],
+    );
+    check(&two, &[("m1 ddd rW", "", ""), ("w1 d.. rW0", "", "update group g1"), ("w2 ddd rWu1", "", "")]);
+    check(&two, &[("m1 ddd rW", "", ""), ("w1 d.. rW0", "D", "drained"), ("w2 ddd rW1", "", "")]);
+    // One that does not get on stops those behind it, and says what to do; one in maintenance, or that is no node yet, does not.
+    check(&two, &[("m1 ddd rW", "", ""), ("w1 d.. rW0", "", "w2 does not get on: step"), ("w2 dhh Wx1", "", "")]);
+    check(&two, &[("m1 ddd rW", "", ""), ("w1 d.. rW0", "D", "drained"), ("w2 d.. rWm1", "", "maintenance")]);
+    check(&two, &[("m1 ddd rW", "", ""), ("w1 d.. rW0", "D", "drained"), ("w2 dhh 1", "", "")]);
+    // What has begun goes on, whatever comes before it now.
+    check(&two, &[("m1 ddd rW", "", ""), ("w1 d.. rWD0", "dr", ""), ("w2 d.. rW1", "D", "drained")]);
+    // Equal ones at the same time, each with its own number; the control plane before them all.
+    let same = Rules { groups: vec![group(1, 1), group(1, 1)], ..rules() };
+    check(
+        &same,
+        &[
+            ("m1 ddd rW", "", ""),
+            ("w1 d.. rW0", "D", "drained"),
+            ("w2 d.. rW1", "D", "drained"),
+            ("w3 d.. rW0", "", "waits for worker w1"),
+        ],
+    );
+    check(&two, &[("m1 dhh W", "", ""), ("w1 d.. rW1", "", "manager m1")]);
+    // Reboots go the same way.
+    check(
+        &two,
+        &[
+            ("m1 ddd rW", "", ""),
+            ("w1 ddd rWb0", "", "update group g1"),
+            ("w2 ddd rWb1", "D", "drained"),
+            ("w3 ddd rWb1", "D", "drained"),
+            ("w4 ddd rWb1", "", "waits for worker w2"),
+        ],
+    );
+}
+
+#[test]
+fn a_group_that_is_paused_gets_no_release_and_others_before_it_do() {
+    let paused = WorkerGroup { paused: Some("step k8s-workers-g2 is not commenced".into()), ..group(2, 1) };
+    let rules = Rules { groups: vec![group(1, 1), paused], ..rules() };
+    check(
+        &rules,
+        &[
+            ("m1 ddd rW", "", ""),
+            ("w1 ... rWo0", "p", "phase prepare"),
+            ("w2 ... rWo1", "", "not commenced"),
+            ("w3 d.. rWo1", "", "not commenced"),
+        ],
+    );
+    check(&rules, &[("m1 ddd rW", "", ""), ("w1 ddd rW0", "", ""), ("w2 d.. rWo1", "", "not commenced")]);
+    // What has begun there ends; a machine that becomes a node does so, and what is no other release is done.
+    check(&rules, &[("m1 ddd rW", "", ""), ("w1 ddd rW0", "", ""), ("w2 dhh WD1", "", "")]);
+    check(&rules, &[("m1 ddd rW", "", ""), ("w2 d.. 1", "dr", ""), ("w3 dd. rW1", "r", "")]);
+    // A paused group before holds those after it.
+    let first = WorkerGroup { paused: Some("not commenced".into()), ..group(1, 1) };
+    let rules = Rules { groups: vec![first, group(2, 1)], ..self::rules() };
+    check(
+        &rules,
+        &[("m1 ddd rW", "", ""), ("w1 d.. rWo0", "", "not commenced"), ("w2 d.. rWo1", "", "update group g1")],
+    );
+}
+
+#[test]
+fn nobody_joins_with_a_newer_release_than_the_control_plane_has() {
+    check(
+        &rules(),
+        &[
+            ("m1 d.. rW", "D", "drained"),
+            ("m2 d.. rW", "", "m1"),
+            ("w1 d..", "", "waits until manager m1 has the release"),
+        ],
+    );
+    check(&rules(), &[("m0 d..", "", "waits until manager m1 has the release"), ("m1 d.. rW", "D", "drained")]);
+    check(&rules(), &[("m1 ddd rW", "", ""), ("m2 dhh W", "", ""), ("w1 d..", "", "manager m2 has the release")]);
+    check(&rules(), &[("m1 ddd rW", "", ""), ("w1 d..", "dr", "")]);
 }
 
 #[test]

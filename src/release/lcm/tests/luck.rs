@@ -108,3 +108,40 @@ async fn a_cluster_that_does_not_answer_says_so_and_goes_on_when_it_does() {
     site.played.fall_silent(None);
     site.has_release("r1", 2).await;
 }
+
+#[tokio::test]
+async fn a_machine_leaves_within_its_time_whatever_is_dead() {
+    let mut site = Site::idle().await;
+    site.times.patience = jiff::SignedDuration::from_secs(1);
+    site.begin();
+    for name in ["m1", "w1", "w2"] {
+        site.machine(name).await;
+    }
+    site.cluster(1).await;
+    site.has_release("r1", 3).await;
+    let leaves = async |name: &str| {
+        site.patch::<LCMMachine>(name, json!({"spec": {"prepareDeletion": true}})).await;
+    };
+    let ended = async |name: &str| {
+        let status = site.get::<LCMMachine>(name).await.unwrap().status.unwrap();
+        (status.prepare_deletion_phase, condition(&status.conditions, "Leaving").1)
+    };
+    // A node that is dead: its pods do not end, and what is left of it in the cluster goes, so that they run elsewhere.
+    let mut node = site.played.get("/api/v1/nodes/w1").unwrap();
+    node["status"]["conditions"][0]["status"] = json!("Unknown");
+    site.played.put("/api/v1/nodes/w1", node);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "apps"}, "spec": {"nodeName": "w1"}});
+    site.played.put("/api/v1/namespaces/apps/pods/p", pod);
+    site.played.keep_pods(true);
+    leaves("w1").await;
+    site.until("w1 is let go", async || ["completed", "failed"].contains(&ended("w1").await.0.as_str())).await;
+    site.until("its node is gone", async || site.played.get("/api/v1/nodes/w1").is_none()).await;
+    // A cluster that is dead.
+    site.played.fall_silent(Some("no route to host"));
+    leaves("w2").await;
+    let given_up = async || {
+        let (phase, words) = ended("w2").await;
+        phase == "failed" && words.contains("whoever deletes the machine goes on") && words.contains("no route to host")
+    };
+    site.until("w2 is given up", given_up).await;
+}

@@ -4,3 +4,4 @@ mod doors;
 mod journey;
 mod luck;
 mod site;
+mod updates;

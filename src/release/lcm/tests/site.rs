@@ -49,6 +49,8 @@ pub(super) struct Fate {
     pub mute: BTreeSet<String>,
     /// Machine, step and version, as they were done; a step that was done again stands there again.
     pub done: Vec<(String, String, String)>,
+    /// Machines that were rebooted.
+    pub rebooted: Vec<String>,
     /// The keys of the deployment's Secret when a machine's deploy was done.
     pub keys: BTreeMap<String, Vec<String>>,
 }
@@ -83,6 +85,7 @@ pub(super) struct Site {
     pub(super) fate: Arc<Mutex<Fate>>,
     workloads: Workloads,
     services: Vec<JoinHandle<()>>,
+    pub(super) times: Times,
     acting: CancellationToken,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
@@ -99,9 +102,14 @@ impl Site {
     /// An appliance that acts.
     pub(super) async fn new() -> Self {
         let mut site = Self::idle().await;
-        let client = site.client.clone();
-        site.act(&client);
+        site.begin();
         site
+    }
+
+    /// Begins to act.
+    pub(super) fn begin(&mut self) {
+        let client = self.client.clone();
+        self.act(&client);
     }
 
     /// One whose controllers have not begun; the agents have.
@@ -143,6 +151,7 @@ impl Site {
             fate: Arc::default(),
             workloads,
             services: Vec::new(),
+            times: TIMES,
             acting,
             shutdown,
             _folder: folder,
@@ -157,7 +166,7 @@ impl Site {
     fn act(&mut self, client: &Client) {
         self.acting = self.shutdown.child_token();
         let mut watches = Watches::default();
-        let life = Lcm::new(&mut watches, self.workloads.clone()).within(TIMES);
+        let life = Lcm::new(&mut watches, self.workloads.clone()).within(self.times);
         tokio::spawn(watches.run(self.client.clone(), self.acting.clone()));
         let (fence, tasks) = (Fence::open(), Tasks::default());
         let acting = Acting { client: client.clone(), fence, tasks, store: None, stop: self.acting.clone() };
@@ -359,6 +368,7 @@ impl Agents {
             .await;
         }
         if status.reboot.as_ref().is_some_and(|reboot| reboot.requested_at.is_some() && !reboot.completed) {
+            self.fate.lock().unwrap().rebooted.push(name.to_owned());
             return say(json!({"reboot": {"completed": true}})).await;
         }
         let is_open = |item: &&crate::api::lcm::StateItem| {

@@ -5,3 +5,4 @@ mod data_flow;
 mod life;
 mod scopes;
 mod site;
+mod updates;

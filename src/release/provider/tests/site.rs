@@ -28,7 +28,7 @@ use crate::cluster::machine_api::MachineApi;
 use crate::engine::Fence;
 use crate::live::Live;
 use crate::module::{Acting, Life};
-use crate::modules::kinds;
+use crate::modules::{declared, kinds};
 use crate::release::provider::names::{API_VERSION, CLUSTER_KIND, LABEL_CLUSTER, LABEL_CONTROL_PLANE, MACHINE_KIND};
 use crate::release::provider::{NodePreparer, Provider, Reach, Releases};
 use crate::runtime::{Tasks, Watches};
@@ -77,6 +77,9 @@ impl<K> Object for K where
 /// The kinds of other rooms, as those declare them or will.
 fn all_kinds() -> Vec<Kind> {
     let mut all = kinds();
+    for (kind, declared) in all.iter_mut().zip(declared()) {
+        kind.crd = declared.generated();
+    }
     let policy = StoragePolicy::Administrative;
     for declared in [
         Declared::one::<KaaSRelease>(policy),
