@@ -389,7 +389,8 @@ fn a_password_that_is_applied_comes_back_by_no_way() {
         assert!(leaks.is_empty(), "{leaks:?}");
         // Nor is it in the database, nor in a backup.
         let (key, file) = (lab.at("backup.key"), lab.at("backup.age"));
-        lab.slipway(&["backup", "--new-key", key.to_str().unwrap(), file.to_str().unwrap()]).unwrap();
+        lab.slipway(&["backup", "--new-key", key.to_str().unwrap()]).unwrap();
+        lab.slipway(&["backup", "--key-file", key.to_str().unwrap(), file.to_str().unwrap()]).unwrap();
         let mut folders = vec![lab.folder.path().to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

@@ -429,7 +429,8 @@ async fn a_shell_is_told_types_and_names_of_the_server() {
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{line}");
         ran.out.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(asks("slipway get baremetalh", "config").await, ["baremetalhosts"]);
+    let kinds = ["baremetalhosts", "baremetalhostcredentials", "baremetalhostinventories"];
+    assert_eq!(asks("slipway get baremetalh", "config").await, kinds);
     assert_eq!(asks("slipway get host -n rack we", "config").await, ["web-01", "web-02"]);
     assert_eq!(asks("slipway describe -n rack secret/b", "config").await, ["secret/bmc"]);
     assert_eq!(asks("slipway host reboot web-01 web-02 -n rack web-0", "config").await, ["web-01", "web-02"]);
