@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -21,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::needs;
-use crate::process::{Appliance, program, until};
+use crate::process::{Appliance, program};
 
 const NAMESPACE: &str = "edge";
 
@@ -45,9 +44,6 @@ fn chart(folder: &Path, name: &str, version: &str, template: &str) {
 }
 
 const CONFIG_MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  text: {{ .Values.text | quote }}\n";
-
-/// One whose Deployment nobody brings up.
-const DEPLOYMENT: &str = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  replicas: 1\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}\n";
 
 async fn ran(command: &mut Command) -> Output {
     let output = command.output().await.unwrap();
@@ -82,8 +78,7 @@ impl Rig {
         chart(&sources, "settings", "1.0.0", CONFIG_MAP);
         chart(&sources, "app", "1.0.0", CONFIG_MAP);
         chart(&sources, "broken", "1.0.0", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: Not_A_Name\n");
-        chart(&sources, "never", "1.0.0", &format!("{CONFIG_MAP}{DEPLOYMENT}"));
-        for name in ["settings", "app", "broken", "never"] {
+        for name in ["settings", "app", "broken"] {
             ran(Command::new(&self.helm).arg("package").arg(sources.join(name)).arg("-d").arg(&packed)).await;
         }
         ran(Command::new(&self.helm).args(["repo", "index"]).arg(&packed)).await;
@@ -129,18 +124,13 @@ impl Rig {
 
     /// Runs the controller until nothing is to be done; whether all is as the bundle says.
     async fn once(&self, name: &str) -> (bool, String) {
-        self.once_within(name, "60s").await
-    }
-
-    /// The same, where charts have another time to become ready.
-    async fn once_within(&self, name: &str, timeout: &str) -> (bool, String) {
         let mut command = Command::new(program());
         command.args([
             "helm-controller",
             "run",
             "--once",
             "--timeout",
-            timeout,
+            "60s",
             "--namespace",
             NAMESPACE,
             "--bundle",
@@ -238,48 +228,6 @@ async fn what_fails_is_told_and_leaves_what_was_there() {
     assert!(of("good").ready && of("after").message.contains("waits for app"), "{status:#?}");
     assert_eq!(status.conditions[0].reason, "Failed");
     assert_eq!((rig.text("app").await.as_deref(), rig.text("good").await.as_deref()), (Some("one"), Some("green")));
-}
-
-/// Kinds that helm waits for, in a cluster that has none of its own.
-async fn workloads(cluster: &Client) {
-    for (kind, plural) in [("Deployment", "deployments"), ("ReplicaSet", "replicasets")] {
-        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let crd = json!({"metadata": {"name": format!("{plural}.apps")}, "spec": {"group": "apps", "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
-        let crd = object::<CustomResourceDefinition>(crd);
-        Api::<CustomResourceDefinition>::all(cluster.clone()).create(&PostParams::default(), &crd).await.unwrap();
-        let path = format!("/apis/apps/v1/{plural}");
-        until("the kind is served", async || {
-            cluster.request_text(http::Request::get(&path).body(vec![]).unwrap()).await.ok()
-        })
-        .await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_chart_that_never_becomes_ready_is_taken_back() {
-    let Some(helm) = needs::helm() else { return };
-    let rig = Rig::new(helm).await;
-    workloads(&rig.in_cluster).await;
-    rig.says("edge", json!([release("app", "app", "one", &[])])).await;
-    assert!(rig.once("edge").await.0);
-    let never = json!([release("app", "never", "two", &[]), release("after", "settings", "red", &["app"])]);
-    rig.says("edge", never).await;
-    let (done, said) = rig.once_within("edge", "4s").await;
-    assert!(!done, "{said}");
-    let status = rig.status().await;
-    let app = &status.release_statuses["app"];
-    assert!(!app.ready && app.status == "failed" && app.attempt == 1, "{app:#?}");
-    assert!(app.message.contains("deadline exceeded") || app.message.contains("timed out"), "{app:#?}");
-    assert!(status.release_statuses["after"].message.contains("waits for app"), "{status:#?}");
-    assert_eq!((status.conditions[0].status.as_str(), status.conditions[0].reason.as_str()), ("False", "Failed"));
-    assert_eq!(rig.text("app").await.as_deref(), Some("one"), "what ran before runs on");
-    // Whoever mends it has it tried at once.
-    rig.says("edge", json!([release("app", "app", "three", &[])])).await;
-    let (done, said) = rig.once("edge").await;
-    assert!(done, "{said}");
-    assert_eq!(rig.text("app").await.as_deref(), Some("three"));
 }
 
 /// A server of a folder that wants a login; how many were refused.
