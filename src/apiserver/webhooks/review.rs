@@ -44,7 +44,7 @@ pub(super) struct WebhookVerdict {
 
 /// As upstream, what is null is left out.
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "an AdmissionReview object")]
 struct AdmissionReview {
     api_version: Option<String>,
     kind: Option<String>,
@@ -52,7 +52,7 @@ struct AdmissionReview {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "a response object")]
 struct AdmissionResponse {
     uid: Option<String>,
     allowed: Option<bool>,
@@ -64,7 +64,7 @@ struct AdmissionResponse {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, expecting = "a Status object")]
 struct ReviewStatus {
     code: Option<i64>,
     message: Option<String>,
