@@ -43,6 +43,9 @@ fn host(name: &str) -> Value {
     json!({"apiVersion": METAL3, "kind": "BareMetalHost", "metadata": {"name": name}, "spec": {"online": false}})
 }
 
+/// Makes the body of a request, by the name of who sends it.
+type Body<'b> = &'b dyn Fn(&str) -> Value;
+
 #[tokio::test]
 async fn each_group_may_what_its_role_says_and_nothing_else() {
     let site = Site::new().await;
@@ -80,7 +83,7 @@ async fn each_group_may_what_its_role_says_and_nothing_else() {
     let account = path("", "serviceaccounts", "/helm-edge/token");
     let far = format!("/apis/{CLUSTERS}/namespaces/default/clusters");
     // Of user, member, operator, bm-pool-operator and cluster-admin, in this order.
-    let rows: Vec<(&str, &str, Option<&dyn Fn(&str) -> Value>, &str)> = vec![
+    let rows: [(&str, &str, Option<Body<'_>>, &str); 6] = [
         ("GET", &clusters, None, "yyyyn"),
         ("POST", &keys, Some(&key), "nyynn"),
         ("POST", &inventories, Some(&inventory), "nnyyn"),
