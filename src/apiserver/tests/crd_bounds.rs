@@ -224,7 +224,7 @@ async fn a_definition_whose_status_cannot_be_written_costs_itself_alone() {
     let own = "baremetalhosts.metal3.io";
     let mut filled = rig.api.store().get("apiextensions.k8s.io/customresourcedefinitions", "", own).unwrap().value();
     filled["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = "".into();
-    let rest = (1 << 20) - filled.to_string().len() - 10;
+    let rest = (1 << 20) - filled.to_string().len() - 30;
     filled["metadata"]["annotations"]["example.org/filled"] = "z".repeat(rest).into();
     for value in [grown, filled] {
         let name = value["metadata"]["name"].as_str().unwrap().to_owned();
