@@ -142,6 +142,7 @@ cluster: lab rust ## machines that are off become a Kubernetes cluster, which gr
 	@tests/lab/packages lab
 	tests/lab/cluster
 	tests/lab/run kubespray
+	tests/lab/run releases
 	@# Packages on nodes: two of these tests at once would want more of the machine than there is.
 	ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB) --lib -- --ignored --test-threads 1 software::
 
