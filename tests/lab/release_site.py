@@ -13,12 +13,9 @@ import isolation
 import node_root
 from appliance import Slipway
 from nodes import Nodes
-from nodes import prepare as prepare_nodes
-from programs import KUBERNETES, program
 from systems import Systems
 from wait import LabError, check_output, say, short, wait_for
 
-BEFORE, AFTER = "1.34.3", KUBERNETES
 CLUSTER = "edge"
 ENDPOINT = "172.22.0.10"
 RELAY = "172.22.0.9"
@@ -32,13 +29,9 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1wVcCkjY7bVYxqKLyV0Yd9wzWbBvN0cZ8Qy
 OWN = "/var/lib/of-the-user"
 
 
-def prepare(with_kubernetes=False):
+def prepare():
     """What such a site needs from outside, before the namespaces are entered."""
-    if with_kubernetes:
-        prepare_nodes(BEFORE, AFTER)
-        program("helm")
-    else:
-        node_root.root()
+    node_root.root()
 
 
 class ReleaseSite:
