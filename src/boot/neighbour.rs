@@ -112,20 +112,23 @@ async fn wait_for_answer(interface: &str, address: Ipv4Addr) -> io::Result<ArpAn
         if let Some(card) = entry.as_ref().and_then(card) {
             return Ok(ArpAnswers::Card(card));
         }
-        if entry.is_some_and(|entry| entry.header.state == NeighbourState::Noarp) {
+        let state = entry.map(|entry| entry.header.state);
+        if state == Some(NeighbourState::Noarp) {
             return Ok(ArpAnswers::Unseen);
         }
-        if !asked {
-            if !is_on_link(index, address)? {
-                return Ok(ArpAnswers::Unseen);
-            }
+        if !asked && !is_on_link(index, address)? {
+            return Ok(ArpAnswers::Unseen);
+        }
+        if asked && Instant::now() >= until {
+            return Ok(ArpAnswers::Nobody);
+        }
+        // Again, too, when the kernel has given up meanwhile: what was begun for somebody else may have had its last try before the
+        // machine was there.
+        if !asked || matches!(state, None | Some(NeighbourState::Failed)) {
             provoke(address)?;
             asked = true;
-        } else if Instant::now() >= until {
-            return Ok(ArpAnswers::Nobody);
-        } else {
-            tokio::time::sleep(LOOK).await;
         }
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -422,8 +422,14 @@ fn the_kernel_is_made_to_ask_which_card_answers_at_an_address() {
     let Some(mut lab) = lab(Options { network: POOL, macs: &[MAC], ..Options::default() }) else { return };
     assert_eq!(lab.ask("answers 10.77.0.100"), "Nobody");
     assert_eq!(lab.ask("answers 10.78.0.1"), "Unseen", "none of our networks");
-    lab.ip_client(0, &["addr", "add", "10.77.0.100/24", "dev", "c0"]);
-    assert_eq!(lab.ask("answers 10.77.0.100"), MAC);
+    // The kernel gives up while its answer is waited for, and the card answers only then.
+    lab.ip_server(&["neigh", "replace", "10.77.0.100", "dev", "br0", "nud", "failed"]);
+    let answer = lab.ask_while("answers 10.77.0.100", |lab| {
+        dhcp_support::wait_for(|| lab.neighbours().contains("INCOMPLETE"));
+        lab.ip_client(0, &["addr", "add", "10.77.0.100/24", "dev", "c0"]);
+        lab.ip_server(&["neigh", "replace", "10.77.0.100", "dev", "br0", "nud", "failed"]);
+    });
+    assert_eq!(answer, MAC);
     // It is gone from the table, or the last that was heard was long ago.
     lab.ip_server(&["neigh", "del", "10.77.0.100", "dev", "br0"]);
     assert_eq!(lab.ask("answers 10.77.0.100"), MAC);

@@ -275,6 +275,18 @@ impl Lab {
         self.server.as_mut().expect("runs").ask(line)
     }
 
+    /// Asks, and does something else before there is an answer.
+    pub fn ask_while(&mut self, line: &str, act: impl FnOnce(&Self)) -> String {
+        let mut server = self.server.take().expect("runs");
+        let (answer, server) = std::thread::scope(|scope| {
+            let asked = scope.spawn(move || (server.ask(line), server));
+            act(self);
+            asked.join().expect("no panic")
+        });
+        self.server = Some(server);
+        answer
+    }
+
     /// Asks until the answer is as wanted, or too late; the last answer.
     pub fn ask_until(&mut self, line: &str, good: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + DEADLINE;
@@ -524,7 +536,7 @@ impl Drop for Daemon {
     }
 }
 
-fn wait_for(condition: impl Fn() -> bool) {
+pub fn wait_for(condition: impl Fn() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !condition() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
