@@ -51,8 +51,11 @@ async fn a_manager_that_dies_in_an_upgrade_stops_it_until_it_is_mended() {
     site.says("m2", "Deployed", "False", sentence).await;
     site.says("w1", "Deployed", "False", "manager m1 does not get on").await;
     site.says("m1", "Ready", "False", "step join failed with exit code 1").await;
-    let cluster = site.get::<LCMCluster>(CLUSTER).await.unwrap().status.unwrap();
-    assert_eq!((cluster.ready_nodes, cluster.release.as_str()), (3, "r1"));
+    site.until("all others are Ready", async || {
+        let cluster = site.get::<LCMCluster>(CLUSTER).await.unwrap().status.unwrap();
+        (cluster.ready_nodes, cluster.release.as_str()) == (3, "r1")
+    })
+    .await;
     assert!(site.did("join", "2").is_empty());
 
     site.fate.lock().unwrap().fails.clear();
