@@ -34,6 +34,10 @@ Example:
         /// Folder with firmware for network and storage adapters; files that the modules need are included
         #[arg(long, value_name = "DIR", default_value = "/lib/firmware")]
         firmware_dir: PathBuf,
+        /// How small the ramdisk is packed: from 1, done in seconds, to 19, a quarter smaller after minutes
+        #[arg(long, value_name = "1-19", default_value_t = ramdisk::BEST_LEVEL,
+              value_parser = clap::value_parser!(u8).range(1..=i64::from(ramdisk::BEST_LEVEL)))]
+        level: u8,
         /// Folder to write the files to
         #[arg(long, value_name = "DIR", default_value = "/var/lib/slipway/boot")]
         out: PathBuf,
@@ -41,7 +45,7 @@ Example:
 }
 
 pub(super) fn run(command: RamdiskCommand) -> anyhow::Result<()> {
-    let RamdiskCommand::Build { kernel_package, ipxe_dir, grub, isolinux, ldlinux, firmware_dir, out } = command;
+    let RamdiskCommand::Build { kernel_package, ipxe_dir, grub, isolinux, ldlinux, firmware_dir, level, out } = command;
     let options = ramdisk::RamdiskOptions {
         kernel_package,
         out,
@@ -50,6 +54,7 @@ pub(super) fn run(command: RamdiskCommand) -> anyhow::Result<()> {
         grub: Some(grub),
         isolinux: Some(ramdisk::IsolinuxFiles { loader: isolinux, core: ldlinux }),
         firmware_dir: Some(firmware_dir),
+        level,
     };
     let mut progress = ProgressLine::new();
     let built = ramdisk::build(&options, &mut |step| {

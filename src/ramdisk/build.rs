@@ -17,8 +17,8 @@ use super::select::{
 };
 use crate::boot::cpio::{CpioArchive, EntryType};
 
-/// Level of zstd: the best that needs no more memory to unpack than the window.
-const ZSTD_LEVEL: i32 = 19;
+/// The best level of zstd that needs no more memory to unpack than the window.
+pub const BEST_LEVEL: u8 = 19;
 /// Window of zstd, as a power of two: 16 MiB. Larger ones gain under one percent and cost the node as much memory
 /// while it unpacks.
 const ZSTD_WINDOW: u32 = 24;
@@ -41,6 +41,8 @@ pub struct RamdiskOptions {
     pub isolinux: Option<super::iso::IsolinuxFiles>,
     /// Where firmware is, `/lib/firmware` by convention; what the modules ask for and is found goes in.
     pub firmware_dir: Option<PathBuf>,
+    /// Level of zstd, from 1 (soon done) to [`BEST_LEVEL`] (smallest). It says nothing of the formats that older kernels read.
+    pub level: u8,
 }
 
 /// How far a build is.
@@ -213,7 +215,7 @@ pub fn build(options: &RamdiskOptions, progress: &mut dyn FnMut(BuildProgress)) 
     let compression = Compression::of(&kernel.config);
     let unpacked_size = entries.iter().map(|entry| entry.data.len() as u64).sum();
     let mut initrd = Vec::new();
-    pack(entries.as_slice(), compression, unpacked_size, &mut initrd, progress)
+    pack(entries.as_slice(), (compression, options.level), unpacked_size, &mut initrd, progress)
         .map_err(|source| RamdiskError::Io { path: options.out.join(INITRD), source })?;
     let medium = super::iso::build(options, &kernel.image, &initrd)?;
     let mut iso = None;
@@ -461,14 +463,14 @@ fn entries<'a>(
 
 fn pack(
     entries: &[RamdiskEntry<'_>],
-    compression: Compression,
+    (compression, level): (Compression, u8),
     total: u64,
     file: &mut dyn Write,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<()> {
     match compression {
         Compression::Zstd => {
-            let mut encoder = zstd::stream::write::Encoder::new(file, ZSTD_LEVEL)?;
+            let mut encoder = zstd::stream::write::Encoder::new(file, level.into())?;
             encoder.window_log(ZSTD_WINDOW)?;
             encoder.include_checksum(true)?;
             archive(entries, total, encoder, progress)?.finish()?;

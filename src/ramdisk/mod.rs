@@ -20,7 +20,9 @@ mod out;
 mod package;
 mod select;
 
-pub use build::{BuildPhase, BuildProgress, Built, RamdiskError, RamdiskOptions, RamdiskSummary, SummaryFile, build};
+pub use build::{
+    BEST_LEVEL, BuildPhase, BuildProgress, Built, RamdiskError, RamdiskOptions, RamdiskSummary, SummaryFile, build,
+};
 pub use iso::IsolinuxFiles;
 pub(crate) use iso::assemble as medium;
 pub use package::PackageError;

@@ -22,7 +22,7 @@ IMAGE_PORTS = (8081, 8082)
 
 def binary():
     """The binary that is tested, or $SLIPWAY."""
-    path = Path(os.environ.get("SLIPWAY") or TOP / "target/x86_64-unknown-linux-gnu/lab/slipway")
+    path = Path(os.environ.get("SLIPWAY") or TOP / "target/lab/slipway")
     if not path.exists():
         raise LabError(f"{path} does not exist: run `make {'build' if 'release' in path.parts else 'lab'}`")
     return path
@@ -57,7 +57,7 @@ class Slipway:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".ramdisk-") as folder:
                 check_output([self.program, "ramdisk", "build", "--kernel-package", kernel, "--ipxe-dir", IPXE,
-                              "--out", Path(folder, "boot")], deadline=600)
+                              "--level", "3", "--out", Path(folder, "boot")], deadline=600)
                 Path(folder, "key").write_text(key)
                 shutil.copytree(folder, kept)
             size = sum(path.stat().st_size for path in (kept / "boot").rglob("*") if path.is_file())

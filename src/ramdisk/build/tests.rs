@@ -50,6 +50,7 @@ fn setup(files: &[(&str, Vec<u8>)]) -> Setup {
         grub: Some(at("gcdx64.efi")),
         isolinux: None,
         firmware_dir: Some(at("firmware")),
+        level: BEST_LEVEL,
     };
     Setup { folder, options }
 }
