@@ -7,10 +7,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 TARGET  := x86_64-unknown-linux-gnu
 BINARY  := target/$(TARGET)/release/slipway
 # What is tested is built once, by the profile `lab` of Cargo.toml; what ships, by `make build`.
-TESTED  := target/$(TARGET)/lab/slipway
+TESTED  := target/lab/slipway
 LAB     := --locked --profile lab --target $(TARGET)
-# Tests in Rust are compiled sooner.
-QUICK   := --config tests/quick.toml
 STATIC  := RUSTFLAGS="-C target-feature=+crt-static"
 # As in Cargo.toml.
 RUST    := 1.92
@@ -113,12 +111,15 @@ build: rust ## the static release binary
 lab: rust ## the same, built sooner and with a development build's checks: what is tested
 	@tests/lab/packages build
 	$(STATIC) cargo build $(LAB)
+	@# Machines have it in memory, and tests in Rust are compiled with the same symbols.
+	@mkdir -p $(dir $(TESTED))
+	@[ $(TESTED) -nt target/$(TARGET)/lab/slipway ] || strip -o $(TESTED) target/$(TARGET)/lab/slipway
 
 unit: rust packages ## cargo test; nothing is passed over for want of a tool or of root
 	@python3 tests/lab/tools.py emulators >/dev/null
 	@python3 tests/lab/programs.py kubeadm >/dev/null
 	@python3 tests/lab/tools.py ansible >/dev/null
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" HELM="$$(python3 tests/lab/programs.py helm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB)
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" KUBEADM="$$(python3 tests/lab/programs.py kubeadm)" HELM="$$(python3 tests/lab/programs.py helm)" ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB)
 
 clients: lab ## two kubectl, helm, the Python client, raw requests and webhooks, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
@@ -136,7 +137,7 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	python3 tests/api/webhooks.py record
 	python3 tests/api/clients.py go
 	PEER=1 python3 tests/api/clients.py python helm go
-	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(QUICK) $(LAB) --test it engine::
+	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test it engine::
 
 cluster: lab rust ## machines that are off become a Kubernetes cluster, which grows, loses a machine, is upgraded, shrinks and goes, and others a cluster of kubespray's way; builds Kubernetes from source once (needs Go)
 	@tests/lab/packages lab
@@ -144,7 +145,7 @@ cluster: lab rust ## machines that are off become a Kubernetes cluster, which gr
 	tests/lab/run kubespray
 	tests/lab/run releases
 	@# Packages on nodes: two of these tests at once would want more of the machine than there is.
-	ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(QUICK) $(LAB) --lib -- --ignored --test-threads 1 software::
+	ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB) --lib -- --ignored --test-threads 1 software::
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab

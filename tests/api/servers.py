@@ -176,7 +176,7 @@ def install_kinds(peer):
 
 def binary():
     """The binary that is tested, or $SLIPWAY."""
-    path = Path(os.environ.get("SLIPWAY") or tools.TOP / "target/x86_64-unknown-linux-gnu/lab/slipway")
+    path = Path(os.environ.get("SLIPWAY") or tools.TOP / "target/lab/slipway")
     if not path.exists():
         raise LabError(f"{path} does not exist: run `make lab`")
     return path
