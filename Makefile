@@ -23,7 +23,7 @@ SHARE   = $(DESTDIR)$(PREFIX)/share
 DOC     = $(SHARE)/doc/slipway
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-clusters lint install uninstall package try-package build lab rust packages unit clients conformance cluster journeys fleet fuzz clean-cache
+.PHONY: help demo test bench bench-clusters lint install uninstall package try-package build lab rust packages unit clients conformance cluster releases journeys fleet fuzz clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,6 +146,10 @@ cluster: lab rust ## machines that are off become a Kubernetes cluster, which gr
 	tests/lab/run releases
 	@# Packages on nodes: two of these tests at once would want more of the machine than there is.
 	ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB) --lib -- --ignored --test-threads 1 software::
+
+releases: lab rust ## three machines that are off become a cluster of one of our releases by one apply, go to the next Kubernetes by one patch, and one leaves; builds Kubernetes from source once (needs Go)
+	@tests/lab/packages lab
+	tests/lab/run releases_kubeadm
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab

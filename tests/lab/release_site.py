@@ -13,9 +13,12 @@ import isolation
 import node_root
 from appliance import Slipway
 from nodes import Nodes
+from nodes import prepare as prepare_nodes
+from programs import KUBERNETES, program
 from systems import Systems
 from wait import LabError, check_output, say, short, wait_for
 
+BEFORE, AFTER = "1.34.3", KUBERNETES
 CLUSTER = "edge"
 ENDPOINT = "172.22.0.10"
 RELAY = "172.22.0.9"
@@ -29,9 +32,13 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1wVcCkjY7bVYxqKLyV0Yd9wzWbBvN0cZ8Qy
 OWN = "/var/lib/of-the-user"
 
 
-def prepare():
+def prepare(with_kubernetes=False):
     """What such a site needs from outside, before the namespaces are entered."""
-    node_root.root()
+    if with_kubernetes:
+        prepare_nodes(BEFORE, AFTER)
+        program("helm")
+    else:
+        node_root.root()
 
 
 class ReleaseSite:

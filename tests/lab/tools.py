@@ -254,10 +254,10 @@ def prepare(journeys=()):
         os.environ["SLIPWAY_LAB_GOKRAZY"] = str(gokrazy())
     if "kubespray" in journeys:
         os.environ["SLIPWAY_LAB_ANSIBLE"] = str(ansible())
-    if "releases" in journeys:
-        # It needs this module itself.
+    if {"releases", "releases_kubeadm"} & set(journeys):
+        # They need this module themselves.
         import release_site
-        release_site.prepare()
+        release_site.prepare("releases_kubeadm" in journeys)
     os.environ["SLIPWAY_LAB_VENV"] = str(emulators())
     os.environ["SLIPWAY_LAB_KUBECTL"] = str(kubectl())
     os.environ["SLIPWAY_LAB_KERNEL"] = str(kernel_package())

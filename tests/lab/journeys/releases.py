@@ -1,6 +1,6 @@
 """Three machines that are off become a cluster of a release by one apply, go to the next release by one patch, and leave.
 
-Steps are plain scripts (`lcmType: byo`), so there is no Kubernetes in it. Agents, their user data, cloud-init,
+Steps are plain scripts (`lcmType: byo`), so there is no Kubernetes in it; `releases_kubeadm` has that. Agents, their user data, cloud-init,
 systemd and kubectl are real; the machines' firmware and BMCs are simulated, and their systems are Debians in namespaces.
 """
 
