@@ -8,8 +8,8 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // The ramdisk's /init is this very file: as the first process it is the agent, whatever it is called.
-    if std::process::id() == 1 {
+    // The ramdisk's /init is this very file, and by that name the kernel calls it. In a container, too, it is the first process.
+    if std::process::id() == 1 && std::env::args_os().next().is_some_and(|name| name == "/init") {
         slipway::agent::run_as_init();
     }
     slipway::cli::run()

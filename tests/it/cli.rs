@@ -2,6 +2,8 @@
 
 use assert_cmd::Command;
 
+use crate::needs;
+
 fn slipway(arguments: &[&str]) -> (i32, String, String) {
     let output = Command::cargo_bin("slipway").unwrap().args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -201,4 +203,21 @@ fn version_is_for_people_and_for_programs() {
     let (_, out, _) = slipway(&["version", "-o", "json"]);
     let all: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(all["version"], env!("CARGO_PKG_VERSION"));
+}
+
+/// The ramdisk's `/init` is this program, too: as the first process of a container it does what it is told all the same.
+#[test]
+fn the_first_process_of_a_container_does_what_it_is_told() {
+    if !needs::root() {
+        return;
+    }
+    let program = assert_cmd::cargo::cargo_bin("slipway");
+    let output = std::process::Command::new("timeout")
+        .args(["--signal=KILL", "30", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"])
+        .arg(program)
+        .arg("version")
+        .output()
+        .expect("unshare runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.starts_with("slipway "), "{output:?}");
 }
