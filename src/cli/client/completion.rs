@@ -63,7 +63,7 @@ enum CompletionTarget {
 
 /// The commands of the client with these completions.
 pub(in crate::cli) fn with_completions(command: clap::Command) -> clap::Command {
-    let of_host = command.get_name() == "host";
+    let group = command.get_name().to_owned();
     let mut command = command.mut_args(|arg| match arg.get_id().as_str() {
         "namespace" => arg.add(namespaces()),
         "what" => arg.add(objects()),
@@ -73,11 +73,10 @@ pub(in crate::cli) fn with_completions(command: clap::Command) -> clap::Command 
     for name in names {
         command = command.mut_subcommand(name, |verb| {
             let verb = with_completions(verb);
-            if !of_host {
-                return verb;
-            }
-            verb.mut_args(|arg| match arg.get_id().as_str() {
-                "names" | "name" | "words" => arg.add(of_hosts()),
+            verb.mut_args(|arg| match (group.as_str(), arg.get_id().as_str()) {
+                ("host", "names" | "name" | "words") => arg.add(of_hosts()),
+                // What `import` takes is the name of an image that is not there yet.
+                ("image", "names") => arg.add(of_images()),
                 _ => arg,
             })
         });
@@ -89,6 +88,13 @@ pub(in crate::cli) fn with_completions(command: clap::Command) -> clap::Command 
 fn of_hosts() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         complete(current, |_, _| CompletionTarget::Names("host".into(), String::new()))
+    })
+}
+
+/// Names of images in the library.
+fn of_images() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        complete(current, |_, _| CompletionTarget::Names("images.slipway.dev".into(), String::new()))
     })
 }
 

@@ -45,7 +45,8 @@ fn length(seconds: u64) -> String {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
         7_200..172_800 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{}d", seconds / 86_400),
+        // To the nearest: what was made for thirty days is good for thirty days a moment later.
+        _ => format!("{}d", (seconds + 43_200) / 86_400),
     }
 }
 
@@ -73,7 +74,14 @@ mod tests {
             assert_eq!(relative(text, now), wanted);
         }
         assert_eq!(with_distance("2026-01-01T11:50:00Z", now).as_deref(), Some("2026-01-01T11:50:00Z (10m ago)"));
-        assert_eq!(from_now("2026-01-31T12:00:00Z".parse().unwrap(), now), "in 30d");
+        for (time, wanted) in [
+            ("2026-01-31T12:00:00Z", "in 30d"),
+            ("2026-01-31T11:59:59Z", "in 30d"),
+            ("2026-01-30T23:59:59Z", "in 29d"),
+            ("2026-01-03T11:59:59Z", "in 47h59m"),
+        ] {
+            assert_eq!(from_now(time.parse().unwrap(), now), wanted);
+        }
         assert_eq!(from_now("2026-01-01T11:50:00.25Z".parse().unwrap(), now), "9m ago");
         assert_eq!(with_distance("at 2026-01-01T11:50:00Z", now), None);
     }

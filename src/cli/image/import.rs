@@ -236,10 +236,12 @@ fn told(image: &Image, status: &ImageStatus) -> String {
             "image {name} is ready: {all} on a disk, {stored} in the library; hosts name it as slipway://{name}"
         );
     }
-    let what = if status.format.as_deref() == Some("oci") { "container images" } else { "files" };
+    let is_oci = status.format.as_deref() == Some("oci");
     let count = status.content_count.unwrap_or_default();
-    let served = match (image.spec.publish, what) {
-        (Some(true), "files") => format!("nodes get them from /packages/{name}/"),
+    let plural = if count == 1 { "" } else { "s" };
+    let what = format!("{}{plural}", if is_oci { "container image" } else { "file" });
+    let served = match (image.spec.publish, is_oci) {
+        (Some(true), false) => format!("nodes get them from /packages/{name}/"),
         (Some(true), _) => "nodes pull them from boot HTTP".to_owned(),
         _ => "nobody gets them until spec.publish is true".to_owned(),
     };

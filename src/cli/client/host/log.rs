@@ -87,10 +87,18 @@ pub(super) async fn run(log: HostLogArgs, out: &mut dyn Write) -> anyhow::Result
         body => body?,
     };
     let mut body = Box::pin(body);
-    if let Some(output @ (ListingOutput::Json | ListingOutput::Yaml)) = log.output {
+    if log.list {
         let mut text = String::new();
         body.take(MAX_LIST).read_to_string(&mut text).await?;
-        return output.print(&boots(&text), || ());
+        let boots = boots(&text);
+        if let Some(output @ (ListingOutput::Json | ListingOutput::Yaml)) = log.output {
+            return output.print(&boots, || ());
+        }
+        writeln!(out, "{:<8} BYTES", "BOOT")?;
+        for boot in &boots {
+            writeln!(out, "{:<8} {}", boot["boot"].to_string(), boot["bytes"])?;
+        }
+        return Ok(());
     }
     let mut buffer = vec![0; 16 << 10];
     let mut rest = Vec::new();
