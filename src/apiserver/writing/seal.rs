@@ -261,9 +261,7 @@ pub(in crate::apiserver) async fn commit(
     let written = api.store().write_both(secret, change).await?;
     let secret = api.store().get(SECRETS, &namespace, &name);
     for object in secret.iter().chain([&written]) {
-        if api.owner_graph().changed(object, false) {
-            api.wake_sweeper();
-        }
+        api.note_owners(object, false);
     }
     Ok(written)
 }
@@ -277,9 +275,7 @@ pub(in crate::apiserver) async fn commit_alone(
     let name = secret.name.clone();
     match context.api.store().write(secret).await {
         Ok(written) => {
-            if context.api.owner_graph().changed(&written, false) {
-                context.api.wake_sweeper();
-            }
+            context.api.note_owners(&written, false);
             Ok(true)
         }
         Err(StoreWriteError::Conflict { .. } | StoreWriteError::Exists | StoreWriteError::NotFound) => Ok(false),

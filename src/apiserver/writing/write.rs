@@ -67,12 +67,17 @@ impl ApiServer {
             | StoragePolicy::Internal
             | StoragePolicy::Review => self.store().write(change).await,
         };
-        if let Ok(object) = &written
-            && self.owner_graph().changed(object, gone)
-        {
-            self.wake_sweeper();
+        if let Ok(object) = &written {
+            self.note_owners(object, gone);
         }
         written
+    }
+
+    /// Has the collection of orphans know of a change that was made.
+    pub(in crate::apiserver) fn note_owners(&self, object: &Object, gone: bool) {
+        if self.owner_graph().changed(object, gone) {
+            self.wake_sweeper();
+        }
     }
 }
 
