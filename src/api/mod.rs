@@ -19,6 +19,7 @@ pub mod slipway;
 pub(crate) mod bounded;
 mod conversion;
 pub(crate) mod definitions;
+mod dns;
 #[cfg(test)]
 pub(crate) mod generated;
 mod mac;
@@ -26,6 +27,7 @@ mod mac;
 mod narrowed;
 
 pub use conversion::Convert;
+pub use dns::{is_dns_label, is_dns_part, is_dns_subdomain};
 pub use mac::{MacAddress, MacAddressError};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::api::is_dns_label;
+
 /// Longest address that is read.
 const MAX_LEN: usize = 1024;
 
@@ -375,13 +377,7 @@ fn is_number(label: &str) -> bool {
 
 /// RFC 1123 host name: labels of 1 to 63 letters, digits and `-`, at most 253 in all.
 fn is_dns_name(name: &str) -> bool {
-    name.len() <= 253
-        && name.split('.').all(|label| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        })
+    name.len() <= 253 && name.split('.').all(is_dns_label)
 }
 
 fn parse_port(text: &str) -> Result<u16, AddressError> {

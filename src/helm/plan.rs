@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use crate::api::is_dns_label;
 use crate::api::lcm::{HelmBundleSpec, HelmBundleStatus, HelmRelease, HelmReleaseStatus, HelmRepository};
 use crate::hex::hex;
 
@@ -88,17 +89,10 @@ pub(super) fn hash(release: &HelmRelease, repository: Option<&HelmRepository>) -
 
 /// Why a Helm release of a bundle cannot be worked off, if it cannot.
 pub(super) fn fault(spec: &HelmBundleSpec, release: &HelmRelease) -> Option<String> {
-    let is_label = |text: &str, most: usize| {
-        !text.is_empty()
-            && text.len() <= most
-            && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-            && !text.starts_with('-')
-            && !text.ends_with('-')
-    };
-    if !is_label(&release.name, 53) {
+    if release.name.len() > 53 || !is_dns_label(&release.name) {
         return Some("its name must be a DNS label of at most 53 characters".into());
     }
-    if !is_label(namespace(release), 63) {
+    if !is_dns_label(namespace(release)) {
         return Some(format!("its namespace {:?} is none", release.namespace));
     }
     let is_word =

@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 
 use super::index::{self, BindingSubject, GROUP};
 use super::{accounts, bounds};
-use crate::api::StoragePolicy;
+use crate::api::{StoragePolicy, is_dns_subdomain};
 use crate::apiserver::answers::columns::PrinterColumn;
 use crate::apiserver::answers::status::{FieldError, FieldFault};
 use crate::apiserver::kinds::resource::{CoreKind, Prepare};
-use crate::apiserver::objects::selectors::is_dns_subdomain;
 
 /// Group of the reviews about permissions.
 pub const AUTHORIZATION: &str = "authorization.k8s.io";

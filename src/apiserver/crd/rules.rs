@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::super::answers::status::{FieldError, FieldFault, shorten};
 use super::super::kinds::from_definition::COLUMNS_MAX;
 use super::super::objects::names::label_1035;
-use super::super::objects::selectors::is_dns_subdomain;
 use super::super::webhooks::{bundle_fault, location};
 use super::{names, structural};
+use crate::api::is_dns_subdomain;
 use crate::jsonpath::Path;
 
 /// Versions of one kind.

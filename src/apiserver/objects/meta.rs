@@ -272,7 +272,7 @@ pub(in crate::apiserver) fn set_condition(object: &mut Value, condition: StatusC
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::objects::selectors::is_dns_label;
+    use crate::api::is_dns_label;
     use serde_json::json;
 
     #[test]

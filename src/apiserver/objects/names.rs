@@ -3,7 +3,8 @@
 //! What names, labels and keys may be, and what is wrong with one that is not, in the words of Kubernetes'
 //! `apimachinery/pkg/util/validation`, because people search for them.
 
-use super::selectors::{is_dns_label, is_dns_part, is_dns_subdomain, is_label_key, is_label_text};
+use super::selectors::{is_label_key, is_label_text};
+use crate::api::{is_dns_label, is_dns_part, is_dns_subdomain};
 
 /// Characters of a subdomain.
 const SUBDOMAIN_MAX: usize = 253;

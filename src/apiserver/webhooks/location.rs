@@ -4,7 +4,7 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::super::objects::names;
-use super::super::objects::selectors::{is_dns_label, is_dns_subdomain};
+use crate::api::{is_dns_label, is_dns_subdomain};
 
 /// A field below `clientConfig`, its value, and what is wrong with it; without a value it is missing.
 pub(in crate::apiserver) type ClientConfigFault = (String, Option<Value>, String);

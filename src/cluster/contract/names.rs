@@ -2,6 +2,8 @@
 
 use rand::seq::IndexedRandom;
 
+use crate::api::is_dns_part;
+
 /// No vowels, and nothing that looks like something else: no words come about by chance.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Letters that are drawn by lot.
@@ -62,10 +64,7 @@ fn filled(template: &str, values: &[(&str, &str)], random: &str) -> Result<Strin
     if name.len() > LONGEST {
         name = ended(&name, random);
     }
-    let fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let inner = name.bytes().all(|byte| fine(byte) || byte == b'-');
-    let ends = name.bytes().next().is_some_and(fine) && name.bytes().last().is_some_and(fine);
-    if inner && ends { Ok(name) } else { Err(format!("the template of names makes {name:?}, which is no name")) }
+    if is_dns_part(&name) { Ok(name) } else { Err(format!("the template of names makes {name:?}, which is no name")) }
 }
 
 #[cfg(test)]

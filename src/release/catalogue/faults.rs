@@ -97,9 +97,3 @@ impl Faults {
 pub(super) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
-
-/// Whether a text is a label of DNS (RFC 1123): what names of Helm releases and of repositories are.
-pub(super) fn is_dns_label(text: &str, most: usize) -> bool {
-    let inner = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    !text.is_empty() && text.len() <= most && inner && !text.starts_with('-') && !text.ends_with('-')
-}

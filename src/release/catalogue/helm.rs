@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::faults::{Faults, is_dns_label};
+use super::faults::Faults;
+use crate::api::is_dns_label;
 use crate::api::lcm::{HelmRelease, HelmRepository};
 
 /// Longest name of a Helm release, as Helm has it.
 const NAME_MAX: usize = 53;
-/// Longest name of a repository.
-const REPOSITORY_MAX: usize = 63;
 /// Most that a release may require.
 const REQUIRES_MAX: usize = 32;
 
@@ -16,7 +15,7 @@ const REQUIRES_MAX: usize = 32;
 pub(super) fn repositories(path: &str, repositories: &[HelmRepository], faults: &mut Faults) {
     let mut names = BTreeSet::new();
     for (at, repository) in repositories.iter().enumerate() {
-        if !is_dns_label(&repository.name, REPOSITORY_MAX) {
+        if !is_dns_label(&repository.name) {
             faults.invalid(format!("{path}[{at}].name"), &repository.name, "has small letters, digits and hyphens");
         }
         faults.once(format!("{path}[{at}].name"), &repository.name, &mut names);
@@ -35,7 +34,7 @@ pub(super) fn releases<'a>(
     let mut names = BTreeSet::new();
     for (at, release) in releases.clone().enumerate() {
         let at = format!("{path}[{at}]");
-        if !is_dns_label(&release.name, NAME_MAX) {
+        if release.name.len() > NAME_MAX || !is_dns_label(&release.name) {
             let detail = format!("has small letters, digits and hyphens, {NAME_MAX} at most");
             faults.invalid(format!("{at}.name"), &release.name, detail);
         }
