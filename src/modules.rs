@@ -36,7 +36,8 @@ use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service}
 use crate::outbound::Allowed;
 use crate::pki::Pki;
 use crate::release;
-use crate::release::provider::{NodePreparer, Reach, Releases};
+use crate::release::catalogue::known::Releases;
+use crate::release::provider::{NodePreparer, Reach};
 use crate::runtime::ClusterScopedViews;
 use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
@@ -72,8 +73,7 @@ const LIVES: &[LifeEntry] = &[
     embedded(release::catalogue::module, |house| {
         Some(Box::new(release::catalogue::Catalogue::new(house.store.clone())))
     }),
-    // What `provider` acts on beside Clusters.
-    embedded(release::provider::updates, |_| None),
+    embedded(release::updates::module, |house| Some(Box::new(updates(house)))),
     embedded(release::access::module, access),
     embedded(release::provider::of_access, |_| None),
     embedded(release::lcm::module, lcm),
@@ -296,6 +296,12 @@ fn provider(house: &mut House<'_>) -> release::provider::Provider {
         Some(releases) => provider.acting(house.watches, releases, reach),
         None => provider,
     }
+}
+
+/// Clusters are told of updates where they are acted on.
+fn updates(house: &mut House<'_>) -> release::updates::Updates {
+    let updates = release::updates::Updates::default();
+    if releases(house).is_some() { updates.acting(house.watches) } else { updates }
 }
 
 /// Releases of clusters, where those are offered: on the appliance's own API server, for agents reach no other one.

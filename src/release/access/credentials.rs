@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::password;
 use crate::api::kaas::{BareMetalHostCredential, BareMetalHostCredentialStatus, SEALED_PASSWORDS};
-use crate::release::provider::keep;
+use crate::release::keep;
 use crate::runtime::changes::{unless_gone, write_status};
 use crate::runtime::conditions::{self, ConditionVerdict};
 use crate::runtime::{Cache, Reconcile, Slim, key, owners, run};

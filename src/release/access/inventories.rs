@@ -21,7 +21,7 @@ use crate::api::kaas::{BareMetalHostCredential, BareMetalHostInventory};
 use crate::api::metal3::BareMetalHost;
 use crate::apiserver::subdomain;
 use crate::log::named;
-use crate::release::provider::keep::{self, KeepError};
+use crate::release::keep::{self, KeepError};
 use crate::runtime::changes::{change, delete, write_status};
 use crate::runtime::conditions::ConditionVerdict;
 use crate::runtime::{Cache, Conflict, Reconcile, Slim, key, objects, owners, run};

@@ -7,7 +7,7 @@ use secrecy::SecretString;
 
 use crate::api::kaas::{BareMetalHostCredential, PasswordSecret, SEALED_PASSWORDS};
 use crate::apiserver::subdomain;
-use crate::release::provider::keep;
+use crate::release::keep;
 use crate::runtime::conditions::ConditionVerdict;
 use crate::runtime::owners;
 

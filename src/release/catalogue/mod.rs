@@ -2,7 +2,8 @@
 //!
 //! A ClusterRelease says what a cluster is made of ([`cluster_release`]), a KaaSRelease which ClusterReleases are supported and which
 //! may follow which ([`kaas_release`]). One KaaSRelease is active. What is in use is not deleted ([`users`]). Nothing acts on releases here:
-//! other rooms read them through the pure functions of [`join`] and [`charts`].
+//! other rooms read them from memory ([`known`]), through
+//! the pure functions of [`join`] and [`charts`].
 
 mod admission;
 pub mod channel;
@@ -14,6 +15,7 @@ mod faults;
 mod helm;
 pub mod join;
 mod kaas_release;
+pub mod known;
 #[cfg(test)]
 mod step_tests;
 mod steps;

@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-use super::keep::{KeepError, keep};
-use super::names;
 use crate::api::lcm;
+use crate::release::keep::{KeepError, keep};
+use crate::release::names;
 
 /// Annotation by which an account has groups beside its own: its tokens could do more than its role says.
 const GROUPS: &str = crate::apiserver::auth::accounts::GROUPS;

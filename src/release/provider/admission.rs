@@ -6,14 +6,15 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::known::Offer;
 use super::machine_spec;
-use super::names::{LABEL_CLUSTER, LABEL_CONTROL_PLANE};
-use super::shape::{self, ClusterWish, PATH};
-use super::{CLUSTERS, desired, judge};
+use super::{CLUSTERS, desired};
 use crate::api::kaas::PublicKey;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
+use crate::release::catalogue::known::Offer;
+use crate::release::names::{LABEL_CLUSTER, LABEL_CONTROL_PLANE};
+use crate::release::wish::judge;
+use crate::release::wish::shape::{self, ClusterWish, PATH};
 use crate::store::Store;
 
 /// Rules for a change of a Cluster.
@@ -192,7 +193,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::release::provider::names::{API_VERSION, CLUSTER_KIND, MACHINE_KIND};
+    use crate::release::names::{API_VERSION, CLUSTER_KIND, MACHINE_KIND};
 
     fn offer(name: &str) -> Offer {
         let kaas = json!({"metadata": {"name": "k"}, "spec": {"version": "1.0.0", "supportedClusterReleases": [

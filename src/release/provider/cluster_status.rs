@@ -4,16 +4,14 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::known::Offer;
-use super::names::API_PORT;
 use crate::api::kaas::ClusterRelease;
 use crate::api::lcm::{HelmBundle, LCMCluster};
 use crate::api::machine_api::{Cluster, MachineApiClusterStatus, MachineApiEndpoint};
 use crate::release::catalogue::join::{self as catalogue, PROVIDER};
+use crate::release::catalogue::known::Offer;
+use crate::release::names::{API_PORT, READY};
 use crate::runtime::conditions::{self, ConditionVerdict, Truth};
 
-/// All is as it is to be.
-pub const READY: &str = "Ready";
 /// What the provider makes is made.
 pub const PROVIDED: &str = "Provider";
 /// Where the API server is reached.

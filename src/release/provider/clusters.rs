@@ -17,21 +17,21 @@ use super::accounts;
 use super::cluster_status::{self, FoundCluster};
 use super::desired::{self, ClusterInputs};
 use super::iam;
-use super::judge;
-use super::keep::{self, KeepError};
-use super::known::{Offer, Releases};
 use super::machine_spec;
-use super::names::{COMPONENT, FINALIZER, LABEL_CLUSTER, PAUSED};
-use super::plan;
-use super::plans;
 use super::reach::Reach;
-use super::shape::{self, ClusterWish};
-use super::update_groups;
 use crate::api::kaas::{ClusterUpdatePlan, PublicKey};
 use crate::api::lcm::{HelmBundle, LCMCluster};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::log::named;
 use crate::release::catalogue::join as catalogue;
+use crate::release::catalogue::known::{Offer, Releases};
+use crate::release::keep::{self, KeepError};
+use crate::release::names::{COMPONENT, FINALIZER, LABEL_CLUSTER, PAUSED, READY};
+use crate::release::updates::groups as update_groups;
+use crate::release::updates::plan;
+use crate::release::updates::plans;
+use crate::release::wish::judge;
+use crate::release::wish::shape::{self, ClusterWish};
 use crate::runtime::changes::write_status;
 use crate::runtime::conditions::{self, ConditionVerdict};
 use crate::runtime::{Cache, Conflict, Mention, Note, Reconcile, Slim, events, key, objects, owners, run};
@@ -308,7 +308,7 @@ impl Clusters {
             "Waiting for its Machines to be deleted: {some}{more} (`slipway delete machines.cluster.k8s.io -l {LABEL_CLUSTER}={name}`)"
         );
         let (verdict, now) = (ConditionVerdict::no("MachinesLeft", reason), Timestamp::now());
-        conditions::set(&mut status.conditions, cluster_status::READY, &verdict, cluster.metadata.generation, now);
+        conditions::set(&mut status.conditions, READY, &verdict, cluster.metadata.generation, now);
         write_status(clusters, cluster, cluster.status.as_ref(), &status).await?;
         Ok(Action::requeue(LOOK_AGAIN))
     }
@@ -409,7 +409,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::release::provider::network::Networks;
+    use crate::release::wish::network::Networks;
 
     fn offer(release: &str) -> Offer {
         let kaas = json!({"metadata": {"name": "k"}, "spec": {"version": "2.30.0", "supportedClusterReleases": [

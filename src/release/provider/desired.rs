@@ -1,10 +1,10 @@
 //! What is made of a Cluster and its release: LCMCluster and HelmBundle. Pure.
 
-use super::names::{self, API_PORT};
-use super::shape::ClusterWish;
 use crate::api::kaas::ClusterRelease;
 use crate::api::lcm::{AgentConfig, HelmBundleSpec, LCMClusterSpec, LcmEndpoint, LcmUpdateGroup};
 use crate::release::catalogue::charts::{ChartFault, charts};
+use crate::release::names::{self, API_PORT};
+use crate::release::wish::shape::ClusterWish;
 
 /// How long a token to join is good.
 const TOKEN_TTL: &str = "24h";
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::release::catalogue::charts::ChartOverride;
-    use crate::release::provider::network::Networks;
+    use crate::release::wish::network::Networks;
 
     fn release() -> ClusterRelease {
         let release = json!({

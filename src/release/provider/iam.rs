@@ -11,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Client;
 use kube::api::Api;
 
-use super::keep::{KeepError, keep};
-use super::names;
 use crate::api::iam::{self, Scope, ScopeSpec};
 use crate::api::{kaas, lcm, machine_api};
+use crate::release::keep::{KeepError, keep};
+use crate::release::names;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const METAL3: &str = "metal3.io";

@@ -7,13 +7,13 @@ use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 use serde_json::{Map, Value, json};
 
-use super::keep::{self, KeepError};
 use super::machine_spec::{self, MachineWish};
 use super::machines::MachineError;
-use super::names::{self, LABEL_CLUSTER, LABEL_CONTROL_PLANE, PARAM_NODE_LABELS};
 use crate::api::kaas::LABEL_UPDATE_GROUP;
 use crate::api::lcm::{ANNOTATION_INDEX, LCMCluster, LCMMachine, LCMMachineSpec};
 use crate::api::machine_api::Machine;
+use crate::release::keep::{self, KeepError};
+use crate::release::names::{self, LABEL_CLUSTER, LABEL_CONTROL_PLANE, PARAM_NODE_LABELS};
 use crate::runtime::changes::{change, difference};
 
 /// Fields of the spec that are the provider's, of the Machine. All others are `release::lcm`'s.

@@ -8,12 +8,12 @@ use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 
 use super::accounts;
-use super::keep::{self, KeepError};
 use super::machines::{content, own_user_data};
-use super::names::{self, ANNOTATION_INPUTS, ANNOTATION_TOKEN_EXPIRES, USER_DATA_SUFFIX};
 use super::user_data::{self, AgentSetup};
 use crate::api::lcm::AgentConfig;
 use crate::api::machine_api::Machine;
+use crate::release::keep::{self, KeepError};
+use crate::release::names::{self, ANNOTATION_INPUTS, ANNOTATION_TOKEN_EXPIRES, USER_DATA_SUFFIX};
 
 /// How long a token in user data is good, in seconds; the agent renews it.
 const TOKEN_SECONDS: i64 = 30 * 24 * 3600;
@@ -126,7 +126,7 @@ async fn own(secrets: &Api<Secret>, machine: &Machine) -> Result<Option<Vec<u8>>
     let Some(name) = own_user_data(machine) else { return Ok(None) };
     let waits = |reason: String| Err(SecretError::Waits(reason));
     // It becomes part of a path.
-    if !super::shape::is_name(name) {
+    if !crate::release::wish::shape::is_name(name) {
         return waits("userData names what is no name of a Secret".into());
     }
     if name.ends_with(USER_DATA_SUFFIX) {

@@ -4,10 +4,10 @@
 
 use serde::Deserialize;
 
-use super::names::{ANNOTATION_CIDR, ANNOTATION_INTERFACE, API_VERSION, LABEL_CLUSTER, MACHINE_KIND};
-use super::shape::PATH;
 use crate::api::kaas::AllowedNodeLabel;
 use crate::api::machine_api::Machine;
+use crate::release::names::{ANNOTATION_CIDR, ANNOTATION_INTERFACE, API_VERSION, LABEL_CLUSTER, MACHINE_KIND};
+use crate::release::wish::shape::PATH;
 
 /// Fields of a value that have an effect on Machines of clusters with releases, and on no others.
 pub const FIELDS: &[&str] = &["delete", "deletionPolicy", "distribution", "maintenance", "nodeLabels", "upgradeIndex"];
@@ -95,7 +95,7 @@ pub fn cluster_of(machine: &Machine) -> Option<&str> {
     }
     let name = machine.metadata.labels.as_ref()?.get(LABEL_CLUSTER)?;
     // It becomes part of a path.
-    super::shape::is_name(name).then_some(name.as_str())
+    crate::release::wish::shape::is_name(name).then_some(name.as_str())
 }
 
 /// What a Machine wants of its node.

@@ -14,21 +14,21 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::{self, AgentAccount};
-use super::keep::{self, KeepError};
-use super::known::Releases;
 use super::lcm_machine;
 use super::machine_secret::{self, SecretError, WantedUserData};
 use super::machine_spec::{self, MachineWish};
 use super::machine_status::{self, FoundMachine};
-use super::names::COMPONENT;
 use super::reach::Reach;
-use super::shape;
 use crate::api::kaas::ClusterRelease;
 use crate::api::lcm::{LCMCluster, LCMMachine};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::metal3::BareMetalHost;
 use crate::cluster::hosts;
 use crate::release::catalogue::join::distribution;
+use crate::release::catalogue::known::Releases;
+use crate::release::keep::{self, KeepError};
+use crate::release::names::COMPONENT;
+use crate::release::wish::shape;
 use crate::runtime::changes::{change_status, delete, difference};
 use crate::runtime::{Cache, Conflict, Note, Reconcile, Slim, events, key, owners, run};
 

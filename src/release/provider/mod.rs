@@ -1,7 +1,7 @@
 //! `cluster.k8s.io`: Clusters of bare metal that are made of a release, and what makes their Machines nodes.
 //!
-//! A Cluster names a ClusterRelease in `spec.providerSpec.value` ([`shape`]). It is judged by what is supported and what may follow
-//! what ([`judge`]), in the API (`admission`) and once more where it is acted on (`clusters`). Of it and its release come an
+//! A Cluster names a ClusterRelease in `spec.providerSpec.value`. It is judged by what is supported and what may follow what
+//! (`release::wish`), in the API (`admission`) and once more where it is acted on (`clusters`). Of it and its release come an
 //! LCMCluster and a HelmBundle (`desired`); of each Machine that names it in a label, an empty LCMMachine, an account that may do what
 //! the agent of that one node needs (`accounts`), and user data that puts the agent there (`user_data`). The host of a Machine is
 //! `cluster::machine_api`'s, which asks here what it is to run, and whether it may go ([`NodePreparer`]).
@@ -14,45 +14,31 @@ mod cluster_status;
 mod clusters;
 mod desired;
 mod iam;
-mod judge;
-pub(in crate::release) mod keep;
-mod known;
 mod lcm_machine;
 mod machine_secret;
 mod machine_spec;
 mod machine_status;
 mod machines;
-mod names;
-mod network;
-mod plan;
-mod plan_admission;
-mod plans;
 mod preparing;
 mod reach;
-mod reboot;
-mod reboots;
-mod shape;
 #[cfg(test)]
 mod tests;
-mod update_groups;
 mod user_data;
 mod waking;
 
 use std::sync::Arc;
 
-pub use self::known::Releases;
 pub use self::preparing::NodePreparer;
 pub use self::reach::Reach;
 
 use self::clusters::Clusters;
 use self::machines::Machines;
-use self::reboots::Reboots;
 use crate::api::iam::Scope;
-use crate::api::kaas::{ClusterUpdatePlan, GracefulRebootRequest, UpdateGroup};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
 use crate::module::{Acting, Life, Module, Service, service};
+use crate::release::catalogue::known::Releases;
 use crate::runtime::{Cache, Slim, Watches};
 use crate::store::Store;
 
@@ -62,10 +48,6 @@ const CLUSTERS: &str = "cluster.k8s.io/clusters";
 const MACHINES: &str = "cluster.k8s.io/machines";
 /// PublicKeys by group and plural.
 const PUBLIC_KEYS: &str = "kaas.mirantis.com/publickeys";
-/// UpdateGroups by group and plural.
-const UPDATE_GROUPS: &str = "kaas.mirantis.com/updategroups";
-/// ClusterUpdatePlans by group and plural.
-const UPDATE_PLANS: &str = "kaas.mirantis.com/clusterupdateplans";
 /// What is kept of a Cluster in memory beside its object, in bytes, roughly.
 const CLUSTER_MEMORY: usize = 1 << 10;
 
@@ -82,18 +64,6 @@ pub fn of_access() -> Module {
     Module { kinds: vec![Declared::one::<Scope>(StoragePolicy::Internal)], rights: &[] }
 }
 
-/// How a Cluster gets from release to release, and is rebooted: kinds that are of no group of Cluster API.
-pub fn updates() -> Module {
-    Module {
-        kinds: vec![
-            Declared::one::<UpdateGroup>(StoragePolicy::Durable),
-            Declared::one::<ClusterUpdatePlan>(StoragePolicy::Durable),
-            Declared::one::<GracefulRebootRequest>(StoragePolicy::Durable),
-        ],
-        rights: &[],
-    }
-}
-
 /// Acts on Clusters, and on Machines of those.
 pub struct Provider {
     store: Store,
@@ -104,7 +74,6 @@ pub struct Provider {
 struct Acts {
     clusters: Cache<Slim<Cluster>>,
     machines: Cache<Slim<Machine>>,
-    reboots: Cache<Slim<GracefulRebootRequest>>,
     releases: Releases,
     reach: Reach,
 }
@@ -119,8 +88,7 @@ impl Provider {
     #[must_use]
     pub fn acting(self, watches: &mut Watches, releases: Releases, reach: Reach) -> Self {
         let (clusters, machines) = waking::watched(watches);
-        let reboots = waking::reboots(watches);
-        Self { acts: Some(Acts { clusters, machines, reboots, releases, reach }), ..self }
+        Self { acts: Some(Acts { clusters, machines, releases, reach }), ..self }
     }
 }
 
@@ -131,19 +99,15 @@ impl Life for Provider {
             (CLUSTERS, Arc::new(move |request| admission::cluster(&clusters, request))),
             (MACHINES, Arc::new(move |request| admission::machine(&machines, request))),
             (PUBLIC_KEYS, Arc::new(admission::public_key)),
-            (UPDATE_GROUPS, Arc::new(plan_admission::group)),
-            (UPDATE_PLANS, Arc::new(plan_admission::plan)),
         ]
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let Some(acts) = &self.acts else { return Ok(Vec::new()) };
-        let Acts { clusters, machines, reboots, releases, reach } = acts;
+        let Acts { clusters, machines, releases, reach } = acts;
         let of_clusters = Clusters::new(acting.client.clone(), releases.clone(), reach.clone(), machines.clone());
         let of_machines = Machines::new(acting.client.clone(), releases.clone(), reach.clone());
-        let of_reboots = Reboots::new(acting.client.clone());
         Ok(vec![
-            service("reboots of cluster.k8s.io", of_reboots.run(reboots.clone(), acting.stop.clone())),
             service("Clusters of cluster.k8s.io", of_clusters.run(clusters.clone(), acting.stop.clone())),
             service("nodes of cluster.k8s.io", of_machines.run(machines.clone(), acting.stop.clone())),
         ])

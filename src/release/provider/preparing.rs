@@ -12,17 +12,17 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
-use super::keep::is_of;
-use super::known::Releases;
 use super::machine_spec::{self, DeletionPolicy};
-use super::names;
-use super::shape;
 use crate::api::infrastructure::v1beta2::MachineImage;
 use crate::api::lcm::{ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMMachine, NodeState};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::metal3::SecretReference;
 use crate::cluster::machine_api::{HostDeparture, Preparation, Prepared, Preparer};
 use crate::release::catalogue::join::distribution;
+use crate::release::catalogue::known::Releases;
+use crate::release::keep::is_of;
+use crate::release::names;
+use crate::release::wish::shape;
 use crate::runtime::owners;
 
 /// How long a Machine waits for a Cluster that it names and that is not there: both may be made at once. Then it is of no cluster.

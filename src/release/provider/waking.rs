@@ -6,15 +6,13 @@ use std::hash::{Hash, Hasher};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::cluster_status::READY;
 use super::clusters::of_cluster;
 use super::machine_spec;
-use super::names::LABEL_CLUSTER;
-use super::shape;
-use crate::api::kaas::{ClusterRelease, ClusterUpdatePlan, GracefulRebootRequest, KaaSRelease, PublicKey, UpdateGroup};
-use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_REBOOT_REQUEST, HelmBundle, LCMCluster, LCMMachine};
+use crate::api::kaas::{ClusterRelease, ClusterUpdatePlan, KaaSRelease, PublicKey, UpdateGroup};
+use crate::api::lcm::{HelmBundle, LCMCluster, LCMMachine};
 use crate::api::machine_api::{Cluster, GROUP, Machine};
-use crate::runtime::conditions::{find, is_true};
+use crate::release::names::LABEL_CLUSTER;
+use crate::release::wish::shape;
 use crate::runtime::wake::{on, on_change, owner};
 use crate::runtime::{Cache, Mention, Slim, Watches};
 
@@ -66,34 +64,6 @@ pub fn watched(watches: &mut Watches) -> (Cache<Slim<Cluster>>, Cache<Slim<Machi
     let wakes = machines.wakes().clone();
     on_change(watches, facts_of, move |key, _| wakes.wake(key.clone()));
     (clusters, machines)
-}
-
-/// GracefulRebootRequests, which have the name of their cluster. None yet, until the watches run.
-pub fn reboots(watches: &mut Watches) -> Cache<Slim<GracefulRebootRequest>> {
-    let reboots: Cache<Slim<GracefulRebootRequest>> =
-        Cache::new(watches, |object: &GracefulRebootRequest| Slim::from(object));
-    let wakes = reboots.wakes().clone();
-    let machine = |lcm: &LCMMachine| {
-        let marks =
-            [ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_REBOOT_REQUEST].map(|key| lcm.annotations().get(key).cloned());
-        let status = lcm.status.as_ref();
-        let ready = status.and_then(|status| find(&status.conditions, "Ready")).map(|one| one.message.clone());
-        (lcm.spec.cluster_name.clone(), lcm.uid(), marks, status.and_then(|status| status.reboot.clone()), ready)
-    };
-    on_change(watches, machine, move |(namespace, _), (cluster, ..)| wakes.wake((namespace.clone(), cluster.clone())));
-    let wakes = reboots.wakes().clone();
-    let ready = |cluster: &Cluster| {
-        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        (cluster.uid(), is_true(conditions, READY))
-    };
-    on_change(watches, ready, move |key, _| wakes.wake(key.clone()));
-    let wakes = reboots.wakes().clone();
-    let told = |lcm: &LCMCluster| {
-        let has = lcm.status.as_ref().map(|status| status.release.clone());
-        (lcm.spec.maintenance, lcm.spec.release.clone(), has)
-    };
-    on_change(watches, told, move |key, _| wakes.wake(key.clone()));
-    reboots
 }
 
 /// The keys that a Cluster names.

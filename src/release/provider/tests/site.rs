@@ -29,8 +29,10 @@ use crate::engine::Fence;
 use crate::live::Live;
 use crate::module::{Acting, Life};
 use crate::modules::{declared, kinds};
-use crate::release::provider::names::{API_VERSION, CLUSTER_KIND, LABEL_CLUSTER, LABEL_CONTROL_PLANE, MACHINE_KIND};
-use crate::release::provider::{NodePreparer, Provider, Reach, Releases};
+use crate::release::catalogue::known::Releases;
+use crate::release::names::{API_VERSION, CLUSTER_KIND, LABEL_CLUSTER, LABEL_CONTROL_PLANE, MACHINE_KIND};
+use crate::release::provider::{NodePreparer, Provider, Reach};
+use crate::release::updates::Updates;
 use crate::runtime::{Tasks, Watches};
 use crate::store::{Store, StoreOptions};
 
@@ -119,7 +121,8 @@ impl Site {
         let preparer = Arc::new(NodePreparer::new(releases.clone()));
         let machines = MachineApi::new(&mut watches, Some(hosts), None).prepared_by(preparer);
         let provider = Provider::new(store).acting(&mut watches, releases, reach);
-        let lives: [&dyn Life; 2] = [&machines, &provider];
+        let updates = Updates::default().acting(&mut watches);
+        let lives: [&dyn Life; 3] = [&machines, &provider, &updates];
         for life in lives {
             life.admission().into_iter().for_each(|(resource, rules)| api.add_admission(resource, rules));
         }

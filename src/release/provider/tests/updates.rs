@@ -11,7 +11,7 @@ use super::site::{Site, cluster, machine, path};
 use crate::api::kaas::{ClusterUpdatePlan, GracefulRebootRequest, UpdateGroup, UpdatePlanState};
 use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT as GRACEFUL, LCMCluster, LCMMachine};
 use crate::api::machine_api::{Cluster, Machine};
-use crate::release::provider::names::LABEL_CLUSTER;
+use crate::release::names::LABEL_CLUSTER;
 
 const PLAN: &str = "edge-2.0.0-25.2";
 

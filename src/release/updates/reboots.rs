@@ -11,13 +11,12 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::cluster_status::READY;
-use super::keep::is_of;
-use super::names::{COMPONENT, LABEL_CLUSTER, REBOOT_FINALIZER};
 use super::reboot::{RebootStep, decide, may_be_taken_back};
 use crate::api::kaas::GracefulRebootRequest;
 use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_REBOOT_REQUEST, LCMCluster, LCMMachine};
 use crate::api::machine_api::Cluster;
+use crate::release::keep::is_of;
+use crate::release::names::{COMPONENT, LABEL_CLUSTER, READY, REBOOT_FINALIZER};
 use crate::runtime::changes::{change, delete, write_status};
 use crate::runtime::conditions::{ConditionVerdict, is_true, set};
 use crate::runtime::{Cache, Note, Reconcile, Slim, events, key, objects, owners, run};

@@ -6,6 +6,8 @@ pub const COMPONENT: &str = "slipway-provider";
 pub const FINALIZER: &str = "cluster.cluster.k8s.io";
 /// Holds a GracefulRebootRequest until machines that have not begun are told no more.
 pub const REBOOT_FINALIZER: &str = "slipway.dev/graceful-reboot";
+/// Condition of a Cluster: all is as it is to be.
+pub const READY: &str = "Ready";
 /// The cluster that a Machine is of.
 pub const LABEL_CLUSTER: &str = "cluster.sigs.k8s.io/cluster-name";
 /// A Machine is of the control plane, whatever its value.

@@ -5,16 +5,16 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
-use super::keep::is_of;
-use super::known::Releases;
-use super::names::{COMPONENT, LABEL_CLUSTER};
 use super::plan::{self, PlanFacts};
-use super::shape::ClusterWish;
-use super::{judge, known::Offer};
 use crate::api::kaas::{ClusterUpdatePlan, ClusterUpdatePlanSpec, UpdatePlanState};
 use crate::api::lcm::LCMCluster;
 use crate::api::machine_api::Cluster;
 use crate::release::catalogue::join::available_upgrades;
+use crate::release::catalogue::known::{Offer, Releases};
+use crate::release::keep::is_of;
+use crate::release::names::{COMPONENT, LABEL_CLUSTER};
+use crate::release::wish::judge;
+use crate::release::wish::shape::ClusterWish;
 use crate::runtime::changes::{change, delete, difference, write_status};
 use crate::runtime::{Note, events, owners};
 

@@ -5,15 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
 
+use super::join::{self, NoActive};
+use super::{CLUSTER_RELEASES, KAAS_RELEASES};
 use crate::api::kaas::{ClusterRelease, KaaSRelease};
-use crate::release::catalogue::join::{self as catalogue, NoActive};
 use crate::runtime::{WatchChange, Watches};
 use crate::store::Store;
-
-/// Group and plural of KaaSReleases.
-const KAAS_RELEASES: &str = "kaas.mirantis.com/kaasreleases";
-/// Group and plural of ClusterReleases.
-const CLUSTER_RELEASES: &str = "kaas.mirantis.com/clusterreleases";
 
 /// Releases, as they were last told of. Cheap to clone.
 #[derive(Clone, Default)]
@@ -54,7 +50,7 @@ impl Releases {
     /// Those that concern a cluster: the active KaaSRelease, and this ClusterRelease.
     pub fn of(&self, release: &str) -> Offer {
         let known = self.lock();
-        let active = catalogue::active(known.kaas.values().map(|kaas| &**kaas)).map(ResourceExt::name_any);
+        let active = join::active(known.kaas.values().map(|kaas| &**kaas)).map(ResourceExt::name_any);
         // It is in there, for that is where it comes from.
         let kaas = active.and_then(|name| known.kaas.get(&name).cloned().ok_or(NoActive::None));
         Offer { kaas, release: known.clusters.get(release).cloned() }
@@ -78,7 +74,7 @@ impl Offer {
             all.iter().filter_map(|object| serde_json::from_value(object.value()).ok()).collect();
         let release = store.get(CLUSTER_RELEASES, "", release);
         let release = release.and_then(|object| serde_json::from_value(object.value()).ok()).map(Arc::new);
-        let kaas = catalogue::active(&all).map(|kaas| Arc::new(kaas.clone()));
+        let kaas = join::active(&all).map(|kaas| Arc::new(kaas.clone()));
         Self { kaas, release }
     }
 }

@@ -3,10 +3,10 @@
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 
-use super::names::LABEL_CLUSTER;
 use crate::api::kaas::{UpdateGroup, UpdateGroupSpec, control_group, default_group};
 use crate::api::lcm::LcmUpdateGroup;
 use crate::api::machine_api::Cluster;
+use crate::release::names::LABEL_CLUSTER;
 use crate::runtime::owners;
 
 /// Groups that a cluster has, at most.

@@ -3,10 +3,10 @@
 //! The API asks before it stores a Cluster, and the controller before it acts on one: an API rule may not have been asked, and releases
 //! may have changed in between.
 
-use super::known::Offer;
 use super::shape::ClusterWish;
 use crate::release::catalogue::charts::charts;
 use crate::release::catalogue::join::{self as catalogue, PROVIDER};
+use crate::release::catalogue::known::Offer;
 
 /// Why a cluster may not have what it names: the word for it, the field of its value, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::names::{API_VERSION, CLUSTER_KIND};
 use super::network::{self, Networks};
 use crate::api::lcm::MAX_CHARTS;
 use crate::api::machine_api::{Cluster, MachineApiClusterSpec};
 use crate::release::catalogue::charts::ChartOverride;
+use crate::release::names::{API_VERSION, CLUSTER_KIND};
 
 /// Letters of a fault that are shown.
 const SHOWN: usize = 500;

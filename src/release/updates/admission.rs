@@ -5,11 +5,11 @@
 
 use serde_json::Value;
 
-use super::names::LABEL_CLUSTER;
 use crate::api::kaas::{ClusterUpdatePlan, UpdateGroup, UpdatePlanState, control_group};
 use crate::api::machine_api;
 use crate::apiserver::auth::Attributes;
 use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
+use crate::release::names::LABEL_CLUSTER;
 
 /// Rules for a change of a ClusterUpdatePlan.
 ///
