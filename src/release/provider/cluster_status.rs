@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::api::kaas::ClusterRelease;
+use crate::api::kaas::{ClusterRelease, GracefulRebootRequest};
 use crate::api::lcm::{HelmBundle, LCMCluster};
 use crate::api::machine_api::{Cluster, MachineApiClusterStatus, MachineApiEndpoint};
 use crate::release::catalogue::join::{self as catalogue, PROVIDER};
@@ -22,6 +22,10 @@ const KUBERNETES: &str = "Kubernetes";
 const NODES: &str = "Nodes";
 /// Every chart is ready.
 const HELM: &str = "Helm";
+/// Its nodes are held where they are to be, and not where they are not.
+const MAINTENANCE: &str = "Maintenance";
+/// No machine of it is to reboot because somebody asked.
+const GRACEFUL_REBOOT: &str = "GracefulReboot";
 /// Condition of an LCMCluster that says why the Helm controller does not run yet.
 const HELM_CONTROLLER: &str = "HelmControllerDeployed";
 
@@ -42,6 +46,8 @@ pub struct FoundCluster<'a> {
     pub charts: Option<String>,
     /// Machines that it has.
     pub machines: usize,
+    /// The request to reboot machines of it.
+    pub reboot: Option<&'a GracefulRebootRequest>,
 }
 
 /// The status of a Cluster.
@@ -57,8 +63,10 @@ pub fn report(cluster: &Cluster, found: &FoundCluster<'_>, now: Timestamp) -> Ma
         (HELM, helm(found)),
     ];
     let ready = summary(&parts);
+    // A cluster that is held, or reboots, does its work.
+    let others = [(MAINTENANCE, maintenance(found)), (GRACEFUL_REBOOT, graceful_reboot(found))];
     let mut published: Vec<Value> = Vec::new();
-    for (type_, verdict) in &parts {
+    for (type_, verdict) in parts.iter().chain(&others) {
         conditions::set(&mut status.conditions, type_, verdict, generation, now);
         published.push(json!({"type": type_, "ready": verdict.is_true(), "message": said(verdict)}));
     }
@@ -226,6 +234,34 @@ fn helm(found: &FoundCluster<'_>) -> ConditionVerdict {
     }
 }
 
+fn maintenance(found: &FoundCluster<'_>) -> ConditionVerdict {
+    let is_asked = found.lcm.is_some_and(|lcm| lcm.spec.maintenance);
+    match (is_asked, found.lcm.and_then(|lcm| lcm.status.as_ref()).is_some_and(|status| status.maintenance)) {
+        (false, false) => ConditionVerdict::yes("NotInMaintenance"),
+        (true, true) => ConditionVerdict {
+            message: "Nothing changes on its nodes but keys".into(),
+            ..ConditionVerdict::yes("InMaintenance")
+        },
+        (true, false) => ConditionVerdict::no("Entering", "Waiting for steps that are under way on its machines"),
+        (false, true) => ConditionVerdict::no("Leaving", "Waiting for its nodes to be looked at"),
+    }
+}
+
+fn graceful_reboot(found: &FoundCluster<'_>) -> ConditionVerdict {
+    let Some(request) = found.reboot else { return ConditionVerdict::yes("NotRequested") };
+    let status = request.status.clone().unwrap_or_default();
+    match conditions::find(&status.conditions, "Completed") {
+        // It goes then.
+        Some(done) if done.status == "True" => ConditionVerdict::yes("Completed"),
+        Some(open) => {
+            let message =
+                format!("{} of {} machines have rebooted; {}", status.rebooted, status.requested, open.message);
+            ConditionVerdict::no(&open.reason, message.trim_end_matches("; "))
+        }
+        None => ConditionVerdict::no("Waiting", "The GracefulRebootRequest is not looked at yet"),
+    }
+}
+
 /// Whether each chart is as it is to be, in the published form.
 fn charts(found: &FoundCluster<'_>) -> Value {
     let statuses = found.bundle.and_then(|bundle| bundle.status.as_ref()).map(|status| &status.release_statuses);
@@ -321,6 +357,7 @@ mod tests {
                 bundle: Some(&bundle),
                 charts: None,
                 machines: 3,
+                reboot: None,
             };
             let status = report(&cluster(json!({})), &found, Timestamp::UNIX_EPOCH);
             let published = status.provider_status.unwrap();
@@ -350,6 +387,7 @@ mod tests {
                 bundle: None,
                 charts: None,
                 machines: 0,
+                reboot: None,
             };
             releases(&old, &found)
         };
@@ -370,6 +408,53 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_that_is_held_or_reboots_says_so_and_is_ready_all_the_same() {
+        let offer = offer("r1");
+        let request = |status: Value| -> GracefulRebootRequest {
+            serde_json::from_value(json!({"apiVersion": "kaas.mirantis.com/v1alpha1", "kind": "GracefulRebootRequest",
+                "metadata": {"name": "c"}, "spec": {}, "status": status}))
+            .unwrap()
+        };
+        let runs = json!({"type": "Completed", "status": "False", "reason": "InProgress", "message": "m: is drained",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let runs = request(json!({"requested": 3, "rebooted": 1, "conditions": [runs]}));
+        let new = request(json!({}));
+        let rows = [
+            (false, json!({}), None, ["NotInMaintenance", "NotRequested"], ""),
+            (true, json!({}), Some(&new), ["Entering", "Waiting"], "not looked at yet"),
+            (
+                true,
+                json!({"maintenance": true}),
+                Some(&runs),
+                ["InMaintenance", "InProgress"],
+                "1 of 3 machines have rebooted; m: is",
+            ),
+            (false, json!({"maintenance": true}), None, ["Leaving", "NotRequested"], ""),
+        ];
+        for (maintenance, status, reboot, wanted, words) in rows {
+            let mut lcm = lcm("r1", status);
+            lcm.spec.maintenance = maintenance;
+            let found = FoundCluster {
+                provided: ConditionVerdict::yes("Provided"),
+                offer: &offer,
+                host: "h",
+                lcm: Some(&lcm),
+                bundle: None,
+                charts: None,
+                machines: 0,
+                reboot,
+            };
+            let status = report(&cluster(json!({})), &found, Timestamp::UNIX_EPOCH);
+            let said = [MAINTENANCE, GRACEFUL_REBOOT].map(|type_| conditions::find(&status.conditions, type_).unwrap());
+            assert_eq!(said.map(|one| one.reason.as_str()), wanted);
+            assert!(said[1].message.contains(words), "{said:?}");
+            let ready = conditions::find(&status.conditions, READY).unwrap();
+            assert!(!ready.message.contains("Maintenance") && !ready.message.contains("GracefulReboot"), "{ready:?}");
+            assert_eq!(status.provider_status.unwrap()["conditions"].as_array().unwrap().len(), 7);
+        }
+    }
+
+    #[test]
     fn what_makes_no_sense_is_an_error() {
         let offer = offer("r1");
         let found = FoundCluster {
@@ -380,6 +465,7 @@ mod tests {
             bundle: None,
             charts: None,
             machines: 0,
+            reboot: None,
         };
         let status = report(&cluster(json!({})), &found, Timestamp::UNIX_EPOCH);
         assert_eq!(status.error_reason.as_deref(), Some("InvalidConfiguration"));

@@ -19,7 +19,7 @@ use super::desired::{self, ClusterInputs};
 use super::iam;
 use super::machine_spec;
 use super::reach::Reach;
-use crate::api::kaas::{ClusterUpdatePlan, PublicKey};
+use crate::api::kaas::{ClusterUpdatePlan, GracefulRebootRequest, PublicKey};
 use crate::api::lcm::{HelmBundle, LCMCluster};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::log::named;
@@ -135,6 +135,8 @@ impl Clusters {
             }
             made.provided = Some(told(error));
         }
+        let requests = Api::<GracefulRebootRequest>::namespaced(self.client.clone(), &namespace);
+        let reboot = requests.get_opt(&cluster.name_any()).await?;
         let found = FoundCluster {
             provided: made.provided.unwrap_or_else(|| ConditionVerdict::yes("Provided")),
             offer: &offer,
@@ -143,6 +145,7 @@ impl Clusters {
             bundle: made.bundle.as_ref(),
             charts: made.charts,
             machines: self.machines.count_mentioning(&of_cluster(&namespace, &cluster.name_any())),
+            reboot: reboot.as_ref(),
         };
         let is_provided = found.provided.is_true();
         let status = cluster_status::report(&cluster, &found, Timestamp::now());

@@ -2,10 +2,13 @@
 //!
 //! What `cluster::machine_api` notes of the host stands in the same place, and stays.
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::machine_spec::MachineWish;
-use crate::api::lcm::{HostInfo, LCMMachine, LCMMachineStatus, NodeState};
+use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, HostInfo, LCMCluster, LCMMachine, LCMMachineStatus, NodeState};
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
 use crate::runtime::conditions;
 
@@ -15,6 +18,8 @@ const PROVISION: &str = "Provision";
 /// What was found out about a Machine's node.
 #[derive(Debug, Default)]
 pub struct FoundMachine<'a> {
+    /// What the nodes of its cluster are told.
+    pub cluster: Option<&'a LCMCluster>,
     /// What its agent is told, and what it tells.
     pub lcm: Option<&'a LCMMachine>,
     /// Its host.
@@ -26,12 +31,16 @@ pub struct FoundMachine<'a> {
 }
 
 /// The status, of what was noted before.
-pub fn report(before: Option<&Value>, found: &FoundMachine<'_>) -> Value {
+pub fn report(before: Option<&Value>, found: &FoundMachine<'_>, now: Timestamp) -> Value {
     let mut all = before.and_then(Value::as_object).cloned().unwrap_or_default();
     let status = found.lcm.and_then(|lcm| lcm.status.as_ref());
     let instance = instance(found.host);
-    let conditions = [kubelet(found, status), lcm(found, status), instance.1];
-    let ready = conditions.iter().all(|condition| condition["ready"] == true);
+    let counted = [kubelet(found, status), lcm(found, status), instance.1];
+    // A machine that waits for a reboot, or is held, does its work.
+    let ready = counted.iter().all(|condition| condition["ready"] == true);
+    let others = [maintenance(found, status), graceful_reboot(found, status), reboot(found, status)];
+    let old = before.map_or(&Value::Null, |before| &before["conditions"]);
+    let conditions: Vec<Value> = counted.into_iter().chain(others).map(|one| timed(old, one, now)).collect();
     let is_provisioned = instance.0["ready"] == true;
     let state = status.and_then(|status| status.state).filter(|_| is_provisioned);
     let ours = json!({
@@ -64,7 +73,65 @@ pub fn report(before: Option<&Value>, found: &FoundMachine<'_>) -> Value {
 }
 
 fn condition(type_: &str, ready: bool, message: impl Into<String>) -> Value {
-    json!({"type": type_, "ready": ready, "message": message.into()})
+    because(type_, ready, if ready { "Ready" } else { "NotReady" }, message)
+}
+
+fn because(type_: &str, ready: bool, reason: &str, message: impl Into<String>) -> Value {
+    json!({"type": type_, "ready": ready, "reason": reason, "message": message.into()})
+}
+
+/// A condition with the time since when it is so.
+fn timed(old: &Value, mut new: Value, now: Timestamp) -> Value {
+    let mut all = old.as_array().into_iter().flatten();
+    let before = all.find(|one| one["type"] == new["type"] && one["ready"] == new["ready"]);
+    let since = before.map(|one| one["lastTransitionTime"].clone()).filter(Value::is_string);
+    new["lastTransitionTime"] = since.unwrap_or_else(|| json!(Time(conditions::whole(now))));
+    new
+}
+
+/// Whether it is held where it is to be, and not where it is not.
+fn maintenance(found: &FoundMachine<'_>, status: Option<&LCMMachineStatus>) -> Value {
+    let type_ = "Maintenance";
+    let is_asked = found.lcm.is_some_and(|lcm| lcm.spec.maintenance)
+        || found.cluster.is_some_and(|cluster| cluster.spec.maintenance);
+    match (is_asked, status.is_some_and(|status| status.maintenance)) {
+        (false, false) => because(type_, true, "NotInMaintenance", ""),
+        (true, true) => because(type_, true, "InMaintenance", "Nothing changes on it but keys"),
+        (true, false) => because(type_, false, "Entering", "Waiting for its steps that are under way"),
+        (false, true) => because(type_, false, "Leaving", "Waiting for its cluster to be looked at"),
+    }
+}
+
+/// Whether it has rebooted as it was asked to, drained before.
+fn graceful_reboot(found: &FoundMachine<'_>, status: Option<&LCMMachineStatus>) -> Value {
+    let type_ = "GracefulReboot";
+    if !found.lcm.is_some_and(|lcm| lcm.annotations().contains_key(ANNOTATION_GRACEFUL_REBOOT)) {
+        return because(type_, true, "NotRequested", "");
+    }
+    let reboot = status.and_then(|status| status.reboot.clone()).unwrap_or_default();
+    let waits = status.and_then(|status| conditions::find(&status.conditions, "Ready"));
+    let waits = waits.map(|ready| ready.message.as_str()).filter(|message| !message.is_empty());
+    match reboot.requested_at {
+        _ if !reboot.error_message.is_empty() => because(type_, false, "Failed", reboot.error_message),
+        Some(_) if reboot.completed => because(type_, false, "Completing", waits.unwrap_or("It has rebooted")),
+        Some(_) => because(type_, false, "InProgress", waits.unwrap_or("It reboots")),
+        None => because(type_, false, "Waiting", waits.unwrap_or("Waiting for its turn")),
+    }
+}
+
+/// Whether it needs no reboot.
+fn reboot(found: &FoundMachine<'_>, status: Option<&LCMMachineStatus>) -> Value {
+    let type_ = "Reboot";
+    let info = status.and_then(|status| status.host_info.as_ref()).filter(|info| info.reboot_required);
+    match (found.lcm.is_some_and(|lcm| lcm.spec.reboot_required), info) {
+        (true, _) => because(type_, false, "RequiredByRelease", "It reboots for its release when its turn comes"),
+        (false, Some(info)) => {
+            let why =
+                if info.reboot_reason.is_empty() { "its system asks for it" } else { info.reboot_reason.as_str() };
+            because(type_, false, "RequiredBySystem", format!("{why}: make a GracefulRebootRequest"))
+        }
+        (false, None) => because(type_, true, "NotRequired", ""),
+    }
 }
 
 /// Whether the node is one of the cluster, and takes pods.
@@ -178,21 +245,79 @@ mod tests {
             (Some(&drained), Some("provisioned"), ("Ready", false)),
         ] {
             let host = state.map(host);
-            let status = report(None, &FoundMachine { lcm, host: host.as_ref(), wish: None, fault: None });
+            let found = FoundMachine { lcm, host: host.as_ref(), ..FoundMachine::default() };
+            let status = report(None, &found, Timestamp::UNIX_EPOCH);
             assert_eq!((status["status"].as_str().unwrap(), status["ready"] == true), wanted, "{status}");
         }
         let host = host("provisioned");
         let before =
             json!({"userData": "u", "provisioned": true, "privateIp": "10.0.0.9", "prepareDeletionPhase": "started"});
-        let status =
-            report(Some(&before), &FoundMachine { lcm: Some(&whole), host: Some(&host), wish: None, fault: None });
+        let found = FoundMachine { lcm: Some(&whole), host: Some(&host), ..FoundMachine::default() };
+        let status = report(Some(&before), &found, Timestamp::UNIX_EPOCH);
         assert_eq!((&status["userData"], &status["provisioned"]), (&json!("u"), &json!(true)), "the host's part stays");
         assert_eq!((&status["privateIp"], status.get("prepareDeletionPhase")), (&json!("10.0.0.7"), None));
         assert_eq!(status["reboot"], json!({"required": true, "reason": "kernel"}));
         assert_eq!(status["providerInstanceState"], json!({"id": "rack/h", "state": "provisioned", "ready": true}));
         let hardware = json!({"cpu": 8, "ram": 16.0, "storage": [{"name": "/dev/sda", "size": 100.0, "type": "SSD"}]});
         assert_eq!(status["hardware"], hardware);
-        let fault = report(None, &FoundMachine { fault: Some("the name is taken"), ..FoundMachine::default() });
+        let found = FoundMachine { fault: Some("the name is taken"), ..FoundMachine::default() };
+        let fault = report(None, &found, Timestamp::UNIX_EPOCH);
         assert_eq!(fault["conditions"][1]["message"], "the name is taken");
+    }
+
+    #[test]
+    fn a_machine_that_is_held_or_reboots_says_since_when_and_why() {
+        let told = |spec: Value, annotations: Value, status: Value| -> LCMMachine {
+            serde_json::from_value(json!({"apiVersion": "lcm.mirantis.com/v1alpha1", "kind": "LCMMachine",
+                "metadata": {"name": "m", "annotations": annotations}, "spec": spec, "status": status}))
+            .unwrap()
+        };
+        let (none, graceful) = (json!({}), json!({ANNOTATION_GRACEFUL_REBOOT: "true"}));
+        let asked = |change: Value| {
+            let mut reboot = json!({"requestedAt": "2026-01-01T00:00:00Z"});
+            json_patch::merge(&mut reboot, &change);
+            json!({ "reboot": reboot })
+        };
+        let needs = json!({"hostInfo": {"rebootRequired": true, "rebootReason": "linux-image-6.8"}});
+        for (lcm, wanted) in [
+            (told(none.clone(), none.clone(), none.clone()), ["NotInMaintenance", "NotRequested", "NotRequired"]),
+            (
+                told(json!({"maintenance": true}), none.clone(), none.clone()),
+                ["Entering", "NotRequested", "NotRequired"],
+            ),
+            (
+                told(json!({"maintenance": true}), none.clone(), json!({"maintenance": true})),
+                ["InMaintenance", "NotRequested", "NotRequired"],
+            ),
+            (
+                told(none.clone(), none.clone(), json!({"maintenance": true})),
+                ["Leaving", "NotRequested", "NotRequired"],
+            ),
+            (told(none.clone(), graceful.clone(), none.clone()), ["NotInMaintenance", "Waiting", "NotRequired"]),
+            (
+                told(none.clone(), graceful.clone(), asked(none.clone())),
+                ["NotInMaintenance", "InProgress", "NotRequired"],
+            ),
+            (
+                told(none.clone(), graceful.clone(), asked(json!({"errorMessage": "it does not come up"}))),
+                ["NotInMaintenance", "Failed", "NotRequired"],
+            ),
+            (
+                told(json!({"rebootRequired": true}), none.clone(), none.clone()),
+                ["NotInMaintenance", "NotRequested", "RequiredByRelease"],
+            ),
+            (told(none.clone(), none.clone(), needs), ["NotInMaintenance", "NotRequested", "RequiredBySystem"]),
+        ] {
+            let found = FoundMachine { lcm: Some(&lcm), ..FoundMachine::default() };
+            let status = report(None, &found, Timestamp::UNIX_EPOCH);
+            let said = [3, 4, 5].map(|at| status["conditions"][at]["reason"].as_str().unwrap());
+            assert_eq!(said, wanted, "{status}");
+            let later = report(Some(&status), &found, Timestamp::from_second(60).unwrap());
+            assert_eq!(later, status, "what says the same is as old as it was");
+            let other = report(Some(&status), &FoundMachine::default(), Timestamp::from_second(60).unwrap());
+            let turned = status["conditions"][3]["ready"] != other["conditions"][3]["ready"];
+            let time = if turned { "1970-01-01T00:01:00Z" } else { "1970-01-01T00:00:00Z" };
+            assert_eq!(other["conditions"][3]["lastTransitionTime"], time);
+        }
     }
 }

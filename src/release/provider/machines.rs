@@ -110,7 +110,7 @@ impl Machines {
     }
 
     async fn look(&self, scope: MachineScope) -> Result<Action, MachineError> {
-        let MachineScope { machine, namespace, .. } = &scope;
+        let MachineScope { machine, cluster, namespace } = &scope;
         let wish = machine_spec::read(machine);
         let goes = machine.metadata.deletion_timestamp.is_some();
         if !goes && wish.as_ref().is_ok_and(|wish| wish.delete) {
@@ -129,14 +129,21 @@ impl Machines {
             return made.map(|_| Action::await_change());
         }
         let fault = made.as_ref().err().map(ToString::to_string);
+        let of_cluster: Option<LCMCluster> = self.api(namespace).get_opt(&cluster.name_any()).await?;
+        let of_cluster = of_cluster.filter(|lcm| keep::is_of(lcm, &owners::owner(cluster, true)));
         let lcm: Option<LCMMachine> = self.api(namespace).get_opt(&machine.name_any()).await?;
         let lcm = lcm.filter(|lcm| keep::is_of(lcm, &owners::owner(machine, true)));
         let host = match hosts::noted(machine) {
             Some(name) => self.api::<BareMetalHost>(namespace).get_opt(&name).await?,
             None => None,
         };
-        let found =
-            FoundMachine { lcm: lcm.as_ref(), host: host.as_ref(), wish: wish.as_ref().ok(), fault: fault.as_deref() };
+        let found = FoundMachine {
+            cluster: of_cluster.as_ref(),
+            lcm: lcm.as_ref(),
+            host: host.as_ref(),
+            wish: wish.as_ref().ok(),
+            fault: fault.as_deref(),
+        };
         self.say(machine, &found).await?;
         match made {
             Ok(Some(after)) => Ok(Action::requeue(after)),
@@ -188,7 +195,7 @@ impl Machines {
     /// Writes what was found out, where it is other than before.
     async fn say(&self, machine: &Machine, found: &FoundMachine<'_>) -> Result<(), kube::Error> {
         let before = machine.status.as_ref().and_then(|status| status.provider_status.as_ref());
-        let now = machine_status::report(before, found);
+        let now = machine_status::report(before, found, Timestamp::now());
         let old = before.cloned().unwrap_or_else(|| json!({}));
         let Some(patch) = difference(&old, &now) else { return Ok(()) };
         let api = self.api::<Machine>(&machine.namespace().unwrap_or_default());

@@ -5,11 +5,12 @@ use std::hash::{Hash, Hasher};
 
 use kube::ResourceExt;
 use serde::Serialize;
+use serde_json::json;
 
 use super::clusters::of_cluster;
 use super::machine_spec;
-use crate::api::kaas::{ClusterRelease, ClusterUpdatePlan, KaaSRelease, PublicKey, UpdateGroup};
-use crate::api::lcm::{HelmBundle, LCMCluster, LCMMachine};
+use crate::api::kaas::{ClusterRelease, ClusterUpdatePlan, GracefulRebootRequest, KaaSRelease, PublicKey, UpdateGroup};
+use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, HelmBundle, LCMCluster, LCMMachine};
 use crate::api::machine_api::{Cluster, GROUP, Machine};
 use crate::release::names::LABEL_CLUSTER;
 use crate::release::wish::shape;
@@ -43,7 +44,10 @@ pub fn watched(watches: &mut Watches) -> (Cache<Slim<Cluster>>, Cache<Slim<Machi
     let by_plan = clusters.wakes().clone();
     let commenced = |plan: &ClusterUpdatePlan| (owner(plan, GROUP, "Cluster"), plan.metadata.generation);
     on_change(watches, commenced, move |_, (whose, _)| whose.iter().for_each(|one| by_plan.wake(one.clone())));
-    // What is made of a cluster has its name.
+    // A request to reboot has the name of its cluster, and so has what is made of that.
+    let by_request = clusters.wakes().clone();
+    let reboots = |request: &GracefulRebootRequest| (request.uid(), json!(request.status));
+    on_change(watches, reboots, move |key, _| by_request.wake(key.clone()));
     let (wakes, theirs) = (clusters.wakes().clone(), machines.clone());
     let told = |lcm: &LCMCluster| (lcm.metadata.generation, lcm.metadata.deletion_timestamp.is_some());
     on_change(watches, told, move |(namespace, name), _| theirs.wake_mentioning(&of_cluster(namespace, name)));
@@ -91,7 +95,7 @@ fn hashed(object: &impl Serialize) -> u64 {
     // Whatever changes of the metadata but these says nothing.
     let generation = value["metadata"]["generation"].take();
     let uid = value["metadata"]["uid"].take();
-    value["metadata"] = serde_json::json!([uid, generation]);
+    value["metadata"] = json!([uid, generation]);
     let mut hasher = DefaultHasher::new();
     value.to_string().hash(&mut hasher);
     hasher.finish()
@@ -102,8 +106,12 @@ fn facts_of(lcm: &LCMMachine) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = &lcm.metadata;
     (meta.uid.as_ref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
+    lcm.annotations().contains_key(ANNOTATION_GRACEFUL_REBOOT).hash(&mut hasher);
     if let Some(status) = &lcm.status {
         (status.state, &status.prepare_deletion_phase, status.maintenance).hash(&mut hasher);
+        if let Some(reboot) = &status.reboot {
+            (reboot.requested_at.is_some(), reboot.completed, &reboot.error_message).hash(&mut hasher);
+        }
         (&status.kubernetes_cordon_drain, &status.kubernetes_cordon_drain_error).hash(&mut hasher);
         for address in &status.addresses {
             (&address.type_, &address.address).hash(&mut hasher);
