@@ -13,6 +13,7 @@
 //! |  | [`catalogue`] | KaaSRelease and ClusterRelease: what they may be, and what follows from them |
 //! |  | [`keep`] | objects that are made for others, and whose they are |
 //! |  | [`names`] | labels, annotations, finalizers, and what objects are called |
+//! |  | [`words`] | what of a sentence everybody may read |
 
 pub mod access;
 pub mod catalogue;
@@ -23,3 +24,4 @@ pub mod names;
 pub mod provider;
 pub mod updates;
 pub mod wish;
+pub mod words;

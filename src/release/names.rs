@@ -6,6 +6,8 @@ pub const COMPONENT: &str = "slipway-provider";
 pub const FINALIZER: &str = "cluster.cluster.k8s.io";
 /// Holds a GracefulRebootRequest until machines that have not begun are told no more.
 pub const REBOOT_FINALIZER: &str = "slipway.dev/graceful-reboot";
+/// Label of a history: UID of the Cluster or Machine that it is of.
+pub const LABEL_HISTORY_OF: &str = "slipway.dev/history-of";
 /// Condition of a Cluster: all is as it is to be.
 pub const READY: &str = "Ready";
 /// The cluster that a Machine is of.

@@ -9,6 +9,7 @@ mod graceful_reboot;
 mod inventory;
 mod kaas_release;
 mod public_key;
+mod stages;
 mod update_group;
 
 pub use cluster_release::{
@@ -33,6 +34,10 @@ pub use kaas_release::{
     SupportedProviders,
 };
 pub use public_key::{PublicKey, PublicKeySpec};
+pub use stages::{
+    ClusterDeploymentStatus, ClusterUpgradeStatus, LcmStage, MAX_STAGES, MachineDeploymentStatus, MachineUpgradeStatus,
+    StageHistory, StageState,
+};
 pub use update_group::{UpdateGroup, UpdateGroupSpec, control_group, default_group};
 
 /// API group.

@@ -28,6 +28,7 @@ use crate::release::catalogue::known::{Offer, Releases};
 use crate::release::keep::{self, KeepError};
 use crate::release::names::{COMPONENT, FINALIZER, LABEL_CLUSTER, PAUSED, READY};
 use crate::release::updates::groups as update_groups;
+use crate::release::updates::histories;
 use crate::release::updates::plan;
 use crate::release::updates::plans;
 use crate::release::wish::judge;
@@ -150,6 +151,10 @@ impl Clusters {
         let is_provided = found.provided.is_true();
         let status = cluster_status::report(&cluster, &found, Timestamp::now());
         write_status(&clusters, &cluster, cluster.status.as_ref(), &status).await?;
+        if let Some(lcm) = &made.lcm {
+            let known = (lcm, made.bundle.is_some());
+            histories::of_cluster(&self.client, &cluster, &status.conditions, known).await?;
+        }
         match done {
             // It waits for somebody, and says so; a look at once would see the same.
             Err(ClusterError::Keep(KeepError::Taken { .. } | KeepError::Leaving { .. })) | Ok(()) => {

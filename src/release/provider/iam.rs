@@ -68,6 +68,8 @@ fn seen() -> Vec<PolicyRule> {
         rule("", &["events"], READ),
         rule(machine_api::GROUP, &["clusters", "clusters/status", "machines", "machines/status"], READ),
         rule(kaas::GROUP, &["baremetalhostcredentials", "baremetalhostinventories", "publickeys"], READ),
+        rule(kaas::GROUP, &["clusterdeploymentstatuses", "clusterupgradestatuses"], READ),
+        rule(kaas::GROUP, &["machinedeploymentstatuses", "machineupgradestatuses"], READ),
         rule(METAL3, &["baremetalhosts", "dataimages", "hardwaredata"], READ),
         rule(METAL3, &["baremetalhosts/log"], &["get"]),
         rule(lcm::GROUP, &["lcmclusterstates"], READ),

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::{self, AgentAccount};
@@ -28,6 +28,7 @@ use crate::release::catalogue::join::distribution;
 use crate::release::catalogue::known::Releases;
 use crate::release::keep::{self, KeepError};
 use crate::release::names::COMPONENT;
+use crate::release::updates::histories;
 use crate::release::wish::shape;
 use crate::runtime::changes::{change_status, delete, difference};
 use crate::runtime::{Cache, Conflict, Note, Reconcile, Slim, events, key, owners, run};
@@ -129,6 +130,7 @@ impl Machines {
             return made.map(|_| Action::await_change());
         }
         let fault = made.as_ref().err().map(ToString::to_string);
+        // What is known of the machine is not older than what is known of its cluster.
         let of_cluster: Option<LCMCluster> = self.api(namespace).get_opt(&cluster.name_any()).await?;
         let of_cluster = of_cluster.filter(|lcm| keep::is_of(lcm, &owners::owner(cluster, true)));
         let lcm: Option<LCMMachine> = self.api(namespace).get_opt(&machine.name_any()).await?;
@@ -144,7 +146,10 @@ impl Machines {
             wish: wish.as_ref().ok(),
             fault: fault.as_deref(),
         };
-        self.say(machine, &found).await?;
+        let told = self.say(machine, &found).await?;
+        if let (Some(of_cluster), Some(lcm), false) = (&of_cluster, &lcm, goes) {
+            histories::of_machine(&self.client, machine, &told, (of_cluster, lcm)).await?;
+        }
         match made {
             Ok(Some(after)) => Ok(Action::requeue(after)),
             Ok(None) => Ok(Action::await_change()),
@@ -193,13 +198,15 @@ impl Machines {
     }
 
     /// Writes what was found out, where it is other than before.
-    async fn say(&self, machine: &Machine, found: &FoundMachine<'_>) -> Result<(), kube::Error> {
+    async fn say(&self, machine: &Machine, found: &FoundMachine<'_>) -> Result<Value, kube::Error> {
         let before = machine.status.as_ref().and_then(|status| status.provider_status.as_ref());
         let now = machine_status::report(before, found, Timestamp::now());
         let old = before.cloned().unwrap_or_else(|| json!({}));
-        let Some(patch) = difference(&old, &now) else { return Ok(()) };
-        let api = self.api::<Machine>(&machine.namespace().unwrap_or_default());
-        change_status(&api, machine, json!({ "providerStatus": patch })).await.map(drop)
+        if let Some(patch) = difference(&old, &now) {
+            let api = self.api::<Machine>(&machine.namespace().unwrap_or_default());
+            change_status(&api, machine, json!({ "providerStatus": patch })).await?;
+        }
+        Ok(now)
     }
 }
 

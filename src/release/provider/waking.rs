@@ -49,7 +49,11 @@ pub fn watched(watches: &mut Watches) -> (Cache<Slim<Cluster>>, Cache<Slim<Machi
     let reboots = |request: &GracefulRebootRequest| (request.uid(), json!(request.status));
     on_change(watches, reboots, move |key, _| by_request.wake(key.clone()));
     let (wakes, theirs) = (clusters.wakes().clone(), machines.clone());
-    let told = |lcm: &LCMCluster| (lcm.metadata.generation, lcm.metadata.deletion_timestamp.is_some());
+    let told = |lcm: &LCMCluster| {
+        let observed = lcm.status.as_ref().and_then(|status| status.observed_generation);
+        let is_fresh = observed == lcm.metadata.generation;
+        (lcm.metadata.generation, lcm.metadata.deletion_timestamp.is_some(), is_fresh)
+    };
     on_change(watches, told, move |(namespace, name), _| theirs.wake_mentioning(&of_cluster(namespace, name)));
     let again = wakes.clone();
     on_change(watches, |lcm: &LCMCluster| hashed(lcm), move |key, _| again.wake(key.clone()));
@@ -109,6 +113,10 @@ fn facts_of(lcm: &LCMMachine) -> u64 {
     lcm.annotations().contains_key(ANNOTATION_GRACEFUL_REBOOT).hash(&mut hasher);
     if let Some(status) = &lcm.status {
         (status.state, &status.prepare_deletion_phase, status.maintenance).hash(&mut hasher);
+        (&status.release, &status.agent_version).hash(&mut hasher);
+        if let Some(replaces) = &status.lcm_agent_upgrade_status {
+            (&replaces.error, replaces.finished_at.is_some()).hash(&mut hasher);
+        }
         if let Some(reboot) = &status.reboot {
             (reboot.requested_at.is_some(), reboot.completed, &reboot.error_message).hash(&mut hasher);
         }

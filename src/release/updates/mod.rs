@@ -1,20 +1,26 @@
 //! How a Cluster gets from release to release, and is rebooted: UpdateGroup, ClusterUpdatePlan, GracefulRebootRequest.
 //!
 //! Which groups of machines there are ([`groups`]), and which of them may get the release ([`plan`], [`plans`]), `provider` asks when it
-//! looks at a Cluster, and tells nodes in the LCMCluster. A request to reboot has a controller of its own (`reboots`).
+//! looks at a Cluster, and tells nodes in the LCMCluster. A request to reboot has a controller of its own (`reboots`). What clusters and
+//! machines went through is written down at each look at a Cluster or Machine ([`histories`]).
 
 mod admission;
 pub mod groups;
+pub mod histories;
 pub mod plan;
 pub mod plans;
 mod reboot;
 mod reboots;
+mod stages;
 mod waking;
 
 use std::sync::Arc;
 
 use self::reboots::Reboots;
-use crate::api::kaas::{ClusterUpdatePlan, GracefulRebootRequest, UpdateGroup};
+use crate::api::kaas::{
+    ClusterDeploymentStatus, ClusterUpdatePlan, ClusterUpgradeStatus, GracefulRebootRequest, MachineDeploymentStatus,
+    MachineUpgradeStatus, UpdateGroup,
+};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::AdmissionRules;
 use crate::module::{Acting, Life, Module, Service, service};
@@ -25,13 +31,17 @@ const UPDATE_GROUPS: &str = "kaas.mirantis.com/updategroups";
 /// ClusterUpdatePlans by group and plural.
 const UPDATE_PLANS: &str = "kaas.mirantis.com/clusterupdateplans";
 
-/// UpdateGroup, ClusterUpdatePlan, GracefulRebootRequest: kinds that are of no group of Cluster API.
+/// UpdateGroup, ClusterUpdatePlan, GracefulRebootRequest, and the histories, which nobody else writes.
 pub fn module() -> Module {
     Module {
         kinds: vec![
             Declared::one::<UpdateGroup>(StoragePolicy::Durable),
             Declared::one::<ClusterUpdatePlan>(StoragePolicy::Durable),
             Declared::one::<GracefulRebootRequest>(StoragePolicy::Durable),
+            Declared::one::<ClusterDeploymentStatus>(StoragePolicy::Internal),
+            Declared::one::<ClusterUpgradeStatus>(StoragePolicy::Internal),
+            Declared::one::<MachineDeploymentStatus>(StoragePolicy::Internal),
+            Declared::one::<MachineUpgradeStatus>(StoragePolicy::Internal),
         ],
         rights: &[],
     }

@@ -71,6 +71,7 @@ async fn each_group_may_what_its_role_says_and_nothing_else() {
     assert_eq!(scope.owner_references()[0].uid, edge.uid().unwrap());
 
     let keys = path(KAAS, "publickeys", "");
+    let histories = path(KAAS, "clusterdeploymentstatuses", "");
     let inventories = path(KAAS, "baremetalhostinventories", "");
     let credentials = path(KAAS, "baremetalhostcredentials", "");
     let secret = |name: &str| path("", "secrets", &format!("/{name}"));
@@ -83,8 +84,9 @@ async fn each_group_may_what_its_role_says_and_nothing_else() {
     let account = path("", "serviceaccounts", "/helm-edge/token");
     let far = format!("/apis/{CLUSTERS}/namespaces/default/clusters");
     // Of user, member, operator, bm-pool-operator and cluster-admin, in this order.
-    let rows: [(&str, &str, Option<Body<'_>>, &str); 6] = [
+    let rows: [(&str, &str, Option<Body<'_>>, &str); 7] = [
         ("GET", &clusters, None, "yyyyn"),
+        ("GET", &histories, None, "yyyyn"),
         ("POST", &keys, Some(&key), "nyynn"),
         ("POST", &inventories, Some(&inventory), "nnyyn"),
         ("POST", &credentials, Some(&credential), "nnyyn"),
