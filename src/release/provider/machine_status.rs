@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::machine_spec::MachineWish;
 use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, HostInfo, LCMCluster, LCMMachine, LCMMachineStatus, NodeState};
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
+use crate::release::words::public;
 use crate::runtime::conditions;
 
 /// State of a machine whose host does not run what it is to run yet.
@@ -77,7 +78,8 @@ fn condition(type_: &str, ready: bool, message: impl Into<String>) -> Value {
 }
 
 fn because(type_: &str, ready: bool, reason: &str, message: impl Into<String>) -> Value {
-    json!({"type": type_, "ready": ready, "reason": reason, "message": message.into()})
+    // Whoever may view a Machine may not read what scripts print.
+    json!({"type": type_, "ready": ready, "reason": reason, "message": public(&message.into())})
 }
 
 /// A condition with the time since when it is so.
@@ -263,6 +265,22 @@ mod tests {
         let found = FoundMachine { fault: Some("the name is taken"), ..FoundMachine::default() };
         let fault = report(None, &found, Timestamp::UNIX_EPOCH);
         assert_eq!(fault["conditions"][1]["message"], "the name is taken");
+    }
+
+    #[test]
+    fn what_a_script_printed_is_not_in_a_machine() {
+        let failed = "step kubeadm failed with exit code 1 (attempt 2): token s3cret was refused";
+        let of = |type_: &str| {
+            json!({"type": type_, "status": "False", "reason": "Failed", "message": failed,
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let lcm = machine(json!({"state": "Deploy", "conditions": [of("Deployed"), of("Ready")]}));
+        let status = report(None, &FoundMachine { lcm: Some(&lcm), ..FoundMachine::default() }, Timestamp::UNIX_EPOCH);
+        for at in [0, 1] {
+            let message = status["conditions"][at]["message"].as_str().unwrap();
+            assert!(message.starts_with("step kubeadm failed with exit code 1 (attempt 2)"), "{message}");
+        }
+        assert!(!status.to_string().contains("s3cret"), "{status}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::api::kaas::{
     UpdatePlanImpact, UpdatePlanState, UpdatePlanStep, UpdatePlanStepStatus, control_group,
 };
 use crate::api::lcm::{LCMCluster, LcmUpdateGroup, LcmUpdateGroupStatus};
+use crate::release::words::public;
 use crate::runtime::conditions::{ConditionVerdict, set, whole};
 
 /// The step of the control plane.
@@ -203,7 +204,7 @@ fn one_of_group(group: &LcmUpdateGroupStatus, may: bool, are_before_done: bool) 
     if group.updated >= group.machines && (has_begun || may && are_before_done) {
         return (UpdatePlanState::Completed, String::new());
     }
-    let message = if group.message.is_empty() { String::new() } else { format!("; {}", group.message) };
+    let message = if group.message.is_empty() { String::new() } else { format!("; {}", public(&group.message)) };
     if has_begun || may && are_before_done {
         let said = format!("{} of {} machines have it{message}", group.updated, group.machines);
         return (UpdatePlanState::InProgress, said);

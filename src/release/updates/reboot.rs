@@ -10,6 +10,7 @@ use kube::ResourceExt;
 
 use crate::api::kaas::GracefulRebootRequest;
 use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_REBOOT_REQUEST, LCMCluster, LCMMachine};
+use crate::release::words::public;
 use crate::runtime::conditions::find;
 
 /// Machines that a message names.
@@ -106,7 +107,7 @@ fn said(machine: &LCMMachine) -> String {
         return format!("{name} is in maintenance, and reboots after it");
     }
     match find(conditions, "Ready").filter(|ready| !ready.message.is_empty()) {
-        Some(ready) => format!("{name}: {}", ready.message),
+        Some(ready) => format!("{name}: {}", public(&ready.message)),
         None => format!("{name} is to reboot"),
     }
 }
@@ -177,6 +178,13 @@ mod tests {
             let said = format!("{:?}", decide(&request(machines), lcm, ready, &all));
             assert!(said.contains(wanted), "{machines:?} {states}: {said}, not {wanted}");
         }
+        // Whoever may view a request may not read what scripts print.
+        let mut ill = machine("m0", 'a');
+        let failed = json!([{"type": "Ready", "status": "False", "reason": "Failed", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "message": "step a failed with exit code 1 (attempt 1): s3cret"}]);
+        ill.status.as_mut().unwrap().conditions = serde_json::from_value(failed).unwrap();
+        let said = format!("{:?}", decide(&request(&[]), Some(&good), false, &[ill]));
+        assert!(said.contains("m0: step a failed with exit code 1 (attempt 1)") && !said.contains("s3cret"), "{said}");
         for (is, wanted) in [('.', false), ('m', true), ('a', false), ('d', false), ('o', false)] {
             assert_eq!(may_be_taken_back(&machine("m", is), "u"), wanted, "{is}");
         }

@@ -116,6 +116,11 @@ fn a_plan_says_how_far_it_is_and_what_to_do() {
         assert_eq!(said.started_at.is_some(), said.status != UpdatePlanState::NotStarted);
         assert_eq!(said.completed_at.is_some(), said.status == UpdatePlanState::Completed);
     }
+    // Whoever may view a plan may not read what scripts print.
+    let failed = "manager m does not get on: step join failed with exit code 1 (attempt 2): s3cret; mend it";
+    let lcm_of_failed = fresh([(3, 0, 1, failed), none, none]);
+    let said = status(&plan(&[true], json!({})), &PlanFacts { lcm: &lcm_of_failed, refusal: None }, now);
+    assert!(said.steps[0].message.contains("(attempt 2)") && !json!(said).to_string().contains("s3cret"), "{said:?}");
     let refused = PlanFacts { lcm: &lcm(json!({"spec": {"release": "r1"}})), refusal: Some("it is in maintenance") };
     let said = status(&plan(&[true], json!({})), &refused, now);
     assert_eq!((letters(&said).as_str(), said.conditions[0].reason.as_str()), ("....", "NotPossible"));
