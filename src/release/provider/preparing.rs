@@ -18,11 +18,12 @@ use super::machine_spec::{self, DeletionPolicy};
 use super::names;
 use super::shape;
 use crate::api::infrastructure::v1beta2::MachineImage;
-use crate::api::lcm::{ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMMachine, NodeState};
+use crate::api::lcm::{ANNOTATION_WAS_DEPLOYED, CONDITION_LEAVING, LCMCluster, LCMMachine, NodeState, REASON_HELD};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::metal3::SecretReference;
 use crate::cluster::machine_api::{HostDeparture, Preparation, Prepared, Preparer};
 use crate::release::catalogue::join::distribution;
+use crate::runtime::conditions::find;
 use crate::runtime::owners;
 
 /// How long a Machine waits for a Cluster that it names and that is not there: both may be made at once. Then it is of no cluster.
@@ -189,12 +190,14 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
                 NodeState::Deploy | NodeState::Upgrade | NodeState::Reconfigure | NodeState::Reboot | NodeState::Ready
             )
         );
-    let is_over = since.is_some_and(|since| now.duration_since(since) >= LEAVE_WAIT);
-    if policy != DeletionPolicy::Graceful
-        || !was_deployed
-        || OVER.contains(&status.prepare_deletion_phase.as_str())
-        || is_over
-    {
+    if policy != DeletionPolicy::Graceful || !was_deployed || OVER.contains(&status.prepare_deletion_phase.as_str()) {
+        return LeavingStep::Go;
+    }
+    let leaving = find(&status.conditions, CONDITION_LEAVING);
+    // Whom applications held begins to be drained only then.
+    let since = since.max(leaving.map(|one| one.last_transition_time.0));
+    let is_held = leaving.is_some_and(|one| one.reason == REASON_HELD);
+    if !is_held && since.is_some_and(|since| now.duration_since(since) >= LEAVE_WAIT) {
         return LeavingStep::Go;
     }
     let phase = match status.prepare_deletion_phase.as_str() {
@@ -203,10 +206,12 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
     };
     let error = &status.kubernetes_cordon_drain_error;
     let error = if error.is_empty() { String::new() } else { format!(": {error}") };
-    let minutes = LEAVE_WAIT.as_mins();
-    let reason = format!(
-        "{phase}{error}; the host is let go after {minutes} minutes in any case, or at once with deletionPolicy unsafe"
-    );
+    let end = if is_held {
+        "then, or at once".to_owned()
+    } else {
+        format!("after {} minutes in any case, or at once", LEAVE_WAIT.as_mins())
+    };
+    let reason = format!("{phase}{error}; the host is let go {end} with deletionPolicy unsafe");
     if lcm.spec.prepare_deletion { LeavingStep::Wait(reason) } else { LeavingStep::Ask(reason) }
 }
 
@@ -229,6 +234,13 @@ mod tests {
             lcm(json!({"spec": {"prepareDeletion": true}, "status": {"state": "Ready", "prepareDeletionPhase": phase}}))
         };
         let ready = || lcm(json!({"status": {"state": "Ready"}}));
+        let leaving = |status: &str, reason: &str, minutes: i64| {
+            let condition = json!({"type": CONDITION_LEAVING, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": at(minutes).to_string()});
+            let spec = json!({"prepareDeletion": true});
+            let status = json!({"state": "Ready", "prepareDeletionPhase": "started", "conditions": [condition]});
+            lcm(json!({"spec": spec, "status": status}))
+        };
         let rows: Vec<(DeletionPolicy, LCMMachine, i64, &str)> = vec![
             (DeletionPolicy::Graceful, ready(), 0, "ask"),
             (DeletionPolicy::Graceful, told(""), 1, "wait"),
@@ -239,6 +251,10 @@ mod tests {
             (DeletionPolicy::Graceful, told("started"), 59, "wait"),
             (DeletionPolicy::Graceful, told("started"), 60, "go"),
             (DeletionPolicy::Graceful, ready(), 61, "go"),
+            // Applications hold it: no time ends that, and the hour of the drain begins afterwards.
+            (DeletionPolicy::Graceful, leaving("False", REASON_HELD, 5), 600, "wait"),
+            (DeletionPolicy::Graceful, leaving("True", "Draining", 90), 149, "wait"),
+            (DeletionPolicy::Graceful, leaving("True", "Draining", 90), 150, "go"),
             (DeletionPolicy::Unsafe, ready(), 0, "go"),
             (DeletionPolicy::Forced, told("started"), 0, "go"),
             // It never was a node.

@@ -53,6 +53,8 @@ pub(super) struct Fate {
     pub rebooted: Vec<String>,
     /// The keys of the deployment's Secret when a machine's deploy was done.
     pub keys: BTreeMap<String, Vec<String>>,
+    /// Told of each machine that joins.
+    pub watched: Option<Box<dyn Fn(&str) + Send>>,
 }
 
 /// An object of a kind that has a namespace.
@@ -390,7 +392,13 @@ impl Agents {
             let secrets = Api::<Secret>::namespaced(self.client.clone(), NAMESPACE);
             let secret = secrets.get_opt(&machine.spec.deployment_secret_name).await.unwrap();
             let keys = secret.and_then(|secret| secret.data).unwrap_or_default().into_keys().collect();
-            self.fate.lock().unwrap().keys.entry(name.to_owned()).or_insert(keys);
+            {
+                let mut fate = self.fate.lock().unwrap();
+                fate.keys.entry(name.to_owned()).or_insert(keys);
+                if let Some(watched) = &fate.watched {
+                    watched(name);
+                }
+            }
             let path = format!("/api/v1/nodes/{name}");
             if self.played.get(&path).is_none() {
                 self.played.put(&path, node(name));
