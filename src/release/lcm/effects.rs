@@ -22,7 +22,7 @@ use crate::api::lcm::{
     LCMClusterStateSpec, LCMMachine, LCMMachineSpec, LCMMachineStatus, MachineRole, MaintenanceScope, NodeState,
     REASON_HELD, Request,
 };
-use crate::cluster::workload::secret_name;
+use crate::cluster::workload::{self, secret_name};
 use crate::runtime::changes::{change, change_status, delete, difference, unless_gone};
 use crate::runtime::conditions::{ConditionVerdict, clear, find, set};
 use crate::runtime::{Conflict, owners};
@@ -134,6 +134,7 @@ impl Keeper {
                 may: may_leave(&members[at], &members),
                 seen: &one.seen,
                 drain: one.member.drain,
+                forced: one.view.spec.force_deletion,
                 locked: held.is_some(),
                 message: held.as_deref().unwrap_or(&status.kubernetes_cordon_drain_error),
                 since: find(&status.conditions, CONDITION_LEAVING)
@@ -142,7 +143,7 @@ impl Keeper {
                 patience: self.times.patience,
                 now: look.now,
             });
-            members[at].leaving |= leave == MachineDeparture::Start;
+            members[at].leaving |= matches!(leave, MachineDeparture::Start | MachineDeparture::Delete(_));
             leaves.push(Some(leave));
         }
         leaves
@@ -152,7 +153,7 @@ impl Keeper {
         &self,
         look: &mut ClusterLook<'_>,
         at: usize,
-        leave: Option<MachineDeparture>,
+        mut leave: Option<MachineDeparture>,
         (material, reason): (Option<&Material>, Option<&str>),
     ) -> Result<Option<Timestamp>, Fault> {
         let mut token = None;
@@ -191,9 +192,20 @@ impl Keeper {
         };
         if let (Some(node), Some(workload)) = (gone, &look.workload) {
             let deleted = Api::<Node>::all(workload.client().clone()).delete(node, &DeleteParams::default()).await;
-            unless_gone(deleted)?;
+            match unless_gone(deleted) {
+                Ok(_) => tracing::info!(
+                    namespace = look.namespace,
+                    machine = one.member.name,
+                    node,
+                    "a machine left its cluster"
+                ),
+                // It was to go without a wait: one try is what there is.
+                Err(error) if one.view.spec.force_deletion => {
+                    leave = Some(leave::stays(&format!("node {node}"), &workload::said(&error)));
+                }
+                Err(error) => return Err(error.into()),
+            }
             workload.node_changed().await;
-            tracing::info!(namespace = look.namespace, machine = one.member.name, node, "a machine left its cluster");
         }
         self.write(look, one, turn, leave.as_ref()).await?;
         Ok(token)

@@ -1,7 +1,7 @@
 //! How a machine leaves its cluster: its node is drained, and deleted. Pure.
 //!
 //! A drain ends by its time. While an application holds the node by a lock, what it keeps there would be lost, so that wait ends when
-//! the lock does. The deletion of the cluster waits for nobody.
+//! the lock does: whoever deletes the machine may have it go without (`force_deletion`), and the deletion of the cluster waits for nobody.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -46,6 +46,8 @@ pub(super) struct Leaver<'a> {
     pub may: Result<(), String>,
     pub seen: &'a SeenNode,
     pub drain: Drain,
+    /// Whether it goes without a drain, and is not waited for.
+    pub forced: bool,
     /// Whether the drain waits for applications.
     pub locked: bool,
     /// What the drain waits for.
@@ -63,6 +65,14 @@ pub(super) fn decide(one: &Leaver<'_>) -> MachineDeparture {
     }
     if !one.is_node {
         return MachineDeparture::Complete;
+    }
+    if one.forced {
+        return match one.seen {
+            SeenNode::None => MachineDeparture::Complete,
+            SeenNode::Ready(name) | SeenNode::Unready(name) => MachineDeparture::Delete(name.clone()),
+            SeenNode::Unknown(reason) => stays("its node", reason),
+            SeenNode::Unasked => stays("its node", "the cluster was not asked"),
+        };
     }
     if one.phase != STARTED {
         return match &one.may {
@@ -87,6 +97,11 @@ pub(super) fn decide(one: &Leaver<'_>) -> MachineDeparture {
     } else {
         MachineDeparture::Drain(waits)
     }
+}
+
+/// The machine goes, and its node is left in the cluster.
+pub(super) fn stays(node: &str, reason: &str) -> MachineDeparture {
+    MachineDeparture::Fail(format!("{node} stays in the cluster, and goes with kubectl delete node: {reason}"))
 }
 
 /// Whether a machine may leave its cluster now; else what it waits for. One manager at a time, and only if two are Ready: whichever goes,
@@ -144,6 +159,7 @@ mod tests {
                 may,
                 seen,
                 drain,
+                forced: false,
                 locked: false,
                 message: "",
                 since,
@@ -155,21 +171,26 @@ mod tests {
     }
 
     #[test]
-    fn whom_applications_hold_waits_for_them() {
+    fn whom_applications_hold_waits_and_who_is_forced_does_not() {
         let now = Timestamp::from_second(1_790_000_000).unwrap();
         let (ready, unknown) = (SeenNode::Ready("n".into()), SeenNode::Unknown("no route".into()));
         let hold = || MachineDeparture::Hold("storage holds it".into());
+        let delete = || MachineDeparture::Delete("n".into());
         let late = |reason: &str| {
             MachineDeparture::Fail(format!("took too long, and whoever deletes the machine goes on: {reason}"))
         };
-        for (phase, seen, locked, wanted) in [
+        for (phase, seen, locked, forced, wanted) in [
             // No time ends it.
-            (STARTED, &ready, true, hold()),
-            (STARTED, &SeenNode::None, true, MachineDeparture::Complete),
+            (STARTED, &ready, true, false, hold()),
+            (STARTED, &SeenNode::None, true, false, MachineDeparture::Complete),
             // A cluster that does not answer holds nobody.
-            (STARTED, &unknown, true, late("no route")),
-            (COMPLETED, &ready, true, MachineDeparture::Complete),
-            (FAILED, &ready, true, MachineDeparture::Complete),
+            (STARTED, &unknown, true, false, late("no route")),
+            ("", &ready, false, true, delete()),
+            (STARTED, &ready, true, true, delete()),
+            ("", &SeenNode::None, false, true, MachineDeparture::Complete),
+            (STARTED, &unknown, true, true, stays("its node", "no route")),
+            (COMPLETED, &ready, true, true, MachineDeparture::Complete),
+            (FAILED, &ready, true, true, MachineDeparture::Complete),
         ] {
             let leaver = Leaver {
                 phase,
@@ -177,6 +198,7 @@ mod tests {
                 may: Err("m2 leaves".to_owned()),
                 seen,
                 drain: Drain::Asked,
+                forced,
                 locked,
                 message: "storage holds it",
                 since: Some(now - SignedDuration::from_mins(31)),

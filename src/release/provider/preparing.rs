@@ -30,6 +30,8 @@ use crate::runtime::owners;
 const CLUSTER_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// How long a node has to leave its cluster, with its wait for those that leave before it.
 const LEAVE_WAIT: SignedDuration = SignedDuration::from_mins(60);
+/// How long a node is deleted in its cluster that is not drained: the cluster is asked once, and has seconds to answer.
+const FORCED_WAIT: SignedDuration = SignedDuration::from_mins(1);
 /// `status.prepareDeletionPhase` once a node has left, or is not waited for any more.
 const OVER: [&str; 2] = ["completed", "failed"];
 
@@ -103,8 +105,8 @@ impl NodePreparer {
         match leave(policy, &lcm, since, Timestamp::now()) {
             LeavingStep::Go => Ok(HostDeparture::Go),
             LeavingStep::Ask(reason) => {
-                let patch =
-                    json!({"metadata": {"resourceVersion": lcm.resource_version()}, "spec": {"prepareDeletion": true}});
+                let spec = json!({"prepareDeletion": true, "forceDeletion": policy != DeletionPolicy::Graceful});
+                let patch = json!({"metadata": {"resourceVersion": lcm.resource_version()}, "spec": spec});
                 machines.patch(&lcm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
                 Ok(HostDeparture::Wait(reason))
             }
@@ -190,8 +192,17 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
                 NodeState::Deploy | NodeState::Upgrade | NodeState::Reconfigure | NodeState::Reboot | NodeState::Ready
             )
         );
-    if policy != DeletionPolicy::Graceful || !was_deployed || OVER.contains(&status.prepare_deletion_phase.as_str()) {
+    if !was_deployed || OVER.contains(&status.prepare_deletion_phase.as_str()) {
         return LeavingStep::Go;
+    }
+    if policy != DeletionPolicy::Graceful {
+        let reason = "its node is deleted in the cluster, which has a minute to answer".to_owned();
+        let is_over = since.is_some_and(|since| now.duration_since(since) >= FORCED_WAIT);
+        return match lcm.spec.force_deletion {
+            false => LeavingStep::Ask(reason),
+            true if is_over => LeavingStep::Go,
+            true => LeavingStep::Wait(reason),
+        };
     }
     let leaving = find(&status.conditions, CONDITION_LEAVING);
     // Whom applications held begins to be drained only then.
@@ -241,6 +252,10 @@ mod tests {
             let status = json!({"state": "Ready", "prepareDeletionPhase": "started", "conditions": [condition]});
             lcm(json!({"spec": spec, "status": status}))
         };
+        let forced = |phase: &str| {
+            let spec = json!({"prepareDeletion": true, "forceDeletion": true});
+            lcm(json!({"spec": spec, "status": {"state": "Ready", "prepareDeletionPhase": phase}}))
+        };
         let rows: Vec<(DeletionPolicy, LCMMachine, i64, &str)> = vec![
             (DeletionPolicy::Graceful, ready(), 0, "ask"),
             (DeletionPolicy::Graceful, told(""), 1, "wait"),
@@ -255,8 +270,15 @@ mod tests {
             (DeletionPolicy::Graceful, leaving("False", REASON_HELD, 5), 600, "wait"),
             (DeletionPolicy::Graceful, leaving("True", "Draining", 90), 149, "wait"),
             (DeletionPolicy::Graceful, leaving("True", "Draining", 90), 150, "go"),
-            (DeletionPolicy::Unsafe, ready(), 0, "go"),
-            (DeletionPolicy::Forced, told("started"), 0, "go"),
+            // Without a drain its node goes first, where the cluster answers within a minute.
+            (DeletionPolicy::Unsafe, ready(), 0, "ask"),
+            (DeletionPolicy::Unsafe, leaving("False", REASON_HELD, 5), 600, "ask"),
+            (DeletionPolicy::Forced, told("started"), 0, "ask"),
+            (DeletionPolicy::Unsafe, forced(""), 0, "wait"),
+            (DeletionPolicy::Forced, forced(""), 1, "go"),
+            (DeletionPolicy::Forced, forced("completed"), 0, "go"),
+            (DeletionPolicy::Unsafe, forced("failed"), 0, "go"),
+            (DeletionPolicy::Unsafe, lcm(json!({})), 0, "go"),
             // It never was a node.
             (DeletionPolicy::Graceful, lcm(json!({})), 0, "go"),
             (DeletionPolicy::Graceful, lcm(json!({"status": {"state": "Prepare"}})), 0, "go"),
@@ -274,7 +296,7 @@ mod tests {
                 LeavingStep::Go => "go",
                 LeavingStep::Ask(_) => "ask",
                 LeavingStep::Wait(reason) => {
-                    assert!(reason.contains("unsafe"), "{reason}");
+                    assert!(reason.contains("unsafe") || reason.contains("a minute"), "{reason}");
                     "wait"
                 }
             };

@@ -163,6 +163,41 @@ async fn a_node_that_is_held_leaves_when_it_is_let_go() {
 }
 
 #[tokio::test]
+async fn a_machine_that_is_forced_out_goes_undrained_and_waits_for_nobody() {
+    let site = Site::new().await;
+    settled(&site, &["m1", "w1", "w2", "w3"]).await;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "apps"}, "spec": {"nodeName": "w1"}});
+    site.played.put("/api/v1/namespaces/apps/pods/p", pod);
+    site.played.keep_pods(true);
+    put(&site.played, Some("w1"), json!({"state": "active"}));
+    let force = || json!({"spec": {"prepareDeletion": true, "forceDeletion": true}});
+    let left = async |name: &str| {
+        let status = site.get::<LCMMachine>(name).await.unwrap().status.unwrap();
+        (status.prepare_deletion_phase, condition(&status.conditions, "Leaving").1)
+    };
+    site.patch::<LCMMachine>("w1", force()).await;
+    site.until("it has left", async || left("w1").await.0 == "completed").await;
+    assert_eq!(site.played.get("/api/v1/nodes/w1"), None);
+    assert!(site.played.requests().iter().all(|one| !one.ends_with("/eviction")), "nothing is evicted");
+    assert_eq!(site.get::<LCMClusterState>("cd-w1").await, None);
+    // So does one whose drain waits already.
+    put(&site.played, Some("w2"), json!({"state": "active"}));
+    site.patch::<LCMMachine>("w2", json!({"spec": {"prepareDeletion": true}})).await;
+    site.says("w2", "Leaving", "False", "has not let go of node w2 yet").await;
+    site.patch::<LCMMachine>("w2", force()).await;
+    site.until("it has left", async || left("w2").await.0 == "completed").await;
+    assert_eq!(site.played.get("/api/v1/nodes/w2"), None);
+    // A cluster that does not answer is asked once.
+    site.played.fall_silent(Some("no route to host"));
+    site.patch::<LCMMachine>("w3", force()).await;
+    let given_up = async || {
+        let (phase, words) = left("w3").await;
+        phase == "failed" && words.contains("kubectl delete node") && words.contains("no route to host")
+    };
+    site.until("it is given up", given_up).await;
+}
+
+#[tokio::test]
 async fn what_others_wrote_in_the_cluster_brings_about_a_wait_and_nothing_else() {
     let site = Site::new().await;
     settled(&site, &["m1", "w1"]).await;

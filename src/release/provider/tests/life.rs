@@ -177,6 +177,9 @@ async fn a_machine_that_says_delete_goes_and_need_not_be_drained() {
     site.there("m", "is told to leave", |lcm: &LCMMachine| lcm.spec.prepare_deletion).await;
     let later = site.try_change::<Machine>("m", value(json!({"deletionPolicy": "unsafe"}))).await;
     assert!(later.is_ok(), "{later:?}");
+    // Its node goes first, undrained.
+    site.there("m", "is told not to be drained", |lcm: &LCMMachine| lcm.spec.force_deletion).await;
+    site.change::<LCMMachine>("m", json!({"status": {"prepareDeletionPhase": "completed"}})).await;
     site.there("m", "is told to deprovision", |host: &BareMetalHost| host.spec.image.is_none()).await;
     site.state("m", "available").await;
     site.gone::<Machine>("m").await;
