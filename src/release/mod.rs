@@ -14,4 +14,6 @@ pub mod access;
 pub mod catalogue;
 pub mod helm;
 pub mod lcm;
+#[cfg(test)]
+mod mortal_tests;
 pub mod provider;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::cluster::workload::played_tests::Played;
 use crate::engine::Fence;
 use crate::module::{Acting, Life, RunningLife};
 use crate::modules::{declared, kinds};
+use crate::release::mortal_tests::mortal;
 use crate::runtime::{Tasks, Watches};
 use crate::store::{Store, StoreOptions};
 
@@ -305,28 +306,6 @@ fn spec(release: u32) -> Value {
     json!({"release": format!("r{release}"), "lcmType": "kubeadm", "machineTypes": {"control": steps, "worker": steps},
         "sshAuthorizedKeys": ["ssh-ed25519 AAAA ann"], "agentConfig": {"version": "1"}, "dedicatedControlPlane": true,
         "externalEndpoint": {"host": "10.0.0.100", "port": 6443}})
-}
-
-fn mortal(client: &Client, left: &Arc<AtomicI64>) -> Client {
-    let (client, left) = (client.clone(), left.clone());
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (client, left) = (client.clone(), left.clone());
-        async move {
-            if request.method() == http::Method::GET {
-                return client.send(request).await;
-            }
-            let before = left.fetch_sub(1, Ordering::SeqCst);
-            if before > 1 {
-                return client.send(request).await;
-            }
-            if before == 1 {
-                drop(client.send(request).await);
-                left.fetch_sub(1, Ordering::SeqCst);
-            }
-            std::future::pending().await
-        }
-    });
-    Client::new(service, "default")
 }
 
 /// The agents of all machines.

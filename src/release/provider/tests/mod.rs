@@ -2,6 +2,7 @@
 
 mod attacks;
 mod data_flow;
+mod kills;
 mod life;
 mod scopes;
 mod site;
