@@ -38,6 +38,25 @@ pub struct LCMClusterStateSpec {
     /// `true` or `false`: whether it is to be so.
     #[schemars(regex(pattern = "^(true|false)$"))]
     pub value: String,
+    /// Release for which it is asked, by its name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release: String,
+    /// For what applications in the cluster are asked to be ready before; they are not asked where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<MaintenanceScope>,
+}
+
+/// What is about to happen to a node, for the applications on it. Each scope has those before it in it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum MaintenanceScope {
+    /// It is drained.
+    #[default]
+    Drain,
+    /// It is drained, and reboots.
+    Os,
+    /// It leaves the cluster.
+    Deletion,
 }
 
 /// What can be asked of a cluster.
@@ -49,6 +68,8 @@ pub enum Request {
     /// Whether a node takes no pods and has none but those that stay.
     #[default]
     CordonDrain,
+    /// Whether applications know that nodes of their cluster change, and are ready for it.
+    ClusterMaintenance,
 }
 
 /// What became of a request.
@@ -61,7 +82,13 @@ pub struct LCMClusterStateStatus {
     /// What it waits for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Whether it waits for applications, which hold the cluster or the node by workload locks.
+    #[serde(default)]
+    pub locked: bool,
     /// How many times it was tried.
     #[serde(default)]
     pub attempt: i32,
+    /// The generation of the request that this is the answer to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
 }

@@ -92,6 +92,9 @@ pub struct LCMMachineSpec {
     /// Whether it is to leave the cluster.
     #[serde(default)]
     pub prepare_deletion: bool,
+    /// Whether its node is deleted without being drained when it is to leave, and not waited for.
+    #[serde(default)]
+    pub force_deletion: bool,
     /// What its system is, as `ubuntu/jammy`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub distribution: String,

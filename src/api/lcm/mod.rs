@@ -11,7 +11,7 @@ mod machine;
 mod state_item;
 
 pub use cluster::{LCMCluster, LCMClusterSpec, LCMClusterStatus, LcmEndpoint, LcmUpdateGroup, LcmUpdateGroupStatus};
-pub use cluster_state::{LCMClusterState, LCMClusterStateSpec, LCMClusterStateStatus, Request};
+pub use cluster_state::{LCMClusterState, LCMClusterStateSpec, LCMClusterStateStatus, MaintenanceScope, Request};
 pub use helm_bundle::{
     HelmBundle, HelmBundleSpec, HelmBundleStatus, HelmRelease, HelmReleaseStatus, HelmRepository, MAX_CHARTS,
 };
@@ -35,5 +35,9 @@ pub const ANNOTATION_WAS_DEPLOYED: &str = "lcm.mirantis.com/was-deployed";
 pub const ANNOTATION_WAS_READY: &str = "lcm.mirantis.com/was-ready";
 /// The machine is to be drained and rebooted: `true`.
 pub const ANNOTATION_GRACEFUL_REBOOT: &str = "lcm.mirantis.com/graceful-reboot";
+/// The condition of an LCMMachine that says how far it is with leaving its cluster.
+pub const CONDITION_LEAVING: &str = "Leaving";
+/// The reason of that condition while applications hold its node by workload locks: no time ends that wait.
+pub const REASON_HELD: &str = "HeldByApplications";
 /// The GracefulRebootRequest for which a machine was told to reboot last, by its UID.
 pub const ANNOTATION_REBOOT_REQUEST: &str = "slipway.dev/reboot-request";

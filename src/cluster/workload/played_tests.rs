@@ -145,6 +145,14 @@ impl State {
                 self.objects.insert(path.to_owned(), object.clone());
                 (StatusCode::OK, object)
             }
+            (&Method::PATCH, None) if query.contains("fieldManager") && query.contains("force=true") => {
+                // Server-side apply makes what is not there.
+                self.revision += 1;
+                let mut object = body;
+                object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+                self.objects.insert(path.to_owned(), object.clone());
+                (StatusCode::CREATED, object)
+            }
             (&Method::DELETE, Some(object)) => {
                 self.objects.remove(path);
                 (StatusCode::OK, object)
@@ -180,5 +188,6 @@ impl State {
 }
 
 fn is_list(path: &str) -> bool {
-    ["nodes", "pods", "volumeattachments", "configmaps", "secrets", "jobs"].iter().any(|kind| path.ends_with(kind))
+    let kinds = ["nodes", "pods", "volumeattachments", "configmaps", "secrets", "jobs", "workloadlocks"];
+    kinds.iter().any(|kind| path.ends_with(kind))
 }

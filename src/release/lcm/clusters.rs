@@ -14,16 +14,17 @@ use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
 use super::deployments::DeploymentError;
+use super::locks;
 use super::material::{Material, MaterialError, material};
 use super::nodes::{SeenNode, find};
-use super::order::{MachineTurn, decide};
+use super::order::{Drain, MachineTurn, decide};
 use super::said;
 use super::survey::{Survey, SurveyInputs, is_kubeadm, survey};
 use super::view::{LcmMachineView, of_cluster};
 use crate::api::lcm::{LCMCluster, LCMClusterState, LCMMachine};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads};
 use crate::runtime::changes::write_status;
-use crate::runtime::{Cache, Conflict, ObjectKey, Reconcile, Slim, key, objects};
+use crate::runtime::{Cache, Conflict, ObjectKey, Reconcile, Slim, key, objects, owners};
 
 /// How long what a cluster's machines need is taken for what it was.
 const KEPT_FOR: Duration = Duration::from_secs(600);
@@ -96,6 +97,8 @@ pub(super) struct ClusterLook<'a> {
     pub now: Timestamp,
     /// The cluster that was made, where somebody asked.
     pub workload: Option<Workload>,
+    /// What is asked of its applications.
+    pub asked: Option<Arc<LCMClusterState>>,
 }
 
 impl Keeper {
@@ -115,10 +118,11 @@ impl Keeper {
         views: Vec<LcmMachineView>,
     ) -> ClusterLook<'a> {
         let now = Timestamp::now();
-        let requests = self.asked(namespace, &views);
+        let (requests, asked) = (self.asked(namespace, &views), self.asked_of(cluster, namespace));
         let patience = self.times.silence;
         let put = |views, seen: &HashMap<String, SeenNode>| {
-            survey(views, &SurveyInputs { cluster, requests: &requests, seen, patience, now })
+            let inputs = SurveyInputs { cluster, asked: asked.as_deref(), requests: &requests, seen, patience, now };
+            survey(views, &inputs)
         };
         let (mut found, mut workload) = (put(views.clone(), &HashMap::new()), None);
         if found.kubeadm && found.rules.initialized && found.is_unsettled() {
@@ -139,14 +143,18 @@ impl Keeper {
             .machines
             .iter()
             .enumerate()
-            .map(|(at, _)| {
-                turns
-                    .get(at)
-                    .cloned()
-                    .unwrap_or_else(|| MachineTurn { waits: found.fault.clone(), ..MachineTurn::default() })
+            .map(|(at, one)| {
+                let without = || MachineTurn { waits: found.fault.clone(), ..MachineTurn::default() };
+                let mut turn = turns.get(at).cloned().unwrap_or_else(without);
+                if one.member.drain == Drain::Asked
+                    && let Some(reason) = one.request.as_deref().and_then(locks::held)
+                {
+                    turn.waits = Some(reason);
+                }
+                turn
             })
             .collect();
-        ClusterLook { cluster, namespace, survey: found, turns, now, workload }
+        ClusterLook { cluster, namespace, survey: found, turns, now, workload, asked }
     }
 
     async fn nodes(
@@ -165,10 +173,17 @@ impl Keeper {
     fn asked(&self, namespace: &str, views: &[LcmMachineView]) -> HashMap<String, Arc<LCMClusterState>> {
         let one = |view: &LcmMachineView| {
             let name = view.name_any();
-            let request = self.requests.get(&(namespace.to_owned(), super::effects::request_name(&name)))?;
+            let request = self.requests.get(&(namespace.to_owned(), locks::drain_name(&name)))?;
             Some((name, request))
         };
         views.iter().filter_map(one).collect()
+    }
+
+    /// What is asked of the cluster as a whole. One of a cluster that had its name before is not this one's.
+    fn asked_of(&self, cluster: &LCMCluster, namespace: &str) -> Option<Arc<LCMClusterState>> {
+        let uid = cluster.uid()?;
+        let request = self.requests.get(&(namespace.to_owned(), locks::cluster_name(&cluster.name_any())))?;
+        (owners::is_owned(&request.metadata, &uid) && request.metadata.deletion_timestamp.is_none()).then_some(request)
     }
 
     /// The machines of a cluster as they are stored.

@@ -6,43 +6,26 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use super::admission::ACCOUNT;
 use super::clusters::{ClusterLook, Fault, Keeper};
 use super::deployments::{self, DeploymentMachine};
-use super::leave::{self, COMPLETED, FAILED, LEAVING, Leaver, MachineDeparture, STARTED, may_leave};
+use super::leave::{self, COMPLETED, FAILED, Leaver, MachineDeparture, STARTED, may_leave};
+use super::locks;
 use super::material::Material;
 use super::order::{MachineTurn, Reboot};
 use super::said;
 use super::steps::{PHASES, of_phase};
 use super::survey::Machine;
 use crate::api::lcm::{
-    ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_WAS_DEPLOYED, ANNOTATION_WAS_READY, LCMClusterState, LCMClusterStateSpec,
-    LCMMachine, LCMMachineSpec, LCMMachineStatus, MachineRole, NodeState, Request,
+    ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_WAS_DEPLOYED, ANNOTATION_WAS_READY, CONDITION_LEAVING, LCMClusterState,
+    LCMClusterStateSpec, LCMMachine, LCMMachineSpec, LCMMachineStatus, MachineRole, MaintenanceScope, NodeState,
+    REASON_HELD, Request,
 };
-use crate::cluster::workload::secret_name;
-use crate::hex::hex;
+use crate::cluster::workload::{self, secret_name};
 use crate::runtime::changes::{change, change_status, delete, difference, unless_gone};
 use crate::runtime::conditions::{ConditionVerdict, clear, find, set};
 use crate::runtime::{Conflict, owners};
-
-/// Longest name of a request.
-const NAME_MAX: usize = 63;
-
-/// Name of the request to drain a machine's node.
-pub(super) fn request_name(machine: &str) -> String {
-    let name = format!("cd-{machine}");
-    if name.len() <= NAME_MAX {
-        return name;
-    }
-    let digest: String = hex(&Sha256::digest(machine)[..5]);
-    let mut end = NAME_MAX - 1 - digest.len();
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}-{digest}", name.get(..end).unwrap_or_default().trim_end_matches(['-', '.']))
-}
 
 /// What of a machine's spec is kept here, beside its steps.
 fn fill(one: &Machine, look: &ClusterLook<'_>, begins: bool) -> LCMMachineSpec {
@@ -115,7 +98,7 @@ impl Keeper {
         material: Option<&Material>,
         reason: Option<&str>,
     ) -> Result<Option<Timestamp>, Fault> {
-        let (mut next, mut fault): (Option<Timestamp>, Option<Fault>) = (None, None);
+        let (mut next, mut fault): (Option<Timestamp>, Option<Fault>) = (None, self.maintain(look).await.err());
         let leaves = self.leaves(look);
         for (at, leave) in leaves.into_iter().enumerate() {
             match self.one(look, at, leave, (material, reason)).await {
@@ -141,6 +124,7 @@ impl Keeper {
                 continue;
             }
             let status = &one.view.status;
+            let held = one.request.as_deref().and_then(locks::held);
             let leave = leave::decide(&Leaver {
                 phase: &status.prepare_deletion_phase,
                 is_node: look.survey.kubeadm
@@ -150,14 +134,16 @@ impl Keeper {
                 may: may_leave(&members[at], &members),
                 seen: &one.seen,
                 drain: one.member.drain,
-                message: &status.kubernetes_cordon_drain_error,
-                since: find(&status.conditions, LEAVING)
+                forced: one.view.spec.force_deletion,
+                locked: held.is_some(),
+                message: held.as_deref().unwrap_or(&status.kubernetes_cordon_drain_error),
+                since: find(&status.conditions, CONDITION_LEAVING)
                     .filter(|one| one.status == "True")
                     .map(|one| one.last_transition_time.0),
                 patience: self.times.patience,
                 now: look.now,
             });
-            members[at].leaving |= leave == MachineDeparture::Start;
+            members[at].leaving |= matches!(leave, MachineDeparture::Start | MachineDeparture::Delete(_));
             leaves.push(Some(leave));
         }
         leaves
@@ -167,7 +153,7 @@ impl Keeper {
         &self,
         look: &mut ClusterLook<'_>,
         at: usize,
-        leave: Option<MachineDeparture>,
+        mut leave: Option<MachineDeparture>,
         (material, reason): (Option<&Material>, Option<&str>),
     ) -> Result<Option<Timestamp>, Fault> {
         let mut token = None;
@@ -191,7 +177,9 @@ impl Keeper {
             }
             turn.waits = Some(reason);
         }
-        if let Some(MachineDeparture::Wait(reason) | MachineDeparture::Drain(reason)) = &leave {
+        if let Some(MachineDeparture::Wait(reason) | MachineDeparture::Drain(reason) | MachineDeparture::Hold(reason)) =
+            &leave
+        {
             turn.waits = Some(format!("is to leave the cluster: {reason}"));
         }
         let (one, turn) = (&look.survey.machines[at], &look.turns[at]);
@@ -204,9 +192,20 @@ impl Keeper {
         };
         if let (Some(node), Some(workload)) = (gone, &look.workload) {
             let deleted = Api::<Node>::all(workload.client().clone()).delete(node, &DeleteParams::default()).await;
-            unless_gone(deleted)?;
+            match unless_gone(deleted) {
+                Ok(_) => tracing::info!(
+                    namespace = look.namespace,
+                    machine = one.member.name,
+                    node,
+                    "a machine left its cluster"
+                ),
+                // It was to go without a wait: one try is what there is.
+                Err(error) if one.view.spec.force_deletion => {
+                    leave = Some(leave::stays(&format!("node {node}"), &workload::said(&error)));
+                }
+                Err(error) => return Err(error.into()),
+            }
             workload.node_changed().await;
-            tracing::info!(namespace = look.namespace, machine = one.member.name, node, "a machine left its cluster");
         }
         self.write(look, one, turn, leave.as_ref()).await?;
         Ok(token)
@@ -256,21 +255,33 @@ impl Keeper {
         turn: &MachineTurn,
         leave: Option<&MachineDeparture>,
     ) -> Result<(), Fault> {
+        use MachineDeparture::{Drain, Hold, Start};
         let api = Api::<LCMClusterState>::namespaced(self.client.clone(), look.namespace);
-        let leaves = matches!(leave, Some(MachineDeparture::Start | MachineDeparture::Drain(_)));
+        let leaves = matches!(leave, Some(Start | Drain(_) | Hold(_)));
         let wanted = if leaves { Some(true) } else { turn.drain };
-        let is_over = |one: &LCMClusterState| {
-            one.spec.value == "false" && one.status.as_ref().is_some_and(|status| status.value == "false")
-        };
+        let scope = if leaves { MaintenanceScope::Deletion } else { one.scope };
+        let release =
+            if scope == MaintenanceScope::Deletion { String::new() } else { look.cluster.spec.release.clone() };
+        let is_over = |one: &LCMClusterState| one.spec.value == "false" && locks::is_answered(one);
         match (&one.request, wanted) {
             (Some(request), None | Some(false)) if is_over(request) => Ok(delete(&api, request.as_ref()).await?),
-            (Some(request), Some(wanted)) if request.spec.value != wanted.to_string() => {
-                change(&api, request.as_ref(), json!({"spec": {"value": wanted.to_string()}})).await?;
+            (Some(request), Some(false)) if request.spec.value != "false" => {
+                change(&api, request.as_ref(), json!({"spec": {"value": "false"}})).await?;
+                Ok(())
+            }
+            // What stands is for what is about to happen, and for the release that the cluster is to have by now.
+            (Some(request), Some(true) | None)
+                if (leaves || !one.member.leaving)
+                    && (request.spec.value == "true" || wanted.is_some())
+                    && (request.spec.value != "true" || !locks::is_enough(&request.spec, scope, &release)) =>
+            {
+                let spec = json!({"value": "true", "scope": scope, "release": release});
+                change(&api, request.as_ref(), json!({ "spec": spec })).await?;
                 Ok(())
             }
             (None, Some(true)) => {
                 let Some(node) = one.seen.name() else { return Ok(()) };
-                let name = request_name(&one.member.name);
+                let name = locks::drain_name(&one.member.name);
                 // Of a machine that had this name before.
                 let uid = one.view.uid().unwrap_or_default();
                 let old = self.requests.get(&(look.namespace.to_owned(), name.clone()));
@@ -284,6 +295,8 @@ impl Keeper {
                     request: Request::CordonDrain,
                     arg: node.to_owned(),
                     value: "true".to_owned(),
+                    release,
+                    scope: Some(scope),
                 };
                 let mut request = LCMClusterState::new(&name, spec);
                 request.metadata = ObjectMeta {
@@ -359,7 +372,7 @@ fn conflict() -> Box<kube::core::Status> {
 fn left(status: &mut LCMMachineStatus, leave: Option<&MachineDeparture>, now: Timestamp) {
     let Some(leave) = leave else {
         status.prepare_deletion_phase.clear();
-        clear(&mut status.conditions, LEAVING);
+        clear(&mut status.conditions, CONDITION_LEAVING);
         return;
     };
     let (phase, verdict) = match leave {
@@ -370,29 +383,15 @@ fn left(status: &mut LCMMachineStatus, leave: Option<&MachineDeparture>, now: Ti
         MachineDeparture::Drain(reason) => {
             (STARTED.to_owned(), ConditionVerdict { message: reason.clone(), ..ConditionVerdict::yes("Draining") })
         }
+        MachineDeparture::Hold(reason) => (STARTED.to_owned(), ConditionVerdict::no(REASON_HELD, reason.clone())),
         MachineDeparture::Delete(_) => (COMPLETED.to_owned(), ConditionVerdict::yes("Left")),
         MachineDeparture::Complete if status.prepare_deletion_phase == FAILED => return,
         MachineDeparture::Complete => (COMPLETED.to_owned(), ConditionVerdict::yes("Left")),
         MachineDeparture::Fail(reason) => {
-            let reason = format!("took too long, and whoever deletes the machine goes on: {reason}");
-            status.kubernetes_cordon_drain_error.clone_from(&reason);
-            (FAILED.to_owned(), ConditionVerdict { message: reason, ..ConditionVerdict::yes("Failed") })
+            status.kubernetes_cordon_drain_error.clone_from(reason);
+            (FAILED.to_owned(), ConditionVerdict { message: reason.clone(), ..ConditionVerdict::yes("Failed") })
         }
     };
     status.prepare_deletion_phase = phase;
-    set(&mut status.conditions, LEAVING, &verdict, None, now);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_have_names_of_bounded_length_and_their_own() {
-        assert_eq!(request_name("m"), "cd-m");
-        let (one, other) = (format!("{}a", "x".repeat(100)), format!("{}b", "x".repeat(100)));
-        assert!(request_name(&one).len() <= NAME_MAX && request_name(&one) != request_name(&other));
-        assert_eq!(request_name(&"x".repeat(60)).len(), 63);
-        assert!(request_name(&"x".repeat(61)).len() <= NAME_MAX);
-    }
+    set(&mut status.conditions, CONDITION_LEAVING, &verdict, None, now);
 }

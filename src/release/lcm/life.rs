@@ -53,7 +53,8 @@ impl Lcm {
         let wakes = clusters.wakes().clone();
         let facts = |request: &LCMClusterState| {
             let status = request.status.clone().unwrap_or_default();
-            (request.spec.cluster_name.clone(), request.uid(), request.spec.value.clone(), status.value, status.message)
+            let answer = (status.value, status.message, status.locked, status.observed_generation);
+            (request.spec.cluster_name.clone(), request.uid(), request.metadata.generation, answer)
         };
         wake::on_change(watches, facts, move |(namespace, _), (cluster, ..)| {
             wakes.wake((namespace.clone(), cluster.clone()))

@@ -4,17 +4,22 @@
 //! cluster's release, phase by phase, when it is its turn (`order`), and its agent works them off. What the cluster alone knows stands
 //! in their parameters (`steps`), and what only one machine may know is the answer of its subresource `deployment`.
 //!
+//! Before a node is drained the applications on it are asked (`locks`, `applications`): whoever holds it by a lock is waited for.
+//!
 //! Each decision is a pure function of what is known of all machines of a cluster (`survey`), in one place (`clusters`), and what
 //! follows of it may be written twice (`effects`).
 
 mod admission;
+mod applications;
 mod clusters;
 mod deployment;
 mod deployments;
 mod effects;
 mod groups;
+mod handshake;
 mod leave;
 mod life;
+mod locks;
 mod material;
 mod nodes;
 mod order;

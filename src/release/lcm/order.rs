@@ -144,6 +144,8 @@ pub(super) struct Rules {
     pub initialized: bool,
     /// Whether it has nodes of Kubernetes that can be drained.
     pub drains: bool,
+    /// What nodes wait for before one of them is drained: applications of the cluster that are not ready for it.
+    pub held: Option<String>,
 }
 
 /// What is done about a machine now.
@@ -157,6 +159,8 @@ pub(super) struct MachineTurn {
     pub reconfigure: bool,
     /// It is to be drained; or, `false`, to take pods again.
     pub drain: Option<bool>,
+    /// Applications of the cluster are to be asked before it is drained.
+    pub asks: bool,
     /// Its agent is to reboot it.
     pub reboot: bool,
     /// What it waits for.
@@ -368,11 +372,16 @@ impl RolloutPlan<'_> {
     }
 
     fn drain(&mut self, at: usize) {
+        self.begun.push(at);
         if self.members[at].drain != Drain::Asked {
+            if let Some(reason) = self.rules.held.clone() {
+                self.turns[at].asks = true;
+                self.waits(at, reason);
+                return;
+            }
             self.turns[at].drain = Some(true);
         }
         self.waits(at, "waits until its node is drained");
-        self.begun.push(at);
     }
 
     fn reconfigure_manager(&mut self, at: usize) {

@@ -1,4 +1,4 @@
-//! Requests to a cluster, worked off through its API server: nodes are drained, and take pods again.
+//! Requests to a cluster, worked off through its API server: its applications are asked, nodes are drained, and take pods again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,10 @@ use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 
-use crate::api::lcm::{LCMClusterState, LCMClusterStateStatus, Request};
-use crate::cluster::workload::{WorkloadError, Workloads, drain};
+use super::applications;
+use super::locks::is_answered;
+use crate::api::lcm::{LCMClusterState, LCMClusterStateSpec, Request};
+use crate::cluster::workload::{Workload, WorkloadError, Workloads, drain};
 use crate::runtime::changes::write_status;
 use crate::runtime::{Reconcile, key};
 
@@ -43,54 +45,97 @@ impl Reconcile for Drains {
         let api = Api::<LCMClusterState>::namespaced(self.client.clone(), &namespace);
         let Some(request) = api.get_opt(&name).await? else { return Ok(Action::await_change()) };
         let old = request.status.clone();
-        let is_done = old.as_ref().is_some_and(|status| status.value == request.spec.value);
-        let is_ours = request.spec.request == Request::CordonDrain;
-        if !is_ours || is_done || request.metadata.deletion_timestamp.is_some() {
+        let is_ours = matches!(request.spec.request, Request::CordonDrain | Request::ClusterMaintenance);
+        if !is_ours || is_answered(&request) || request.metadata.deletion_timestamp.is_some() {
             return Ok(Action::await_change());
         }
         let mut status = old.clone().unwrap_or_default();
         status.attempt = status.attempt.saturating_add(1);
-        match self.round(&namespace, &request).await {
-            Ok(waiting) if waiting.is_empty() => {
-                status = LCMClusterStateStatus { value: request.spec.value.clone(), message: String::new(), ..status };
+        let round = self.round(&namespace, &request).await;
+        status.locked = matches!(round, Ok(DrainRound::Locked(_)));
+        let is_done = matches!(round, Ok(DrainRound::Done));
+        match round {
+            Ok(DrainRound::Done) => {
+                status.value.clone_from(&request.spec.value);
+                status.message.clear();
+                status.observed_generation = request.metadata.generation;
             }
-            Ok(waiting) => status.message = said(&waiting),
+            Ok(DrainRound::Locked(waiting) | DrainRound::Waits(waiting)) => status.message = said(&waiting),
             Err(error) => status.message = error.to_string(),
         }
         write_status(&api, &request, old.as_ref(), &status).await?;
-        let is_done = status.value == request.spec.value;
         Ok(if is_done { Action::await_change() } else { Action::requeue(self.pause) })
     }
 }
 
 impl Drains {
-    /// One round: nothing when it is as asked, else what is waited for.
-    async fn round(&self, namespace: &str, request: &LCMClusterState) -> Result<Vec<String>, WorkloadError> {
-        let (cluster, node) = (&request.spec.cluster_name, &request.spec.arg);
-        let workload = self.workloads.get(&self.client, namespace, cluster).await?;
-        let done = if request.spec.value == "true" {
-            match workload.node(node).await? {
-                Some(node) => drain::drain(workload.client(), &node, Timestamp::now()).await?,
-                // What is not there has no pods.
-                None => Vec::new(),
+    /// One round of what is asked.
+    async fn round(&self, namespace: &str, request: &LCMClusterState) -> Result<DrainRound, WorkloadError> {
+        let spec = &request.spec;
+        let workload = self.workloads.get(&self.client, namespace, &spec.cluster_name).await?;
+        let round = match (spec.request, spec.value == "true") {
+            (Request::ClusterMaintenance, true) => {
+                DrainRound::held(applications::ask_cluster(workload.client(), spec).await?)
             }
-        } else {
-            drain::uncordon(workload.client(), node).await?;
-            Vec::new()
+            (Request::ClusterMaintenance, false) => {
+                applications::leave_cluster(workload.client(), spec).await?;
+                DrainRound::Done
+            }
+            (_, true) => drained(&workload, spec).await?,
+            (_, false) => {
+                drain::uncordon(workload.client(), &spec.arg).await?;
+                if spec.scope.is_some() {
+                    applications::leave_node(workload.client(), &spec.arg).await?;
+                }
+                DrainRound::Done
+            }
         };
-        workload.node_changed().await;
-        if done.is_empty() {
+        if spec.request == Request::CordonDrain {
+            workload.node_changed().await;
+        }
+        if round == DrainRound::Done {
             tracing::info!(
                 namespace,
-                cluster,
-                node,
-                drained = request.spec.value,
+                cluster = spec.cluster_name,
+                node = spec.arg,
+                asked = spec.value,
                 request = request.name_any(),
-                "did what was asked of a node"
+                "did what was asked of a cluster"
             );
         }
-        Ok(done)
+        Ok(round)
     }
+}
+
+/// What became of a round.
+#[derive(Debug, PartialEq, Eq)]
+enum DrainRound {
+    /// It is as it was asked.
+    Done,
+    /// Applications hold the cluster, or the node.
+    Locked(Vec<String>),
+    /// Pods do not go.
+    Waits(Vec<String>),
+}
+
+impl DrainRound {
+    fn held(locks: Vec<String>) -> Self {
+        if locks.is_empty() { Self::Done } else { Self::Locked(locks) }
+    }
+}
+
+/// One round of a drain. Nothing is done to a node that applications hold.
+async fn drained(workload: &Workload, spec: &LCMClusterStateSpec) -> Result<DrainRound, WorkloadError> {
+    // What is not there has no pods.
+    let Some(node) = workload.node(&spec.arg).await? else { return Ok(DrainRound::Done) };
+    if spec.scope.is_some() {
+        let held = applications::ask_node(workload.client(), &node, spec).await?;
+        if !held.is_empty() {
+            return Ok(DrainRound::Locked(held));
+        }
+    }
+    let pods = drain::drain(workload.client(), &node, Timestamp::now()).await?;
+    Ok(if pods.is_empty() { DrainRound::Done } else { DrainRound::Waits(pods) })
 }
 
 /// The first of what is waited for.

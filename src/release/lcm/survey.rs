@@ -7,13 +7,15 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::groups;
+use super::locks;
 use super::nodes::SeenNode;
 use super::order::{Drain, Member, Reboot, Rules, Work, first};
 use super::state::{Told, state};
 use super::steps::{PHASES, StepsCluster, StepsDigest, StepsMachine, fault, of_phase, print, wanted};
 use super::view::LcmMachineView;
 use crate::api::lcm::{
-    ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMClusterState, MachineRole, NodeState, StateItem,
+    ANNOTATION_GRACEFUL_REBOOT, ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMClusterState, MachineRole, MaintenanceScope,
+    NodeState, StateItem,
 };
 use crate::runtime::conditions::is_true;
 use crate::runtime::owners;
@@ -57,6 +59,8 @@ pub(super) struct Machine {
     pub first: bool,
     /// Whether it reboots for the release that its cluster is to have.
     pub reboots: bool,
+    /// What applications on its node are asked for, where it is drained.
+    pub scope: MaintenanceScope,
 }
 
 /// A cluster, and its machines in the order of their names.
@@ -69,11 +73,15 @@ pub(super) struct Survey {
     pub fault: Option<String>,
     /// Where the cluster's API server is reached, as host and port.
     pub endpoint: Option<String>,
+    /// What applications of the cluster are asked for, where nodes are drained.
+    pub scope: MaintenanceScope,
 }
 
 /// What is looked at besides the machines.
 pub(super) struct SurveyInputs<'a> {
     pub cluster: &'a LCMCluster,
+    /// What is asked of the cluster as a whole.
+    pub asked: Option<&'a LCMClusterState>,
     /// What is asked of the cluster, by the machine for which it is.
     pub requests: &'a HashMap<String, Arc<LCMClusterState>>,
     /// The nodes of machines, by the names of machines.
@@ -133,16 +141,34 @@ pub(super) fn survey(views: Vec<LcmMachineView>, around: &SurveyInputs<'_>) -> S
     for one in &mut machines {
         one.member.group = groups::place(&groups, &one.view.spec.update_group);
         one.reboots = groups::reboots(&cluster.name_any(), spec, &groups, one);
+        one.scope = scope(one);
+        let is_enough = |request: &LCMClusterState| locks::is_enough(&request.spec, one.scope, &spec.release);
+        if one.member.drain == Drain::Done && !one.request.as_deref().is_none_or(is_enough) {
+            // It was drained for something else.
+            one.member.drain = Drain::Asked;
+        }
     }
+    let reboots = machines.iter().any(|one| one.scope == MaintenanceScope::Os);
+    let scope = if reboots { MaintenanceScope::Os } else { MaintenanceScope::Drain };
     let rules = Rules {
         dedicated: spec.dedicated_control_plane,
         prepare_at_once: at_once(spec.max_worker_prepare_count, PREPARE_AT_ONCE),
         groups,
         initialized,
         drains: kubeadm,
+        held: locks::cluster_held(around.asked, scope, &spec.release),
     };
     let fault = spec.machine_types.values().find_map(|items| fault(items));
-    Survey { machines, rules, kubeadm, fault, endpoint }
+    Survey { machines, rules, kubeadm, fault, endpoint, scope }
+}
+
+/// What applications on a machine's node are asked for, where it is drained.
+fn scope(one: &Machine) -> MaintenanceScope {
+    match () {
+        () if one.member.leaving => MaintenanceScope::Deletion,
+        () if one.reboots || one.member.reboot != Reboot::None => MaintenanceScope::Os,
+        () => MaintenanceScope::Drain,
+    }
 }
 
 fn needs_upgrade(one: &Machine, target: &str) -> bool {
@@ -215,7 +241,7 @@ fn machine(view: LcmMachineView, around: &SurveyInputs<'_>, known: &StepsCluster
         None if seen == SeenNode::None && was_deployed => Drain::Done,
         None => Drain::None,
         Some(one) if one.spec.value != "true" => Drain::Undoing,
-        Some(one) if one.status.as_ref().is_some_and(|status| status.value == "true") => Drain::Done,
+        Some(one) if locks::is_answered(one) => Drain::Done,
         Some(_) => Drain::Asked,
     };
     let begun = matches!(view.status.prepare_deletion_phase.as_str(), "started" | "completed" | "failed");
@@ -244,7 +270,8 @@ fn machine(view: LcmMachineView, around: &SurveyInputs<'_>, known: &StepsCluster
         name,
         role,
     };
-    Machine { wanted, state, seen, request: request.cloned(), first: false, reboots: false, member, view }
+    let (request, scope) = (request.cloned(), MaintenanceScope::Drain);
+    Machine { wanted, state, seen, request, first: false, reboots: false, scope, member, view }
 }
 
 /// Why a machine does not get on; none when it does, or has nothing to do.
@@ -315,7 +342,8 @@ mod tests {
 
     fn look(cluster: &LCMCluster, views: Vec<LcmMachineView>, seen: &HashMap<String, SeenNode>) -> Survey {
         let (now, requests) = (Timestamp::from_second(1_790_000_000).unwrap(), HashMap::new());
-        survey(views, &SurveyInputs { cluster, requests: &requests, seen, patience: SignedDuration::from_mins(5), now })
+        let patience = SignedDuration::from_mins(5);
+        survey(views, &SurveyInputs { cluster, asked: None, requests: &requests, seen, patience, now })
     }
 
     #[test]

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(made["metadata"]["labels"], json!({LABEL_CLUSTER: "edge", LABEL_CONTROL_PLANE: "true"}));
         assert_eq!(made["metadata"]["annotations"], json!({ANNOTATION_INDEX: "3"}));
         let spec = json!({"clusterName": "edge", "serviceAccount": "lcm-m", "distribution": "ubuntu/noble", "updateGroup": "db", "maintenance": false,
-            "rebootRequired": false, "haltAgent": false, "prepareDeletion": false,
+            "rebootRequired": false, "haltAgent": false, "prepareDeletion": false, "forceDeletion": false,
             "stateItemsOverwrites": {"label": {"nodeLabels": "role=db"}}});
         assert_eq!(made["spec"], spec);
         // No step of workers asks for labels.

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::machine_spec::{self, DeletionPolicy};
 use crate::api::infrastructure::v1beta2::MachineImage;
-use crate::api::lcm::{ANNOTATION_WAS_DEPLOYED, LCMCluster, LCMMachine, NodeState};
+use crate::api::lcm::{ANNOTATION_WAS_DEPLOYED, CONDITION_LEAVING, LCMCluster, LCMMachine, NodeState, REASON_HELD};
 use crate::api::machine_api::{Cluster, Machine};
 use crate::api::metal3::SecretReference;
 use crate::cluster::machine_api::{HostDeparture, Preparation, Prepared, Preparer};
@@ -23,12 +23,15 @@ use crate::release::catalogue::known::Releases;
 use crate::release::keep::is_of;
 use crate::release::names;
 use crate::release::wish::shape;
+use crate::runtime::conditions::find;
 use crate::runtime::owners;
 
 /// How long a Machine waits for a Cluster that it names and that is not there: both may be made at once. Then it is of no cluster.
 const CLUSTER_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// How long a node has to leave its cluster, with its wait for those that leave before it.
 const LEAVE_WAIT: SignedDuration = SignedDuration::from_mins(60);
+/// How long a node is deleted in its cluster that is not drained: the cluster is asked once, and has seconds to answer.
+const FORCED_WAIT: SignedDuration = SignedDuration::from_mins(1);
 /// `status.prepareDeletionPhase` once a node has left, or is not waited for any more.
 const OVER: [&str; 2] = ["completed", "failed"];
 
@@ -102,8 +105,8 @@ impl NodePreparer {
         match leave(policy, &lcm, since, Timestamp::now()) {
             LeavingStep::Go => Ok(HostDeparture::Go),
             LeavingStep::Ask(reason) => {
-                let patch =
-                    json!({"metadata": {"resourceVersion": lcm.resource_version()}, "spec": {"prepareDeletion": true}});
+                let spec = json!({"prepareDeletion": true, "forceDeletion": policy != DeletionPolicy::Graceful});
+                let patch = json!({"metadata": {"resourceVersion": lcm.resource_version()}, "spec": spec});
                 machines.patch(&lcm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
                 Ok(HostDeparture::Wait(reason))
             }
@@ -189,12 +192,23 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
                 NodeState::Deploy | NodeState::Upgrade | NodeState::Reconfigure | NodeState::Reboot | NodeState::Ready
             )
         );
-    let is_over = since.is_some_and(|since| now.duration_since(since) >= LEAVE_WAIT);
-    if policy != DeletionPolicy::Graceful
-        || !was_deployed
-        || OVER.contains(&status.prepare_deletion_phase.as_str())
-        || is_over
-    {
+    if !was_deployed || OVER.contains(&status.prepare_deletion_phase.as_str()) {
+        return LeavingStep::Go;
+    }
+    if policy != DeletionPolicy::Graceful {
+        let reason = "its node is deleted in the cluster, which has a minute to answer".to_owned();
+        let is_over = since.is_some_and(|since| now.duration_since(since) >= FORCED_WAIT);
+        return match lcm.spec.force_deletion {
+            false => LeavingStep::Ask(reason),
+            true if is_over => LeavingStep::Go,
+            true => LeavingStep::Wait(reason),
+        };
+    }
+    let leaving = find(&status.conditions, CONDITION_LEAVING);
+    // Whom applications held begins to be drained only then.
+    let since = since.max(leaving.map(|one| one.last_transition_time.0));
+    let is_held = leaving.is_some_and(|one| one.reason == REASON_HELD);
+    if !is_held && since.is_some_and(|since| now.duration_since(since) >= LEAVE_WAIT) {
         return LeavingStep::Go;
     }
     let phase = match status.prepare_deletion_phase.as_str() {
@@ -203,10 +217,12 @@ fn leave(policy: DeletionPolicy, lcm: &LCMMachine, since: Option<Timestamp>, now
     };
     let error = &status.kubernetes_cordon_drain_error;
     let error = if error.is_empty() { String::new() } else { format!(": {error}") };
-    let minutes = LEAVE_WAIT.as_mins();
-    let reason = format!(
-        "{phase}{error}; the host is let go after {minutes} minutes in any case, or at once with deletionPolicy unsafe"
-    );
+    let end = if is_held {
+        "then, or at once".to_owned()
+    } else {
+        format!("after {} minutes in any case, or at once", LEAVE_WAIT.as_mins())
+    };
+    let reason = format!("{phase}{error}; the host is let go {end} with deletionPolicy unsafe");
     if lcm.spec.prepare_deletion { LeavingStep::Wait(reason) } else { LeavingStep::Ask(reason) }
 }
 
@@ -229,6 +245,17 @@ mod tests {
             lcm(json!({"spec": {"prepareDeletion": true}, "status": {"state": "Ready", "prepareDeletionPhase": phase}}))
         };
         let ready = || lcm(json!({"status": {"state": "Ready"}}));
+        let leaving = |status: &str, reason: &str, minutes: i64| {
+            let condition = json!({"type": CONDITION_LEAVING, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": at(minutes).to_string()});
+            let spec = json!({"prepareDeletion": true});
+            let status = json!({"state": "Ready", "prepareDeletionPhase": "started", "conditions": [condition]});
+            lcm(json!({"spec": spec, "status": status}))
+        };
+        let forced = |phase: &str| {
+            let spec = json!({"prepareDeletion": true, "forceDeletion": true});
+            lcm(json!({"spec": spec, "status": {"state": "Ready", "prepareDeletionPhase": phase}}))
+        };
         let rows: Vec<(DeletionPolicy, LCMMachine, i64, &str)> = vec![
             (DeletionPolicy::Graceful, ready(), 0, "ask"),
             (DeletionPolicy::Graceful, told(""), 1, "wait"),
@@ -239,8 +266,19 @@ mod tests {
             (DeletionPolicy::Graceful, told("started"), 59, "wait"),
             (DeletionPolicy::Graceful, told("started"), 60, "go"),
             (DeletionPolicy::Graceful, ready(), 61, "go"),
-            (DeletionPolicy::Unsafe, ready(), 0, "go"),
-            (DeletionPolicy::Forced, told("started"), 0, "go"),
+            // Applications hold it: no time ends that, and the hour of the drain begins afterwards.
+            (DeletionPolicy::Graceful, leaving("False", REASON_HELD, 5), 600, "wait"),
+            (DeletionPolicy::Graceful, leaving("True", "Draining", 90), 149, "wait"),
+            (DeletionPolicy::Graceful, leaving("True", "Draining", 90), 150, "go"),
+            // Without a drain its node goes first, where the cluster answers within a minute.
+            (DeletionPolicy::Unsafe, ready(), 0, "ask"),
+            (DeletionPolicy::Unsafe, leaving("False", REASON_HELD, 5), 600, "ask"),
+            (DeletionPolicy::Forced, told("started"), 0, "ask"),
+            (DeletionPolicy::Unsafe, forced(""), 0, "wait"),
+            (DeletionPolicy::Forced, forced(""), 1, "go"),
+            (DeletionPolicy::Forced, forced("completed"), 0, "go"),
+            (DeletionPolicy::Unsafe, forced("failed"), 0, "go"),
+            (DeletionPolicy::Unsafe, lcm(json!({})), 0, "go"),
             // It never was a node.
             (DeletionPolicy::Graceful, lcm(json!({})), 0, "go"),
             (DeletionPolicy::Graceful, lcm(json!({"status": {"state": "Prepare"}})), 0, "go"),
@@ -258,7 +296,7 @@ mod tests {
                 LeavingStep::Go => "go",
                 LeavingStep::Ask(_) => "ask",
                 LeavingStep::Wait(reason) => {
-                    assert!(reason.contains("unsafe"), "{reason}");
+                    assert!(reason.contains("unsafe") || reason.contains("a minute"), "{reason}");
                     "wait"
                 }
             };

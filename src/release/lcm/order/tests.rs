@@ -64,10 +64,17 @@ fn group(index: i32, at_once: usize) -> WorkerGroup {
 }
 
 fn rules() -> Rules {
-    Rules { dedicated: true, prepare_at_once: 2, groups: vec![group(1, 1)], initialized: true, drains: true }
+    Rules {
+        dedicated: true,
+        prepare_at_once: 2,
+        groups: vec![group(1, 1)],
+        initialized: true,
+        drains: true,
+        held: None,
+    }
 }
 
-/// What is done: `p`, `d`, `r` for phases, `D` drain, `U` undrain, `B` reboot.
+/// What is done: `p`, `d`, `r` for phases, `D` drain, `U` undrain, `B` reboot, `A` ask applications.
 fn said(turn: &MachineTurn) -> String {
     let mut text = String::new();
     for (is, letter) in [
@@ -77,6 +84,7 @@ fn said(turn: &MachineTurn) -> String {
         (turn.drain == Some(true), 'D'),
         (turn.drain == Some(false), 'U'),
         (turn.reboot, 'B'),
+        (turn.asks, 'A'),
     ] {
         if is {
             text.push(letter);
@@ -362,6 +370,27 @@ fn reboots_are_one_by_one_with_a_drain_before() {
     // Another release comes first.
     check(&rules(), &[("m1 d.. rWb", "D", "drained")]);
     check(&rules(), &[("m1 d.. rWDb", "dr", "")]);
+}
+
+#[test]
+fn nothing_is_drained_before_applications_of_the_cluster_are_ready() {
+    let held = Rules { held: Some("waits for storage".into()), groups: vec![group(1, 2)], ..rules() };
+    check(
+        &held,
+        &[
+            ("m1 d.. rW", "A", "waits for storage"),
+            ("m2 d.. rW", "", "waits for manager m1"),
+            ("w1 d.. rW", "", "waits for manager m1"),
+        ],
+    );
+    // What is drained already goes on, and takes pods again.
+    check(&held, &[("m1 ddd rW", "", ""), ("w1 d.. rWD", "dr", ""), ("w2 d.. rWa", "", "until its node is drained")]);
+    check(&held, &[("m1 ddd rWD", "U", ""), ("w1 ddd rW", "", "")]);
+    // So does what needs no drain, and who becomes a node.
+    check(&held, &[("m1 dd. rW", "r", "")]);
+    check(&held, &[("m1 ddd rW", "", ""), ("w1 d..", "dr", "")]);
+    check(&held, &[("m1 ddd rWb", "A", "waits for storage"), ("w1 ddd rWb", "", "m1 has rebooted")]);
+    check(&Rules { held: None, ..held }, &[("m1 ddd rWb", "D", "drained"), ("w1 ddd rWb", "", "m1 has rebooted")]);
 }
 
 #[test]

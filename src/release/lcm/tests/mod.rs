@@ -2,6 +2,7 @@
 
 mod doors;
 mod journey;
+mod locks;
 mod luck;
 mod site;
 mod updates;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::cluster::workload::played_tests::Played;
 use crate::engine::Fence;
 use crate::module::{Acting, Life, RunningLife};
 use crate::modules::{declared, kinds};
+use crate::release::mortal_tests::mortal;
 use crate::runtime::{Tasks, Watches};
 use crate::store::{Store, StoreOptions};
 
@@ -53,6 +54,8 @@ pub(super) struct Fate {
     pub rebooted: Vec<String>,
     /// The keys of the deployment's Secret when a machine's deploy was done.
     pub keys: BTreeMap<String, Vec<String>>,
+    /// Told of each machine that joins.
+    pub watched: Option<Box<dyn Fn(&str) + Send>>,
 }
 
 /// An object of a kind that has a namespace.
@@ -305,28 +308,6 @@ fn spec(release: u32) -> Value {
         "externalEndpoint": {"host": "10.0.0.100", "port": 6443}})
 }
 
-fn mortal(client: &Client, left: &Arc<AtomicI64>) -> Client {
-    let (client, left) = (client.clone(), left.clone());
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (client, left) = (client.clone(), left.clone());
-        async move {
-            if request.method() == http::Method::GET {
-                return client.send(request).await;
-            }
-            let before = left.fetch_sub(1, Ordering::SeqCst);
-            if before > 1 {
-                return client.send(request).await;
-            }
-            if before == 1 {
-                drop(client.send(request).await);
-                left.fetch_sub(1, Ordering::SeqCst);
-            }
-            std::future::pending().await
-        }
-    });
-    Client::new(service, "default")
-}
-
 /// The agents of all machines.
 struct Agents {
     client: Client,
@@ -390,7 +371,13 @@ impl Agents {
             let secrets = Api::<Secret>::namespaced(self.client.clone(), NAMESPACE);
             let secret = secrets.get_opt(&machine.spec.deployment_secret_name).await.unwrap();
             let keys = secret.and_then(|secret| secret.data).unwrap_or_default().into_keys().collect();
-            self.fate.lock().unwrap().keys.entry(name.to_owned()).or_insert(keys);
+            {
+                let mut fate = self.fate.lock().unwrap();
+                fate.keys.entry(name.to_owned()).or_insert(keys);
+                if let Some(watched) = &fate.watched {
+                    watched(name);
+                }
+            }
             let path = format!("/api/v1/nodes/{name}");
             if self.played.get(&path).is_none() {
                 self.played.put(&path, node(name));

@@ -87,6 +87,29 @@ async fn what_rules_did_not_stop_is_judged_again() {
 }
 
 #[tokio::test]
+async fn a_release_that_was_changed_by_hand_is_told_and_not_gone_along_with() {
+    let site = Site::new().await;
+    site.releases().await;
+    site.create::<Cluster>(cluster("edge", json!({}))).await;
+    site.says("edge", "Provider", "Provided", "").await;
+    // Past the Cluster and its upgrade path; a look that had begun before puts it back.
+    let told = async {
+        loop {
+            site.change::<LCMCluster>("edge", json!({"spec": {"release": "mosk-2"}})).await;
+            let says = site.says("edge", "Provider", "NotInUpgradePath", "mosk-1 may not follow mosk-2");
+            if tokio::time::timeout(Duration::from_millis(500), says).await.is_ok() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), told).await.expect("whoever changes it is told");
+    let lcm: LCMCluster = site.get("edge").await.unwrap();
+    assert_eq!(lcm.spec.machine_types["control"][0].version, "1.0.0+25.1", "nodes get no steps of it");
+    site.change::<LCMCluster>("edge", json!({"spec": {"release": "mosk-1"}})).await;
+    site.says("edge", "Provider", "Provided", "").await;
+}
+
+#[tokio::test]
 async fn in_maintenance_only_keys_change() {
     let site = Site::new().await;
     site.releases().await;
@@ -177,6 +200,9 @@ async fn a_machine_that_says_delete_goes_and_need_not_be_drained() {
     site.there("m", "is told to leave", |lcm: &LCMMachine| lcm.spec.prepare_deletion).await;
     let later = site.try_change::<Machine>("m", value(json!({"deletionPolicy": "unsafe"}))).await;
     assert!(later.is_ok(), "{later:?}");
+    // Its node goes first, undrained.
+    site.there("m", "is told not to be drained", |lcm: &LCMMachine| lcm.spec.force_deletion).await;
+    site.change::<LCMMachine>("m", json!({"status": {"prepareDeletionPhase": "completed"}})).await;
     site.there("m", "is told to deprovision", |host: &BareMetalHost| host.spec.image.is_none()).await;
     site.state("m", "available").await;
     site.gone::<Machine>("m").await;

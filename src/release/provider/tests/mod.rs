@@ -3,6 +3,7 @@
 mod attacks;
 mod data_flow;
 mod histories;
+mod kills;
 mod life;
 mod scopes;
 mod site;

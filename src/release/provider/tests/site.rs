@@ -1,6 +1,7 @@
 //! An appliance's API with the provider and the Machines' hosts, in this process.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use axum::Router;
@@ -13,6 +14,7 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -30,6 +32,7 @@ use crate::live::Live;
 use crate::module::{Acting, Life};
 use crate::modules::{declared, kinds};
 use crate::release::catalogue::known::Releases;
+use crate::release::mortal_tests::mortal;
 use crate::release::names::{API_VERSION, CLUSTER_KIND, LABEL_CLUSTER, LABEL_CONTROL_PLANE, MACHINE_KIND};
 use crate::release::provider::{NodePreparer, Provider, Reach};
 use crate::release::updates::Updates;
@@ -43,7 +46,11 @@ const DEADLINE: Duration = Duration::from_secs(240);
 pub struct Site {
     pub client: Client,
     router: Router,
-    shutdown: CancellationToken,
+    store: Store,
+    reach: Reach,
+    services: Vec<JoinHandle<()>>,
+    acting: CancellationToken,
+    pub shutdown: CancellationToken,
     _folder: tempfile::TempDir,
 }
 
@@ -98,8 +105,28 @@ fn all_kinds() -> Vec<Kind> {
     all
 }
 
+/// What runs of it here.
+fn lives(watches: &mut Watches, store: Store, reach: Reach) -> [Box<dyn Life>; 3] {
+    let releases = Releases::new(watches);
+    let hosts = HostPool::new(watches);
+    let preparer = Arc::new(NodePreparer::new(releases.clone()));
+    let machines = MachineApi::new(watches, Some(hosts), None).prepared_by(preparer);
+    let provider = Provider::new(store).acting(watches, releases, reach);
+    let updates = Updates::default().acting(watches);
+    [Box::new(machines), Box::new(provider), Box::new(updates)]
+}
+
 impl Site {
+    /// An appliance that acts.
     pub async fn new() -> Self {
+        let mut site = Self::idle().await;
+        let client = site.client.clone();
+        site.act(&client);
+        site
+    }
+
+    /// One whose controllers have not begun.
+    pub async fn idle() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 10_000 };
@@ -107,8 +134,6 @@ impl Site {
         let shutdown = CancellationToken::new();
         let store = Store::open(options).unwrap();
         let api = ApiServer::new(store.clone(), &all_kinds(), shutdown.clone()).await.unwrap();
-        let mut watches = Watches::default();
-        let releases = Releases::new(&mut watches);
         let reach = Reach {
             advertise: Some("10.20.0.2".parse().unwrap()),
             own: Live::from(None),
@@ -117,28 +142,41 @@ impl Site {
             ca_pem: "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n".into(),
             program: Program::at(&path.join("program")),
         };
-        let hosts = HostPool::new(&mut watches);
-        let preparer = Arc::new(NodePreparer::new(releases.clone()));
-        let machines = MachineApi::new(&mut watches, Some(hosts), None).prepared_by(preparer);
-        let provider = Provider::new(store).acting(&mut watches, releases, reach);
-        let updates = Updates::default().acting(&mut watches);
-        let lives: [&dyn Life; 3] = [&machines, &provider, &updates];
-        for life in lives {
+        for life in lives(&mut Watches::default(), store.clone(), reach.clone()) {
             life.admission().into_iter().for_each(|(resource, rules)| api.add_admission(resource, rules));
         }
         let (client, router) = (api.client(), api.router());
         tokio::spawn(async move { api.run().await });
-        tokio::spawn(watches.run(client.clone(), shutdown.clone()));
-        let (tasks, stop) = (Tasks::default(), shutdown.clone());
-        let acting = Acting { client: client.clone(), fence: Fence::open(), tasks, store: None, stop };
-        for life in lives {
-            for (_, service) in life.act(&acting).unwrap() {
-                tokio::spawn(service);
-            }
-        }
-        let site = Self { client, router, shutdown, _folder: folder };
+        let acting = shutdown.child_token();
+        let site = Self { client, router, store, reach, services: Vec::new(), acting, shutdown, _folder: folder };
         site.namespace(NAMESPACE).await;
         site
+    }
+
+    /// Begins as a process that starts does, with nothing but what is stored.
+    fn act(&mut self, client: &Client) {
+        self.acting = self.shutdown.child_token();
+        let mut watches = Watches::default();
+        let lives = lives(&mut watches, self.store.clone(), self.reach.clone());
+        tokio::spawn(watches.run(self.client.clone(), self.acting.clone()));
+        let (tasks, stop) = (Tasks::default(), self.acting.clone());
+        let acting = Acting { client: client.clone(), fence: Fence::open(), tasks, store: None, stop };
+        let services = lives.iter().flat_map(|life| life.act(&acting).unwrap());
+        self.services = services.map(|(_, run)| tokio::spawn(async { run.await.unwrap() })).collect();
+    }
+
+    /// Begins, and dies right after so many writes.
+    pub fn act_and_die_after(&mut self, writes: i64) -> Arc<AtomicI64> {
+        let left = Arc::new(AtomicI64::new(writes));
+        let client = mortal(&self.client, &left);
+        self.act(&client);
+        left
+    }
+
+    /// The process is killed: what it was about to do is not done.
+    pub fn kill(&mut self) {
+        self.acting.cancel();
+        self.services.drain(..).for_each(|service| service.abort());
     }
 
     pub async fn namespace(&self, name: &str) {
