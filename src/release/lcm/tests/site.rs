@@ -41,6 +41,9 @@ const TIMES: Times = Times {
     patience: SignedDuration::from_mins(30),
 };
 
+/// Who is told of each machine that joins.
+type JoinListener = Box<dyn Fn(&str) + Send>;
+
 /// Which steps fail, and what agents did.
 #[derive(Default)]
 pub(super) struct Fate {
@@ -55,7 +58,7 @@ pub(super) struct Fate {
     /// The keys of the deployment's Secret when a machine's deploy was done.
     pub keys: BTreeMap<String, Vec<String>>,
     /// Told of each machine that joins.
-    pub watched: Option<Box<dyn Fn(&str) + Send>>,
+    pub watched: Option<JoinListener>,
 }
 
 /// An object of a kind that has a namespace.
