@@ -20,8 +20,6 @@ pub mod catalogue;
 pub mod helm;
 pub mod keep;
 pub mod lcm;
-#[cfg(test)]
-mod mortal_tests;
 pub mod names;
 pub mod provider;
 pub mod updates;

@@ -25,6 +25,8 @@ mod ending;
 pub mod events;
 mod follow;
 mod grouped;
+#[cfg(test)]
+pub(crate) mod mortal_tests;
 pub mod objects;
 pub mod owners;
 mod readable;

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -31,6 +31,7 @@ use crate::engine::Fence;
 use crate::module::{Acting, Life, Service};
 use crate::modules::kinds;
 use crate::outbound::Allowed;
+use crate::runtime::mortal_tests::mortal;
 use crate::runtime::{Tasks, Watches};
 use crate::store::{Store, StoreOptions};
 
@@ -243,29 +244,6 @@ impl Site {
         lines.push(format!("{:?}", self.rack.faults()));
         lines.join("\n")
     }
-}
-
-/// A process that dies with so many writes: the last one is done, and its answer never heard.
-fn mortal(client: &Client, left: &Arc<AtomicI64>) -> Client {
-    let (client, left) = (client.clone(), left.clone());
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (client, left) = (client.clone(), left.clone());
-        async move {
-            if request.method() == http::Method::GET {
-                return client.send(request).await;
-            }
-            let before = left.fetch_sub(1, Ordering::SeqCst);
-            if before > 1 {
-                return client.send(request).await;
-            }
-            if before == 1 {
-                drop(client.send(request).await);
-                left.fetch_sub(1, Ordering::SeqCst);
-            }
-            std::future::pending().await
-        }
-    });
-    Client::new(service, "default")
 }
 
 /// All rooms that act on clusters, in the order in which the program begins them.

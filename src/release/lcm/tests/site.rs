@@ -27,7 +27,7 @@ use crate::cluster::workload::played_tests::Played;
 use crate::engine::Fence;
 use crate::module::{Acting, Life, RunningLife};
 use crate::modules::{declared, kinds};
-use crate::release::mortal_tests::mortal;
+use crate::runtime::mortal_tests::mortal;
 use crate::runtime::{Tasks, Watches};
 use crate::store::{Store, StoreOptions};
 

@@ -32,10 +32,10 @@ use crate::live::Live;
 use crate::module::{Acting, Life};
 use crate::modules::{declared, kinds};
 use crate::release::catalogue::known::Releases;
-use crate::release::mortal_tests::mortal;
 use crate::release::names::{API_VERSION, CLUSTER_KIND, LABEL_CLUSTER, LABEL_CONTROL_PLANE, MACHINE_KIND};
 use crate::release::provider::{NodePreparer, Provider, Reach};
 use crate::release::updates::Updates;
+use crate::runtime::mortal_tests::mortal;
 use crate::runtime::{Tasks, Watches};
 use crate::store::{Store, StoreOptions};
 
