@@ -2,9 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams};
 use serde_json::{Map, Value, json};
 
 use super::admission::ACCOUNT;
@@ -282,12 +281,6 @@ impl Keeper {
             (None, Some(true)) => {
                 let Some(node) = one.seen.name() else { return Ok(()) };
                 let name = locks::drain_name(&one.member.name);
-                // Of a machine that had this name before.
-                let uid = one.view.uid().unwrap_or_default();
-                let old = self.requests.get(&(look.namespace.to_owned(), name.clone()));
-                if let Some(old) = old.filter(|old| !owners::is_owned(&old.metadata, &uid)) {
-                    delete(&api, old.as_ref()).await?;
-                }
                 let mut owner = LCMMachine::new(&one.member.name, LCMMachineSpec::default());
                 owner.metadata.uid = one.view.uid();
                 let spec = LCMClusterStateSpec {
@@ -298,14 +291,7 @@ impl Keeper {
                     release,
                     scope: Some(scope),
                 };
-                let mut request = LCMClusterState::new(&name, spec);
-                request.metadata = ObjectMeta {
-                    namespace: Some(look.namespace.to_owned()),
-                    owner_references: Some(vec![owners::owner(&owner, false)]),
-                    ..request.metadata
-                };
-                api.create(&PostParams::default(), &request).await?;
-                Ok(())
+                self.make_request(look.namespace, &name, owners::owner(&owner, false), spec).await
             }
             _ => Ok(()),
         }

@@ -1,6 +1,6 @@
 //! A cluster's applications as a whole: asked before the first of its nodes is drained, and let go when none is to change any more.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 use serde_json::json;
@@ -9,7 +9,9 @@ use super::clusters::{ClusterLook, Fault, Keeper};
 use super::locks::{self, ClusterNeeds};
 use super::order::{MachineTurn, Reboot};
 use super::survey::Machine;
-use crate::api::lcm::{LCMCluster, LCMClusterSpec, LCMClusterState, MachineRole, MaintenanceScope};
+use crate::api::lcm::{
+    LCMCluster, LCMClusterSpec, LCMClusterState, LCMClusterStateSpec, MachineRole, MaintenanceScope,
+};
 use crate::runtime::changes::{change, delete, difference};
 use crate::runtime::owners;
 
@@ -54,19 +56,31 @@ impl Keeper {
             return Ok(());
         }
         let name = locks::cluster_name(&cluster);
-        let old = self.requests.get(&(look.namespace.to_owned(), name.clone()));
-        if let Some(old) = old.filter(|old| !owners::is_owned(&old.metadata, &look.cluster.uid().unwrap_or_default())) {
-            // Of a cluster that had this name before.
-            delete(&api, old.as_ref()).await?;
-        }
         let mut owner = LCMCluster::new(&cluster, LCMClusterSpec::default());
         owner.metadata.uid = look.cluster.uid();
-        let mut request = LCMClusterState::new(&name, wish);
-        request.metadata = ObjectMeta {
-            namespace: Some(look.namespace.to_owned()),
-            owner_references: Some(vec![owners::owner(&owner, false)]),
-            ..request.metadata
-        };
+        self.make_request(look.namespace, &name, owners::owner(&owner, false), wish).await
+    }
+
+    /// Makes a request that goes with its owner. One of this name that is not its is of an object that had its owner's name before.
+    ///
+    /// # Errors
+    ///
+    /// What the API says.
+    pub(super) async fn make_request(
+        &self,
+        namespace: &str,
+        name: &str,
+        owner: OwnerReference,
+        spec: LCMClusterStateSpec,
+    ) -> Result<(), Fault> {
+        let api = Api::<LCMClusterState>::namespaced(self.client.clone(), namespace);
+        let old = self.requests.get(&(namespace.to_owned(), name.to_owned()));
+        if let Some(old) = old.filter(|old| !owners::is_owned(&old.metadata, &owner.uid)) {
+            delete(&api, old.as_ref()).await?;
+        }
+        let mut request = LCMClusterState::new(name, spec);
+        request.metadata.namespace = Some(namespace.to_owned());
+        request.metadata.owner_references = Some(vec![owner]);
         api.create(&PostParams::default(), &request).await?;
         Ok(())
     }
