@@ -137,7 +137,7 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	python3 tests/api/webhooks.py record
 	python3 tests/api/clients.py go
 	PEER=1 python3 tests/api/clients.py python helm go
-	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test it engine::
+	HELM="$$(python3 tests/lab/programs.py helm)" SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test it -- engine:: helm::
 
 cluster: lab rust ## machines that are off become a Kubernetes cluster, which grows, loses a machine, is upgraded, shrinks and goes, and others a cluster of kubespray's way; builds Kubernetes from source once (needs Go)
 	@tests/lab/packages lab

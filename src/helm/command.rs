@@ -205,7 +205,8 @@ impl Helm {
         let values = release.values.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new())).to_string();
         let login = self.login(release, repository).await?;
         let words = upgrade(release, (repository, login.as_ref()), bundle, self.timeout);
-        let text = self.call(&words, Some(values), self.timeout + GRACE).await?;
+        let done = self.call(&words, Some(values), self.timeout + GRACE).await;
+        let text = done.map_err(|fault| unready(fault, &release.namespace, self.timeout))?;
         let answer: ReleaseAnswer = serde_json::from_str(&text)
             .map_err(|error| HelmFault::of(format!("helm upgrade gave something else: {error}")))?;
         Ok(Upgraded {
@@ -313,6 +314,19 @@ impl Helm {
             Err(error) => Err(HelmFault::of(format!("cannot wait for helm: {error}"))),
         }
     }
+}
+
+/// What helm says of what was not ready in time, with where to look: helm names neither.
+fn unready(fault: HelmFault, namespace: &str, timeout: Duration) -> HelmFault {
+    let text = fault.to_string();
+    let ends = ["context deadline exceeded", "timed out waiting for the condition"];
+    if !text.contains("due to atomic being set") || !ends.iter().any(|end| text.ends_with(end)) {
+        return fault;
+    }
+    let within = timeout.as_secs();
+    HelmFault::of(format!(
+        "{text}: what the chart makes was not ready within {within} s; `kubectl get events -n {namespace}` in the cluster may say why"
+    ))
 }
 
 /// What comes, to the bound; the rest is read and left out, or whoever writes it would wait.

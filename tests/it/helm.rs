@@ -1,6 +1,6 @@
 //! The Helm controller with the real helm: one appliance has the bundle and the charts, another one is the cluster.
 //!
-//! To helm an appliance is a cluster as any other, of one that has no pods. What needs pods is for a real cluster.
+//! To helm an appliance is a cluster as any other, of one that has no pods. Where pods are waited for it is a real kube-apiserver.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,13 @@ use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use slipway::api::lcm::{HelmBundle, HelmBundleStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::needs;
+use crate::peer::peer;
 use crate::process::{Appliance, program};
 
 const NAMESPACE: &str = "edge";
@@ -28,7 +31,6 @@ const NAMESPACE: &str = "edge";
 struct Rig {
     appliance: Appliance,
     client: Client,
-    cluster: Appliance,
     in_cluster: Client,
     helm: PathBuf,
     folder: tempfile::TempDir,
@@ -43,6 +45,9 @@ fn chart(folder: &Path, name: &str, version: &str, template: &str) {
     std::fs::write(folder.join("templates/all.yaml"), template).unwrap();
 }
 
+/// What no cluster here ever makes ready: nobody makes its pods.
+const STUCK: &str = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  replicas: 1\n  selector:\n    matchLabels: {app: stuck}\n  template:\n    metadata:\n      labels: {app: stuck}\n    spec:\n      containers: [{name: one, image: none}]\n";
+
 const CONFIG_MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  text: {{ .Values.text | quote }}\n";
 
 async fn ran(command: &mut Command) -> Output {
@@ -56,14 +61,20 @@ fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 impl Rig {
-    async fn new(helm: PathBuf) -> Self {
+    /// With a cluster that lives as long as what comes with it.
+    async fn new(helm: PathBuf) -> (Self, Appliance) {
         slipway::appliance::install_tls_provider();
-        let (appliance, cluster) = (Appliance::new().await, Appliance::new().await);
-        let (client, in_cluster) = (appliance.client().await, cluster.client().await);
-        let rig = Self { appliance, client, cluster, in_cluster, helm, folder: tempfile::tempdir().unwrap() };
+        let cluster = Appliance::new().await;
+        (Self::with(helm, cluster.client().await, &cluster.kubeconfig().await).await, cluster)
+    }
+
+    async fn with(helm: PathBuf, in_cluster: Client, kubeconfig: &str) -> Self {
+        let appliance = Appliance::new().await;
+        let client = appliance.client().await;
+        let rig = Self { appliance, client, in_cluster, helm, folder: tempfile::tempdir().unwrap() };
         rig.publish_charts().await;
         rig.account().await;
-        std::fs::write(rig.path("cluster.conf"), rig.cluster.kubeconfig().await).unwrap();
+        std::fs::write(rig.path("cluster.conf"), kubeconfig).unwrap();
         rig
     }
 
@@ -78,7 +89,8 @@ impl Rig {
         chart(&sources, "settings", "1.0.0", CONFIG_MAP);
         chart(&sources, "app", "1.0.0", CONFIG_MAP);
         chart(&sources, "broken", "1.0.0", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: Not_A_Name\n");
-        for name in ["settings", "app", "broken"] {
+        chart(&sources, "stuck", "1.0.0", &format!("{CONFIG_MAP}{STUCK}"));
+        for name in ["settings", "app", "broken", "stuck"] {
             ran(Command::new(&self.helm).arg("package").arg(sources.join(name)).arg("-d").arg(&packed)).await;
         }
         ran(Command::new(&self.helm).args(["repo", "index"]).arg(&packed)).await;
@@ -124,13 +136,18 @@ impl Rig {
 
     /// Runs the controller until nothing is to be done; whether all is as the bundle says.
     async fn once(&self, name: &str) -> (bool, String) {
+        self.once_within(name, "60s").await
+    }
+
+    /// The same, where a chart is waited for so long.
+    async fn once_within(&self, name: &str, timeout: &str) -> (bool, String) {
         let mut command = Command::new(program());
         command.args([
             "helm-controller",
             "run",
             "--once",
             "--timeout",
-            "60s",
+            timeout,
             "--namespace",
             NAMESPACE,
             "--bundle",
@@ -150,10 +167,18 @@ impl Rig {
         self.bundles().get_status("edge").await.unwrap().status.unwrap_or_default()
     }
 
-    async fn text(&self, name: &str) -> Option<String> {
+    async fn map(&self, name: &str) -> Option<ConfigMap> {
         let maps = Api::<ConfigMap>::namespaced(self.in_cluster.clone(), "apps");
-        let map = maps.get_opt(name).await.unwrap()?;
-        map.data.and_then(|data| data.get("text").cloned())
+        maps.get_opt(name).await.unwrap()
+    }
+
+    async fn text(&self, name: &str) -> Option<String> {
+        self.map(name).await?.data.and_then(|data| data.get("text").cloned())
+    }
+
+    /// When a release's ConfigMap was written, as the cluster counts writes.
+    async fn age(&self, name: &str) -> u64 {
+        self.map(name).await.unwrap().resource_version().unwrap().parse().unwrap()
     }
 }
 
@@ -164,7 +189,7 @@ fn release(name: &str, chart: &str, text: &str, requires: &[&str]) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_is_installed_in_order_upgraded_and_taken_away_by_the_real_helm() {
     let Some(helm) = needs::helm() else { return };
-    let rig = Rig::new(helm).await;
+    let (rig, _cluster) = Rig::new(helm).await;
     rig.says(
         "edge",
         json!([release("app", "app", "one", &["settings"]), release("settings", "settings", "blue", &[])]),
@@ -174,8 +199,7 @@ async fn a_bundle_is_installed_in_order_upgraded_and_taken_away_by_the_real_helm
     assert!(done, "{said}");
     assert_eq!((rig.text("app").await.as_deref(), rig.text("settings").await.as_deref()), (Some("one"), Some("blue")));
     let status = rig.status().await;
-    let finished = |name: &str| status.release_statuses[name].finished_at.as_ref().unwrap().0;
-    assert!(finished("settings") < finished("app"), "{status:#?}");
+    assert!(rig.age("settings").await < rig.age("app").await, "the one that is required was made first");
     let app = &status.release_statuses["app"];
     assert!(app.ready && app.revision == 1 && app.status == "deployed" && app.version == "1.0.0", "{app:#?}");
     assert_eq!(status.conditions[0].status, "True");
@@ -209,7 +233,7 @@ async fn a_bundle_is_installed_in_order_upgraded_and_taken_away_by_the_real_helm
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fails_is_told_and_leaves_what_was_there() {
     let Some(helm) = needs::helm() else { return };
-    let rig = Rig::new(helm).await;
+    let (rig, _cluster) = Rig::new(helm).await;
     rig.says("edge", json!([release("app", "app", "one", &[])])).await;
     assert!(rig.once("edge").await.0);
     let broken = json!([
@@ -228,6 +252,51 @@ async fn what_fails_is_told_and_leaves_what_was_there() {
     assert!(of("good").ready && of("after").message.contains("waits for app"), "{status:#?}");
     assert_eq!(status.conditions[0].reason, "Failed");
     assert_eq!((rig.text("app").await.as_deref(), rig.text("good").await.as_deref()), (Some("one"), Some("green")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_that_never_becomes_ready_is_told_and_taken_back() {
+    let Some(helm) = needs::helm() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (_peer, kubeconfig) = match peer(folder.path()).await {
+        Ok(peer) => peer,
+        Err(reason) => return needs::lacks_what_takes_long(&reason),
+    };
+    let config = Kubeconfig::read_from(&kubeconfig).unwrap();
+    slipway::appliance::install_tls_provider();
+    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+    let kubeconfig = std::fs::read_to_string(kubeconfig).unwrap();
+    let rig = Rig::with(helm, Client::try_from(config).unwrap(), &kubeconfig).await;
+    rig.says("edge", json!([release("app", "app", "one", &[])])).await;
+    assert!(rig.once("edge").await.0);
+    let stuck = json!([
+        release("app", "stuck", "two", &[]),
+        release("new", "stuck", "three", &[]),
+        release("good", "settings", "green", &[]),
+        release("after", "settings", "red", &["app"]),
+    ]);
+    rig.says("edge", stuck).await;
+    let (done, said) = rig.once_within("edge", "5s").await;
+    assert!(!done && said.contains("not everything is as the bundle says"), "{said}");
+    let status = rig.status().await;
+    let of = |name: &str| &status.release_statuses[name];
+    for name in ["app", "new"] {
+        assert!(
+            !of(name).ready && of(name).message.contains("not ready within 5 s; `kubectl get events -n apps`"),
+            "{status:#?}"
+        );
+    }
+    assert!(of("good").ready && of("after").message.contains("waits for app"), "{status:#?}");
+    assert_eq!(status.conditions[0].reason, "Failed");
+    // What ran before runs; of what never ran nothing is left.
+    assert_eq!((rig.text("app").await.as_deref(), rig.text("new").await), (Some("one"), None));
+    let deployments = Api::<Deployment>::namespaced(rig.in_cluster.clone(), "apps");
+    assert_eq!(deployments.list(&ListParams::default()).await.unwrap().items.len(), 0);
+    // A chart that becomes ready is installed though the one before was waited for in vain.
+    rig.says("edge", json!([release("app", "app", "two", &[]), release("after", "settings", "red", &["app"])])).await;
+    let (done, said) = rig.once("edge").await;
+    assert!(done, "{said}");
+    assert_eq!((rig.text("app").await.as_deref(), rig.text("after").await.as_deref()), (Some("two"), Some("red")));
 }
 
 /// A server of a folder that wants a login; how many were refused.
@@ -266,7 +335,7 @@ async fn guarded(folder: PathBuf) -> (SocketAddr, Arc<AtomicUsize>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repository_that_wants_a_login_gets_it_and_nobody_sees_it() {
     let Some(helm) = needs::helm() else { return };
-    let rig = Rig::new(helm).await;
+    let (rig, _cluster) = Rig::new(helm).await;
     let (address, refused) = guarded(rig.path("charts")).await;
     let bundle = json!({"spec": {
         "repositories": [{"name": "ours", "url": format!("http://{address}/charts"), "authSecret": "login"}],
@@ -300,7 +369,7 @@ async fn a_repository_that_wants_a_login_gets_it_and_nobody_sees_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_of_a_controller_opens_its_bundle_and_nothing_else() {
     let Some(helm) = needs::helm() else { return };
-    let rig = Rig::new(helm).await;
+    let (rig, _cluster) = Rig::new(helm).await;
     rig.says("theirs", json!([release("app", "app", "one", &[])])).await;
     // It does not even learn whether there is one.
     let mut command = Command::new("curl");

@@ -65,6 +65,7 @@ mod needs;
 mod networks;
 mod node_agent;
 mod pages;
+mod peer;
 mod process;
 mod published;
 mod release_cli;
