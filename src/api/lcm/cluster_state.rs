@@ -72,6 +72,16 @@ pub enum Request {
     ClusterMaintenance,
 }
 
+/// What the workload locks of those who were asked say together.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LocksState {
+    /// At least one of them holds the cluster, or the node.
+    Active,
+    /// None does.
+    Inactive,
+}
+
 /// What became of a request.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -82,9 +92,9 @@ pub struct LCMClusterStateStatus {
     /// What it waits for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Whether it waits for applications, which hold the cluster or the node by workload locks.
-    #[serde(default)]
-    pub locked: bool,
+    /// What applications say that were asked first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<LocksState>,
     /// How many times it was tried.
     #[serde(default)]
     pub attempt: i32,

@@ -11,7 +11,9 @@ mod machine;
 mod state_item;
 
 pub use cluster::{LCMCluster, LCMClusterSpec, LCMClusterStatus, LcmEndpoint, LcmUpdateGroup, LcmUpdateGroupStatus};
-pub use cluster_state::{LCMClusterState, LCMClusterStateSpec, LCMClusterStateStatus, MaintenanceScope, Request};
+pub use cluster_state::{
+    LCMClusterState, LCMClusterStateSpec, LCMClusterStateStatus, LocksState, MaintenanceScope, Request,
+};
 pub use helm_bundle::{
     HelmBundle, HelmBundleSpec, HelmBundleStatus, HelmRelease, HelmReleaseStatus, HelmRepository, MAX_CHARTS,
 };
@@ -37,6 +39,16 @@ pub const ANNOTATION_WAS_READY: &str = "lcm.mirantis.com/was-ready";
 pub const ANNOTATION_GRACEFUL_REBOOT: &str = "lcm.mirantis.com/graceful-reboot";
 /// The condition of an LCMMachine that says how far it is with leaving its cluster.
 pub const CONDITION_LEAVING: &str = "Leaving";
+/// Condition of an LCMCluster and of an LCMMachine: whether applications in the cluster have let go of it, where they are asked to.
+pub const CONDITION_LOCKS: &str = "WorkloadLocks";
+/// Reason of that condition: nobody is asked.
+pub const LOCKS_NOT_ASKED: &str = "NotAsked";
+/// They are asked, and have not answered yet.
+pub const LOCKS_ASKED: &str = "Asked";
+/// One of them holds it.
+pub const LOCKS_ACTIVE: &str = "Active";
+/// All have let go.
+pub const LOCKS_INACTIVE: &str = "Inactive";
 /// The reason of that condition while applications hold its node by workload locks: no time ends that wait.
 pub const REASON_HELD: &str = "HeldByApplications";
 /// The GracefulRebootRequest for which a machine was told to reboot last, by its UID.

@@ -284,7 +284,8 @@ impl Reconcile for Keeper {
             Err(error) => (None, Some(error.to_string())),
         };
         let done = self.act(&mut look, material.as_deref(), reason.as_deref()).await;
-        let status = said::cluster(&cluster, &look.survey, &look.turns, reason.as_deref(), look.now);
+        let said = (&look.survey, look.asked.as_deref());
+        let status = said::cluster(&cluster, said, &look.turns, reason.as_deref(), look.now);
         write_status(&api, &cluster, cluster.status.as_ref(), &status).await?;
         let token = done?;
         let again = self.again(&look, token);

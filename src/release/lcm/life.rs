@@ -53,7 +53,7 @@ impl Lcm {
         let wakes = clusters.wakes().clone();
         let facts = |request: &LCMClusterState| {
             let status = request.status.clone().unwrap_or_default();
-            let answer = (status.value, status.message, status.locked, status.observed_generation);
+            let answer = (status.value, status.message, status.locks, status.observed_generation);
             (request.spec.cluster_name.clone(), request.uid(), request.metadata.generation, answer)
         };
         wake::on_change(watches, facts, move |(namespace, _), (cluster, ..)| {

@@ -9,9 +9,13 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::api::lcm::{LCMClusterState, LCMClusterStateSpec, MaintenanceScope, Request};
+use crate::api::lcm::{
+    LCMClusterState, LCMClusterStateSpec, LCMClusterStateStatus, LOCKS_ACTIVE, LOCKS_ASKED, LOCKS_INACTIVE,
+    LOCKS_NOT_ASKED, LocksState, MaintenanceScope, Request,
+};
 use crate::cluster::workload::brief;
 use crate::hex::hex;
+use crate::runtime::conditions::ConditionVerdict;
 
 /// Longest name of a request.
 const NAME_MAX: usize = 63;
@@ -62,7 +66,8 @@ pub(super) fn is_enough(asked: &LCMClusterStateSpec, scope: MaintenanceScope, re
 
 /// Whether applications hold a node that is to be drained, and its request says so.
 pub(super) fn held(request: &LCMClusterState) -> Option<String> {
-    let status = request.status.as_ref().filter(|status| status.locked && request.spec.value == "true")?;
+    let holds = |status: &&LCMClusterStateStatus| status.locks == Some(LocksState::Active);
+    let status = request.status.as_ref().filter(holds).filter(|_| request.spec.value == "true")?;
     Some(format!("waits for applications in the cluster: {}", status.message))
 }
 
@@ -80,6 +85,26 @@ pub(super) fn cluster_held(
     }
     let message = request.status.as_ref().map(|status| status.message.as_str()).filter(|text| !text.is_empty());
     Some(message.map_or_else(|| asks.to_owned(), |text| format!("waits for applications in the cluster: {text}")))
+}
+
+/// What is said of what applications are asked for a release, or for good.
+pub(super) fn verdict(request: Option<&LCMClusterState>, release: &str) -> ConditionVerdict {
+    let asks = |spec: &LCMClusterStateSpec| match spec.scope {
+        None => false,
+        Some(MaintenanceScope::Deletion) => true,
+        Some(MaintenanceScope::Drain | MaintenanceScope::Os) => spec.release == release,
+    };
+    let Some(request) = request.filter(|one| one.spec.value == "true" && asks(&one.spec)) else {
+        return ConditionVerdict::yes(LOCKS_NOT_ASKED);
+    };
+    let status = request.status.clone().unwrap_or_default();
+    match status.locks {
+        Some(LocksState::Active) => ConditionVerdict::no(LOCKS_ACTIVE, status.message),
+        Some(LocksState::Inactive) if request.spec.request == Request::CordonDrain || is_answered(request) => {
+            ConditionVerdict::yes(LOCKS_INACTIVE)
+        }
+        _ => ConditionVerdict::no(LOCKS_ASKED, status.message),
+    }
 }
 
 /// What of a cluster counts for whether its applications are asked.
@@ -222,7 +247,7 @@ mod tests {
             (
                 asked("true", "r2", json!("drain")),
                 2,
-                json!({"message": "x holds it", "locked": true}),
+                json!({"message": "x holds it", "locks": "active"}),
                 MaintenanceScope::Drain,
                 "r2",
                 Some("applications in the cluster: x holds it"),

@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt};
 
 use super::applications;
 use super::locks::is_answered;
-use crate::api::lcm::{LCMClusterState, LCMClusterStateSpec, Request};
+use crate::api::lcm::{LCMClusterState, LCMClusterStateSpec, LocksState, Request};
 use crate::cluster::workload::{Workload, WorkloadError, Workloads, drain};
 use crate::runtime::changes::write_status;
 use crate::runtime::{Reconcile, key};
@@ -52,7 +52,11 @@ impl Reconcile for Drains {
         let mut status = old.clone().unwrap_or_default();
         status.attempt = status.attempt.saturating_add(1);
         let round = self.round(&namespace, &request).await;
-        status.locked = matches!(round, Ok(DrainRound::Locked(_)));
+        status.locks = match &round {
+            Ok(DrainRound::Locked(_)) => Some(LocksState::Active),
+            Ok(_) if request.spec.value == "true" && request.spec.scope.is_some() => Some(LocksState::Inactive),
+            _ => None,
+        };
         let is_done = matches!(round, Ok(DrainRound::Done));
         match round {
             Ok(DrainRound::Done) => {

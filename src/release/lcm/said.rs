@@ -5,11 +5,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 
 use super::groups;
+use super::locks;
 use super::nodes::SeenNode;
 use super::order::{Drain, MachineTurn, Reboot, Work};
-use super::survey::{INITIALIZED, Machine, Survey};
+use super::survey::{INITIALIZED, Machine, Survey, is_kubeadm};
 use super::view::AGENT_HEARD;
-use crate::api::lcm::{LCMCluster, LCMClusterStatus, LCMMachineStatus, MachineRole, NodeState, RebootStatus};
+use crate::api::lcm::{
+    CONDITION_LOCKS, LCMCluster, LCMClusterState, LCMClusterStatus, LCMMachineStatus, MachineRole, NodeState,
+    RebootStatus,
+};
 use crate::runtime::conditions::{ConditionVerdict, all, set, whole};
 
 /// Tries of a step after which somebody should look at it.
@@ -95,6 +99,10 @@ pub(super) fn machine(one: &Machine, turn: &MachineTurn, cluster: &LCMCluster, n
     ] {
         set(&mut status.conditions, type_, &verdict, generation, now);
     }
+    if is_kubeadm(cluster) {
+        let verdict = locks::verdict(one.request.as_deref(), &cluster.spec.release);
+        set(&mut status.conditions, CONDITION_LOCKS, &verdict, generation, now);
+    }
     let current = [member.prepare, member.deploy, member.reconfigure].iter().all(|work| work.handed && work.done);
     if current && member.ready && one.state == NodeState::Ready {
         status.release.clone_from(&cluster.spec.release);
@@ -127,10 +135,10 @@ fn reboot(one: &Machine, turn: &MachineTurn, status: &mut LCMMachineStatus, now:
     }
 }
 
-/// What a cluster's status is to be.
+/// What a cluster's status is to be; with what is asked of its applications.
 pub(super) fn cluster(
     cluster: &LCMCluster,
-    survey: &Survey,
+    (survey, asked): (&Survey, Option<&LCMClusterState>),
     turns: &[MachineTurn],
     material: Option<&str>,
     now: Timestamp,
@@ -194,6 +202,10 @@ pub(super) fn cluster(
         ("NodesReady", if nodes.is_empty() { none() } else { ready }),
     ] {
         set(&mut status.conditions, type_, &verdict, cluster.metadata.generation, now);
+    }
+    if survey.kubeadm {
+        let verdict = locks::verdict(asked, &cluster.spec.release);
+        set(&mut status.conditions, CONDITION_LOCKS, &verdict, cluster.metadata.generation, now);
     }
     status
 }

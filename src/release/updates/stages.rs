@@ -9,7 +9,10 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::api::kaas::{LcmStage, StageState, control_group};
-use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, LCMCluster, LCMMachine, LcmUpdateGroupStatus};
+use crate::api::lcm::{
+    ANNOTATION_GRACEFUL_REBOOT, CONDITION_LOCKS, LCMCluster, LCMMachine, LOCKS_ACTIVE, LOCKS_ASKED, LOCKS_INACTIVE,
+    LOCKS_NOT_ASKED, LcmUpdateGroupStatus,
+};
 use crate::release::names::READY;
 use crate::release::words::public;
 use crate::runtime::conditions::{find, is_true, whole};
@@ -145,6 +148,17 @@ pub fn deployment(conditions: &[Condition], lcm: &LCMCluster, has_bundle: bool) 
     ]
 }
 
+/// Whether applications were asked to let go, and whether they have; `is_past` says that it was gone on with.
+fn handshake([asked, inactive]: [&'static str; 2], is_past: bool, locks: Option<&Condition>) -> [FoundStage; 2] {
+    let reason = locks.map_or(LOCKS_NOT_ASKED, |one| one.reason.as_str());
+    let message = locks.map_or("", |one| one.message.as_str());
+    let is_asked = [LOCKS_ACTIVE, LOCKS_INACTIVE].contains(&reason);
+    [
+        so_far(asked, is_past || is_asked, reason == LOCKS_ASKED, message),
+        so_far(inactive, is_past || reason == LOCKS_INACTIVE, is_asked, message),
+    ]
+}
+
 /// How far a cluster is with its next release.
 pub fn upgrade(cluster: &str, lcm: &LCMCluster) -> Vec<FoundStage> {
     let status = lcm.status.clone().unwrap_or_default();
@@ -169,10 +183,19 @@ pub fn upgrade(cluster: &str, lcm: &LCMCluster) -> Vec<FoundStage> {
     };
     let any = is_fresh && status.update_groups.iter().any(|one| one.updated + one.under_way > 0);
     let message = if any { said(&status.conditions, "NodesReady") } else { "" };
+    let locks = find(&status.conditions, CONDITION_LOCKS).filter(|_| is_fresh);
+    // Of a cluster that its steps make whatever they make nobody is asked, and it has no such condition.
+    let is_past = has || locks.is_none() && any;
+    let [requested, inactive] =
+        handshake(["Requested cluster maintenance", "Cluster workload locks are inactive"], is_past, locks);
+    let is_asked = locks.is_some_and(|one| one.reason != LOCKS_NOT_ASKED);
     vec![
+        requested,
+        inactive,
         group("Control plane nodes upgraded", &|name| name == control),
         group("Worker nodes upgraded", &|name| name != control),
         so_far("All machines of the cluster upgraded", has, any, message),
+        so_far("Cluster maintenance request removed", has && !is_asked, has, ""),
     ]
 }
 
@@ -249,15 +272,22 @@ pub fn machine_upgrade(cluster: &LCMCluster, lcm: &LCMMachine) -> Vec<FoundStage
         false => of_phase("Prepare phase done", find(conditions, "Prepared")),
     };
     let is_drained = has_steps || drain == "cordondrained";
+    let locks = find(conditions, CONDITION_LOCKS).filter(|_| is_for_it);
+    let [requested, inactive] =
+        handshake(["Node maintenance requested", "Node workload locks inactive"], is_drained, locks);
+    let drains = !drain.is_empty() && inactive.state == StageState::Success;
     vec![
         prepared,
         turn(conditions, has_steps || !drain.is_empty()),
-        so_far("Kubernetes drained", is_drained, !drain.is_empty(), &status.kubernetes_cordon_drain_error),
+        requested,
+        inactive,
+        so_far("Kubernetes drained", is_drained, drains, &status.kubernetes_cordon_drain_error),
         phase("Deploy phase done", "Deployed"),
         phase("Reconfigure phase done", "Reconfigured"),
         reboot,
         so_far("Machine Upgraded", has, has_all, if has_all { said(conditions, READY) } else { "" }),
         so_far("Kubernetes uncordoned", has && drain.is_empty(), drain == "uncordoning", ""),
+        so_far("Node maintenance request removed", has && drain.is_empty(), drain == "uncordoning", ""),
     ]
 }
 

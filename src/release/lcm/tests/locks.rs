@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::site::{CLUSTER, Site, condition};
-use crate::api::lcm::{LCMCluster, LCMClusterState, LCMMachine, REASON_HELD};
+use crate::api::lcm::{CONDITION_LOCKS, LCMCluster, LCMClusterState, LCMMachine, LOCKS_NOT_ASKED, REASON_HELD};
 use crate::cluster::workload::played_tests::Played;
+use crate::runtime::conditions::find;
 
 const GROUP: &str = "/apis/lcm.mirantis.com/v1alpha1";
 
@@ -75,8 +76,15 @@ async fn an_upgrade_waits_for_whoever_holds_the_cluster_or_a_node() {
     let request = site.played.get(&path("clustermaintenancerequests", CLUSTER)).unwrap();
     assert_eq!(request["spec"], json!({"scope": "drain", "release": "r2"}));
     assert_eq!(site.played.get(&path("nodemaintenancerequests", "m1")), None, "first the cluster, then its nodes");
-    let conditions = site.get::<LCMCluster>(CLUSTER).await.unwrap().status.unwrap().conditions;
-    assert!(condition(&conditions, "NodesReady").1.contains("ClusterWorkloadLock storage"), "{conditions:?}");
+    // Machines are written before their cluster is.
+    let told = async || {
+        let conditions = site.get::<LCMCluster>(CLUSTER).await.unwrap().status.unwrap().conditions;
+        let (held, why) = condition(&conditions, CONDITION_LOCKS);
+        held == "False"
+            && why.contains("has not let go of the cluster yet")
+            && condition(&conditions, "NodesReady").1.contains("ClusterWorkloadLock storage")
+    };
+    site.until("the cluster says who holds it", told).await;
     // Ready for what it was asked before is not ready for this.
     put(&site.played, None, json!({"state": "inactive", "release": "r1"}));
     site.says("m1", "Deployed", "False", "for release \"r1\", and not for \"r2\" yet").await;
@@ -85,6 +93,7 @@ async fn an_upgrade_waits_for_whoever_holds_the_cluster_or_a_node() {
     put(&site.played, None, json!({"state": "inactive", "release": "r2"}));
     site.until("nobody holds the manager", async || site.did("join", "2") == ["m1"]).await;
     site.says("w1", "Deployed", "False", "has not let go of node w1 yet").await;
+    site.says("w1", CONDITION_LOCKS, "False", "has not let go of node w1 yet").await;
     let request = site.played.get(&path("nodemaintenancerequests", "w1")).unwrap();
     assert_eq!(request["spec"], json!({"nodeName": "w1", "scope": "drain", "release": "r2"}));
     assert_eq!(site.played.get(&path("nodemaintenancerequests", "m1")), None, "it takes pods again");
@@ -101,6 +110,12 @@ async fn an_upgrade_waits_for_whoever_holds_the_cluster_or_a_node() {
     for kind in ["clustermaintenancerequests", "nodemaintenancerequests"] {
         assert_eq!(site.played.paths(&format!("{GROUP}/{kind}/")), Vec::<String>::new());
     }
+    site.says("w1", CONDITION_LOCKS, "True", "").await;
+    let let_go = async || {
+        let conditions = site.get::<LCMCluster>(CLUSTER).await.unwrap().status.unwrap().conditions;
+        find(&conditions, CONDITION_LOCKS).is_some_and(|one| one.reason == LOCKS_NOT_ASKED)
+    };
+    site.until("nobody is asked about the cluster", let_go).await;
 
     // While nothing is under way nobody looks at locks.
     let reads = || site.played.requests().iter().filter(|one| one.contains("workloadlocks")).count();

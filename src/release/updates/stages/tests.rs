@@ -111,20 +111,40 @@ fn a_cluster_that_is_upgraded_says_which_groups_have_the_release() {
             {"name": "empty", "machines": 0, "updated": 0},
         ])
     };
+    let locks = |status: &str, reason: &str| {
+        let message = if status == "True" { "" } else { "storage holds it" };
+        json!([condition("WorkloadLocks", status, reason, message)])
+    };
+    let of_now = |groups: Value| json!({"release": "r1", "observedGeneration": 2, "updateGroups": groups});
+    let with = |groups: Value, locks: Value| {
+        let mut status = of_now(groups);
+        status["conditions"] = locks;
+        status
+    };
+    let none = || groups([0, 0], [0, 0]);
     for (status, wanted) in [
-        (json!({"release": "r1", "observedGeneration": 1, "updateGroups": groups([1, 0], [2, 0])}), "..."),
-        (json!({"release": "r1", "observedGeneration": 2}), "..."),
-        (json!({"release": "r1", "observedGeneration": 2, "updateGroups": groups([0, 0], [0, 0])}), "..."),
-        (json!({"release": "r1", "observedGeneration": 2, "updateGroups": groups([0, 1], [0, 0])}), "i.i"),
+        (json!({"release": "r1", "observedGeneration": 1, "updateGroups": groups([1, 0], [2, 0])}), "......"),
+        (json!({"release": "r1", "observedGeneration": 2}), "......"),
+        (of_now(none()), "......"),
+        (of_now(groups([0, 1], [0, 0])), "ssi.i."),
         (
             json!({"release": "r1", "observedGeneration": 2, "lcmOperationStuck": true, "updateGroups": groups([0, 1], [0, 0])}),
-            "f.i",
+            "ssf.i.",
         ),
-        (json!({"release": "r1", "observedGeneration": 2, "updateGroups": groups([1, 0], [1, 1])}), "sii"),
-        (json!({"release": "r1", "observedGeneration": 2, "updateGroups": groups([1, 0], [2, 0])}), "ssi"),
-        (json!({"release": "r2"}), "sss"),
+        (of_now(groups([1, 0], [1, 1])), "sssii."),
+        (of_now(groups([1, 0], [2, 0])), "ssssi."),
+        (with(none(), locks("True", "NotAsked")), "......"),
+        (with(none(), locks("False", "Asked")), "i....."),
+        (with(none(), locks("False", "Active")), "si...."),
+        (with(groups([0, 1], [0, 0]), locks("True", "Inactive")), "ssi.i."),
+        (json!({"release": "r2", "observedGeneration": 2, "conditions": locks("True", "Inactive")}), "sssssi"),
+        (json!({"release": "r2", "observedGeneration": 2, "conditions": locks("True", "NotAsked")}), "ssssss"),
+        (json!({"release": "r2"}), "ssssss"),
     ] {
-        assert_eq!(letters(&upgrade("c", &cluster(status.clone()))), wanted, "{status}");
+        let found = upgrade("c", &cluster(status.clone()));
+        assert_eq!(letters(&found), wanted, "{status}");
+        let says = found.iter().any(|one| one.message == "storage holds it");
+        assert_eq!(says, status["conditions"][0]["status"] == "False", "{found:?}");
     }
 }
 
@@ -176,30 +196,36 @@ fn a_machine_that_is_upgraded_says_how_far_it_is() {
     };
     let of_before = cluster(json!({"observedGeneration": 1}));
     // What was said before anybody looked is of the release before.
-    assert_eq!(written(machine_upgrade(&of_before, &machine(json!({"status": {"conditions": all}})))), "........");
+    assert_eq!(written(machine_upgrade(&of_before, &machine(json!({"status": {"conditions": all}})))), "...........");
     let fresh = cluster(json!({"observedGeneration": 2}));
-    let drains = json!({"status": {"conditions": turns, "kubernetesCordonDrain": "cordondraining"}});
-    let mut reboots = drains.clone();
+    let drains = |status: &str, reason: &str| {
+        let mut conditions = turns.clone();
+        conditions.as_array_mut().unwrap().push(condition("WorkloadLocks", status, reason, ""));
+        json!({"status": {"conditions": conditions, "kubernetesCordonDrain": "cordondraining"}})
+    };
+    let mut reboots = drains("True", "Inactive");
     json_patch::merge(&mut reboots, &json!({"metadata": {"annotations": {ANNOTATION_GRACEFUL_REBOOT: "true"}}}));
     for (lcm, wanted) in [
-        (machine(json!({"status": {"conditions": [condition("Prepared", "False", "Preparing", "")]}})), "i......."),
-        (machine(json!({"status": {"conditions": turns}})), "si......"),
-        (machine(drains), "ssi....."),
+        (machine(json!({"status": {"conditions": [condition("Prepared", "False", "Preparing", "")]}})), "i.........."),
+        (machine(json!({"status": {"conditions": turns}})), "si........."),
+        (machine(drains("False", "Asked")), "ssi........"),
+        (machine(drains("False", "Active")), "sssi......."),
+        (machine(drains("True", "Inactive")), "ssssi......"),
         // It is drained to be rebooted, and its turn has not come.
-        (machine(reboots), "si......"),
-        (with(json!({"conditions": deploys, "kubernetesCordonDrain": "cordondrained"})), "sssi...."),
-        (with(json!({"conditions": fails})), "sssf...."),
+        (machine(reboots), "si........."),
+        (with(json!({"conditions": deploys, "kubernetesCordonDrain": "cordondrained"})), "sssssi....."),
+        (with(json!({"conditions": fails})), "sssssf....."),
         (
             machine(json!({"spec": {"release": "r2", "rebootRequired": true}, "status": {"conditions": all}})),
-            "sssssii.",
+            "sssssssii..",
         ),
         (
             with(json!({"conditions": all, "reboot": {"requestedAt": "2026-01-01T00:00:00Z", "errorMessage": "no"}})),
-            "sssssfi.",
+            "sssssssfi..",
         ),
-        (with(json!({"conditions": all})), "ssssssi."),
-        (with(json!({"release": "r2", "conditions": all, "kubernetesCordonDrain": "uncordoning"})), "sssssssi"),
-        (with(json!({"release": "r2", "conditions": all})), "ssssssss"),
+        (with(json!({"conditions": all})), "ssssssssi.."),
+        (with(json!({"release": "r2", "conditions": all, "kubernetesCordonDrain": "uncordoning"})), "sssssssssii"),
+        (with(json!({"release": "r2", "conditions": all})), "sssssssssss"),
     ] {
         assert_eq!(written(machine_upgrade(&fresh, &lcm)), wanted, "{lcm:?}");
     }
