@@ -337,7 +337,13 @@ impl Keeper {
             let patch = difference(&json!(stored.spec), &json!(new)).unwrap_or_else(|| json!({}));
             let changed = change(&api, &stored, json!({"metadata": {"annotations": marks}, "spec": patch})).await?;
             if turn.acts() {
-                tracing::info!(namespace = look.namespace, machine = one.member.name, turn = ?turn, "it is a machine's turn");
+                tracing::info!(
+                    namespace = look.namespace,
+                    machine = one.member.name,
+                    release = look.cluster.spec.release,
+                    does = turn.does(),
+                    "it is a machine's turn"
+                );
             }
             version = changed.resource_version();
         }

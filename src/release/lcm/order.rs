@@ -172,6 +172,19 @@ impl MachineTurn {
     pub(super) fn acts(&self) -> bool {
         self.prepare || self.deploy || self.reconfigure || self.drain.is_some() || self.reboot
     }
+
+    /// What it changes, in words.
+    pub(super) fn does(&self) -> String {
+        let all = [
+            (self.prepare, "steps of prepare"),
+            (self.deploy, "steps of deploy"),
+            (self.reconfigure, "steps of reconfigure"),
+            (self.drain == Some(true), "drain"),
+            (self.drain == Some(false), "uncordon"),
+            (self.reboot, "reboot"),
+        ];
+        all.iter().filter(|(so, _)| *so).map(|(_, word)| *word).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// The machine that begins, or began, a cluster: the first of the control plane that is a node, else that becomes one, else of all.
