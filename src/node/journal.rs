@@ -48,7 +48,8 @@ impl KnownMachine {
     /// What was read.
     pub fn of(seen: &SeenMachine) -> Self {
         let reboot = &seen.status["reboot"];
-        let asked = seen.spec.reboot_required && !reboot["completed"].as_bool().unwrap_or(false);
+        // Whether a release requires it or somebody asked: the appliance says so when it is the machine's turn.
+        let asked = !reboot["completed"].as_bool().unwrap_or(false);
         let requested = reboot["requestedAt"].as_str().filter(|_| asked).and_then(|time| {
             // Of whole seconds, as it is on the disk: it is compared with that.
             let time: Timestamp = time.parse().ok()?;

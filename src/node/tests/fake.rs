@@ -40,6 +40,8 @@ pub(super) struct FakeAppliance {
     changed: Arc<watch::Sender<u64>>,
     tls: Arc<rustls::ServerConfig>,
     server: Option<AbortOnDropHandle<()>>,
+    /// Its address, while it does not answer.
+    kept: Option<tokio::net::TcpSocket>,
 }
 
 struct Tls(TcpListener, TlsAcceptor);
@@ -107,6 +109,7 @@ impl FakeAppliance {
             changed: Arc::new(watch::Sender::new(1)),
             tls: Arc::new(tls),
             server: None,
+            kept: None,
         };
         made.back().await;
         made
@@ -114,7 +117,10 @@ impl FakeAppliance {
 
     /// Serves again, at the same address.
     pub async fn back(&mut self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
+        let listener = match self.kept.take() {
+            Some(socket) => socket.listen(1024).unwrap(),
+            None => TcpListener::bind(self.address).await.unwrap(),
+        };
         self.address = listener.local_addr().unwrap();
         let shared = Shared { world: self.world.clone(), changed: self.changed.clone() };
         let app = Router::new().fallback(answer).with_state(shared);
@@ -123,9 +129,16 @@ impl FakeAppliance {
         self.server = Some(AbortOnDropHandle::new(server));
     }
 
-    /// Does not answer any more.
-    pub fn stop(&mut self) {
+    /// Does not answer any more. Nobody else gets its address meanwhile.
+    pub async fn stop(&mut self) {
         self.server = None;
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        // Its listener goes with its task, which ends soon.
+        while socket.bind(self.address).is_err() {
+            tokio::task::yield_now().await;
+        }
+        self.kept = Some(socket);
     }
 
     pub fn world(&self) -> MutexGuard<'_, World> {

@@ -109,7 +109,7 @@ async fn a_step_that_hangs_is_ended_with_all_that_came_of_it() {
         alive.display()
     );
     let mut hangs = bash("hangs", "prepare", &script);
-    hangs["params"]["timeout"] = "700ms".into();
+    hangs["params"]["timeout"] = "3s".into();
     appliance.change(|spec| spec["stateItems"] = json!([hangs]));
     node.while_it_runs(async {
         until("it is ended", || appliance.step("hangs")["exitCode"] == 124).await;

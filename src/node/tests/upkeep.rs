@@ -16,7 +16,7 @@ async fn it_goes_on_with_the_last_spec_while_the_appliance_is_away_and_tells_aft
         spec["sshAuthorizedKeys"] = json!(["ssh-ed25519 AAAA a"]);
     });
     node.while_it_runs(async { until("it failed once", || appliance.step("a")["exitCode"] == 1).await }).await;
-    appliance.stop();
+    appliance.stop().await;
     node.write("go", "");
     // Another process, after a reboot, without the appliance.
     node.write("root/proc/sys/kernel/random/boot_id", "b2\n");
@@ -78,7 +78,8 @@ async fn times_are_the_appliances_whatever_the_clock_says() {
 
 #[tokio::test]
 async fn a_reboot_that_is_asked_for_comes_about_once_and_is_told_by_the_next_boot() {
-    let appliance = FakeAppliance::with(json!({"rebootRequired": true})).await;
+    // No release requires it.
+    let appliance = FakeAppliance::with(json!({})).await;
     let node = Node::of(&appliance);
     let reboots = node.path("reboots");
     node.set("rebootCommand", json!(["/bin/sh", "-c", line(&reboots)]));
@@ -164,6 +165,10 @@ async fn one_machine_that_is_gone_is_left_as_it_is() {
         node.set("name", "n2".into());
     })
     .await;
+    node.set(
+        "pauses",
+        json!({"heartbeat": 2000, "retryLeast": 60_000, "retryMost": 60_000, "callLeast": 20, "callMost": 200}),
+    );
     let agent = node.agent().await;
     let stop = CancellationToken::new();
     let before = node.count("count");
