@@ -147,9 +147,9 @@ cluster: lab rust ## machines that are off become a Kubernetes cluster, which gr
 	@# Packages on nodes: two of these tests at once would want more of the machine than there is.
 	ANSIBLE_VENV="$$(python3 tests/lab/tools.py ansible)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB) --lib -- --ignored --test-threads 1 software::
 
-releases: lab rust ## three machines that are off become a cluster of one of our releases by one apply, go to the next Kubernetes by one patch, and one leaves; builds Kubernetes from source once (needs Go)
+releases: lab rust ## machines that are off become a cluster of one of our releases by one apply, go to the next Kubernetes by one patch, and one leaves; two of the virtual rack become nodes of a plain release; builds Kubernetes from source once (needs Go)
 	@tests/lab/packages lab
-	tests/lab/run releases_kubeadm
+	tests/lab/run release_machines releases_kubeadm
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab

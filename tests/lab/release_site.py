@@ -30,6 +30,9 @@ NETWORK = (f'[[network]]\nname = "provisioning"\ninterface = "{isolation.BRIDGE}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1wVcCkjY7bVYxqKLyV0Yd9wzWbBvN0cZ8QyC3rXk2n ops"
 # What a user's own user data leaves, beside the agent.
 OWN = "/var/lib/of-the-user"
+# What steps of plain releases fetch, and where they note what they did.
+GREETING = b"hello from the appliance\n"
+DONE = "/var/lib/demo"
 
 
 def prepare(with_kubernetes=False):
@@ -43,6 +46,9 @@ def prepare(with_kubernetes=False):
 
 class ReleaseSite:
     """The appliance of a rack, three simulated machines that are off, and what they become. To be left as a context."""
+
+    # Of the PublicKey that the cluster names.
+    key = KEY
 
     def __init__(self, rack):
         self.rack, self.seen, self.told = rack, {}, []
@@ -188,7 +194,7 @@ class ReleaseSite:
         assert node.run("systemctl", "is-active", "slipway-node").strip() == "active"
         wanted = hashlib.sha256(self.slipway.program.read_bytes()).hexdigest()
         assert node.run("sha256sum", "/usr/local/lib/slipway/slipway").split()[0] == wanted, "another program runs there"
-        assert KEY in node.run("cat", "/root/.ssh/authorized_keys"), "the key of the PublicKey does not open the node"
+        assert self.key in node.run("cat", "/root/.ssh/authorized_keys"), "the key of the PublicKey does not open the node"
         said = node.run("/usr/local/lib/slipway/slipway", "node", "status", "--config", "/etc/slipway/node.json")
         assert re.search(r"\b(\d+) of \1 done", said), said
         memory = node.run("sh", "-c", "grep -E 'VmRSS|RssAnon' /proc/$(systemctl show -P MainPID slipway-node)/status")
@@ -201,6 +207,37 @@ class ReleaseSite:
         begun = next((index for index, one in enumerate(self.told) if one[0] in WORKERS and one[1] in ("Upgrade", "Deploy") and one[2] == release), None)
         assert ran is not None, f"{MANAGER} was never seen to run {release}: {told}"
         assert begun is None or ran < begun, f"a worker began before {MANAGER} was there: {told}"
+
+    def deploys(self, machine):
+        """The release and role of each deploy step that a machine's node did, for plain releases."""
+        return self.node_of(machine).run("cat", f"{DONE}/deploys").split("\n")[:-1]
+
+    def check_first(self, names):
+        """Every node did the first plain release's steps, once and in its role."""
+        address = self.node_of(MANAGER).address()
+        for name in names:
+            self.check_agent(name)
+            role = "first" if name == MANAGER else "worker"
+            assert self.deploys(name) == [f"{role} demo-1-0-0 {address}"], self.deploys(name)
+            status = self.slipway.get("lcmmachine", name)["status"]["stateItemStatuses"]
+            assert status["deploy"]["result"] == {"version": "1.0.0"}, status
+            assert self.node_of(name).run("cat", f"{DONE}/labels").strip() == "team=a"
+        own = self.node_of(MANAGER).run("cat", OWN)
+        assert own == "mineran\n", f"the user's own user data was not carried out beside the agent's: {own!r}"
+
+    def upgrade_plain(self, names, deadline):
+        """Every node gets the second plain release, the manager first, and is not installed anew."""
+        began = time.monotonic()
+        available = self.cluster()["status"]["providerStatus"]["releaseRefs"]["available"]
+        assert [one["name"] for one in available] == ["demo-1-1-0"], available
+        before = {name: self.node_of(name).run("cat", "/etc/machine-id") for name in names}
+        self.upgrade("demo-1-1-0")
+        self.wait("a cluster of release two", lambda: self.is_ready("demo-1-1-0", names), deadline)
+        say(f"Ready on release two {time.monotonic() - began:.0f} s after the patch")
+        self.check_order("demo-1-1-0")
+        for name in names:
+            assert [line.split()[1] for line in self.deploys(name)] == ["demo-1-0-0", "demo-1-1-0"], self.deploys(name)
+            assert self.node_of(name).run("cat", "/etc/machine-id") == before[name], f"{name} was installed anew"
 
     def delete_machine(self, machine):
         """A Machine goes, and all that is its own; its host is available again."""
@@ -248,8 +285,8 @@ def short_why(site, machine):
 
 # ── objects ──
 
-def objects_of_cluster(release, labels=None):
-    """What one apply makes a cluster of: a key, the cluster, a manager and two workers, in no good order."""
+def objects_of_cluster(release, labels=None, workers=WORKERS, key=KEY):
+    """What one apply makes a cluster of: a key, the cluster, a manager and its workers, in no good order."""
     api, provider = "cluster.k8s.io/v1alpha1", "baremetal.k8s.io/v1alpha1"
 
     def machine(name, of_control):
@@ -261,14 +298,14 @@ def objects_of_cluster(release, labels=None):
                              "labels": marks | ({"cluster.sigs.k8s.io/control-plane": "true"} if of_control else {})},
                 "spec": {"providerSpec": {"value": {"apiVersion": provider, "kind": "BareMetalMachineProviderSpec"} | own | labelled}}}
     return [
-        *(machine(name, False) for name in WORKERS), machine(MANAGER, True),
+        *(machine(name, False) for name in workers), machine(MANAGER, True),
         {"apiVersion": api, "kind": "Cluster",
          "metadata": {"name": CLUSTER, "namespace": "default", "labels": {"kaas.mirantis.com/provider": "baremetal"}},
          "spec": {"clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/16"]}, "pods": {"cidrBlocks": ["10.244.0.0/16"]}},
                   "providerSpec": {"value": {"apiVersion": provider, "kind": "BaremetalClusterProviderSpec", "release": release,
                                              "publicKeys": [{"name": "ops-key"}], "loadBalancerHost": ENDPOINT}}}},
         {"apiVersion": "kaas.mirantis.com/v1alpha1", "kind": "PublicKey", "metadata": {"name": "ops-key", "namespace": "default"},
-         "spec": {"publicKey": KEY}},
+         "spec": {"publicKey": key}},
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own-user-data", "namespace": "default"},
          "stringData": {"userData": f"#cloud-config\nwrite_files: [{{path: {OWN}, content: mine}}]\nruncmd: [[sh, -c, 'echo ran >> {OWN}']]\n"}},
     ]
@@ -285,3 +322,35 @@ def channel(folder, kaas, *clusters):
             index[part].append({"version": item["spec"]["version"], "path": name, "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()})
     (folder / "index.yaml").write_text(json.dumps(index, indent=1))
     return folder
+
+
+def plain_release(version, address):
+    """A ClusterRelease whose steps fetch a file, and note who does them and with what."""
+    bash = lambda name, phase, script, **more: {"name": name, "runner": "bash", "phase": phase, "version": version,
+                                                "params": {"script": script, **more}}
+    note = f'mkdir -p {DONE}; echo "$nodeRole $target_release $controlNodeIP" >> {DONE}/deploys; test "$(cat /opt/greeting)" = "{GREETING.decode().strip()}"; ' \
+           f'echo "{{\\"version\\": \\"{version}\\"}}" > "$SLIPWAY_RESULT"'
+    steps = [
+        {"name": "greeting", "runner": "downloader", "phase": "prepare", "version": version,
+         "params": {"url": f"http://{address}/packages/greetings/greeting", "path": "/opt/greeting", "sha256": hashlib.sha256(GREETING).hexdigest()}},
+        bash("deploy", "deploy", note),
+        bash("labels", "reconfigure", f'mkdir -p {DONE}; echo "$nodeLabels" > {DONE}/labels', nodeLabels=""),
+    ]
+    return {"apiVersion": "kaas.mirantis.com/v1alpha1", "kind": "ClusterRelease", "metadata": {"name": f"demo-{version.replace('.', '-')}"},
+            "spec": {"version": version, "lcmType": "byo", "machineTypes": {"control": steps, "worker": steps},
+                     "allowedDistributions": [{"id": "debian/12", "version": "12", "default": True, "image": {"url": "slipway://debian-12"}}],
+                     "allowedNodeLabels": [{"key": "team", "value": "a"}]}}
+
+
+def plain_releases(site):
+    """Two releases without Kubernetes, the second of which may follow the first, imported and in force."""
+    files = site.rack.work / "greetings"
+    files.mkdir()
+    (files / "greeting").write_bytes(GREETING)
+    site.publish("greetings", files)
+    one, two = (plain_release(version, isolation.ADDRESS) for version in ("1.0.0", "1.1.0"))
+    kaas = {"apiVersion": "kaas.mirantis.com/v1alpha1", "kind": "KaaSRelease", "metadata": {"name": "site-1"}, "spec": {
+        "version": "1.0.0", "supportedClusterReleases": [
+            {"name": "demo-1-0-0", "version": "1.0.0", "availableUpgrades": [{"version": "1.1.0"}]}, {"name": "demo-1-1-0", "version": "1.1.0"}]}}
+    site.run("release", "import", channel(site.rack.work / "channel", kaas, one, two))
+    site.run("release", "activate", "site-1")
