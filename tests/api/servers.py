@@ -259,7 +259,7 @@ class Slipway(Server):
         def answers():
             self.kubeconfig.write_text(check_output([program, "kubeconfig", "--config", config], deadline=20))
             return self.client().request("GET", "/readyz")[0] == 200
-        self.ready("slipway", "Slipway to be ready", answers, 60)
+        self.ready("slipway", "Slipway to be ready", answers, 120)
         self.url = self.client().url.geturl()
 
     def restart(self, hard=False):

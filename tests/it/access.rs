@@ -3,12 +3,14 @@
 //! kubectl is found as in `kubectl.rs`: `$KUBECTL`, the path, or the one that `make unit` keeps.
 
 use std::io::Write;
-use std::net::{TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::process::free_port;
 
 /// Nothing that is waited for takes longer.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -42,9 +44,7 @@ impl Drop for Appliance {
 impl Appliance {
     fn start(kubectl: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (api, boot) = (free(), free());
-        let tftp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let [api, boot, tftp] = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
         let config = format!(
             "data_dir = {:?}\n[api]\nlisten = \"{api}\"\n[boot]\nlisten = \"{boot}\"\ntftp = \"{tftp}\"\n",
             folder.path().join("data")

@@ -49,7 +49,7 @@ impl Executor for Fake {
                     job.progress.report("writing", Some(done), Some(manifest.virtual_size));
                 }
                 // The last state is told only if the step lives long enough: wait for an event to be due.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
                 Ok(StepDone::new(format!("{done} bytes")))
             }
             Action::Erase { .. } => {

@@ -392,7 +392,7 @@ async fn our_client_drives_ipmi_sim_of_openipmi() {
     let first = loop {
         match bmc.power().await {
             Ok(state) => break state,
-            Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "ipmi_sim does not come up: {error}"),
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(60), "ipmi_sim does not come up: {error}"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     };

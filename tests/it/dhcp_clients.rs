@@ -231,10 +231,10 @@ fn hostile_packets_harm_no_known_machine() {
     };
     let address = lab.udhcpc(0, &[]);
     assert!(address.is_some());
-    let mut attack = lab.hostile(1, Duration::from_secs(60));
+    let mut attack = lab.hostile(1, Duration::from_secs(300));
     // The attack asks for every address there is under made-up client identifiers, with and without an offer.
     lab.log_until("the pool is used up");
-    let give_up = Instant::now() + Duration::from_secs(30);
+    let give_up = Instant::now() + Duration::from_secs(120);
     while !(101..=110).any(|last| lab.ask(&format!("view 10.77.0.{last}")).contains("bound")) {
         assert!(Instant::now() < give_up, "a stranger's request is granted as long as there is room");
     }
@@ -248,7 +248,7 @@ fn hostile_packets_harm_no_known_machine() {
     assert!(lab.server_is_running());
     let log = lab.log();
     assert!(log.contains("a DHCP message cannot be read") && log.contains("peer="), "{log}");
-    assert!(log.lines().count() < 300, "{} lines", log.lines().count());
+    assert!(log.lines().count() < 600, "{} lines", log.lines().count());
 }
 
 /// All that it takes is the machine's MAC address, which everybody on the network has seen. The pool is small: each of its

@@ -23,6 +23,7 @@ use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
 use crate::peer::{DEADLINE, Process, peer, until};
+use crate::process::free_port;
 use crate::{hostile, needs, scraped};
 
 /// An appliance that keeps its objects in that API server.
@@ -31,10 +32,6 @@ struct Appliance {
     folder: PathBuf,
     port: u16,
     boot: u16,
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Appliance {

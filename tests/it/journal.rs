@@ -26,7 +26,7 @@ with open("/run/systemd/journald.conf.d/test.conf", "w") as file:
 # What is started here ends with this (PR_SET_PDEATHSIG, SIGKILL).
 end = lambda: ctypes.CDLL(None).prctl(1, 9)
 journald = subprocess.Popen([os.environ["JOURNALD"]], stderr=subprocess.DEVNULL, preexec_fn=end)
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 110
 
 def until(what):
     while not what():

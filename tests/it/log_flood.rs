@@ -57,7 +57,7 @@ async fn flood(appliance: &Appliance, from: &[Ipv4Addr], in_a_stretch: usize) ->
         // It may begin at a stretch's end, and ends in one.
         let stretches = begun.elapsed().as_secs() / STRETCH.as_secs() + 2;
         let most = in_a_stretch * usize::try_from(stretches).unwrap();
-        if calls > 4 * most {
+        if calls > 2 * most {
             assert_eq!(call(appliance, &known).await, StatusCode::FORBIDDEN);
             return (calls, most);
         }

@@ -312,9 +312,12 @@ async fn only_what_is_asked_for_is_served_and_who_came_first_keeps_a_name() {
     assert_eq!((taken.message, taken.phase), (None, ImagePhase::Ready));
     assert_eq!(hex(&rig.get(&manifest("3.6")).await.1), second_digest[7..]);
     assert_eq!(rig.get(&manifest(&first_digest)).await.0, 404);
-    let kept = rig.images.get("b").await.unwrap();
-    let status = kept.status.unwrap();
-    assert_eq!((status.phase, status.observed_generation), (ImagePhase::Ready, kept.metadata.generation));
+    let seen = async || {
+        let kept = rig.images.get("b").await.unwrap();
+        let status = kept.status.unwrap();
+        (status.observed_generation == kept.metadata.generation).then_some(status.phase)
+    };
+    assert_eq!(until("what b says is seen", seen).await, ImagePhase::Ready);
     rig.images.delete("a", &<_>::default()).await.unwrap();
     until("it goes with its Image", async || (rig.get(&manifest("3.6")).await.0 == 404).then_some(())).await;
 }

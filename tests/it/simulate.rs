@@ -7,17 +7,20 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Nothing that a run waits for in life is waited for here.
-const SETTINGS: &str = "\
+const IMPATIENT: &str = "\
 [host]
 retry = \"1s\"
 boot_deadline = \"20s\"
 agent_deadline = \"10s\"
 ";
 
-fn simulate(arguments: &[&str]) -> (bool, Value, String) {
+/// A boot that is late is waited for, so that none is counted twice.
+const PATIENT: &str = "[host]\nretry = \"1s\"\n";
+
+fn simulate(settings: &str, arguments: &[&str]) -> (bool, Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("slipway.toml");
-    std::fs::write(&config, SETTINGS).unwrap();
+    std::fs::write(&config, settings).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_slipway"))
         .arg("simulate")
         .arg("--config")
@@ -34,7 +37,7 @@ fn simulate(arguments: &[&str]) -> (bool, Value, String) {
 #[test]
 fn a_rack_with_bad_luck_arrives_and_goes() {
     let arguments = "--machines 25 --until deleted --deadline 10m --seed 4 --bmc-failures 1% --packet-loss 2%";
-    let (succeeded, summary, said) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+    let (succeeded, summary, said) = simulate(IMPATIENT, &arguments.split(' ').collect::<Vec<_>>());
     assert!(succeeded, "{summary:#}\n{said}");
     let goals: Vec<_> = summary["goals"]
         .as_array()
@@ -72,7 +75,7 @@ fn each_way_is_gone_alone_when_it_is_asked_for_and_a_medium_needs_no_dhcp() {
         ("ipxe", None),
     ] {
         let arguments = format!("--machines 2 --deadline 5m --download all --boot {way}");
-        let (succeeded, summary, said) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+        let (succeeded, summary, said) = simulate(PATIENT, &arguments.split(' ').collect::<Vec<_>>());
         assert!(succeeded, "{way}: {summary:#}\n{said}");
         let count = |name: &str| summary["counted"][name].as_u64().unwrap();
         for other in WAYS {
@@ -93,7 +96,7 @@ fn each_way_is_gone_alone_when_it_is_asked_for_and_a_medium_needs_no_dhcp() {
 #[test]
 fn machines_that_lose_power_in_the_middle_or_never_wake_up_get_there() {
     let arguments = "--machines 6 --deadline 10m --seed 2 --power-loss 40% --stuck 20% --delay-step 200ms";
-    let (succeeded, summary, said) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+    let (succeeded, summary, said) = simulate(IMPATIENT, &arguments.split(' ').collect::<Vec<_>>());
     assert!(succeeded, "{summary:#}\n{said}");
     let count = |name: &str| summary["counted"][name].as_u64().unwrap();
     assert!(count("powerLosses") > 0 && count("stuck") > 0, "{summary:#}");
@@ -103,7 +106,7 @@ fn machines_that_lose_power_in_the_middle_or_never_wake_up_get_there() {
 #[test]
 fn a_run_that_is_too_short_says_who_is_missing() {
     let arguments = "--machines 2 --deadline 3s --delay-firmware 1h";
-    let (succeeded, summary, _) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+    let (succeeded, summary, _) = simulate(IMPATIENT, &arguments.split(' ').collect::<Vec<_>>());
     assert!(!succeeded);
     let missing = summary["missing"].as_array().unwrap();
     assert_eq!(missing.len(), 2, "{summary:#}");

@@ -244,7 +244,7 @@ async fn what_comes_meanwhile_stays_and_keeps_the_namespace() {
         hosts.create(&PostParams::default(), &serde_json::from_value(mine).unwrap()).await.unwrap();
     };
     // Longer than all that: the machines never come out of their firmware.
-    let (ran, ()) = tokio::join!(site.simulate("--machines 2 --deadline 12s --delay-firmware 1h"), late);
+    let (ran, ()) = tokio::join!(site.simulate("--machines 2 --deadline 40s --delay-firmware 1h"), late);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert_eq!(site.names().await, ["prod-1", "prod-2", "sim-00001"], "{ran:?}");
     let secrets = Api::<Secret>::namespaced(site.client(), "simulated");

@@ -35,7 +35,7 @@ const ROUNDS: usize = 54;
 const EARLY: usize = 18;
 
 /// A child or a wait that takes longer is stuck.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {

@@ -140,7 +140,8 @@ async fn the_administrator_gets_on_while_ten_strangers_do_their_worst() {
         }
     };
     let connect = || async {
-        let stream = tls(ADMIN, to, &keys.admin).await.expect("a connection");
+        // The test itself may be too busy for a handshake in time.
+        let stream = until("a connection", async || tls(ADMIN, to, &keys.admin).await.ok()).await;
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender
@@ -209,10 +210,15 @@ async fn whoever_has_one_token_leaves_connections_for_the_others() {
     let bearer = format!("Authorization: Bearer {}\r\n", String::from_utf8_lossy(&token.stdout).trim());
     // Each asks once, and says no more. There are some 760 places.
     let mut greedy = Vec::new();
-    for last in 30..36 {
-        let from = Ipv4Addr::new(127, 0, 0, last);
-        let all = (0..200).map(|_| timeout(WHILE, hold(from, appliance.address, &keys.nobody, &bearer)));
-        greedy.extend(join_all(all).await.into_iter().flatten().flatten());
+    for batch in 0..24 {
+        let from = Ipv4Addr::new(127, 0, 0, 30 + batch / 4);
+        let all = (0..50).map(|_| timeout(WHILE, hold(from, appliance.address, &keys.nobody, &bearer)));
+        let had: Vec<_> = join_all(all).await.into_iter().flatten().flatten().collect();
+        let is_full = had.len() < 50;
+        greedy.extend(had);
+        if is_full && greedy.len() > 700 {
+            break;
+        }
     }
     assert!(greedy.len() > 700, "{}", greedy.len());
     for turn in 0..20 {

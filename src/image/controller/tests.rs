@@ -497,8 +497,8 @@ async fn sources_that_drip_do_not_hold_up_the_others() {
 #[tokio::test]
 async fn ten_namespaces_with_slow_sources_take_turns_with_an_honest_one() {
     let slow = Slow::start(1 << 40, 100, Duration::from_millis(10)).await;
-    let honest = Slow::start(3 << 20, 256 << 10, Duration::from_millis(15)).await;
-    let turn = Duration::from_millis(60);
+    let honest = Slow::start(3 << 20, 128 << 10, Duration::from_millis(40)).await;
+    let turn = Duration::from_millis(300);
     let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), ImportTimes { turn, ..SHORT });
     for number in 0..10 {
         for image in 0..5 {

@@ -11,6 +11,7 @@ use slipway::backup::seal;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::process::free_port;
 pub use crate::process::{DEADLINE, until};
 
 /// A box: its folder has `slipway.toml` and, once it was served or restored there, `data`.
@@ -165,15 +166,5 @@ impl Served {
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
-    }
-}
-
-/// A port below those that the kernel gives to outgoing connections: none takes it while the appliance is restarted.
-fn free_port() -> u16 {
-    loop {
-        let port = rand::random_range(20_000..32_000);
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }

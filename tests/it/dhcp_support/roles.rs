@@ -199,7 +199,7 @@ pub(super) fn exchange() {
         let (how, packet) = line.split_once(' ').expect("two words");
         let (packet, (socket, to)) = (unhex(packet), socket(how));
         let mut buffer = [0; 2048];
-        let answer = (0..3).find_map(|_| {
+        let answer = (0..10).find_map(|_| {
             socket.send_to(&packet, to).expect("sends");
             let end = Instant::now() + Duration::from_secs(1);
             while Instant::now() < end {

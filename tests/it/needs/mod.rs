@@ -5,8 +5,10 @@
 //! takes long to build, too.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 const REQUIRE: &str = "SLIPWAY_TESTS_REQUIRE_TOOLS";
 
@@ -88,6 +90,19 @@ pub fn ansible() -> Option<PathBuf> {
         lacks("no Ansible in $ANSIBLE_VENV; `python3 tests/lab/tools.py ansible` fetches it and says where it is");
     }
     found
+}
+
+/// A port below those that the kernel gives to outgoing connections: none takes it while a server is restarted. None is given twice.
+pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = rand::random_range(20_000..32_000);
+        let here = ("127.0.0.1", port);
+        let is_free = std::net::TcpListener::bind(here).is_ok() && std::net::UdpSocket::bind(here).is_ok();
+        if is_free && GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {

@@ -70,7 +70,7 @@ async fn an_agent_is_replaced_by_one_that_comes_up_and_by_no_other() {
     let at = installed(&node);
     let old = sum(&at);
     let programs = Programs::serve(node.path("programs")).await;
-    node.set("pauses", json!({"heartbeat": 1000, "retryLeast": 100, "retryMost": 500, "callLeast": 50, "callMost": 500, "trial": 3000}));
+    node.set("pauses", json!({"heartbeat": 1000, "retryLeast": 100, "retryMost": 500, "callLeast": 50, "callMost": 500, "trial": 20_000}));
     let agent = node.start_program(&at);
     let pid = agent.pid();
 

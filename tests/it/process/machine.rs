@@ -181,7 +181,7 @@ async fn ask(
     socket.send(&bytes).await.ok()?;
     let mut buffer = [0; 1500];
     loop {
-        let length = timeout(Duration::from_secs(1), socket.recv(&mut buffer)).await.ok()?.ok()?;
+        let length = timeout(Duration::from_secs(10), socket.recv(&mut buffer)).await.ok()?.ok()?;
         let answer = Message::decode(&mut Decoder::new(&buffer[..length])).ok()?;
         if answer.xid() == xid {
             return Some(answer);

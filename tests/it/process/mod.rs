@@ -12,6 +12,8 @@ use kube::{Client, Config};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
+pub use crate::needs::free_port;
+
 /// Nothing that is waited for takes longer.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 /// Between two tries.
@@ -233,16 +235,6 @@ impl Appliance {
 pub async fn is_ready(client: &Client) -> bool {
     let request = http::Request::get("/readyz/informer-sync").body(Vec::new()).unwrap();
     client.request_text(request).await.is_ok()
-}
-
-/// A port below those that the kernel gives to outgoing connections: none takes it while the appliance is restarted.
-pub fn free_port() -> u16 {
-    loop {
-        let port = rand::random_range(20_000..32_000);
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// The program that is tried.

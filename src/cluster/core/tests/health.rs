@@ -31,9 +31,12 @@ async fn a_machine_that_fails_is_given_to_its_owner_while_few_fail() {
     site.made_cluster().await;
     for name in ["a", "b", "exempt"] {
         site.machine(name, json!({"tier": "web"})).await;
+        if name == "exempt" {
+            let exempt = json!({"metadata": {"annotations": {ANNOTATION_SKIP_REMEDIATION: ""}}});
+            site.patch::<Machine>(name, exempt).await;
+        }
         site.running(name).await;
     }
-    site.patch::<Machine>("exempt", json!({"metadata": {"annotations": {ANNOTATION_SKIP_REMEDIATION: ""}}})).await;
     let conditions = json!([{"type": "Ready", "status": "False", "timeoutSeconds": 0}]);
     let spec = json!({"checks": {"unhealthyNodeConditions": conditions},
         "remediation": {"triggerIf": {"unhealthyLessThanOrEqualTo": "50%"}}});

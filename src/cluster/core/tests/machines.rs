@@ -228,7 +228,6 @@ async fn pods_that_stay_are_waited_for_so_long_as_the_machine_says() {
     let site = site().await;
     site.machine("m", json!({})).await;
     site.running("m").await;
-    site.patch::<Machine>("m", json!({"spec": {"deletion": {"nodeDrainTimeoutSeconds": 1}}})).await;
     site.played.put("/api/v1/namespaces/web/pods/busy", pod("busy", "m", json!({})));
     site.played.keep_pods(true);
     site.delete::<Machine>("m").await;
@@ -238,6 +237,8 @@ async fn pods_that_stay_are_waited_for_so_long_as_the_machine_says() {
         found.is_some_and(|condition| condition.message.contains("pod web/busy stays"))
     })
     .await;
+    // Its time is counted from when the drain began.
+    site.patch::<Machine>("m", json!({"spec": {"deletion": {"nodeDrainTimeoutSeconds": 1}}})).await;
     site.gone::<Machine>("m").await;
     assert!(site.played.get("/api/v1/namespaces/web/pods/busy").is_some());
 }

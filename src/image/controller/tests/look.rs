@@ -39,8 +39,16 @@ async fn an_image_that_cannot_be_looked_at_stays_as_it_is_and_says_so() {
     let log = lock(&rig.fake.state).log[before..].to_vec();
     assert!(log.iter().all(|(_, event)| event["object"]["status"]["phase"] == "Ready"), "{log:?}");
     // Another message, as that its names are taken, stays.
-    make_unreadable(&path);
     rig.fake.change("MODIFIED", "a", |image| image["status"]["message"] = json!("not published: x"));
+    // Two looks, one after the other: whoever looks from now on has read it.
+    for _ in 0..2 {
+        let asked = Instant::now();
+        rig.fake.change("MODIFIED", "a", |_| {});
+        let looked = || lock(&rig.known.shared.checked).get("a").is_some_and(|(_, at)| *at > asked);
+        within("it was looked at", || looked().then_some(())).await;
+    }
+    make_unreadable(&path);
+    rig.fake.change("MODIFIED", "a", |_| {});
     within("it was looked at", || lock(&rig.known.shared.unseen).contains_key("a").then_some(())).await;
     assert_eq!(rig.fake.status("a")["message"], "not published: x");
 }

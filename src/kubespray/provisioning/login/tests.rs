@@ -97,7 +97,7 @@ impl Sshd {
         }
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().display();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = needs::free_port();
         fs::create_dir_all("/run/sshd").unwrap();
         let config = format!(
             "ListenAddress 127.0.0.1:{port}\nHostKey {at}/host\nPidFile none\nUsePAM no\nPasswordAuthentication yes\n\

@@ -34,7 +34,7 @@ async fn what_takes_too_long_or_is_deaf_is_ended() {
     let request = request("a");
     let runs = place.runs();
     let folder = runs.folder(&request.id);
-    let plan = SupervisorPlan { seconds: 1, ..super::super::command::plan(&place.installation(), &folder, &request) };
+    let plan = SupervisorPlan { seconds: 5, ..super::super::command::plan(&place.installation(), &folder, &request) };
     runs.make(&folder, &plan, &serde_json::Map::new(), &request).unwrap();
     let status = place.to_its_end(&request.id).await;
     assert_eq!(status.verdict, Some(RunVerdict::Failed("took too long and was ended".into())), "{status:?}");

@@ -1,6 +1,5 @@
 //! Runs over real SSH: Ansible, OpenSSH's client, and servers of the test's own on loopback.
 
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 
@@ -60,7 +59,7 @@ impl Sshd {
             // Where it confines itself; a service's manager makes it otherwise.
             fs::create_dir_all("/run/sshd").unwrap();
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = needs::free_port();
         let at = folder.display();
         let config = format!(
             "ListenAddress 127.0.0.1:{port}\nHostKey {at}/host\nAuthorizedKeysFile {at}/authorized\nPidFile none\n\
