@@ -194,13 +194,28 @@ async fn releases_are_imported_shown_and_activated() {
     assert!(differences.contains("~ worker step kubernetes 1.34.3 -> 1.34.4"), "{differences}");
     desk.fails(&["show", "nope"], "there is no release nope");
 
-    // Another one takes its place, and who is active is not deleted.
+    // One that names what is not there.
     let kaas = Api::<KaaSRelease>::all(desk.own.client.clone());
+    let wrong = json!({"apiVersion": "kaas.mirantis.com/v1alpha1", "kind": "KaaSRelease", "metadata": {"name": "wrong"},
+        "spec": {"version": "1.5.0", "supportedClusterReleases": [
+            {"name": "nope", "version": "1.0.0"}, {"name": "kubernetes-1-34-3", "version": "9.0.0"}]}});
+    kaas.patch("wrong", &PatchParams::apply("test"), &Patch::Apply(wrong)).await.unwrap();
+    let said = "wrong names what is not there: there is no ClusterRelease nope; the ClusterRelease kubernetes-1-34-3 has version 1.34.3, not 9.0.0";
+    desk.fails(&["activate", "wrong"], said);
+    let before = desk.names().await;
+    assert_eq!(desk.says(&["activate", "wrong", "--force"]), "wrong is active in place of slipway-1-0-0\n");
+    assert_eq!(desk.says(&["activate", "slipway-1-0-0"]), "slipway-1-0-0 is active in place of wrong\n");
+    let annotations = kaas.get("wrong").await.unwrap().metadata.annotations.unwrap_or_default();
+    assert!(annotations.keys().all(|key| !key.contains("unsupported")), "it was forced once: {annotations:?}");
+    assert_eq!(desk.names().await, before);
+
+    // Another one takes its place, and who is active is not deleted.
     let next = json!({"apiVersion": "kaas.mirantis.com/v1alpha1", "kind": "KaaSRelease", "metadata": {"name": "next"}, "spec": {"version": "2.0.0"}});
     kaas.patch("next", &PatchParams::apply("test"), &Patch::Apply(next)).await.unwrap();
     assert_eq!(desk.says(&["activate", "next"]), "next is active in place of slipway-1-0-0\n");
     let labelled = kaas.list(&ListParams::default().labels("kaas.mirantis.com/active=true")).await.unwrap();
     assert_eq!(labelled.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["next"]);
+    kaas.delete("wrong", &DeleteParams::default()).await.unwrap();
     let refused = kaas.delete("next", &DeleteParams::default()).await.unwrap_err().to_string();
     assert!(refused.contains("it is the active one"), "{refused}");
     kaas.delete("slipway-1-0-0", &DeleteParams::default()).await.unwrap();

@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::known::{ServerReleases, connect};
-use crate::api::kaas::{KaaSRelease, LABEL_ACTIVE};
+use crate::api::kaas::{KaaSRelease, LABEL_ACTIVE, SupportedClusterRelease};
 use crate::cli::client::{ServerArgs, harmless};
 use crate::cli::failure::{complain, with_causes};
 use crate::cli::form::ProgramForm;
@@ -18,7 +18,8 @@ use crate::release::catalogue::users::{some, unsupported};
 pub(in crate::cli) struct ActivateReleaseArgs {
     /// Name of the KaaSRelease
     name: String,
-    /// Also when clusters run what it does not support: they stay as they are, and cannot be upgraded
+    /// Also when clusters run what it does not support, which stay as they are and cannot be upgraded; and when it names
+    /// ClusterReleases that are not there
     #[arg(long)]
     force: bool,
     /// Say what would be done; change nothing
@@ -51,6 +52,17 @@ pub(super) async fn run(options: ActivateReleaseArgs) -> anyhow::Result<()> {
             );
         }
     }
+    let faults = faults(wanted, |name| known.cluster(name).map(|release| release.spec.version.as_str()));
+    if !faults.is_empty() && !is_active(wanted) {
+        let said = format!("{name} names what is not there: {}", faults.join("; "));
+        if !options.force {
+            bail!("{said}. Import these first, or use --force");
+        }
+        complain(format!("warning: {said}"));
+    }
+    if options.dry_run && known.users.is_none() {
+        complain("warning: these rights do not show clusters: the server may refuse it for what they run");
+    }
     if !options.dry_run {
         switch(&Api::all(client), wanted, &others, options.force).await?;
     }
@@ -62,6 +74,18 @@ pub(super) async fn run(options: ActivateReleaseArgs) -> anyhow::Result<()> {
         None => println!("{}", harmless(&told(name, is_active(wanted), &before, options.dry_run))),
     }
     Ok(())
+}
+
+/// ClusterReleases that a KaaSRelease supports and that are not there, or are of another version.
+fn faults<'r>(wanted: &KaaSRelease, version: impl Fn(&str) -> Option<&'r str>) -> Vec<String> {
+    let fault = |one: &SupportedClusterRelease| match version(&one.name) {
+        None => Some(format!("there is no ClusterRelease {}", one.name)),
+        Some(has) if has != one.version => {
+            Some(format!("the ClusterRelease {} has version {has}, not {}", one.name, one.version))
+        }
+        Some(_) => None,
+    };
+    wanted.spec.supported_cluster_releases.iter().filter_map(fault).collect()
 }
 
 fn told(name: &str, was: bool, before: &[String], dry_run: bool) -> String {
@@ -82,7 +106,8 @@ async fn switch(
 ) -> anyhow::Result<()> {
     let mut taken = Vec::new();
     for other in others {
-        let off = label(Value::Null, None, other.resource_version());
+        // That it was forced is over with it.
+        let off = label(Value::Null, Some(Value::Null), other.resource_version());
         match change(api, &other.name_any(), &off).await {
             Ok(()) => taken.push(other.name_any()),
             Err(error) => {
