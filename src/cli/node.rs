@@ -42,10 +42,15 @@ pub(super) fn run(options: &NodeArgs) -> ExitCode {
 }
 
 fn status(options: &NodeArgs) -> ExitCode {
-    let text = NodeConfig::load(&options.config)
-        .map_err(anyhow::Error::from)
-        .and_then(|config| node::overview(&config).map_err(anyhow::Error::from))
-        .and_then(|text| super::common::print_text(&text));
+    let config = match NodeConfig::load(&options.config) {
+        Ok(config) => config,
+        Err(error) => {
+            complain(with_causes(&error.into()));
+            return ExitCode::from(2);
+        }
+    };
+    let text = node::overview(&config).map_err(anyhow::Error::from);
+    let text = text.and_then(|text| super::common::print_text(&text));
     match text {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
