@@ -1,5 +1,7 @@
 //! What Machines must be before they are stored, beyond what their schema says. Pure.
 //!
+//! What a Secret has that a Machine names goes to the machine, and so to whoever makes it: it is one that he may read.
+//!
 //! What a stored Machine breaks already does not stop another change of it, and nothing stops its deletion. Machines of other
 //! providers are not judged.
 
@@ -8,6 +10,7 @@ use serde_json::Value;
 
 use super::shape;
 use crate::api::machine_api::ProviderSpec;
+use crate::apiserver::auth::Attributes;
 use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 
 /// Where a Machine says what it wants.
@@ -22,11 +25,22 @@ pub fn machine(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     if request.status || request.operation == AdmissionOperation::Delete {
         return Ok(());
     }
-    let errors: Vec<FieldError> = judge(request.object, request.old).into_iter().collect();
+    let may_read = |namespace: &str, secret: &str| {
+        let wanted = Attributes {
+            verb: "get",
+            version: "v1",
+            resource: "secrets",
+            namespace,
+            name: secret,
+            ..Attributes::default()
+        };
+        request.identity.is_in_process() || request.rights.allow(&wanted)
+    };
+    let errors: Vec<FieldError> = judge(request.object, request.old, may_read).into_iter().collect();
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-fn judge(new: &Value, old: Option<&Value>) -> Option<FieldError> {
+fn judge(new: &Value, old: Option<&Value>, may_read: impl Fn(&str, &str) -> bool) -> Option<FieldError> {
     let (new_spec, old_spec) = (spec(new), old.map(spec));
     // Who let the host go that it has would be nobody.
     if let Some(old_spec) = &old_spec
@@ -40,6 +54,17 @@ fn judge(new: &Value, old: Option<&Value>) -> Option<FieldError> {
         return None;
     }
     let namespace = new["metadata"]["namespace"].as_str().unwrap_or_default();
+    let named = |spec: &ProviderSpec| {
+        let value = spec.value.as_ref().filter(|_| shape::is_ours(spec))?;
+        value["userData"]["name"].as_str().map(ToOwned::to_owned)
+    };
+    if let Some(secret) = named(&new_spec)
+        && old_spec.as_ref().and_then(named).as_ref() != Some(&secret)
+        && !may_read(namespace, &secret)
+    {
+        let detail = format!("names the Secret {secret:?}, which you may not read, and its machine would be given");
+        return Some(FieldError::forbidden(format!("{PATH}.userData"), detail));
+    }
     let fault = shape::read(&new_spec, namespace, None).err().filter(shape::ShapeFault::is_refused)?;
     Some(FieldError::forbidden(PATH, fault.to_string()))
 }
@@ -71,6 +96,9 @@ mod tests {
         let other = || json!({"apiVersion": "aws/v1alpha1", "kind": "X", "userData": {"namespace": "far"}});
         let odd = || claim(json!({"odd": 1}));
         let fine = || claim(json!({"userData": {"name": "u"}}));
+        let prize = || claim(json!({"userData": {"name": "prize"}}));
+        let more = || claim(json!({"userData": {"name": "prize"}, "hostSelector": {"matchLabels": {"a": "b"}}}));
+        let elsewhere = || json!({"apiVersion": "aws/v1alpha1", "kind": "X", "userData": {"name": "prize"}});
         let far = || claim(json!({"userData": {"name": "u", "namespace": "far"}}));
         let rows: &[(Value, Option<Value>, Option<&str>)] = &[
             (machine(fine(), &[]), None, None),
@@ -86,9 +114,16 @@ mod tests {
             (machine(other(), &[]), Some(machine(fine(), &[])), None),
             (machine(other(), &["f"]), Some(machine(fine(), &["f"])), Some("another provider's")),
             (machine(fine(), &["f"]), Some(machine(other(), &["f"])), Some("another provider's")),
+            (machine(prize(), &[]), None, Some("may not read")),
+            (machine(prize(), &[]), Some(machine(fine(), &[])), Some("may not read")),
+            (machine(prize(), &[]), Some(machine(elsewhere(), &[])), Some("may not read")),
+            (machine(elsewhere(), &[]), None, None),
+            // Who could has said so.
+            (machine(more(), &[]), Some(machine(prize(), &[])), None),
         ];
         for (new, old, said) in rows {
-            let detail = judge(new, old.as_ref()).map(|error| format!("{error:?}"));
+            let may_read = |namespace: &str, secret: &str| (namespace, secret) == ("rack", "u");
+            let detail = judge(new, old.as_ref(), may_read).map(|error| format!("{error:?}"));
             match said {
                 None => assert_eq!(detail, None, "{new}"),
                 Some(said) => {
