@@ -46,9 +46,10 @@ pub fn helm(cluster: &str) -> String {
     format!("helm-{cluster}")
 }
 
-/// Role and binding of those who have a role in a cluster or in its namespace.
+/// Role and binding of those who have a role in a cluster or in its namespace. The role comes first: no role's name begins with another
+/// one's, so no two clusters come to one name.
 pub fn iam(cluster: &str, role: &str) -> String {
-    format!("iam-{cluster}-{role}")
+    format!("iam-{role}-{cluster}")
 }
 
 /// Secret with the kubeconfig of a cluster.

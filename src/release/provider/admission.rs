@@ -3,19 +3,26 @@
 //! What a stored object breaks already does not stop another change of it, and nothing stops its deletion. Objects of other providers
 //! are not judged. Releases and clusters are looked up in the store at that moment.
 
+use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::machine_spec;
 use super::{CLUSTERS, desired};
 use crate::api::kaas::PublicKey;
+use crate::api::lcm::LCMMachine;
 use crate::api::machine_api::{Cluster, Machine};
 use crate::apiserver::{AdmissionOperation, AdmissionRequest, FieldError};
 use crate::release::catalogue::known::Offer;
+use crate::release::keep;
 use crate::release::names::{LABEL_CLUSTER, LABEL_CONTROL_PLANE};
 use crate::release::wish::judge;
 use crate::release::wish::shape::{self, ClusterWish, PATH};
+use crate::runtime::owners;
 use crate::store::Store;
+
+/// LCMMachines by group and plural.
+const LCM_MACHINES: &str = "lcm.mirantis.com/lcmmachines";
 
 /// Rules for a change of a Cluster.
 ///
@@ -116,7 +123,12 @@ pub fn machine(store: &Store, request: &AdmissionRequest<'_>) -> Result<(), Vec<
     }
     let Some(new) = typed::<Machine>(request.object) else { return Ok(()) };
     let old = request.old.and_then(typed::<Machine>);
-    one(judge_machine(&new, old.as_ref(), |namespace, name| {
+    let is_known = old.as_ref().is_some_and(|old| {
+        let (namespace, name) = (old.metadata.namespace.as_deref().unwrap_or_default(), old.name_any());
+        let lcm = store.get(LCM_MACHINES, namespace, &name).and_then(|stored| typed::<LCMMachine>(&stored.value()));
+        lcm.is_some_and(|lcm| keep::is_of(&lcm, &owners::owner(old, true)))
+    });
+    one(judge_machine(&new, old.as_ref(), is_known, |namespace, name| {
         let cluster: Cluster = typed(&store.get(CLUSTERS, namespace, name)?.value())?;
         let wish = shape::read(&cluster).ok().flatten()?;
         Some(Offer::of_store(store, &wish.release))
@@ -126,18 +138,22 @@ pub fn machine(store: &Store, request: &AdmissionRequest<'_>) -> Result<(), Vec<
 fn judge_machine(
     new: &Machine,
     old: Option<&Machine>,
+    is_known: bool,
     offer: impl Fn(&str, &str) -> Option<Offer>,
 ) -> Option<FieldError> {
     let label = |machine: &Machine, key: &str| machine.metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
     if let Some(old) = old
         && machine_spec::cluster_of(old).is_some()
-        && old.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty())
+        && (is_known || old.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()))
     {
         let of_plane = |machine: &Machine| label(machine, LABEL_CONTROL_PLANE).is_some();
         let changed = if label(old, LABEL_CLUSTER) != label(new, LABEL_CLUSTER) {
-            Some((LABEL_CLUSTER, "a Machine that has a host stays in its cluster: delete it, and make another one"))
+            Some((LABEL_CLUSTER, "a Machine that its cluster knows stays in it: delete it, and make another one"))
         } else if of_plane(old) != of_plane(new) {
-            Some((LABEL_CONTROL_PLANE, "a Machine that has a host stays what it is in its cluster"))
+            Some((
+                LABEL_CONTROL_PLANE,
+                "a Machine that its cluster knows stays what it is in it: delete it, and make another one",
+            ))
         } else {
             None
         };
@@ -292,7 +308,7 @@ mod tests {
             (
                 machine(json!({}), json!({"finalizers": ["f"], "labels": {LABEL_CLUSTER: "d"}})),
                 Some(machine(json!({}), held.clone())),
-                "stays in its cluster",
+                "stays in it",
             ),
             (machine(json!({}), json!({"labels": {LABEL_CLUSTER: "d"}})), Some(plain()), ""),
             (
@@ -313,10 +329,16 @@ mod tests {
             ),
         ];
         for (new, old, wanted) in rows {
-            let said = judge_machine(&new, old.as_ref(), |_, name| (name == "c").then(|| offer("r1")));
+            let said = judge_machine(&new, old.as_ref(), false, |_, name| (name == "c").then(|| offer("r1")));
             let said = said.map(|error| format!("{error:?}"));
             assert_eq!(said.is_none(), wanted.is_empty(), "{said:?} {wanted}");
             assert!(said.as_deref().unwrap_or_default().contains(wanted), "{said:?} {wanted}");
+        }
+        // Its agent is told already.
+        for labels in [json!({LABEL_CLUSTER: "d"}), json!({LABEL_CONTROL_PLANE: ""})] {
+            let moved = machine(json!({}), json!({ "labels": labels }));
+            let said = judge_machine(&moved, Some(&plain()), true, |_, _| None);
+            assert!(said.is_some_and(|error| format!("{error:?}").contains("that its cluster knows")), "{labels}");
         }
     }
 }

@@ -195,7 +195,7 @@ fn nodes(found: &FoundCluster<'_>) -> ConditionVerdict {
             ConditionVerdict::no(
                 reason,
                 format!(
-                    "{ready} of {machines} machines are ready: `slipway get lcmmachines` says what the others wait for"
+                    "{ready} of {machines} machines are ready: `slipway describe machines.cluster.k8s.io` says what the others wait for"
                 ),
             )
         }

@@ -39,8 +39,14 @@ pub fn roles(namespace: &str, cluster: &str) -> Vec<ScopeRole> {
         group: format!("m:kaas:{namespace}@{role}"),
         rules: [seen(), more].concat(),
     };
-    let clusters =
-        || vec![rule(machine_api::GROUP, &["clusters", "machines"], WRITE), rule(kaas::GROUP, &["publickeys"], WRITE)];
+    let clusters = || {
+        vec![
+            rule(machine_api::GROUP, &["clusters", "machines"], WRITE),
+            rule(kaas::GROUP, &["publickeys", "updategroups", "gracefulrebootrequests"], WRITE),
+            // The appliance makes them; whoever may change the Cluster says which of its steps begin.
+            rule(kaas::GROUP, &["clusterupdateplans"], &["patch", "update"]),
+        ]
+    };
     // Not BareMetalHosts themselves: one may name Secrets that its machine then gets.
     let hosts = || vec![rule(kaas::GROUP, &["baremetalhostcredentials", "baremetalhostinventories"], WRITE)];
     let of_cluster = vec![
@@ -68,6 +74,7 @@ fn seen() -> Vec<PolicyRule> {
         rule("", &["events"], READ),
         rule(machine_api::GROUP, &["clusters", "clusters/status", "machines", "machines/status"], READ),
         rule(kaas::GROUP, &["baremetalhostcredentials", "baremetalhostinventories", "publickeys"], READ),
+        rule(kaas::GROUP, &["updategroups", "clusterupdateplans", "gracefulrebootrequests"], READ),
         rule(kaas::GROUP, &["clusterdeploymentstatuses", "clusterupgradestatuses"], READ),
         rule(kaas::GROUP, &["machinedeploymentstatuses", "machineupgradestatuses"], READ),
         rule(METAL3, &["baremetalhosts", "dataimages", "hardwaredata"], READ),

@@ -1,14 +1,19 @@
 //! What is kept of Clusters and Machines, and which of them are looked at when something else changes.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::{Resource, ResourceExt};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::clusters::of_cluster;
 use super::machine_spec;
+use crate::api::iam::Scope;
 use crate::api::kaas::{ClusterRelease, ClusterUpdatePlan, GracefulRebootRequest, KaaSRelease, PublicKey, UpdateGroup};
 use crate::api::lcm::{ANNOTATION_GRACEFUL_REBOOT, HelmBundle, LCMCluster, LCMMachine};
 use crate::api::machine_api::{Cluster, GROUP, Machine};
@@ -71,7 +76,22 @@ pub fn watched(watches: &mut Watches) -> (Cache<Slim<Cluster>>, Cache<Slim<Machi
     });
     let wakes = machines.wakes().clone();
     on_change(watches, facts_of, move |key, _| wakes.wake(key.clone()));
+    // What somebody changed or took away is put right at once: rights above all.
+    made::<Role>(watches, &clusters, &machines);
+    made::<RoleBinding>(watches, &clusters, &machines);
+    made::<ServiceAccount>(watches, &clusters, &machines);
+    made::<Secret>(watches, &clusters, &machines);
+    made::<Scope>(watches, &clusters, &machines);
     (clusters, machines)
+}
+
+/// Has Clusters and Machines looked at when an object of kind `K` that was made of them changes, or goes.
+fn made<K>(watches: &mut Watches, clusters: &Cache<Slim<Cluster>>, machines: &Cache<Slim<Machine>>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    on::<K>(watches, clusters.wakes().clone(), |object| owner(object, GROUP, "Cluster"));
+    on::<K>(watches, machines.wakes().clone(), |object| owner(object, GROUP, "Machine"));
 }
 
 /// The keys that a Cluster names.

@@ -129,7 +129,7 @@ async fn each_group_may_what_its_role_says_and_nothing_else() {
 
     // With the Cluster its rights go.
     site.delete::<Cluster>("edge").await;
-    site.gone::<RoleBinding>("iam-edge-operator").await;
+    site.gone::<RoleBinding>("iam-operator-edge").await;
     site.gone::<Scope>("edge").await;
     assert_eq!(site.ask(operator, "GET", &clusters, None).await.0, 403);
 }
@@ -139,18 +139,35 @@ async fn rights_of_a_role_are_put_right_and_nobody_elses_are_taken() {
     let site = Site::new().await;
     site.releases().await;
     let wide = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
-    site.create::<Role>(json!({"metadata": {"name": "iam-edge-user"}, "rules": wide})).await;
+    site.create::<Role>(json!({"metadata": {"name": "iam-user-edge"}, "rules": wide})).await;
     site.create::<Cluster>(cluster("edge", json!({}))).await;
-    site.says("edge", "Provider", "NameTaken", "the Role \"iam-edge-user\" is not of the Cluster edge").await;
-    assert!(site.get::<RoleBinding>("iam-edge-user").await.is_none(), "nobody is bound to what somebody else wrote");
-    site.delete::<Role>("iam-edge-user").await;
+    site.says("edge", "Provider", "NameTaken", "the Role \"iam-user-edge\" is not of the Cluster edge").await;
+    assert!(site.get::<RoleBinding>("iam-user-edge").await.is_none(), "nobody is bound to what somebody else wrote");
+    site.delete::<Role>("iam-user-edge").await;
     site.change::<Cluster>("edge", json!({"metadata": {"labels": {"again": "1"}}})).await;
     site.says("edge", "Provider", "Provided", "").await;
     let api = site.api::<Role>();
     let patch = kube::api::Patch::Merge(json!({ "rules": wide }));
-    api.patch("iam-edge-member", &kube::api::PatchParams::default(), &patch).await.unwrap();
-    site.change::<Cluster>("edge", json!({"metadata": {"labels": {"again": "2"}}})).await;
-    site.there("iam-edge-member", "is put right", |role: &Role| !json!(role.rules).to_string().contains('*')).await;
+    api.patch("iam-member-edge", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    site.there("iam-member-edge", "is put right", |role: &Role| !json!(role.rules).to_string().contains('*')).await;
+    for name in ["iam-member-edge", "iam-cluster-admin-edge"] {
+        let uid = site.get::<RoleBinding>(name).await.unwrap().uid();
+        site.delete::<RoleBinding>(name).await;
+        site.there(name, "is there again", |binding: &RoleBinding| binding.uid() != uid).await;
+    }
+    let uid = site.get::<Scope>("edge").await.unwrap().uid();
+    site.delete::<Scope>("edge").await;
+    site.there("edge", "is there again", |scope: &Scope| scope.uid() != uid).await;
+}
+
+#[tokio::test]
+async fn no_two_clusters_have_rights_of_one_name() {
+    let site = Site::new().await;
+    site.releases().await;
+    for name in ["edge", "edge-bm-pool", "operator"] {
+        site.create::<Cluster>(cluster(name, json!({}))).await;
+        site.says(name, "Provider", "Provided", "").await;
+    }
 }
 
 #[tokio::test]
@@ -183,9 +200,9 @@ async fn whoever_may_edit_gives_himself_no_group() {
         assert_eq!(code, 403, "{group}: {said}");
     }
     for (method, path) in [
-        ("PATCH", path("rbac.authorization.k8s.io/v1", "rolebindings", "/iam-edge-user")),
-        ("PATCH", path("rbac.authorization.k8s.io/v1", "roles", "/iam-edge-user")),
-        ("DELETE", path("rbac.authorization.k8s.io/v1", "rolebindings", "/iam-edge-user")),
+        ("PATCH", path("rbac.authorization.k8s.io/v1", "rolebindings", "/iam-user-edge")),
+        ("PATCH", path("rbac.authorization.k8s.io/v1", "roles", "/iam-user-edge")),
+        ("DELETE", path("rbac.authorization.k8s.io/v1", "rolebindings", "/iam-user-edge")),
     ] {
         let change = Some(("application/merge-patch+json", json!({"metadata": {"labels": {"a": "b"}}})));
         assert_eq!(site.ask(&eve, method, &path, change).await.0, 403, "{path}");
