@@ -64,10 +64,9 @@ async fn a_step_that_fails_is_tried_again_and_those_behind_it_wait() {
     let appliance = FakeAppliance::with(json!({})).await;
     let node = Node::of(&appliance);
     appliance.world().files.insert("f".into(), b"other".to_vec());
-    let (tries, behind, file) = (node.path("tries"), node.path("behind"), node.path("file"));
+    let (tries, behind, file, go) = (node.path("tries"), node.path("behind"), node.path("file"), node.path("go"));
     let sum = hex(&Sha256::digest("wanted"));
-    let fails =
-        format!("{}; [ $(wc -l < {}) -ge 3 ] || {{ echo not yet >&2; exit 7; }}", line(&tries), tries.display());
+    let fails = format!("{}; [ -e {} ] || {{ echo not yet >&2; exit 7; }}", line(&tries), go.display());
     appliance.change(|spec| {
         spec["stateItems"] = json!([
             bash("flaky", "prepare", &fails),
@@ -79,8 +78,11 @@ async fn a_step_that_fails_is_tried_again_and_those_behind_it_wait() {
     node.while_it_runs(async {
         until("the first failed", || appliance.step("flaky")["exitCode"] == 7).await;
         assert_eq!(appliance.step("flaky")["message"], "not yet");
+        std::fs::write(&go, "").unwrap();
         until("the first is done", || done(&appliance, "flaky")).await;
-        assert_eq!((node.count("tries"), appliance.step("flaky")["attempt"].clone()), (3, 3.into()));
+        let tried = node.count("tries");
+        assert!(tried >= 2, "{tried}");
+        assert_eq!(appliance.step("flaky")["attempt"], tried);
         until("the wrong one failed twice", || appliance.step("wrong")["attempt"].as_i64() >= Some(2)).await;
         until("it says why", || {
             let message = appliance.step("wrong")["message"].as_str().unwrap_or_default().to_owned();
