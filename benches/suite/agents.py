@@ -12,11 +12,13 @@ from pathlib import Path
 
 from appliance import binary
 from figures import Figure
-from isolation import ADDRESS
+from isolation import ADDRESS, BRIDGE, PREFIX
 from start import API, Appliance, work_folder
-from wait import LabError, short, wait_for
+from wait import LabError, check_output, short, wait_for
 
 AGENTS = 500
+# An appliance has 256 connections for an address, and an agent takes two: as many agents as this share one.
+IN_A_ROOM = 20
 # A report of each, in seconds: six times as often as nodes do it, so that there is something to measure.
 HEARTBEAT = 10
 # How long reports are counted, and how long agents rest before.
@@ -96,10 +98,25 @@ def files_of(secret):
     return {file["path"]: file["content"] for file in json.loads(text.split("\n", 1)[1])["write_files"]}
 
 
-def start(folder, secrets):
+def room(number):
+    """A network namespace with an address on the bridge; the process that keeps it."""
+    keeper = subprocess.Popen(["unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL)
+    own = lambda: os.readlink("/proc/self/ns/net") != os.readlink(f"/proc/{keeper.pid}/ns/net")
+    wait_for("a network namespace", own, 20, every=0.02)
+    port, inside = f"room{number}", ["nsenter", "-t", keeper.pid, "-n", "ip"]
+    for command in (["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", keeper.pid],
+                    ["ip", "link", "set", port, "master", BRIDGE, "up"],
+                    [*inside, "address", "add", f"172.22.0.{200 + number}/{PREFIX}", "dev", "eth0"], [*inside, "link", "set", "eth0", "up"]):
+        check_output(command, deadline=20)
+    return keeper
+
+
+def start(folder, secrets, rooms):
     """An agent for each machine, with its user data's own configuration but for what a node has one of."""
     agents = []
-    for name, secret in secrets.items():
+    for number, (name, secret) in enumerate(secrets.items()):
+        if number % IN_A_ROOM == 0:
+            rooms.append(room(len(rooms) + 1))
         own = folder / name
         (own / "root/root/.ssh").mkdir(parents=True)
         (own / "root/etc").mkdir()
@@ -111,8 +128,9 @@ def start(folder, secrets):
         (own / "token").write_text(files["/etc/slipway/node.token"])
         (own / "token").chmod(0o600)
         (own / "node.json").write_text(json.dumps(config))
-        agents.append(subprocess.Popen([binary(), "node", "--config", own / "node.json"], stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.DEVNULL, stderr=(own / "log").open("wb")))
+        # nsenter becomes the agent.
+        agents.append(subprocess.Popen(["nsenter", "-t", str(rooms[-1].pid), "-n", binary(), "node", "--config", own / "node.json"],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(own / "log").open("wb")))
     return agents
 
 
@@ -151,14 +169,15 @@ def run(part, results):
             return found if len(found) == AGENTS else f"…{len(found)} of {AGENTS} have user data"
         secrets = wait_for("user data", told, part.left())
         before = appliance.memory()["VmRSS"]
-        agents = start(folder / "nodes", secrets)
+        rooms = []
+        agents = start(folder / "nodes", secrets, rooms)
         try:
             measure(part, client, appliance, (agents, steps, before))
         finally:
-            for agent in agents:
-                agent.kill()
-            for agent in agents:
-                agent.wait()
+            for process in agents + rooms:
+                process.kill()
+            for process in agents + rooms:
+                process.wait()
 
 
 def measure(part, client, appliance, given):
