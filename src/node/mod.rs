@@ -17,6 +17,7 @@
 mod agent;
 mod client;
 mod clock;
+mod code;
 mod config;
 mod contact;
 mod effect;

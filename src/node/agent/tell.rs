@@ -11,6 +11,7 @@ use super::Agent;
 use super::follow::jitter;
 use super::reboot::{RebootTurn, reboot_turn};
 use crate::node::client::CallError;
+use crate::node::code;
 use crate::node::config::AgentPauses;
 use crate::node::contact::NodeAgentContact;
 use crate::node::effect::NodeEffect;
@@ -58,6 +59,7 @@ impl Agent {
                     Ok(()) => {
                         (told, at, tries) = (Some(status), Instant::now(), 0);
                         pause = heartbeat;
+                        code::let_go();
                     }
                     Err(error) => {
                         tries += 1;
